@@ -9,9 +9,9 @@ import (
 
 // SetNode handles an added or changed node. With unreadable GPUs it gets no pods and keeps its allocations.
 func (e *Engine) SetNode(object *scheduler.Node) {
-	inventory, passed, err := wire.ReadNode(object)
+	inventory, warning, err := wire.DecodeNode(object)
 	problem := ""
-	if err = cmp.Or(err, passed); err != nil { // a warning leaves the node in use
+	if err = cmp.Or(err, warning); err != nil { // a warning leaves the node in use
 		problem = err.Error()
 	}
 	e.mu.Lock()

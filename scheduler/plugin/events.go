@@ -98,7 +98,7 @@ func grew(old, now v1.ResourceList) bool {
 }
 
 func hasGPUs(n *v1.Node) bool {
-	inventory, err := wire.DecodeNode(kube.Node(n))
+	inventory, _, err := wire.DecodeNode(kube.Node(n))
 	return err == nil && len(inventory.GPUs) > 0
 }
 

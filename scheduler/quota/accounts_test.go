@@ -65,7 +65,7 @@ func TestCheckNode(t *testing.T) {
 			`the namespace has no quota for the node's model "H200" (label gaia.tencent.com/gpu-model)`},
 		{"no model", "a", map[string]string{labels.Pool: "wx"}, 1, "has no quota for the node's model"},
 		{"any pool", "b", map[string]string{labels.Model: "M40", labels.Pool: "secret"}, 100, ""},
-		{"no GPUs at all", "c", m40, 1, "has no GPUs"},
+		{"no GPUs at all", "c", m40, 1, "has no quota for"},
 		{"not limited", "d", nil, 1 << 40, ""},
 	} {
 		t.Run(test.description, func(t *testing.T) {

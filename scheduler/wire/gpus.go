@@ -36,15 +36,15 @@ func decodeGPUs(value string) (scheduler.Inventory, error) {
 	if len(value) > MaxAnnotationBytes {
 		return scheduler.Inventory{}, fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
 	}
-	var told nodeGPUs
-	if err := json.Unmarshal([]byte(value), &told); err != nil {
+	var doc nodeGPUs
+	if err := json.Unmarshal([]byte(value), &doc); err != nil {
 		return scheduler.Inventory{}, notJSON(err)
 	}
-	if told.Version != gpusVersion {
-		return scheduler.Inventory{}, fmt.Errorf("version %d: this scheduler supports version %d", told.Version, gpusVersion)
+	if doc.Version != gpusVersion {
+		return scheduler.Inventory{}, fmt.Errorf("version %d: this scheduler supports version %d", doc.Version, gpusVersion)
 	}
-	gpus := make([]scheduler.GPU, len(told.GPUs))
-	for i, t := range told.GPUs {
+	gpus := make([]scheduler.GPU, len(doc.GPUs))
+	for i, t := range doc.GPUs {
 		if t.MemoryMiB == nil || t.Cores == nil || t.Slots == nil || t.Healthy == nil {
 			return scheduler.Inventory{}, fmt.Errorf("GPU %d: memoryMiB, cores, slots and healthy are required", i)
 		}
@@ -56,14 +56,14 @@ func decodeGPUs(value string) (scheduler.Inventory, error) {
 			gpus[i].NUMA = *t.NUMA
 		}
 	}
-	if err := checkLinks(told.Links, len(gpus)); err != nil {
+	if err := checkLinks(doc.Links, len(gpus)); err != nil {
 		return scheduler.Inventory{}, err
 	}
 	sorted, err := ordered(slices.Clone(gpus))
 	if err != nil {
 		return scheduler.Inventory{}, err
 	}
-	return scheduler.Inventory{GPUs: sorted, Links: rearranged(told.Links, gpus, sorted)}, nil
+	return scheduler.Inventory{GPUs: sorted, Links: rearranged(doc.Links, gpus, sorted)}, nil
 }
 
 func checkLinks(links [][]int, gpus int) error {

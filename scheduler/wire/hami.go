@@ -115,25 +115,25 @@ func decodeScore(value string, gpus []scheduler.GPU) ([][]int, error) {
 	for i := range gpus {
 		position[gpus[i].UUID] = i
 	}
-	links, said := table(len(gpus)), make(map[[2]int]bool)
+	links, known := table(len(gpus)), make(map[[2]int]bool)
 	for _, row := range list {
-		i, known := position[row.UUID]
-		if !known {
+		i, ok := position[row.UUID]
+		if !ok {
 			continue
 		}
 		for uuid, link := range row.Scores {
-			j, known := position[uuid]
-			if !known || i == j {
+			j, ok := position[uuid]
+			if !ok || i == j {
 				continue
 			}
 			if link < 0 || link > maxLink {
 				return nil, fmt.Errorf("score %d of %s and %s: must be from 0 to %d", link, row.UUID, uuid, maxLink)
 			}
 			pair := [2]int{min(i, j), max(i, j)}
-			if !said[pair] || link < links[i][j] {
+			if !known[pair] || link < links[i][j] {
 				links[i][j], links[j][i] = link, link
 			}
-			said[pair] = true
+			known[pair] = true
 		}
 	}
 	return links, nil

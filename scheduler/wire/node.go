@@ -26,35 +26,21 @@ const (
 	maxLink  = 1 << 20
 )
 
-// DecodeNode returns the GPUs in a node's annotations: ours if valid, else HAMi's. No annotation means no
-// GPUs.
-//
-// On an error, nothing may be placed on the node.
-func DecodeNode(n *scheduler.Node) (scheduler.Inventory, error) {
-	inventory, _, err := ReadNode(n)
-	return inventory, err
-}
-
-// PassedOver returns what DecodeNode ignores: our invalid annotation if HAMi's is used, invalid links, and
-// differences between the two.
-func PassedOver(n *scheduler.Node) error {
-	_, passed, _ := ReadNode(n)
-	return passed
-}
-
-// ReadNode is DecodeNode and PassedOver.
-func ReadNode(n *scheduler.Node) (_ scheduler.Inventory, passed, err error) {
-	inventory, passed, err := gpus(n.Annotations)
-	if value, there := n.Annotations[AnnotationCordon]; there && err == nil {
+// DecodeNode returns the GPUs in a node's annotations: ours if valid, else HAMi's. No annotation means no GPUs.
+// The warning is about what was ignored: our invalid annotation if HAMi's is used, invalid links, and
+// differences between the two. On an error, nothing may be placed on the node.
+func DecodeNode(n *scheduler.Node) (_ scheduler.Inventory, warning, err error) {
+	inventory, warning, err := gpus(n.Annotations)
+	if value, ok := n.Annotations[AnnotationCordon]; ok && err == nil {
 		err = in(AnnotationCordon, cordon(inventory.GPUs, value))
 	}
-	if passed != nil {
-		passed = fmt.Errorf("node %q: %w", n.Name, passed)
+	if warning != nil {
+		warning = fmt.Errorf("node %q: %w", n.Name, warning)
 	}
 	if err != nil {
-		return scheduler.Inventory{}, passed, fmt.Errorf("node %q: %w", n.Name, err)
+		return scheduler.Inventory{}, warning, fmt.Errorf("node %q: %w", n.Name, err)
 	}
-	return inventory, passed, nil
+	return inventory, warning, nil
 }
 
 func in(key string, err error) error {
@@ -72,38 +58,38 @@ func both(first, second error) error {
 }
 
 // gpus reads the first valid format.
-func gpus(annotations map[string]string) (_ scheduler.Inventory, passed, err error) {
-	if value, there := annotations[AnnotationGPUs]; there {
+func gpus(annotations map[string]string) (_ scheduler.Inventory, warning, err error) {
+	if value, ok := annotations[AnnotationGPUs]; ok {
 		inventory, err := decodeGPUs(value)
 		if err == nil {
 			return inventory, disagree(inventory.GPUs, annotations), nil
 		}
-		passed = in(AnnotationGPUs, err)
+		warning = in(AnnotationGPUs, err)
 	}
-	value, there := annotations[AnnotationRegister]
-	if !there {
-		return scheduler.Inventory{}, nil, passed
+	value, ok := annotations[AnnotationRegister]
+	if !ok {
+		return scheduler.Inventory{}, nil, warning
 	}
 	registered, err := decodeRegister(value)
 	if err == nil {
 		registered, err = ordered(registered)
 	}
 	if err != nil {
-		return scheduler.Inventory{}, nil, both(passed, in(AnnotationRegister, err))
+		return scheduler.Inventory{}, nil, both(warning, in(AnnotationRegister, err))
 	}
 	inventory := scheduler.Inventory{GPUs: registered}
-	if value, there := annotations[AnnotationScore]; there {
+	if value, ok := annotations[AnnotationScore]; ok {
 		if inventory.Links, err = decodeScore(value, registered); err != nil {
-			passed = both(passed, in(AnnotationScore, err))
+			warning = both(warning, in(AnnotationScore, err))
 		}
 	}
-	return inventory, passed, nil
+	return inventory, warning, nil
 }
 
 // disagree reports differences: one of the annotations is outdated, or another agent's.
 func disagree(ours []scheduler.GPU, annotations map[string]string) error {
-	value, there := annotations[AnnotationRegister]
-	if !there {
+	value, ok := annotations[AnnotationRegister]
+	if !ok {
 		return nil
 	}
 	theirs, err := decodeRegister(value)
@@ -111,26 +97,27 @@ func disagree(ours []scheduler.GPU, annotations map[string]string) error {
 		return in(AnnotationRegister, err)
 	}
 	memory := make(map[string]int64, len(theirs))
-	for i := range theirs {
-		memory[theirs[i].UUID] = theirs[i].MemoryMiB
+	for _, g := range theirs {
+		memory[g.UUID] = g.MemoryMiB
 	}
-	difference := ""
-	for i := range ours {
-		mib, there := memory[ours[i].UUID]
-		delete(memory, ours[i].UUID)
-		switch {
-		case difference != "":
-		case !there:
-			difference = fmt.Sprintf("GPU %s is only in the first", ours[i].UUID)
-		case mib != ours[i].MemoryMiB:
-			difference = fmt.Sprintf("GPU %s has %d MiB in the first and %d in the second", ours[i].UUID, ours[i].MemoryMiB, mib)
+	difference := func() string {
+		for _, g := range ours {
+			mib, ok := memory[g.UUID]
+			delete(memory, g.UUID)
+			switch {
+			case !ok:
+				return fmt.Sprintf("GPU %s is only in the first", g.UUID)
+			case mib != g.MemoryMiB:
+				return fmt.Sprintf("GPU %s has %d MiB in the first and %d in the second", g.UUID, g.MemoryMiB, mib)
+			}
 		}
-	}
-	for i := range theirs {
-		if _, left := memory[theirs[i].UUID]; left && difference == "" {
-			difference = fmt.Sprintf("GPU %s is only in the second", quote.Short(theirs[i].UUID))
+		for _, g := range theirs {
+			if _, ok := memory[g.UUID]; ok {
+				return fmt.Sprintf("GPU %s is only in the second", quote.Short(g.UUID))
+			}
 		}
-	}
+		return ""
+	}()
 	if difference == "" {
 		return nil
 	}
@@ -146,7 +133,7 @@ func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {
 		if err := check(&gpus[i]); err != nil {
 			return nil, fmt.Errorf("GPU %d: %w", i, err)
 		}
-		if _, twice := seen[gpus[i].UUID]; twice {
+		if _, ok := seen[gpus[i].UUID]; ok {
 			return nil, fmt.Errorf("GPU %d: %s is listed more than once", i, gpus[i].UUID)
 		}
 		seen[gpus[i].UUID] = struct{}{}

@@ -72,9 +72,9 @@ func TestDecodeNode(t *testing.T) {
 		{"no cordon", node(AnnotationCordon, ""), scheduler.Inventory{}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			got, err := DecodeNode(test.node)
+			got, _, err := DecodeNode(test.node)
 			require.NoError(t, err)
-			require.NoError(t, PassedOver(test.node))
+			require.NoError(t, warningOf(test.node))
 			assert.Equal(t, test.want, got)
 		})
 	}
@@ -91,12 +91,12 @@ func TestDecodeNodePassesOver(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			n := node(AnnotationRegister, hamiJSON, test.key, test.value)
-			got, err := DecodeNode(n)
+			got, _, err := DecodeNode(n)
 			require.NoError(t, err)
 			assert.Equal(t, want, got.GPUs)
 			assert.Nil(t, got.Links)
-			require.ErrorContains(t, PassedOver(n), `node "node-1": annotation `+test.key)
-			require.ErrorContains(t, PassedOver(n), test.want)
+			require.ErrorContains(t, warningOf(n), `node "node-1": annotation `+test.key)
+			require.ErrorContains(t, warningOf(n), test.want)
 		})
 	}
 }
@@ -145,14 +145,19 @@ func TestDecodeNodeRefuses(t *testing.T) {
 		{"a cordon without end", AnnotationCordon, strings.Repeat(",", MaxAnnotationBytes+1), "more than the limit of 262144"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			got, err := DecodeNode(node(test.key, test.value))
+			got, _, err := DecodeNode(node(test.key, test.value))
 			require.ErrorContains(t, err, `node "node-1": annotation `+test.key)
 			require.ErrorContains(t, err, test.want)
 			assert.Less(t, len(err.Error()), 600)
 			assert.Equal(t, scheduler.Inventory{}, got)
 		})
 	}
-	_, err := DecodeNode(node(AnnotationGPUs, "x", AnnotationRegister, "y"))
+	_, _, err := DecodeNode(node(AnnotationGPUs, "x", AnnotationRegister, "y"))
 	require.ErrorContains(t, err, "annotation gpuslice.io/node-gpus: invalid JSON")
 	require.ErrorContains(t, err, "; annotation hami.io/node-nvidia-register: ", "of two that can't be read both are told")
+}
+
+func warningOf(n *scheduler.Node) error {
+	_, warning, _ := DecodeNode(n)
+	return warning
 }

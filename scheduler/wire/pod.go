@@ -30,7 +30,7 @@ func DecodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, err
 func decodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, error) {
 	var placement *scheduler.Placement
 	var err error
-	if value, there := p.Annotations[grant.AnnotationGrant]; there {
+	if value, ok := p.Annotations[grant.AnnotationGrant]; ok {
 		if placement, err = byName(p, value); err != nil {
 			return nil, in(grant.AnnotationGrant, err)
 		}
@@ -79,8 +79,8 @@ func byName(p *scheduler.Pod, value string) (*scheduler.Placement, error) {
 // byPosition reads HAMi's annotations; AnnotationAllocated is never erased.
 func byPosition(p *scheduler.Pod) (*scheduler.Placement, error) {
 	key := grant.AnnotationAllocated
-	value, there := p.Annotations[key]
-	if !there {
+	value, ok := p.Annotations[key]
+	if !ok {
 		key = grant.AnnotationToAllocate
 		value = p.Annotations[key]
 	}
@@ -179,7 +179,7 @@ func Resized(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, no
 	}
 	out := map[string]string{}
 	for _, name := range []string{grant.AnnotationGrant, grant.AnnotationSignature, grant.AnnotationAllocated} {
-		if value, there := all[name]; there {
+		if value, ok := all[name]; ok {
 			out[name] = value
 		}
 	}

@@ -55,9 +55,9 @@ func TestAgentsAnnotationsReadBack(t *testing.T) {
 			for _, key := range without {
 				delete(object.Annotations, key)
 			}
-			got, err := DecodeNode(object)
+			got, _, err := DecodeNode(object)
 			require.NoError(t, err)
-			require.NoError(t, PassedOver(object))
+			require.NoError(t, warningOf(object))
 			return got
 		}
 		require.Equal(t, want, read(noderegister.Options{}), "ours before HAMi's")
@@ -114,7 +114,7 @@ func FuzzDecodeNode(f *testing.F) {
 				n.Annotations[key] = value
 			}
 		}
-		got, err := DecodeNode(n)
+		got, _, err := DecodeNode(n)
 		if err != nil {
 			require.Equal(t, scheduler.Inventory{}, got)
 			return
@@ -145,7 +145,7 @@ func BenchmarkDecodeNode(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := DecodeNode(n); err != nil {
+				if _, _, err := DecodeNode(n); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -100,7 +100,7 @@ func TestEarlierGrants(t *testing.T) {
 func TestEarlierGPUs(t *testing.T) {
 	for _, version := range versions {
 		node := &scheduler.Node{Name: "node-1", Annotations: map[string]string{wire.AnnotationGPUs: text(t, golden(version, "node-gpus"))}}
-		inventory, err := wire.DecodeNode(node)
+		inventory, _, err := wire.DecodeNode(node)
 		require.NoError(t, err, version)
 		require.Len(t, inventory.GPUs, 2, version)
 		require.Equal(t, int64(143771), inventory.GPUs[0].MemoryMiB, version)

@@ -24,7 +24,7 @@ func (c *Cluster) GPU(ctx context.Context, node, name string) (uuid string, err 
 	if err != nil {
 		return "", fmt.Errorf("node %s: %w", node, err)
 	}
-	inventory, _, err := wire.ReadNode(kube.Node(n))
+	inventory, _, err := wire.DecodeNode(kube.Node(n))
 	if err != nil {
 		return "", err
 	}

@@ -40,7 +40,7 @@ func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.I
 		n.Problems = append(n.Problems, fmt.Sprintf("what is granted and in use on %s isn't known", name))
 	}
 	n.Name = name
-	inventory, _, err := wire.ReadNode(kube.Node(node))
+	inventory, _, err := wire.DecodeNode(kube.Node(node))
 	if err != nil { // it is among the problems
 		inventory = scheduler.Inventory{}
 	}

@@ -63,7 +63,7 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 // node is one node's view: by its agent or, without an answer, by what the Node object says. Its agents are the
 // pods that run on it, ready ones first; agentsKnown says that none means that there is none.
 func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, agentsKnown bool) view.Node {
-	inventory, _, unread := wire.ReadNode(kube.Node(node))
+	inventory, _, unread := wire.DecodeNode(kube.Node(node))
 	n := c.answer(ctx, inventory.GPUs, agents, agentsKnown)
 	// What an operator wants of a GPU (kubectl gpuslice cordon) is in the Node object alone.
 	for _, told := range inventory.GPUs {
