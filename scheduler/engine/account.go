@@ -45,28 +45,17 @@ func (e *Engine) charge(h *allocation, n *node) quota.Charge {
 	})
 }
 
-// recharged updates the charges after the node's labels or GPUs changed.
-func (c change) recharged(n *node) *node {
-	var pods []*allocation
+// recharge updates the charges after the node's labels or GPUs changed.
+func (c change) recharge(n *node) {
+	n.pods = slices.Clone(n.pods)
 	for i, h := range n.pods {
-		charge := c.e.charge(h, n)
-		if charge == h.charge {
-			continue
+		if charge := c.e.charge(h, n); charge != h.charge {
+			changed := *h
+			changed.charge = charge
+			n.pods[i] = &changed
+			c.e.quotas.Charge(h.namespace, h.uid, charge)
 		}
-		if pods == nil {
-			pods = slices.Clone(n.pods)
-		}
-		changed := *h
-		changed.charge = charge
-		pods[i] = &changed
-		c.e.quotas.Charge(h.namespace, h.uid, charge)
 	}
-	if pods == nil {
-		return n
-	}
-	next := *n
-	next.pods = pods
-	return &next
 }
 
 // quotaLimits excludes the pod's own allocation; nil: no limits. The caller holds mu.
@@ -75,12 +64,8 @@ func (e *Engine) quotaLimits(object *scheduler.Pod, r *request.Request) *quotaLi
 	if !account.Limited() {
 		return nil
 	}
-	if p := e.pods[object.UID]; p != nil && p.allocation != nil {
-		if n := e.newest.Load().node(p.allocation.placement.Node); n != nil {
-			if h := n.allocation(object.UID); h != nil {
-				account = account.Minus(h.charge)
-			}
-		}
+	if _, h := e.current(object.UID); h != nil {
+		account = account.Minus(h.charge)
 	}
 	return &quotaLimits{account, quota.Requested(r, "", 0), e.options.QuotaLabels}
 }
@@ -103,8 +88,8 @@ func (l *quotaLimits) check(n *node, o *outcome) error {
 	return l.account.CheckNode(n.labels, charge)
 }
 
-// withQuotaExceeded replaces the reasons checked after the quota; is is false if there are none.
-func (o *outcome) withQuotaExceeded(n *node) (_ *outcome, is bool) {
+// withQuotaExceeded replaces the reasons checked after the quota; ok is false if there are none.
+func (o *outcome) withQuotaExceeded(n *node) (_ *outcome, ok bool) {
 	next := *o
 	c := &next.counts
 	if o.fits {

@@ -111,7 +111,7 @@ func TestConcurrentEvents(t *testing.T) {
 				node := nodeName((caller + i) % 20)
 				verdict := v.Verdict(node)
 				_ = verdict.Text()
-				other := v.On(s.Without(node, p.UID), node)
+				other := v.On(s.Overlay().Without(node, p.UID), node)
 				if other.Fits != verdict.Fits {
 					t.Errorf("%s is judged in two ways on one snapshot", node)
 				}

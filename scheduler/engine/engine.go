@@ -7,6 +7,7 @@
 package engine
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,9 +71,7 @@ func New(o Options) (*Engine, error) {
 	if o.ReservationTTL <= 0 {
 		o.ReservationTTL = DefaultReservationTTL
 	}
-	if o.QuotaLabels == (quota.Labels{}) {
-		o.QuotaLabels = quota.DefaultLabels()
-	}
+	o.QuotaLabels = cmp.Or(o.QuotaLabels, quota.DefaultLabels())
 	if o.Signatures <= 0 {
 		o.Signatures = DefaultSignatures
 	}
@@ -133,16 +132,7 @@ func (s *Snapshot) Version() uint64 { return s.version }
 // NodesVersion changes with the set of nodes with GPUs.
 func (s *Snapshot) NodesVersion() uint64 { return s.nodesVersion }
 
-// Offering returns the nodes with GPUs, unsorted.
-func (s *Snapshot) Offering() (names []string) {
-	s.each(func(n *node) {
-		if n.offers() {
-			names = append(names, n.name)
-		}
-	})
-	return names
-}
-
+// offers: the node has GPUs registered.
 func (n *node) offers() bool { return n != nil && n.registered && len(n.gpus.total) > 0 }
 
 func (s *Snapshot) node(name string) *node {

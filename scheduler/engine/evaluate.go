@@ -29,16 +29,14 @@ func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request
 	}
 	v.compiled, v.outcomes, v.positions = entry.compiled, entry.outcomes(s), positions(r)
 	e.mu.Lock()
-	at := e.allocatedNode(object.UID)
+	own := e.allocatedNode(object.UID)
 	v.quotas = e.quotaLimits(object, r)
 	e.mu.Unlock()
-	if at != "" {
-		if n := s.node(at); n != nil && n.allocation(object.UID) != nil {
-			f := v.fitter()
-			defer f.release()
-			v.own, v.ownNode = at, n.without(object.UID)
-			v.ownOutcome = f.fit(v.ownNode)
-		}
+	if n := s.node(own); n.allocation(object.UID) != nil {
+		f := v.fitter()
+		defer f.release()
+		v.own, v.ownNode = own, n.without(object.UID)
+		v.ownOutcome = f.fit(v.ownNode)
 	}
 	return v
 }
@@ -55,6 +53,12 @@ func (e *Engine) allocatedNode(podUID string) string {
 		return p.allocation.placement.Node
 	}
 	return ""
+}
+
+// current returns the pod's node and allocation in the newest state; nil: none. The caller holds mu.
+func (e *Engine) current(podUID string) (*node, *allocation) {
+	n := e.newest.Load().node(e.allocatedNode(podUID))
+	return n, n.allocation(podUID)
 }
 
 // Err is set if no node can be evaluated: an invalid policy.
@@ -82,3 +86,62 @@ func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {
 }
 
 var unknown = outcome{counts: Counts{NodeUnregistered: 1}}
+
+// Verdict is the result for a pod on a node.
+type Verdict struct {
+	Fits bool
+	// Score is from 0 to choose.MaxNodeScore.
+	Score int64
+
+	name     string
+	node     *node    // as evaluated; nil: unknown
+	outcome  *outcome // read-only
+	err      error    // a quota or an invalid policy
+	request  *podRequest
+	smallest bool // fits only with the smallest GPUs
+}
+
+type podRequest struct {
+	pod *scheduler.Pod
+	*compiled
+	positions []int // of compiled.containers in the pod
+}
+
+func (s *podRequest) verdict(name string, n *node, o *outcome, l *quotaLimits) Verdict {
+	v := Verdict{name: name, node: n, outcome: o, request: s}
+	if l != nil {
+		v.applyQuotas(l)
+	}
+	v.Fits, v.Score = v.outcome.fits, int64(v.outcome.score)
+	return v
+}
+
+// applyQuotas tries smaller GPUs if the policy's exceed the quotas.
+func (v *Verdict) applyQuotas(l *quotaLimits) {
+	err := l.check(v.node, v.outcome)
+	if err == nil {
+		return
+	}
+	if v.outcome.fits && v.request.relative && v.node.gpus.mixed {
+		f := v.request.fitter()
+		defer f.release()
+		if small := f.fitSmallest(v.node); small.fits && l.check(v.node, &small) == nil {
+			v.outcome, v.smallest = &small, true
+			return
+		}
+	}
+	if exceeded, ok := v.outcome.withQuotaExceeded(v.node); ok {
+		v.outcome, v.err = exceeded, err
+	}
+}
+
+// Reasons counts the failed GPUs; zero if the pod fits.
+func (v *Verdict) Reasons() Counts { return v.outcome.counts }
+
+// Reason is the main reason; OK if the pod fits.
+func (v *Verdict) Reason() Code {
+	if v.Fits {
+		return OK
+	}
+	return v.outcome.counts.Main()
+}

@@ -19,7 +19,8 @@ func (e *Engine) SetNode(object *scheduler.Node) {
 	c := e.begin()
 	old := c.node(object.Name)
 	if n := old.asRegistered(object, inventory, problem); n != old {
-		c.set(c.recharged(n))
+		c.recharge(n)
+		c.set(n)
 		c.commit()
 	}
 }
@@ -35,7 +36,8 @@ func (e *Engine) DeleteNode(name string) {
 	}
 	next := *old.withGPUs(noGPUs)
 	next.registered, next.problem, next.labels = false, "", nil
-	c.set(c.recharged(&next))
+	c.recharge(&next)
+	c.set(&next)
 	c.commit()
 }
 
@@ -55,11 +57,14 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 		return
 	}
 	placement, problem := e.decode(object)
-	unserved := placement == nil && problem == "" && e.requestsGPUs(object)
+	unserved := ""
+	if placement == nil && problem == "" && e.requestsGPUs(object) {
+		unserved = object.Node
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.pending, object.UID)
-	if placement == nil && problem == "" && !unserved && e.pods[object.UID] == nil {
+	if placement == nil && problem == "" && unserved == "" && e.pods[object.UID] == nil {
 		return
 	}
 	p := e.podEntry(object)
@@ -67,12 +72,12 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 	case p.bound() && problem == "" && p.resized(placement):
 		e.reallocate(p, newAllocation(object, *placement))
 		p.granted = *placement
-		unserved = false
+		unserved = ""
 	case p.bound():
 		if changed := p.changed(placement); changed != "" && problem == "" {
 			problem = changed
 		}
-		unserved = false
+		unserved = ""
 	case placement != nil:
 		e.allocate(p, newAllocation(object, *placement))
 		e.endReservation(p)
@@ -80,15 +85,15 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 	case p.allocation != nil && object.Node != p.allocation.placement.Node:
 		e.release(p) // it was bound elsewhere
 	}
-	e.setProblem(p, problem, unserved, object.Node)
+	e.setProblem(p, problem, unserved)
 	e.forget(p)
 }
 
 func (e *Engine) setPending(object *scheduler.Pod) {
-	asks := e.requestsGPUs(object)
+	requestsGPUs := e.requestsGPUs(object)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if asks {
+	if requestsGPUs {
 		e.pending[object.UID] = object
 	}
 	if p := e.pods[object.UID]; p != nil {
@@ -96,7 +101,7 @@ func (e *Engine) setPending(object *scheduler.Pod) {
 		if p.bound() {
 			problem = "it was bound and is no longer"
 		}
-		e.setProblem(p, problem, false, "")
+		e.setProblem(p, problem, "")
 		e.forget(p)
 	}
 }

@@ -82,26 +82,19 @@ func (v *Verdict) describeReasons(t text) text {
 	return t
 }
 
+var phrases = [codes]string{
+	CardNotHealth: "not healthy", GPUCordoned: "cordoned", GPUEmpty: "registered without memory or without slots",
+	GPUMIGMode: "in MIG mode, which is not shared", CardUUIDMismatch: "with a UUID that the pod excludes",
+	CardTimeSlicingExhausted: "without a free slot", ExclusiveDeviceAllocateConflict: "in use, but exclusive use is requested",
+	CardComputeUnitsExhausted: "with all cores taken",
+}
+
 func (f *fitter) describe(t text, code Code, container *container, i int) text {
 	switch code {
-	case CardNotHealth:
-		return t.add("not healthy")
-	case GPUCordoned:
-		return t.add("cordoned")
-	case GPUEmpty:
-		return t.add("registered without memory or without slots")
 	case CardTypeMismatch:
 		return t.add("of another type (", f.otherType(), ")")
-	case GPUMIGMode:
-		return t.add("in MIG mode, which is not shared")
 	case NumaNotFit:
 		return t.add("free enough, but no NUMA node has ").number(int64(container.GPUs)).add(" of them")
-	case CardUUIDMismatch:
-		return t.add("with a UUID that the pod excludes")
-	case CardTimeSlicingExhausted:
-		return t.add("without a free slot")
-	case ExclusiveDeviceAllocateConflict:
-		return t.add("in use, but exclusive use is requested")
 	// kube-scheduler uses these texts as fmt formats without arguments: a percent sign would become
 	// "%!(MISSING)".
 	case CardInsufficientMemory:
@@ -113,10 +106,8 @@ func (f *fitter) describe(t text, code Code, container *container, i int) text {
 		return t.add(" (most: ").number(f.mostFree(code, i).MemoryMiB).add(" MiB)")
 	case CardInsufficientCore:
 		return t.add("with less than ").number(int64(container.Cores)).add(" percent of cores free (most: ").number(int64(f.mostFree(code, i).Cores)).add(" percent)")
-	case CardComputeUnitsExhausted:
-		return t.add("with all cores taken")
 	}
-	return t.add(code.Brief())
+	return t.add(cmp.Or(phrases[code], code.Brief()))
 }
 
 // mostFree is the most that is free on a GPU with this reason.
@@ -211,16 +202,11 @@ func (v *Evaluation) Nodes() []string { return v.snapshot.Nodes() }
 // Nodes returns the names of the nodes with GPUs, sorted.
 func (s *Snapshot) Nodes() []string {
 	var names []string
-	for _, c := range s.table {
-		if c == nil {
-			continue
+	s.each(func(n *node) {
+		if len(n.gpus.total) > 0 {
+			names = append(names, n.name)
 		}
-		for _, n := range c.nodes {
-			if n != nil && len(n.gpus.total) > 0 {
-				names = append(names, n.name)
-			}
-		}
-	}
+	})
 	slices.Sort(names)
 	return names
 }

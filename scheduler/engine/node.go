@@ -4,7 +4,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -85,7 +84,7 @@ func newAllocation(pod *scheduler.Pod, placement scheduler.Placement) *allocatio
 	for uuid, use := range scheduler.Uses(pod.Containers, placement.Containers) {
 		h.byUUID = append(h.byUUID, gpuUse{uuid, use})
 	}
-	sort.Slice(h.byUUID, func(i, j int) bool { return h.byUUID[i].uuid < h.byUUID[j].uuid })
+	slices.SortFunc(h.byUUID, func(a, b gpuUse) int { return strings.Compare(a.uuid, b.uuid) })
 	return h
 }
 
@@ -110,32 +109,30 @@ func samePlacement(a, b scheduler.Placement) bool {
 }
 
 func (n *node) find(uid string) (int, bool) {
-	i := sort.Search(len(n.pods), func(i int) bool { return n.pods[i].uid >= uid })
-	return i, i < len(n.pods) && n.pods[i].uid == uid
+	return slices.BinarySearchFunc(n.pods, uid, func(h *allocation, uid string) int { return strings.Compare(h.uid, uid) })
 }
 
+// allocation returns nil if there is none, or n is nil.
 func (n *node) allocation(uid string) *allocation {
+	if n == nil {
+		return nil
+	}
 	if i, ok := n.find(uid); ok {
 		return n.pods[i]
 	}
 	return nil
 }
 
-// with adds or replaces the pod's allocation.
 func (n *node) with(h *allocation) *node {
 	h = h.on(n.gpus)
 	next := *n
-	i, ok := n.find(h.uid)
-	if ok {
+	next.used = slices.Clone(n.used)
+	if i, ok := n.find(h.uid); ok {
 		next.pods = slices.Clone(n.pods)
 		next.pods[i] = h
-	} else {
-		next.pods = make([]*allocation, 0, len(n.pods)+1)
-		next.pods = append(append(append(next.pods, n.pods[:i]...), h), n.pods[i:]...)
-	}
-	next.used = slices.Clone(n.used)
-	if ok {
 		next.count(n.pods[i].byPosition, scheduler.Use.Sub)
+	} else {
+		next.pods = slices.Concat(n.pods[:i], []*allocation{h}, n.pods[i:])
 	}
 	next.count(h.byPosition, scheduler.Use.Add)
 	return &next

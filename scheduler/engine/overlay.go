@@ -17,15 +17,9 @@ type Overlay struct {
 // Overlay returns an unchanged overlay.
 func (s *Snapshot) Overlay() *Overlay { return &Overlay{base: s, state: s} }
 
-// Without returns an overlay without the pod.
-func (s *Snapshot) Without(node, podUID string) *Overlay { return s.Overlay().Without(node, podUID) }
-
 // Without removes the pod from the node.
 func (o *Overlay) Without(node, podUID string) *Overlay {
 	n := o.state.node(node)
-	if n == nil {
-		return o
-	}
 	h := n.allocation(podUID)
 	if h == nil {
 		return o

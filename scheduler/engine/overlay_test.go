@@ -25,12 +25,12 @@ func TestOverlay(t *testing.T) {
 		return verdict.Fits
 	}
 	require.False(t, fits(s.Overlay()))
-	without := s.Without("n", "victim")
+	without := s.Overlay().Without("n", "victim")
 	require.True(t, fits(without))
 	require.False(t, fits(e.With(without, "n", victim, ask4(t, e, victim))), "it is there again")
 	require.True(t, fits(without), "an overlay is not changed by what is made of it")
-	require.False(t, fits(s.Without("n", "nobody")))
-	require.False(t, fits(s.Without("nowhere", "victim")))
+	require.False(t, fits(s.Overlay().Without("n", "nobody")))
+	require.False(t, fits(s.Overlay().Without("nowhere", "victim")))
 
 	t.Run("a nominated pod has its room", func(t *testing.T) {
 		nominated := podOf("nominated", "1/40000/0")
@@ -62,7 +62,7 @@ func TestOverlayWithQuota(t *testing.T) {
 	v := e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
 	verdict := v.On(e.Snapshot().Overlay(), "n")
 	require.Equal(t, ResourceQuotaNotFit, verdict.Reason())
-	verdict = v.On(e.Snapshot().Without("n", "victim"), "n")
+	verdict = v.On(e.Snapshot().Overlay().Without("n", "victim"), "n")
 	require.True(t, verdict.Fits, verdict.Text())
 }
 

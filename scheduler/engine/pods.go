@@ -30,12 +30,12 @@ func (p *pod) bound() bool { return p.allocation != nil && p.heapIndex == 0 }
 
 // podEntry returns or adds the pod's entry. The caller holds mu.
 func (e *Engine) podEntry(p *scheduler.Pod) *pod {
-	known := e.pods[p.UID]
-	if known == nil {
-		known = &pod{uid: p.UID, namespace: p.Namespace, name: p.Name}
-		e.pods[p.UID] = known
+	entry := e.pods[p.UID]
+	if entry == nil {
+		entry = &pod{uid: p.UID, namespace: p.Namespace, name: p.Name}
+		e.pods[p.UID] = entry
 	}
-	return known
+	return entry
 }
 
 // allocate replaces the pod's allocation.
@@ -80,11 +80,8 @@ func (c change) release(h *allocation) {
 	c.set(c.node(h.placement.Node).without(h.uid))
 }
 
-func (e *Engine) setProblem(p *pod, problem string, unserved bool, node string) {
-	p.problem, p.unserved = problem, ""
-	if unserved {
-		p.unserved = node
-	}
+func (e *Engine) setProblem(p *pod, problem, unserved string) {
+	p.problem, p.unserved = problem, unserved
 	if p.hasProblem() {
 		e.problemPods[p.uid] = p
 	} else {

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -48,23 +49,22 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 			return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w to node %s", node, object.Namespace, object.Name, ErrBound, p.allocation.placement.Node)
 		case p.bound():
 			return p.allocation.placement, nil
-		case same && e.stillUsable(p.allocation):
+		case same && e.stillUsable(object.UID):
 			e.stats.repeated.Add(1)
 			p.owner = owner
 			e.startTimer(p)
 			return p.allocation.placement, nil
 		}
 	}
-	state := e.newest.Load()
-	n := state.node(node)
+	n := e.newest.Load().node(node)
 	if n != nil {
 		n = n.without(object.UID)
 	}
 	f := entry.compiled.fitter()
 	defer f.release()
 	out := f.fit(n)
-	of := &podRequest{object, entry.compiled, positions(r)}
-	v := of.verdict(node, n, &out, e.quotaLimits(object, r))
+	request := &podRequest{object, entry.compiled, positions(r)}
+	v := request.verdict(node, n, &out, e.quotaLimits(object, r))
 	if !v.Fits {
 		e.stats.refused.Add(1)
 		return scheduler.Placement{}, &NoFitError{v}
@@ -81,21 +81,13 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	return placement, nil
 }
 
-func (e *Engine) stillUsable(h *allocation) bool {
-	n := e.newest.Load().node(h.placement.Node)
-	if n == nil {
-		return false
-	}
-	now := n.allocation(h.uid)
-	if now == nil || len(now.byPosition) < len(now.byUUID) {
-		return false
-	}
-	for _, t := range now.byPosition {
-		if c := &n.gpus.inventory.GPUs[t.gpu]; !c.Healthy || c.Cordoned {
-			return false
-		}
-	}
-	return true
+// stillUsable reports whether the GPUs of the pod's allocation are registered and healthy.
+func (e *Engine) stillUsable(podUID string) bool {
+	n, h := e.current(podUID)
+	return h != nil && len(h.byPosition) == len(h.byUUID) && !slices.ContainsFunc(h.byPosition, func(u positionUse) bool {
+		gpu := &n.gpus.inventory.GPUs[u.gpu]
+		return !gpu.Healthy || gpu.Cordoned
+	})
 }
 
 // Unreserve releases the owner's reservation, unless the pod is bound.

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -95,7 +95,7 @@ func (p *pod) resizedPlacement(object *scheduler.Pod, wanted map[string]grant.Wa
 	for _, name := range grant.Containers(wanted) {
 		i := slices.IndexFunc(object.Containers, func(c scheduler.Container) bool { return c.Name == name })
 		if i < 0 || i >= len(next.Containers) || len(next.Containers[i]) == 0 {
-			return next, refuseResize("container %q has no GPUs; containers with GPUs: %s", name, withGPUs(object, next))
+			return next, refuseResize("container %q has no GPUs; containers with GPUs: %s", name, containersWithGPUs(object, next))
 		}
 		shares, err := wanted[name].Of(next.Containers[i])
 		if err == nil {
@@ -114,16 +114,14 @@ func (p *pod) resizedPlacement(object *scheduler.Pod, wanted map[string]grant.Wa
 	return next, nil
 }
 
-func withGPUs(object *scheduler.Pod, p scheduler.Placement) (names string) {
+func containersWithGPUs(object *scheduler.Pod, p scheduler.Placement) string {
+	var names []string
 	for i, shares := range p.Containers {
 		if len(shares) > 0 && i < len(object.Containers) {
-			if names != "" {
-				names += ", "
-			}
-			names += object.Containers[i].Name
+			names = append(names, object.Containers[i].Name)
 		}
 	}
-	return names
+	return strings.Join(names, ", ")
 }
 
 // admitResize expects n without the pod.
@@ -137,8 +135,8 @@ func (e *Engine) admitResize(n *node, old, next *allocation) error {
 		if u.use.MemoryMiB <= before.MemoryMiB && u.use.Cores <= before.Cores && gain == (coreGain{}) {
 			continue
 		}
-		i, known := n.gpus.position[u.uuid]
-		if !known {
+		i, ok := n.gpus.position[u.uuid]
+		if !ok {
 			return refuseResize("GPU %s is not registered by node %s: it can't be increased", u.uuid, n.name)
 		}
 		if gpu := &n.gpus.inventory.GPUs[i]; !gpu.Healthy {
@@ -195,7 +193,9 @@ func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
 	if !account.Limited() || now.MemoryMiB <= before.MemoryMiB && now.Cores <= before.Cores && now.GPUPercent <= before.GPUPercent {
 		return nil
 	}
-	account = account.Minus(e.charged(next.uid, before))
+	if _, h := e.current(next.uid); h != nil {
+		account = account.Minus(h.charge)
+	}
 	// A decrease is never refused, even if a quota was lowered.
 	if now.MemoryMiB <= before.MemoryMiB {
 		now.MemoryMiB = 0
@@ -203,26 +203,14 @@ func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
 	if now.Cores <= before.Cores {
 		now.Cores = 0
 	}
-	if err := account.Check(now); err != nil {
-		return refuseResize("%v", err)
+	err := account.Check(now)
+	if err == nil && now.GPUPercent > before.GPUPercent {
+		err = account.CheckNode(n.labels, now)
 	}
-	if now.GPUPercent <= before.GPUPercent {
-		return nil
-	}
-	if err := account.CheckNode(n.labels, now); err != nil {
+	if err != nil {
 		return refuseResize("%v", err)
 	}
 	return nil
-}
-
-// charged is the current charge, higher during a resize.
-func (e *Engine) charged(uid string, before quota.Charge) quota.Charge {
-	if n := e.newest.Load().node(e.allocatedNode(uid)); n != nil {
-		if h := n.allocation(uid); h != nil {
-			return h.charge
-		}
-	}
-	return before
 }
 
 func maxPlacement(a, b scheduler.Placement) scheduler.Placement {

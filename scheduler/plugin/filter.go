@@ -67,7 +67,7 @@ func (o *offering) names(s *engine.Snapshot) sets.Set[string] {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.filled || o.roster != s.NodesVersion() {
-		o.filled, o.roster, o.set = true, s.NodesVersion(), sets.New(s.Offering()...)
+		o.filled, o.roster, o.set = true, s.NodesVersion(), sets.New(s.Nodes()...)
 	}
 	return o.set
 }
