@@ -25,8 +25,8 @@ func ParseWeights(text string) (Weights, error) {
 	if strings.TrimSpace(text) == "" {
 		return w, nil
 	}
-	fail := func(why string) (Weights, error) {
-		return Weights{}, fmt.Errorf("weights %q: %s: use slot=1,core=1,memory=3, with integers from 0 to %d, not all zero", text, why, maxWeight)
+	fail := func(reason string) (Weights, error) {
+		return Weights{}, fmt.Errorf("weights %q: %s: use slot=1,core=1,memory=3, with integers from 0 to %d, not all zero", text, reason, maxWeight)
 	}
 	fields := map[string]*int64{"slot": &w.Slot, "core": &w.Core, "memory": &w.Memory}
 	seen := map[string]bool{}

@@ -117,7 +117,7 @@ func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 			continue
 		}
 		total, others := &f.n.gpus.total[c], &f.n.used[c]
-		if _, why := f.req.check(&f.loads[c], i, others, total); why == code {
+		if _, reason := f.req.check(&f.loads[c], i, others, total); reason == code {
 			most = most.Max(total.Sub(*others).Sub(f.loads[c].most))
 		}
 	}
@@ -125,8 +125,8 @@ func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 }
 
 func (f *fitter) otherType() string {
-	for c, why := range f.usable {
-		if gpu := &f.n.gpus.inventory.GPUs[c]; why == CardTypeMismatch {
+	for c, reason := range f.usable {
+		if gpu := &f.n.gpus.inventory.GPUs[c]; reason == CardTypeMismatch {
 			if f.req.rules.TypeFits(gpu.Model) {
 				return "mode " + cmp.Or(gpu.Mode, "hami-core")
 			}

@@ -26,13 +26,13 @@ func (f *fitter) fastFit(n *node) (o outcome, ok bool) {
 	var none gpuLoad
 	first := int64(-1) // of the first fitting GPU
 	given := 0
-	for c, why := range f.usable {
-		if why != OK {
+	for c, reason := range f.usable {
+		if reason != OK {
 			continue
 		}
 		total := &gpus.total[c]
-		use, why := f.req.check(&none, 0, &n.used[c], total)
-		if why != OK {
+		use, reason := f.req.check(&none, 0, &n.used[c], total)
+		if reason != OK {
 			continue
 		}
 		if first < 0 {

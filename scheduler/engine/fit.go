@@ -157,12 +157,12 @@ func (f *fitter) collectCandidates(i int, own bool, counts *Counts) {
 		if own && len(l.containers) == 0 {
 			continue
 		}
-		why, total, others := f.usable[c], &gpus.total[c], &f.n.used[c]
-		if why == OK {
-			_, why = f.req.check(l, i, others, total)
+		reason, total, others := f.usable[c], &gpus.total[c], &f.n.used[c]
+		if reason == OK {
+			_, reason = f.req.check(l, i, others, total)
 		}
-		if why != OK {
-			counts[why]++
+		if reason != OK {
+			counts[reason]++
 			continue
 		}
 		f.candidates = f.candidates[:len(f.candidates)+1]

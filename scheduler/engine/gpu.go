@@ -71,7 +71,7 @@ func (m *startup) start(container *container) {
 }
 
 // check returns why a usable GPU can't serve the added container, and the pod's peak use.
-func (a *compiled) check(l *gpuLoad, add int, others, total *scheduler.Use) (most scheduler.Use, why Code) {
+func (a *compiled) check(l *gpuLoad, add int, others, total *scheduler.Use) (most scheduler.Use, reason Code) {
 	most, rule := a.simulate(l, add, others, total)
 	all := others.Add(most)
 	switch {

@@ -73,8 +73,8 @@ func (f *fitter) assignRegardless(n *node) {
 			continue
 		}
 		var any []int
-		for c, why := range f.usable {
-			if why == OK {
+		for c, reason := range f.usable {
+			if reason == OK {
 				any = append(any, c)
 			}
 		}

@@ -58,60 +58,59 @@ func (e *Engine) pendingPods() []*scheduler.Pod {
 
 // Pending evaluates up to most pods, oldest first; total is the number of all.
 func (e *Engine) Pending(most int) (pods []Pending, total int) {
-	asking := e.pendingPods()
+	pending := e.pendingPods()
 	s := e.Snapshot()
-	spare := s.freeTotals()
-	for _, object := range asking[:min(most, len(asking))] {
+	free := s.freeTotals()
+	for _, object := range pending[:min(most, len(pending))] {
 		p := Pending{UID: object.UID, Pod: object.Namespace + "/" + object.Name, Since: object.Created}
 		r, err := e.Request(object)
 		if r == nil && err == nil {
 			continue // requests no GPU
 		}
-		j := e.pendingState(s, spare, object, r, err)
-		p.Reason, p.Fragmented = j.reason, j.fragmented
-		switch j.reason {
+		state := e.pendingState(s, free, object, r, err)
+		p.Reason, p.Fragmented = state.reason, state.fragmented
+		switch state.reason {
 		case PendingBadRequest:
-			p.Text = j.err.Error()
+			p.Text = state.err.Error()
 		case PendingReserved:
-			p.Text = "GPUs of node " + j.node + " are reserved for it: it is being bound, or waits for its pod group"
+			p.Text = "GPUs of node " + state.node + " are reserved for it: it is being bound, or waits for its pod group"
 		case PendingFits:
 			p.Text = "it fits: it is tried soon, or waits for something other than GPUs (see its events)"
 		default:
-			p.Text = j.evaluation.Summary()
+			p.Text = state.evaluation.Summary()
 		}
 		pods = append(pods, p)
 	}
-	return pods, len(asking)
+	return pods, len(pending)
 }
 
 // PendingCounts evaluates each kind of request once.
 func (e *Engine) PendingCounts() PendingCounts {
 	counts := PendingCounts{ByReason: map[string]int{}}
 	s := e.Snapshot()
-	spare := s.freeTotals()
-	type sort struct{ namespace, signature string }
-	judged := map[sort]pendingState{}
+	free := s.freeTotals()
+	type kind struct{ namespace, signature string }
+	evaluated := map[kind]pendingState{}
 	for _, object := range e.pendingPods() {
 		r, err := e.Request(object)
-		var j pendingState
+		var state pendingState
 		switch {
 		case err != nil:
-			j.reason = PendingBadRequest
+			state.reason = PendingBadRequest
 		case e.AllocatedNode(object.UID) != "":
-			j.reason = PendingReserved
+			state.reason = PendingReserved
 		default:
-			key := sort{object.Namespace, r.Signature}
-			known, ok := judged[key]
-			if !ok && len(judged) >= maxEvaluated {
-				known = pendingState{reason: PendingNotEvaluated}
+			key := kind{object.Namespace, r.Signature}
+			var ok bool
+			if state, ok = evaluated[key]; !ok && len(evaluated) >= maxEvaluated {
+				state.reason = PendingNotEvaluated
 			} else if !ok {
-				known = e.pendingState(s, spare, object, r, nil)
-				judged[key] = known
+				state = e.pendingState(s, free, object, r, nil)
+				evaluated[key] = state
 			}
-			j = known
 		}
-		counts.ByReason[j.reason]++
-		if j.fragmented {
+		counts.ByReason[state.reason]++
+		if state.fragmented {
 			counts.Fragmented++
 		}
 	}
@@ -126,7 +125,7 @@ type pendingState struct {
 	evaluation *Evaluation
 }
 
-func (e *Engine) pendingState(s *Snapshot, spare freeTotals, object *scheduler.Pod, r *request.Request, err error) pendingState {
+func (e *Engine) pendingState(s *Snapshot, free freeTotals, object *scheduler.Pod, r *request.Request, err error) pendingState {
 	if err != nil {
 		return pendingState{reason: PendingBadRequest, err: err}
 	}
@@ -141,7 +140,7 @@ func (e *Engine) pendingState(s *Snapshot, spare freeTotals, object *scheduler.P
 	if code == OK {
 		return pendingState{reason: PendingFits}
 	}
-	return pendingState{reason: code.String(), evaluation: v, fragmented: code == CardInsufficientMemory && spare.enough(r)}
+	return pendingState{reason: code.String(), evaluation: v, fragmented: code == CardInsufficientMemory && free.enough(r)}
 }
 
 // Reason is the reason of most nodes; OK if one fits.

@@ -57,8 +57,8 @@ func (f *fitter) eachFits() bool {
 func (f *fitter) fitsInTotal() bool {
 	var free, wanted scheduler.Use
 	smallest := int64(math.MaxInt64)
-	for c, why := range f.usable {
-		if why == OK {
+	for c, reason := range f.usable {
+		if reason == OK {
 			free = free.Add(f.n.gpus.total[c].Sub(f.n.used[c]).Max(scheduler.Use{}))
 			smallest = min(smallest, f.n.gpus.total[c].MemoryMiB)
 		}
@@ -90,7 +90,7 @@ func (f *fitter) search(k, from int) bool {
 		if f.usable[c] != OK || f.req.gpu.NUMABind() && len(f.assigned[i]) > 0 && f.numa(c) != f.numa(f.assigned[i][0]) || f.sameAsEarlier(c, from) {
 			continue
 		}
-		if _, why := f.req.check(&f.loads[c], i, &f.n.used[c], &f.n.gpus.total[c]); why != OK {
+		if _, reason := f.req.check(&f.loads[c], i, &f.n.used[c], &f.n.gpus.total[c]); reason != OK {
 			continue
 		}
 		before := f.loads[c].most

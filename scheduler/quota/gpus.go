@@ -36,7 +36,7 @@ type GPUs struct {
 }
 
 // Unreadable is a quota that was never readable: all namespaces are blocked until it is.
-func Unreadable(why error) *GPUs { return &GPUs{unreadable: why} }
+func Unreadable(reason error) *GPUs { return &GPUs{unreadable: reason} }
 
 type allowance struct {
 	// Pools are the node pools it may use; none: any.
