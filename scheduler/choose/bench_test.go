@@ -39,10 +39,10 @@ func BenchmarkGPUs(b *testing.B) {
 				candidates[i].Used.Slots = i % 3
 				candidates[i].Exclusive = true
 			}
-			var room [maxExact]int
+			var buffer [maxExact]int
 			b.ReportAllocs()
 			for b.Loop() {
-				AppendGPUs(room[:0], p, candidates, bc.links, bc.n)
+				AppendGPUs(buffer[:0], p, candidates, bc.links, bc.n)
 			}
 		})
 	}
@@ -58,12 +58,12 @@ func BenchmarkSearchAndBruteForce(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			candidates := idle(16)
-			var room [maxExact]int
+			var buffer [maxExact]int
 			var ours, brute time.Duration
 			b.ReportAllocs()
 			for b.Loop() {
 				start := time.Now()
-				AppendGPUs(room[:0], p, candidates, links, 8)
+				AppendGPUs(buffer[:0], p, candidates, links, 8)
 				between := time.Now()
 				bruteForce(links, 8)
 				ours, brute = ours+between.Sub(start), brute+time.Since(between)

@@ -116,8 +116,8 @@ func (q *selection) wordValue(k, i int) int64 {
 
 // bestByUse appends the n best GPUs, the earlier of equal ones.
 func (q *selection) bestByUse(dst, at []int, sign int64) ([]int, values) {
-	var room [maxExact]int64
-	scores, start := room[:0], len(dst) // best first
+	var buffer [maxExact]int64
+	scores, start := buffer[:0], len(dst) // best first
 	for _, i := range at {
 		score := sign * q.score(i)
 		if len(scores) == q.n {

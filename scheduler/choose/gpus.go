@@ -13,8 +13,8 @@ func AppendGPUs(dst []int, p GPUPolicy, candidates []Candidate, links [][]int, n
 		return dst, n == 0
 	}
 	q := selection{policy: p.orDefault(), candidates: candidates, links: links, n: n}
-	var room [maxExact]int
-	at := room[:0] // allowed by the rules
+	var buffer [maxExact]int
+	at := buffer[:0] // allowed by the rules
 	for i := range candidates {
 		if !p.mutex || candidates[i].Used.Slots <= 0 {
 			at = append(at, i)
@@ -106,11 +106,11 @@ func (q *selection) best(dst, at []int) ([]int, values) {
 
 // bind uses one NUMA node; among equal sets the smallest.
 func (q *selection) bind(dst []int) ([]int, bool) {
-	var room [maxExact]int
+	var buffer [maxExact]int
 	var most values
 	start, found := len(dst), false
 	for k, first := range q.pool {
-		group, seen := room[:0], false
+		group, seen := buffer[:0], false
 		for l, i := range q.pool {
 			if q.candidates[i].NUMA == q.candidates[first].NUMA {
 				group, seen = append(group, i), seen || l < k

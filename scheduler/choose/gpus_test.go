@@ -55,9 +55,9 @@ func TestGPUs(t *testing.T) {
 		{"numa-bind: GPUs of unknown nodes are one group", "spread", true, []Candidate{busy(0, 0), busy(0, unknown), busy(0, 1), busy(0, unknown)}, nil, 2, []int{1, 3}},
 		{"numa-bind: of equal ones the smallest node that will do", "spread", true,
 			[]Candidate{busy(0, 0), busy(0, 0), busy(0, 0), busy(0, 1), busy(0, 1)}, nil, 2, []int{3, 4}},
-		{"numa-bind says nothing of one GPU", "binpack", true, mixed, nil, 1, []int{2}},
+		{"numa-bind does not apply to one GPU", "binpack", true, mixed, nil, 1, []int{2}},
 
-		{"mutex: only GPUs that nobody uses", "mutex", false, mixed, nil, 2, []int{1, 3}},
+		{"mutex: only unused GPUs", "mutex", false, mixed, nil, 2, []int{1, 3}},
 		{"mutex: not enough of them", "mutex", false, mixed, nil, 3, nil},
 		{"mutex and numa-bind", "mutex", true, mixed, nil, 2, nil},
 		{"mutex among binpack", "binpack,mutex", false, mixed, nil, 1, []int{1}},
@@ -120,7 +120,7 @@ func TestGPUsOfNonsense(t *testing.T) {
 	}
 }
 
-// Nodes tell links by themselves: one that tells them of one direction only, or claims more than there
+// Links are reported by nodes: one that reports one direction only, or claims more than there
 // can be, gets a GPU, and not one that is worse for it.
 func TestLinksAreTakenAsTheyCanBe(t *testing.T) {
 	p, err := ParseGPUPolicy(Topology)
@@ -199,7 +199,7 @@ func TestManyGPUsCannotBeExchangedForBetter(t *testing.T) {
 }
 
 func TestGPUsAllocateNothing(t *testing.T) {
-	var room [maxExact]int
+	var buffer [maxExact]int
 	for _, words := range []string{"spread", "binpack", "numa", "mutex", "topology-aware", "tencent", "numa,topology-aware,binpack"} {
 		p, err := ParseGPUPolicy(words)
 		require.NoError(t, err)
@@ -207,7 +207,7 @@ func TestGPUsAllocateNothing(t *testing.T) {
 			p := p.WithNUMABind(bind)
 			for n := 1; n <= 8; n++ {
 				candidates, links := idle(16), fourSwitches()
-				require.Zero(t, testing.AllocsPerRun(10, func() { AppendGPUs(room[:0], p, candidates, links, n) }), "%s, %d GPUs, numa-bind %v", words, n, bind)
+				require.Zero(t, testing.AllocsPerRun(10, func() { AppendGPUs(buffer[:0], p, candidates, links, n) }), "%s, %d GPUs, numa-bind %v", words, n, bind)
 			}
 		}
 	}

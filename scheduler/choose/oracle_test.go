@@ -7,7 +7,7 @@ import (
 )
 
 // oracle answers as GPUs does, by looking at each set of n candidates and comparing them as the
-// package comment says. It shares nothing with the code under test but the types.
+// package comment says. It shares only the types with the code under test.
 func oracle(words string, w Weights, bind bool, candidates []Candidate, links [][]int, n int) []int {
 	chain := strings.Split(words, ",")
 	if !slices.Contains(chain, Binpack) && !slices.Contains(chain, Spread) {

@@ -9,7 +9,7 @@ import (
 func TestParseGPUPolicy(t *testing.T) {
 	for text, want := range map[string]string{
 		"": Spread, "  ": Spread, "spread": "spread", " binpack ": "binpack", "numa, binpack": "numa,binpack",
-		"topology-aware,mutex,numa": "mutex,topology-aware,numa", // mutex is a rule: its place says nothing
+		"topology-aware,mutex,numa": "mutex,topology-aware,numa", // mutex is a rule: its position has no meaning
 		"binpack,spread,binpack":    "binpack,spread",
 		"mutex":                     "mutex", "tencent": "tencent", "tencent,mutex": "mutex,tencent",
 		"numa,topology-aware,mutex,binpack,spread": "mutex,numa,topology-aware,binpack,spread",

@@ -64,10 +64,10 @@ func (q *selection) share(at []int) int {
 }
 
 func (q *selection) fragment(at []int) int {
-	var room, bestRoom [maxExact]int32
-	choice, best := -1, bestRoom[:0]
+	var buffer, bestBuffer [maxExact]int32
+	choice, best := -1, bestBuffer[:0]
 	for _, i := range at {
-		links := room[:0]
+		links := buffer[:0]
 		for _, j := range at {
 			if j != i {
 				links = append(links, -q.link(i, j))
@@ -104,8 +104,8 @@ func (q *selection) group(dst, at []int) ([]int, values) {
 		var best values
 		smallest, below := len(at)+1, int32(-1)
 		for rest := uint32(1)<<len(at) - 1; rest != 0; {
-			var room [maxExact]int
-			members := room[:0]
+			var buffer [maxExact]int
+			members := buffer[:0]
 			group := component(&link, rest, level)
 			rest &^= group
 			for ; group != 0; group &= group - 1 {

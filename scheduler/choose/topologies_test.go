@@ -18,8 +18,8 @@ const (
 	nv = 100 // each NVLink
 )
 
-// groups is a node whose GPUs are connected by the number of the innermost group that both are
-// in: the matrix of a tree. levels[k] is the link of GPUs whose groups are equal from k on.
+// groups is a node whose GPUs are connected by the number of the innermost group of both:
+// the matrix of a tree. levels[k] is the link of GPUs whose groups are equal from k on.
 func groups(levels []int, gpus ...[]int) [][]int {
 	return matrix(len(gpus), func(i, j int) int {
 		link := sys
@@ -131,7 +131,7 @@ func randomLinks(seed uint64, m, different int) [][]int {
 	return matrix(m, func(i, j int) int { return sys * (1 + r.IntN(different)) })
 }
 
-// idle is m GPUs that nobody uses, half of them on each NUMA node.
+// idle is m unused GPUs, half of them on each NUMA node.
 func idle(m int) []Candidate {
 	candidates := make([]Candidate, m)
 	for i := range candidates {

@@ -22,7 +22,7 @@ func TestQuota(t *testing.T) {
 	place(t, e, podOf("u1", "2/4000/10"), "a") // 8000 MiB, 20 cores
 
 	judge := func(p *scheduler.Pod, node string) Verdict {
-		return e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict(node)
+		return e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Verdict(node)
 	}
 	for _, tc := range []struct{ name, shape, want string }{
 		{"what is left", "1/12000/40", "b: fits"},
@@ -39,7 +39,7 @@ func TestQuota(t *testing.T) {
 			if !verdict.Fits {
 				require.Equal(t, ResourceQuotaNotFit, verdict.Reason())
 			}
-			_, err := e.Reserve(p, ask4(t, e, p), "b", "test")
+			_, err := e.Reserve(p, requestOf(t, e, p), "b", "test")
 			require.Equal(t, verdict.Fits, err == nil)
 			e.DeletePod("u2")
 		})
@@ -58,7 +58,7 @@ func TestQuota(t *testing.T) {
 		p := podOf("u1", "2/10000/10")
 		verdict := judge(p, "b")
 		require.True(t, verdict.Fits, verdict.Text())
-		_, err := e.Reserve(p, ask4(t, e, p), "b", "test")
+		_, err := e.Reserve(p, requestOf(t, e, p), "b", "test")
 		require.NoError(t, err)
 		require.EqualValues(t, 20000, e.quotas.Account("ns").Used().MemoryMiB)
 	})
@@ -85,7 +85,7 @@ func TestGPUQuota(t *testing.T) {
 	e.SetGPUQuota(gpus)
 	p := podOf("u", "1/1000/60")
 	text := func(node string) string {
-		verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict(node)
+		verdict := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Verdict(node)
 		return verdict.Text()
 	}
 	require.Equal(t, "a: fits", text("a"))
@@ -117,14 +117,14 @@ func TestChargesAgree(t *testing.T) {
 			containers = append(containers, drawContainer(t, 3))
 		}
 		p := podOf("u", containers...)
-		verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict("n")
+		verdict := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Verdict("n")
 		if !verdict.Fits {
-			t.Skip("no room")
+			t.Skip("does not fit")
 		}
 		place(t, e, p, "n")
 		o := verdict.outcome
 		if got, want := (quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent)}), e.quotas.Account("ns").Used(); got != want {
-			t.Fatalf("the fit says %v, and %v is charged", got, want)
+			t.Fatalf("the fit returns %v, but %v is charged", got, want)
 		}
 	})
 }
@@ -154,12 +154,12 @@ func TestQuotaAndSmallGPUs(t *testing.T) {
 		for _, mib := range sizes[:count] {
 			least += mib
 		}
-		verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict("n")
+		verdict := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Verdict("n")
 		if verdict.Fits != (least <= most) {
 			t.Fatalf("%d GPUs of %v with %d MiB left: %s", count, sizes, most, verdict.Text())
 		}
-		if _, err := e.Reserve(p, ask4(t, e, p), "n", "test"); (err == nil) != verdict.Fits {
-			t.Fatalf("Evaluate says %s, and Reserve %v", verdict.Text(), err)
+		if _, err := e.Reserve(p, requestOf(t, e, p), "n", "test"); (err == nil) != verdict.Fits {
+			t.Fatalf("Evaluate returns %s, but Reserve %v", verdict.Text(), err)
 		}
 		if used := e.quotas.Account("ns").Used().MemoryMiB; used > most {
 			t.Fatalf("%d MiB of %d", used, most)
@@ -175,9 +175,9 @@ func TestQuotaAndThePolicysGPU(t *testing.T) {
 	p.Namespace = "limited"
 	for _, tc := range []struct{ quota, mib int64 }{{40000, 40000}, {25000, 20000}, {19999, 0}} {
 		e.SetQuota("limited", "q", quota.Limits{MemoryMiB: tc.quota, Cores: quota.Unlimited})
-		verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict("n")
+		verdict := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Verdict("n")
 		require.Equal(t, tc.mib > 0, verdict.Fits, verdict.Text())
-		placement, err := e.Reserve(p, ask4(t, e, p), "n", "test")
+		placement, err := e.Reserve(p, requestOf(t, e, p), "n", "test")
 		if tc.mib == 0 {
 			require.ErrorIs(t, err, ErrNoFit)
 			continue

@@ -97,7 +97,7 @@ func best(v *Evaluation, names []string) string {
 	return node
 }
 
-// BenchmarkCold is Filter and Score for a pod whose like was never seen.
+// BenchmarkCold is Filter and Score for a pod with a new signature.
 func BenchmarkCold(b *testing.B) {
 	for _, kind := range []struct {
 		name        string
@@ -120,14 +120,14 @@ func BenchmarkCold(b *testing.B) {
 				s := e.Snapshot()
 				names := s.Nodes()
 				p := annotated(podOf("u", kind.shape...), kind.annotations)
-				r := ask4(b, e, p)
+				r := requestOf(b, e, p)
 				each(b, func(int) { e.verdicts = newCache(1) }, func(int) { best(e.Evaluate(s, p, r), names) })
 			})
 		}
 	}
 }
 
-// BenchmarkWarm is Filter and Score for a pod whose like was seen, with so many nodes changed since.
+// BenchmarkWarm is Filter and Score for a pod with a known signature, after so many nodes changed.
 func BenchmarkWarm(b *testing.B) {
 	for _, changed := range []int{0, 1, 10, 100} {
 		for _, nodes := range sizes {
@@ -138,7 +138,7 @@ func BenchmarkWarm(b *testing.B) {
 				e := cluster(b, nodes)
 				names := e.Snapshot().Nodes()
 				p := podOf("u", "1/8000/10")
-				r := ask4(b, e, p)
+				r := requestOf(b, e, p)
 				e.Evaluate(e.Snapshot(), p, r)
 				gone := toggle{}
 				each(b, func(i int) {
@@ -160,7 +160,7 @@ func BenchmarkEvaluate(b *testing.B) {
 		b.Run(fmt.Sprintf("changed=1/nodes=%d", nodes), func(b *testing.B) {
 			e := cluster(b, nodes)
 			p := podOf("u", "1/8000/10")
-			r := ask4(b, e, p)
+			r := requestOf(b, e, p)
 			e.Evaluate(e.Snapshot(), p, r)
 			gone := toggle{}
 			each(b, func(i int) { gone.change(b, e, i%nodes) }, func(int) { e.Evaluate(e.Snapshot(), p, r) })
@@ -175,7 +175,7 @@ func BenchmarkVerdict(b *testing.B) {
 			e := cluster(b, nodes)
 			names := e.Snapshot().Nodes()
 			p := podOf("u", "1/8000/10")
-			v := e.Evaluate(e.Snapshot(), p, ask4(b, e, p))
+			v := e.Evaluate(e.Snapshot(), p, requestOf(b, e, p))
 			b.SetParallelism(max(1, 16/runtime.GOMAXPROCS(0)))
 			var next atomic.Int64
 			before := processTime()
@@ -206,7 +206,7 @@ func BenchmarkPod(b *testing.B) {
 				}
 				p = podOf(fmt.Sprintf("uid-%d", i), "1/8000/10")
 			}, func(i int) {
-				r := ask4(b, e, p)
+				r := requestOf(b, e, p)
 				node := best(e.Evaluate(e.Snapshot(), p, r), names)
 				placement, err := e.Reserve(p, r, node, "bench")
 				if err != nil {
@@ -224,7 +224,7 @@ func BenchmarkReserve(b *testing.B) {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
 			e := cluster(b, nodes)
 			p := podOf("u", "1/8000/10")
-			r := ask4(b, e, p)
+			r := requestOf(b, e, p)
 			each(b, func(i int) { e.Unreserve("u", "bench") }, func(i int) {
 				if _, err := e.Reserve(p, r, nodeName(i%nodes), "bench"); err != nil {
 					b.Fatal(err)
@@ -259,7 +259,7 @@ func BenchmarkHeap(b *testing.B) {
 				state := after.HeapAlloc - before.HeapAlloc
 				for i := range DefaultSignatures {
 					p := podOf("u", fmt.Sprintf("1/%d/10", 1000+i))
-					e.Evaluate(e.Snapshot(), p, ask4(b, e, p))
+					e.Evaluate(e.Snapshot(), p, requestOf(b, e, p))
 				}
 				runtime.GC()
 				runtime.ReadMemStats(&after)
@@ -276,7 +276,7 @@ func BenchmarkText(b *testing.B) {
 	e := cluster(b, 100)
 	names := e.Snapshot().Nodes()
 	p := podOf("u", "1/80000/0")
-	v := e.Evaluate(e.Snapshot(), p, ask4(b, e, p))
+	v := e.Evaluate(e.Snapshot(), p, requestOf(b, e, p))
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		verdict := v.Verdict(names[i%len(names)])

@@ -13,7 +13,7 @@ import (
 )
 
 // TestConcurrentCallers has eight callers place pods on a cluster that fits them exactly, each
-// as a door does: judge, take the best node, reserve, and confirm.
+// as a component does: evaluate, take the best node, reserve, and confirm.
 func TestConcurrentCallers(t *testing.T) {
 	const nodes, gpus, callers = 10, 8, 8
 	for _, tc := range []struct {
@@ -25,8 +25,8 @@ func TestConcurrentCallers(t *testing.T) {
 			for i := range nodes {
 				e.SetNode(nodeOf(nodeName(i), h100s(i, gpus)...))
 			}
-			room := nodes * gpus * tc.perGPU
-			pods := make(chan *scheduler.Pod, room+room/10)
+			capacity := nodes * gpus * tc.perGPU
+			pods := make(chan *scheduler.Pod, capacity+capacity/10)
 			for i := range cap(pods) {
 				pods <- podOf(fmt.Sprintf("uid-%05d", i), tc.shape)
 			}
@@ -45,8 +45,8 @@ func TestConcurrentCallers(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			require.EqualValues(t, room, placed.Load())
-			require.EqualValues(t, room/10, refused.Load())
+			require.EqualValues(t, capacity, placed.Load())
+			require.EqualValues(t, capacity/10, refused.Load())
 			for i := range nodes {
 				for gpu := range gpus {
 					require.Equal(t, tc.perGPU, used(e, nodeName(i), gpu).Slots)
@@ -88,7 +88,7 @@ func placeAnywhere(t *testing.T, e *Engine, p *scheduler.Pod, owner string) bool
 	}
 }
 
-// TestConcurrentEvents has all doors and events at once: it is for the race detector, and
+// TestConcurrentEvents has all components and events at once: it is for the race detector, and
 // for what must hold when all is quiet again.
 func TestConcurrentEvents(t *testing.T) {
 	e := newEngine(t, Options{Signatures: 2})

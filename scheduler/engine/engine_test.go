@@ -21,13 +21,13 @@ func TestLifeOfAPod(t *testing.T) {
 	e.SetNode(nodeOf("a", h100s(0, 2)...))
 	before := e.State("")
 	p := podOf("u1", "1/8000/30")
-	placement, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+	placement, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 	require.NoError(t, err)
 	require.Equal(t, [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 8000, CorePercent: 30}}}, placement.Containers)
 	taken := scheduler.Use{MemoryMiB: 8000, Cores: 30, Slots: 1}
 	require.Equal(t, taken, used(e, "a", 0), "reserved")
 
-	again, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+	again, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 	require.NoError(t, err)
 	require.Equal(t, placement, again, "the same again")
 	version := e.Snapshot().Version()
@@ -39,7 +39,7 @@ func TestLifeOfAPod(t *testing.T) {
 
 	e.Unreserve("u1", "test")
 	require.Equal(t, taken, used(e, "a", 0), "a bound pod keeps its GPUs")
-	_, err = e.Reserve(p, ask4(t, e, p), "b", "test")
+	_, err = e.Reserve(p, requestOf(t, e, p), "b", "test")
 	require.ErrorIs(t, err, ErrBound)
 
 	ended := *bindTo(written, "a")
@@ -57,7 +57,7 @@ func TestReservationsEnd(t *testing.T) {
 	free := scheduler.Use{}
 	reserve := func(uid string) scheduler.Placement {
 		p := podOf(uid, "1/50000/0")
-		placement, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+		placement, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 		require.NoError(t, err)
 		return placement
 	}
@@ -88,7 +88,7 @@ func TestReservationsEnd(t *testing.T) {
 		p := podOf("u3", "1/50000/0")
 		e.DeletePod("u3") // its event comes before a bind that is under way looks at it
 		for range 1000 {
-			_, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+			_, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 			require.NoError(t, err)
 		}
 		require.Len(t, e.reservations, 1, "a reservation that is asked for again is one")
@@ -123,7 +123,7 @@ func TestEventsOfAWaitingPod(t *testing.T) {
 			e.SetNode(nodeOf("a", h100(0, 0)))
 			e.SetNode(nodeOf("b", h100(1, 0)))
 			p := podOf("u", "1/50000/0")
-			placement, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+			placement, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 			require.NoError(t, err)
 			before := dump(e)
 			for range 2 {
@@ -189,8 +189,8 @@ func TestEventsOfABoundPod(t *testing.T) {
 	}
 }
 
-// TestAReservationOnGPUsThatAreNoMore: who asks again is not given a GPU that has failed since.
-func TestAReservationOnGPUsThatAreNoMore(t *testing.T) {
+// TestReservationOnMissingGPUs: a repeated request does not get a GPU that has failed since.
+func TestReservationOnMissingGPUs(t *testing.T) {
 	for name, now := range map[string][]scheduler.GPU{
 		"gone":     {h100(0, 1)},
 		"sick":     {with(h100(0, 0), sick), h100(0, 1)},
@@ -200,11 +200,11 @@ func TestAReservationOnGPUsThatAreNoMore(t *testing.T) {
 			e := newEngine(t, Options{})
 			e.SetNode(nodeOf("a", h100s(0, 2)...))
 			p := podOf("u", "1/50000/0")
-			first, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+			first, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 			require.NoError(t, err)
 			require.Equal(t, uuid(0, 0), first.Containers[0][0].UUID)
 			e.SetNode(nodeOf("a", now...))
-			second, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+			second, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 			require.NoError(t, err)
 			require.Equal(t, uuid(0, 1), second.Containers[0][0].UUID)
 			require.Equal(t, 1, e.Stats().Reservations)
@@ -212,8 +212,8 @@ func TestAReservationOnGPUsThatAreNoMore(t *testing.T) {
 	}
 }
 
-// TestBoundWithoutGPUs is of a pod that another scheduler has bound: nobody has given it
-// anything, and the node is the only one who would notice.
+// TestBoundWithoutGPUs is of a pod that another scheduler bound: it has no
+// GPUs, and only the node would notice.
 func TestBoundWithoutGPUs(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetPod(bindTo(podOf("u", "1/50000/0"), "a"))
@@ -235,7 +235,7 @@ func TestUnreserve(t *testing.T) {
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	e.SetNode(nodeOf("b", h100(1, 0)))
 	p := podOf("u1", "1/50000/0")
-	r := ask4(t, e, p)
+	r := requestOf(t, e, p)
 	_, err := e.Reserve(p, r, "a", "plugin")
 	require.NoError(t, err)
 	e.Unreserve("u1", "extender")
@@ -252,7 +252,7 @@ func TestUnreserve(t *testing.T) {
 	e.SetPod(p)
 	require.Equal(t, "b", e.AllocatedNode("u1"), "its annotations have not come yet")
 	e.SetPod(bindTo(p, "a"))
-	require.Empty(t, e.AllocatedNode("u1"), "somebody else has bound it to another node")
+	require.Empty(t, e.AllocatedNode("u1"), "another scheduler bound it to another node")
 }
 
 func TestNoRoom(t *testing.T) {
@@ -260,14 +260,14 @@ func TestNoRoom(t *testing.T) {
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	place(t, e, podOf("u1", "1/50000/0"), "a")
 	p := podOf("u2", "1/50000/0")
-	_, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+	_, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 	require.ErrorIs(t, err, ErrNoFit)
 	var noRoom *NoFitError
 	require.True(t, errors.As(err, &noRoom))
 	require.Equal(t, CardInsufficientMemory, noRoom.Verdict.Reason())
 	require.EqualError(t, err, "a: 1 GPU: 1 with less than 50000 MiB free (most: 30000 MiB)")
 	require.EqualValues(t, 1, e.Stats().Refused)
-	_, err = e.Reserve(p, ask4(t, e, p), "nowhere", "test")
+	_, err = e.Reserve(p, requestOf(t, e, p), "nowhere", "test")
 	require.EqualError(t, err, "nowhere: unknown node")
 }
 
@@ -317,7 +317,7 @@ func TestProblems(t *testing.T) {
 	require.Equal(t, []string{"broken"}, texts())
 
 	p := podOf("u", "1/1/0")
-	verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict("broken")
+	verdict := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Verdict("broken")
 	require.Contains(t, verdict.Text(), "broken: the node's GPUs can't be read: ")
 
 	e.SetPod(bindTo(given(t, podOf("more", "1/50000/0"), scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 50000}}}}), "a"))
@@ -347,7 +347,7 @@ func TestKeysThatComeLate(t *testing.T) {
 	require.Len(t, e.Problems(), 1)
 	require.Contains(t, e.Problems()[0].Text, grant.ErrSignature.Error())
 	other := podOf("other", "1/50000/0")
-	_, err := e.Reserve(other, ask4(t, e, other), "a", "test")
+	_, err := e.Reserve(other, requestOf(t, e, other), "a", "test")
 	require.ErrorIs(t, err, ErrNoFit)
 	keys.there = true
 	e.SetPod(bindTo(p, "a"))

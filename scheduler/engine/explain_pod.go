@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,14 +98,13 @@ func (c *choice) public(h *allocation) *Choice {
 	out := &Choice{At: c.at, NodePolicy: c.node, GPUPolicy: c.gpu}
 	for i := range c.gpus.total {
 		gpu := &c.gpus.inventory.GPUs[i]
-		chosen := false
-		for _, u := range h.byUUID {
-			chosen = chosen || u.uuid == gpu.UUID
-		}
+		chosen := slices.ContainsFunc(h.byUUID, func(u gpuUse) bool { return u.uuid == gpu.UUID })
 		out.GPUs = append(out.GPUs, GPUChoice{UUID: gpu.UUID, Index: gpu.Index, Chosen: chosen, Used: c.used[i], Total: c.gpus.total[i]})
 	}
 	return out
 }
+
+const unservedHint = "another scheduler or spec.nodeName placed it there; delete it so that it is scheduled again"
 
 // Explain explains the pod in the current state.
 func (e *Engine) Explain(object *scheduler.Pod) Explanation {
@@ -115,7 +115,7 @@ func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	if p := e.pods[object.UID]; p != nil {
 		x.Problem = p.problem
 		if p.allocation != nil {
-			e.explainHeld(&x, object, p)
+			e.explainAllocated(&x, object, p)
 		}
 	}
 	e.mu.Unlock()
@@ -127,7 +127,7 @@ func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 		x.State, x.Text = ExplainedNone, "it requests no GPU"
 	case object.Node != "":
 		x.State, x.Node = ExplainedUnserved, object.Node
-		x.Text = "it is on node " + object.Node + " but was granted no GPU: another scheduler or spec.nodeName placed it there; delete it so that it is scheduled again"
+		x.Text = "it is on node " + object.Node + " but was granted no GPU: " + unservedHint
 	default:
 		e.explainPending(&x, object, r)
 	}
@@ -135,16 +135,14 @@ func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 }
 
 // The caller holds mu.
-func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
+func (e *Engine) explainAllocated(x *Explanation, object *scheduler.Pod, p *pod) {
+	placement, where := p.granted, "it is on node "
 	x.State, x.Node = ExplainedBound, p.allocation.placement.Node
 	if !p.bound() {
+		placement, where = p.allocation.placement, "it is being bound, or waits for its pod group; GPUs are reserved on node "
 		x.State = ExplainedReserved
 	}
 	var parts []string
-	placement := p.allocation.placement
-	if p.bound() {
-		placement = p.granted
-	}
 	for i, shares := range placement.Containers {
 		if len(shares) == 0 || i >= len(object.Containers) {
 			continue
@@ -155,11 +153,7 @@ func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
 		}
 	}
 	x.Choice = p.choice.public(p.allocation)
-	how := "it is on node "
-	if x.State == ExplainedReserved {
-		how = "it is being bound, or waits for its pod group; GPUs are reserved on node "
-	}
-	x.Text = how + x.Node + ": " + strings.Join(parts, ", ")
+	x.Text = where + x.Node + ": " + strings.Join(parts, ", ")
 	if placement.Generation > 0 {
 		x.Text += fmt.Sprintf("; resized %d times", placement.Generation)
 	}

@@ -11,7 +11,7 @@ import (
 func TestSummary(t *testing.T) {
 	e := newEngine(t, Options{})
 	p := podOf("u", "1/50000/0")
-	summary := func() string { return e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Summary() }
+	summary := func() string { return e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Summary() }
 	require.Equal(t, "no node has GPUs registered", summary())
 	e.SetNode(&scheduler.Node{Name: "without"})
 	e.SetNode(nodeOf("a", with(h100(0, 0), cordoned)))
@@ -28,7 +28,7 @@ func TestPolicyThatThereIsNot(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	p := podOf("u", "1/1/0")
-	r := ask4(t, e, p)
+	r := requestOf(t, e, p)
 	r.Rules.GPUPolicy, r.Signature = "best", "another"
 	v := e.Evaluate(e.Snapshot(), p, r)
 	require.ErrorContains(t, v.Err(), `unknown policy "best"`)
@@ -59,9 +59,9 @@ func TestSignaturesAreBounded(t *testing.T) {
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	for _, shape := range []string{"1/1/0", "1/2/0", "1/1/0", "1/3/0", "1/4/0"} {
 		p := podOf("u", shape)
-		e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
+		e.Evaluate(e.Snapshot(), p, requestOf(t, e, p))
 	}
 	require.Len(t, e.verdicts.entries, 2)
 	require.Equal(t, 2, e.verdicts.used.Len())
-	require.Contains(t, e.verdicts.entries, ask4(t, e, podOf("u", "1/4/0")).Signature)
+	require.Contains(t, e.verdicts.entries, requestOf(t, e, podOf("u", "1/4/0")).Signature)
 }

@@ -21,7 +21,7 @@ func cordoned(c *scheduler.GPU) { c.Cordoned = true }
 func mig(c *scheduler.GPU)      { c.Mode = "mig" }
 func a100(c *scheduler.GPU)     { c.Model = "NVIDIA A100-SXM4-40GB"; c.MemoryMiB = 40000 }
 
-// TestReasons has one node with one or two GPUs, some pods on it, and what is said to one more.
+// TestReasons has one node with one or two GPUs, some pods on it, and the result for one more.
 func TestReasons(t *testing.T) {
 	gpu := func(changes ...func(*scheduler.GPU)) []scheduler.GPU {
 		return []scheduler.GPU{with(h100(0, 0), changes...)}
@@ -84,13 +84,13 @@ func TestReasons(t *testing.T) {
 				place(t, e, podOf(string(rune('a'+i)), text), "n")
 			}
 			p := annotated(podOf("u", tc.pod...), tc.annotations)
-			v := e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
+			v := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p))
 			verdict := v.Verdict("n")
 			require.Equal(t, "n: "+tc.text, verdict.Text())
 			require.Equal(t, tc.want, verdict.Reason())
 			require.Equal(t, tc.want == OK, verdict.Fits)
-			_, err := e.Reserve(p, ask4(t, e, p), "n", "test")
-			require.Equal(t, tc.want == OK, err == nil, "Reserve says the same")
+			_, err := e.Reserve(p, requestOf(t, e, p), "n", "test")
+			require.Equal(t, tc.want == OK, err == nil, "Reserve returns the same")
 		})
 	}
 }
@@ -134,7 +134,7 @@ func TestContainers(t *testing.T) {
 			e := newEngine(t, Options{})
 			e.SetNode(nodeOf("n", tc.gpus...))
 			p := podOf("u", tc.pod...)
-			placement, err := e.Reserve(p, ask4(t, e, p), "n", "test")
+			placement, err := e.Reserve(p, requestOf(t, e, p), "n", "test")
 			require.NoError(t, err)
 			require.Equal(t, tc.want, gpusOf(placement))
 		})
@@ -145,7 +145,7 @@ func TestPercentOfEachGPU(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("n", with(h100(0, 0), a100), h100(0, 1)))
 	p := podOf("u", "2/-25/0")
-	placement, err := e.Reserve(p, ask4(t, e, p), "n", "test")
+	placement, err := e.Reserve(p, requestOf(t, e, p), "n", "test")
 	require.NoError(t, err)
 	require.EqualValues(t, 10000, placement.Containers[0][0].MemoryMiB)
 	require.EqualValues(t, 20000, placement.Containers[0][1].MemoryMiB)

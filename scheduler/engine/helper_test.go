@@ -146,7 +146,7 @@ func bindTo(p *scheduler.Pod, node string) *scheduler.Pod {
 	return &next
 }
 
-func ask4(t tester, e *Engine, p *scheduler.Pod) *request.Request {
+func requestOf(t tester, e *Engine, p *scheduler.Pod) *request.Request {
 	t.Helper()
 	r, err := e.Request(p)
 	if err != nil {
@@ -161,7 +161,7 @@ func ask4(t tester, e *Engine, p *scheduler.Pod) *request.Request {
 // place reserves, and gives the pod as it is once it is bound.
 func place(t tester, e *Engine, p *scheduler.Pod, node string) *scheduler.Pod {
 	t.Helper()
-	placement, err := e.Reserve(p, ask4(t, e, p), node, "test")
+	placement, err := e.Reserve(p, requestOf(t, e, p), node, "test")
 	if err != nil {
 		t.Fatalf("reserve: %v", err)
 	}

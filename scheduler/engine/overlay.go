@@ -108,7 +108,7 @@ func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	return v.verdict(node, n, &out, l)
 }
 
-// Victims returns a minimal set of candidates whose eviction makes the pod fit. Candidates are spared in
+// Victims returns a minimal set of candidates to evict so that the pod fits. Candidates are spared in
 // their order: most important first. ok is false if none suffices.
 func (v *Evaluation) Victims(o *Overlay, node string, candidates []string) (victims []string, ok bool) {
 	full := o

@@ -19,7 +19,7 @@ func TestOverlay(t *testing.T) {
 	before := dump(e)
 	p := podOf("u", "1/50000/0")
 	s := e.Snapshot()
-	v := e.Evaluate(s, p, ask4(t, e, p))
+	v := e.Evaluate(s, p, requestOf(t, e, p))
 	fits := func(o *Overlay) bool {
 		verdict := v.On(o, "n")
 		return verdict.Fits
@@ -27,24 +27,24 @@ func TestOverlay(t *testing.T) {
 	require.False(t, fits(s.Overlay()))
 	without := s.Overlay().Without("n", "victim")
 	require.True(t, fits(without))
-	require.False(t, fits(e.With(without, "n", victim, ask4(t, e, victim))), "it is there again")
+	require.False(t, fits(e.With(without, "n", victim, requestOf(t, e, victim))), "it is there again")
 	require.True(t, fits(without), "an overlay is not changed by what is made of it")
-	require.False(t, fits(s.Overlay().Without("n", "nobody")))
+	require.False(t, fits(s.Overlay().Without("n", "unknown")))
 	require.False(t, fits(s.Overlay().Without("nowhere", "victim")))
 
-	t.Run("a nominated pod has its room", func(t *testing.T) {
+	t.Run("a nominated pod has its GPUs", func(t *testing.T) {
 		nominated := podOf("nominated", "1/40000/0")
-		o := e.With(without, "n", nominated, ask4(t, e, nominated))
+		o := e.With(without, "n", nominated, requestOf(t, e, nominated))
 		require.False(t, fits(o))
 		require.True(t, fits(o.Without("n", "nominated")))
-		require.False(t, fits(e.With(o, "n", nominated, ask4(t, e, nominated)).Without("n", "nobody")), "once only")
+		require.False(t, fits(e.With(o, "n", nominated, requestOf(t, e, nominated)).Without("n", "unknown")), "once only")
 	})
 	t.Run("a nominated pod that waits for its victims keeps others out", func(t *testing.T) {
 		nominated, small := podOf("nominated", "1/70000/0"), podOf("small", "1/10000/0")
-		v := e.Evaluate(s, small, ask4(t, e, small))
+		v := e.Evaluate(s, small, requestOf(t, e, small))
 		free := v.On(s.Overlay(), "n")
 		require.True(t, free.Fits)
-		verdict := v.On(e.With(s.Overlay(), "n", nominated, ask4(t, e, nominated)), "n")
+		verdict := v.On(e.With(s.Overlay(), "n", nominated, requestOf(t, e, nominated)), "n")
 		require.False(t, verdict.Fits)
 	})
 	t.Run("pods without GPUs change nothing", func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestOverlayWithQuota(t *testing.T) {
 	e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 60000, Cores: quota.Unlimited})
 	e.SetPod(place(t, e, podOf("victim", "1/60000/0"), "n"))
 	p := podOf("u", "1/50000/0")
-	v := e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
+	v := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p))
 	verdict := v.On(e.Snapshot().Overlay(), "n")
 	require.Equal(t, ResourceQuotaNotFit, verdict.Reason())
 	verdict = v.On(e.Snapshot().Overlay().Without("n", "victim"), "n")
@@ -85,7 +85,7 @@ func TestVictims(t *testing.T) {
 		{"a whole GPU", h100s(0, 2), []string{"1/1/1", "1/1/1", "1/1/1"}, []string{"1/-100/100"}, []string{"a", "b", "c"}, []string{"b"}, true},
 		{"others stay", h100s(0, 1), []string{"1/60000/0", "1/20000/0"}, []string{"1/30000/0"}, []string{"b"}, nil, false},
 		{"never enough", h100s(0, 1), []string{"1/60000/0"}, []string{"1/90000/0"}, []string{"a"}, nil, false},
-		{"who holds nothing is no victim", h100s(0, 1), []string{"1/60000/0"}, []string{"1/30000/0"}, []string{"nobody", "a"}, []string{"a"}, true},
+		{"a pod without GPUs is no victim", h100s(0, 1), []string{"1/60000/0"}, []string{"1/30000/0"}, []string{"unknown", "a"}, []string{"a"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newEngine(t, Options{})
@@ -94,7 +94,7 @@ func TestVictims(t *testing.T) {
 				e.SetPod(place(t, e, podOf(string(rune('a'+i)), shape), "n"))
 			}
 			p := podOf("u", tc.pod...)
-			v := e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
+			v := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p))
 			victims, ok := v.Victims(e.Snapshot().Overlay(), "n", tc.candidates)
 			require.Equal(t, tc.ok, ok)
 			require.Equal(t, tc.want, victims)
@@ -110,13 +110,13 @@ func TestVictimsAreFew(t *testing.T) {
 		var candidates []string
 		for i := range rapid.IntRange(1, 6).Draw(t, "pods") {
 			p := podOf(fmt.Sprint(i), drawContainer(t, 1))
-			if _, err := e.Reserve(p, ask4(t, e, p), "n", "test"); err == nil {
+			if _, err := e.Reserve(p, requestOf(t, e, p), "n", "test"); err == nil {
 				candidates = append(candidates, p.UID)
 			}
 		}
 		p := podOf("u", drawContainer(t, 2))
 		s := e.Snapshot()
-		v := e.Evaluate(s, p, ask4(t, e, p))
+		v := e.Evaluate(s, p, requestOf(t, e, p))
 		victims, ok := v.Victims(s.Overlay(), "n", candidates)
 		without := func(uids []string) bool {
 			o := s.Overlay()

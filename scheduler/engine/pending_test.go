@@ -85,7 +85,7 @@ func TestPendingFragmented(t *testing.T) {
 	for _, test := range []struct {
 		description string
 		second      scheduler.GPU
-		booked      string // on each GPU
+		reserved    string // on each GPU
 		pod         *scheduler.Pod
 		want        bool
 	}{
@@ -103,7 +103,7 @@ func TestPendingFragmented(t *testing.T) {
 		e := newEngine(t, Options{})
 		e.SetNode(nodeOf("a", h100s(0, 2)...))
 		for i := range 2 { // one on each GPU: the second container is the bit that lets no two on one
-			e.SetPod(place(t, e, podOf(fmt.Sprintf("b%d", i), test.booked, "1/1/0"), "a"))
+			e.SetPod(place(t, e, podOf(fmt.Sprintf("b%d", i), test.reserved, "1/1/0"), "a"))
 		}
 		e.SetNode(nodeOf("a", h100(0, 0), test.second))
 		e.SetPod(test.pod)

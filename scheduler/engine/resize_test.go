@@ -40,7 +40,7 @@ func rewritten(t tester, p *scheduler.Pod, placement scheduler.Placement, key *g
 	return annotated(p, more)
 }
 
-// usedOf0 is what is booked of GPU 0 of node "a".
+// usedOf0 is what is reserved of GPU 0 of node "a".
 func usedOf0(e *Engine) (u scheduler.Use) {
 	e.Snapshot().GPUs(func(_ string, c *scheduler.GPU, use scheduler.Use) {
 		if c.Index == 0 {
@@ -50,7 +50,7 @@ func usedOf0(e *Engine) (u scheduler.Use) {
 	return u
 }
 
-func TestResizeIsBooked(t *testing.T) {
+func TestResizeIsReserved(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	pod := place(t, e, podOf("u", "1/8000/30"), "a")
@@ -85,7 +85,7 @@ func TestResizeIsRefused(t *testing.T) {
 		name   string
 		wanted map[string]grant.Wanted
 		before func(e *Engine)
-		says   string // empty: it isn't refused
+		fails  string // empty: it is not refused
 	}{
 		{"memory that others have", container0(to(40001, -1)), nil, "only 40000 of 80000 MiB are free for it"},
 		{"all memory that others leave", container0(to(40000, -1)), nil, ""},
@@ -140,12 +140,12 @@ func TestResizeIsRefused(t *testing.T) {
 			}
 			was := usedOf0(e)
 			_, err := e.Resize(pod, test.wanted)
-			if test.says == "" {
+			if test.fails == "" {
 				require.NoError(t, err)
 				return
 			}
 			require.ErrorIs(t, err, ErrResize)
-			assert.ErrorContains(t, err, test.says)
+			assert.ErrorContains(t, err, test.fails)
 			assert.Equal(t, was, usedOf0(e))
 		})
 	}
@@ -160,7 +160,7 @@ func withCores(cores int) scheduler.GPU {
 	return gpu
 }
 
-// Cores follow a new pod's rules: 100 are a GPU alone, 0 are of what is left, and both are counted by container.
+// Cores follow a new pod's rules: 100 are exclusive, 0 are unlimited, and both are counted by container.
 func TestResizeOfCores(t *testing.T) {
 	of := func(name string, cores int) map[string]grant.Wanted {
 		return map[string]grant.Wanted{name: to(-1, cores)}
@@ -171,7 +171,7 @@ func TestResizeOfCores(t *testing.T) {
 		other  string   // another pod's on the GPU; empty: there is none
 		cores  int      // of the GPU
 		wanted map[string]grant.Wanted
-		says   string // empty: it isn't refused
+		fails  string // empty: it is not refused
 	}{
 		{"all of exclusive use", []string{"1/8000/30"}, "", 100, of("c0", 100), ""},
 		{"all beside one without a limit", []string{"1/8000/30"}, "1/8000/0", 100, of("c0", 100), "exclusive use"},
@@ -197,18 +197,18 @@ func TestResizeOfCores(t *testing.T) {
 				e.SetPod(place(t, e, podOf("other", test.other), "a"))
 			}
 			_, err := e.Resize(pod, test.wanted)
-			if test.says == "" {
+			if test.fails == "" {
 				require.NoError(t, err)
 				return
 			}
 			require.ErrorIs(t, err, ErrResize)
-			assert.ErrorContains(t, err, test.says)
+			assert.ErrorContains(t, err, test.fails)
 		})
 	}
 }
 
-// A cluster's default is for who says nothing: a resize that says nothing of cores leaves them,
-// and one that says 0 is a new pod that says 0.
+// A cluster's default is for requests without cores: a resize without cores keeps them, and one with 0
+// is the same as in a new pod.
 func TestResizeBesideADefaultOfCores(t *testing.T) {
 	options := request.DefaultOptions()
 	options.DefaultCores = 40
@@ -230,13 +230,13 @@ func TestResizeBesideADefaultOfCores(t *testing.T) {
 }
 
 // A replica that did not decide, and one that starts again, count what was resized; what
-// nobody resized is a problem as before.
+// that is no resize is a problem as before.
 func TestResizesOfOthersAreCounted(t *testing.T) {
 	keys, signing := granttest.Keyring("key"), granttest.SigningKey("key")
 	e := newEngine(t, Options{Keys: keys})
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	pod := podOf("u", "1/8000/30")
-	pl, err := e.Reserve(pod, ask4(t, e, pod), "a", "test")
+	pl, err := e.Reserve(pod, requestOf(t, e, pod), "a", "test")
 	require.NoError(t, err)
 	more, err := wire.Annotations(pod, pl, signing, time.Unix(1, 0))
 	require.NoError(t, err)
@@ -292,7 +292,7 @@ func TestResizeNeverOverbooks(t *testing.T) {
 				require.NoError(r, err)
 				sum += pl.Containers[0][0].MemoryMiB
 			}
-			require.LessOrEqual(r, sum, u.MemoryMiB, "what is written is booked")
+			require.LessOrEqual(r, sum, u.MemoryMiB, "what is written is reserved")
 		}
 		for _, p := range pods {
 			e.CancelResize(p)

@@ -27,12 +27,12 @@ func drawContainer(t *rapid.T, gpus int) string {
 		rapid.SampledFrom([]int{1, 2, 3, 4, 5, -50, -100}).Draw(t, "memory"), rapid.SampledFrom([]int{0, 30, 50, 100}).Draw(t, "cores"))
 }
 
-// allows says by plain simulation whether the GPUs of the assignment can serve the pod: it
+// allows reports by plain simulation whether the GPUs of the assignment can serve the pod: it
 // lets the containers start and end as Kubernetes does.
 func allows(gpus []scheduler.GPU, others []scheduler.Use, r *request.Request, assigned [][]int) bool {
 	order := positions(r)
 	for c, gpu := range gpus {
-		running, alone := others[c], false
+		running, exclusive := others[c], false
 		for k, position := range order {
 			mine := false
 			for _, a := range assigned[k] {
@@ -46,7 +46,7 @@ func allows(gpus []scheduler.GPU, others []scheduler.Use, r *request.Request, as
 			}
 			want := &r.Containers[position]
 			whole := want.Cores == 100 && gpu.Cores <= 100
-			if whole && running.Slots > 0 || alone {
+			if whole && running.Slots > 0 || exclusive {
 				return false
 			}
 			if want.Cores == 0 && running.Cores >= gpu.Cores {
@@ -57,7 +57,7 @@ func allows(gpus []scheduler.GPU, others []scheduler.Use, r *request.Request, as
 				return false
 			}
 			if r.Kinds[position] != scheduler.Init {
-				running, alone = now, alone || whole
+				running, exclusive = now, exclusive || whole
 			}
 		}
 	}
@@ -102,7 +102,7 @@ func TestFindsWhatFits(t *testing.T) {
 		e.SetNode(nodeOf("n", gpus...))
 		for i := range rapid.IntRange(0, 2).Draw(t, "before") {
 			p := podOf(fmt.Sprint("before", i), drawContainer(t, 1))
-			_, _ = e.Reserve(p, ask4(t, e, p), "n", "test")
+			_, _ = e.Reserve(p, requestOf(t, e, p), "n", "test")
 		}
 		others := append([]scheduler.Use(nil), e.Snapshot().node("n").used...)
 		var containers []string
@@ -117,7 +117,7 @@ func TestFindsWhatFits(t *testing.T) {
 		if rapid.Bool().Draw(t, "numa-bind") {
 			p = annotated(p, map[string]string{"nvidia.com/numa-bind": "true"})
 		}
-		r := ask4(t, e, p)
+		r := requestOf(t, e, p)
 		want := anyWay(gpus, others, r, nil)
 		verdict := e.Evaluate(e.Snapshot(), p, r).Verdict("n")
 		if verdict.Fits != want {
@@ -125,7 +125,7 @@ func TestFindsWhatFits(t *testing.T) {
 		}
 		placement, err := e.Reserve(p, r, "n", "test")
 		if (err == nil) != want {
-			t.Fatalf("Reserve says %v", err)
+			t.Fatalf("Reserve returns %v", err)
 		}
 		if !want {
 			not++
@@ -144,7 +144,7 @@ func TestFindsWhatFits(t *testing.T) {
 	require.NotZero(t, not)
 }
 
-// checkPlacement says that the placement is one that the pod asked for and that there was room for.
+// checkPlacement checks that the placement is what the pod requested and what was free.
 func checkPlacement(t tester, p *scheduler.Pod, r *request.Request, gpus []scheduler.GPU, others []scheduler.Use, placement scheduler.Placement) {
 	t.Helper()
 	var assigned [][]int
@@ -167,7 +167,7 @@ func checkPlacement(t tester, p *scheduler.Pod, r *request.Request, gpus []sched
 		assigned = append(assigned, chosen)
 	}
 	if !allows(gpus, others, r, assigned) {
-		t.Fatalf("pod %s: no room for %v beside %v", p.Name, placement, others)
+		t.Fatalf("pod %s: %v does not fit beside %v", p.Name, placement, others)
 	}
 }
 
@@ -182,7 +182,7 @@ func after(gpus []scheduler.GPU, others []scheduler.Use, p *scheduler.Pod, place
 }
 
 // TestSearchesEnd is of a pod that is made to be searched for long, on many nodes: what it
-// costs is bounded, and nobody says of it what was not found out.
+// costs is bounded, and the text states that the search was not complete.
 func TestSearchesEnd(t *testing.T) {
 	e := newEngine(t, Options{})
 	const nodes = 10 * chunkSize
@@ -198,7 +198,7 @@ func TestSearchesEnd(t *testing.T) {
 		containers = append(containers, fmt.Sprintf("1/%d/1", 32000+i%3))
 	}
 	p := podOf("u", containers...)
-	v := e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
+	v := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p))
 	verdict := v.Verdict(nodeName(0))
 	require.False(t, verdict.Fits)
 	require.Contains(t, verdict.Text(), "no placement of all of them was found; not all were tried")

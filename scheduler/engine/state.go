@@ -81,7 +81,7 @@ func (l *stateCopy) podProblems() (all []Problem) {
 		p := &l.problemPods[i]
 		text := p.problem
 		if n := l.snapshot.node(p.unserved); text == "" && n != nil && len(n.gpus.total) > 0 {
-			text = fmt.Sprintf("it is on node %s, requests GPUs and was granted none, so that none are counted: another scheduler or spec.nodeName placed it there; delete it so that it is scheduled again", p.unserved)
+			text = fmt.Sprintf("it is on node %s, requests GPUs and was granted none, so that none are counted: %s", p.unserved, unservedHint)
 		}
 		if text != "" {
 			all = append(all, Problem{PodUID: p.uid, Pod: p.namespace + "/" + p.name, Text: text})

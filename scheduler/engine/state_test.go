@@ -118,11 +118,11 @@ func (m *machine) create(t *rapid.T) {
 }
 
 // reserve checks all that a reservation promises: it is of what the pod asked for, there was
-// room, and it is refused only where Evaluate sees none.
+// GPUs, and it is refused only where Evaluate sees none.
 func (m *machine) reserve(t *rapid.T) {
 	p := m.some(t, waiting)
 	node := m.name(t)
-	r := ask4(t, m.e, p.pod)
+	r := requestOf(t, m.e, p.pod)
 	verdict := m.e.Evaluate(m.e.Snapshot(), p.pod, r).Verdict(node)
 	was := p.placement
 	placement, err := m.e.Reserve(p.pod, r, node, "test")
@@ -130,13 +130,13 @@ func (m *machine) reserve(t *rapid.T) {
 	again := was != nil && was.Node == node && err == nil && samePlacement(*was, placement)
 	if err != nil {
 		if verdict.Fits {
-			t.Fatalf("Evaluate says that it fits, and Reserve: %v", err)
+			t.Fatalf("Evaluate reports that it fits, but Reserve: %v", err)
 		}
 		p.placement = was // a refusal changes nothing
 		return
 	}
 	if !verdict.Fits && !again {
-		t.Fatalf("Reserve gives %v, and Evaluate says %s", placement, verdict.Text())
+		t.Fatalf("Reserve returns %v, but Evaluate %s", placement, verdict.Text())
 	}
 	if !again {
 		checkPlacement(t, p.pod, r, m.nodes[node], m.used(node), placement)
@@ -160,7 +160,7 @@ func (m *machine) touched(t *rapid.T) {
 	}
 }
 
-// edited is a bound pod whose annotations somebody changes.
+// edited is a bound pod with changed annotations.
 func (m *machine) edited(t *rapid.T) {
 	p := m.some(t, func(p *modelPod) bool { return p.bound && p.placement != nil })
 	before := m.dump()
@@ -226,8 +226,8 @@ func (m *machine) wait(t *rapid.T) {
 func (m *machine) roundTrip(t *rapid.T) {
 	p := m.some(t, func(p *modelPod) bool { return p.placement == nil && !p.bound })
 	before := m.dump()
-	if _, err := m.e.Reserve(p.pod, ask4(t, m.e, p.pod), m.name(t), "test"); err != nil {
-		t.Skip("no room")
+	if _, err := m.e.Reserve(p.pod, requestOf(t, m.e, p.pod), m.name(t), "test"); err != nil {
+		t.Skip("does not fit")
 	}
 	if after := m.dump(); after == before {
 		t.Fatalf("reserved, and nothing has changed")
@@ -298,7 +298,7 @@ func (m *machine) checkCounts(t *rapid.T) {
 	}
 }
 
-// checkRebuilt makes the state from annotations alone, in any order, as if all that is
+// checkRebuilt makes the state from annotations only, in any order, as if all that is
 // reserved were bound.
 func (m *machine) checkRebuilt(t *rapid.T) {
 	rebuilt := newEngine(t, Options{Clock: m.clock.Now, ReservationTTL: ttl})
@@ -330,7 +330,7 @@ func (m *machine) checkCache(t *rapid.T) {
 	for i, shape := range shapes {
 		p := podOf("other", shape...)
 		p.Namespace = []string{"ns", "small"}[i%2]
-		r := ask4(t, m.e, p)
+		r := requestOf(t, m.e, p)
 		cached := m.e.Evaluate(s, p, r)
 		m.e.mu.Lock()
 		verdicts := m.e.verdicts
@@ -376,9 +376,9 @@ func TestAnySequence(t *testing.T) {
 	})
 }
 
-// TestNothingIsOverbooked is of a cluster whose GPUs stay what they are: nothing is ever
+// TestNothingIsOvercommitted has a cluster with unchanging GPUs: nothing is ever
 // taken twice, of GPUs or of quotas.
-func TestNothingIsOverbooked(t *testing.T) {
+func TestNothingIsOvercommitted(t *testing.T) {
 	full := 0
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine(t)

@@ -31,7 +31,7 @@ func TestCheck(t *testing.T) {
 	account = b.Account("ns")
 	assert.Equal(t, Limits{4000, -10}, account.Left(), "of two quotas the lower of each")
 	require.EqualError(t, account.Check(Charge{Cores: 1}), "quota of namespace ns: cores: 1 requested, 50 of 40 used")
-	require.NoError(t, account.Check(Charge{MemoryMiB: 1}), "who asks for none of what is used up")
+	require.NoError(t, account.Check(Charge{MemoryMiB: 1}), "a pod that requests nothing of the exhausted resource")
 	b.DropLimits("ns", "second")
 	b.DropLimits("ns", "was never there")
 	assert.Equal(t, Limits{4000, 50}, b.Account("ns").Left())

@@ -48,27 +48,27 @@ func TestResources(t *testing.T) {
 		{"none, with a priority", resources{gpu: 0, prio: 1}, Container{}},
 		{"none of gpu-manager's", resources{vcore: 0, vmem: 0}, Container{}},
 
-		{"a GPU alone is all of it", resources{gpu: 1}, whole(1)},
+		{"only a count is all of the GPU", resources{gpu: 1}, whole(1)},
 		{"several", resources{gpu: 16}, whole(16)},
 		{"memory", resources{gpu: 1, gpumem: 3000}, Container{GPUs: 1, MemoryMiB: 3000}},
 		{"memory of each", resources{gpu: 2, gpumem: 3000, cores: 30}, Container{GPUs: 2, MemoryMiB: 3000, Cores: 30}},
 		{"percent", resources{gpu: 1, percent: 1}, Container{GPUs: 1, MemoryPercent: 1}},
-		{"all memory by percent is the GPU alone", resources{gpu: 1, percent: 100}, whole(1)},
+		{"all memory by percent is exclusive", resources{gpu: 1, percent: 100}, whole(1)},
 		{"all memory and some cores", resources{gpu: 1, cores: 30}, Container{GPUs: 1, MemoryPercent: 100, Cores: 30}},
 		{"all memory and cores not limited", resources{gpu: 1, cores: 0}, Container{GPUs: 1, MemoryPercent: 100}},
-		{"all cores are the GPU alone", resources{gpu: 1, gpumem: 1, cores: 100}, Container{GPUs: 1, MemoryMiB: 1, Cores: 100}},
+		{"all cores are exclusive", resources{gpu: 1, gpumem: 1, cores: 100}, Container{GPUs: 1, MemoryMiB: 1, Cores: 100}},
 		{"priority", resources{gpu: 1, gpumem: 1, prio: 1}, Container{GPUs: 1, MemoryMiB: 1}},
 		{"as much memory as there can be", resources{gpu: 1, gpumem: 16 << 20}, Container{GPUs: 1, MemoryMiB: 16 << 20}},
 
-		{"around the webhook: memory alone", resources{gpumem: 3000}, Container{GPUs: 1, MemoryMiB: 3000}},
-		{"around the webhook: percent alone", resources{percent: 50}, Container{GPUs: 1, MemoryPercent: 50}},
-		{"around the webhook: cores alone", resources{cores: 50}, Container{GPUs: 1, MemoryPercent: 100, Cores: 50}},
-		{"around the webhook: memory, and cores not limited", resources{gpumem: 5, cores: 0}, Container{GPUs: 1, MemoryMiB: 5}},
+		{"without the webhook: only memory", resources{gpumem: 3000}, Container{GPUs: 1, MemoryMiB: 3000}},
+		{"without the webhook: only percent", resources{percent: 50}, Container{GPUs: 1, MemoryPercent: 50}},
+		{"without the webhook: only cores", resources{cores: 50}, Container{GPUs: 1, MemoryPercent: 100, Cores: 50}},
+		{"without the webhook: memory, and cores not limited", resources{gpumem: 5, cores: 0}, Container{GPUs: 1, MemoryMiB: 5}},
 
 		{"gpu-manager: a part", resources{vcore: 30, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 30}},
 		{"gpu-manager: nearly all", resources{vcore: 99, vmem: 1}, Container{GPUs: 1, MemoryMiB: 256, Cores: 99}},
 		{"gpu-manager: a GPU", resources{vcore: 100}, whole(1)},
-		{"gpu-manager: a GPU, no memory said", resources{vcore: 100, vmem: 0}, whole(1)},
+		{"gpu-manager: a GPU without memory", resources{vcore: 100, vmem: 0}, whole(1)},
 		{"gpu-manager: a GPU and its memory", resources{vcore: 100, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 100}},
 		{"gpu-manager: GPUs", resources{vcore: 1600}, whole(16)},
 		{"gpu-manager: GPUs and their memory together", resources{vcore: 200, vmem: 6}, Container{GPUs: 2, MemoryMiB: 768, Cores: 100}},
@@ -100,7 +100,7 @@ func TestResourcesRefused(t *testing.T) {
 		{"no GPU and memory of each", resources{gpu: 0, gpumem: 100}, "nvidia.com/gpu: 0: requests no GPU"},
 		{"no GPU and cores of each", resources{gpu: 0, cores: 100}, "nvidia.com/gpu: 0: requests no GPU"},
 		{"no memory", resources{gpu: 1, gpumem: 0}, "nvidia.com/gpumem: 0: no program runs without memory"},
-		{"no memory alone", resources{gpumem: 0}, "nvidia.com/gpumem: 0: no program runs without memory"},
+		{"no memory only", resources{gpumem: 0}, "nvidia.com/gpumem: 0: no program runs without memory"},
 		{"0 %", resources{gpu: 1, percent: 0}, "nvidia.com/gpumem-percentage: 0: no program runs without memory"},
 		{"more memory than there is", resources{gpu: 1, gpumem: 16<<20 + 1}, "nvidia.com/gpumem: 16777217: is more than any GPU has"},
 		{"what HAMi drops: no int32", resources{gpu: 1, gpumem: 1 << 31}, "nvidia.com/gpumem: 2147483648: is more than any GPU has"},
@@ -114,7 +114,7 @@ func TestResourcesRefused(t *testing.T) {
 
 		{"gpu-manager: one and a half", resources{vcore: 150}, "tencent.com/vcuda-core: 150: cores above 100 must be a multiple of 100 (one GPU): request 100 or 200"},
 		{"gpu-manager: a part without memory", resources{vcore: 30}, "tencent.com/vcuda-core: 30: a part of a GPU needs memory: set tencent.com/vcuda-memory too, in blocks of 256 MiB"},
-		{"gpu-manager: memory alone", resources{vmem: 4}, "tencent.com/vcuda-memory: 4: a container with memory needs cores: set tencent.com/vcuda-core too"},
+		{"gpu-manager: only memory", resources{vmem: 4}, "tencent.com/vcuda-memory: 4: a container with memory needs cores: set tencent.com/vcuda-core too"},
 		{"gpu-manager: too many GPUs", resources{vcore: 1700}, "tencent.com/vcuda-core: 1700: a container may have at most 16 GPUs"},
 		{"gpu-manager: GPUs that don't divide the memory", resources{vcore: 200, vmem: 3}, "tencent.com/vcuda-memory: 3: is for all 2 GPUs together"},
 		{"gpu-manager: blocks that overflow as MiB", resources{vcore: 50, vmem: 1 << 60}, "tencent.com/vcuda-memory: 1152921504606846976: is more than any GPU has"},
@@ -152,7 +152,7 @@ func TestOptions(t *testing.T) {
 	}
 	assert.Equal(t, Container{GPUs: 1, MemoryMiB: 5000, Cores: 20}, read(resources{gpu: 1}), "the defaults are in MiB and percent")
 	assert.Equal(t, Container{GPUs: 2, MemoryMiB: 3072, Cores: 20}, read(resources{gpumem: 3}))
-	assert.Equal(t, Container{GPUs: 1, MemoryPercent: 100, Cores: 100}, read(resources{gpu: 1, percent: 100}), "nobody else has room on the GPU")
+	assert.Equal(t, Container{GPUs: 1, MemoryPercent: 100, Cores: 100}, read(resources{gpu: 1, percent: 100}), "100 percent of memory is exclusive")
 	assert.Equal(t, Container{GPUs: 1, MemoryMiB: 5000}, read(resources{gpu: 1, cores: 0}))
 	_, err := FromPod(pod(resources{gpu: 1, gpumem: 16<<10 + 1}), o)
 	require.ErrorContains(t, err, "the unit is 1024 MiB")

@@ -120,7 +120,7 @@ func TestFits(t *testing.T) {
 	assert.False(t, (&Rules{UseUUIDs: []string{gpuA}, AvoidUUIDs: []string{gpuA}}).UUIDFits(gpuA), "both apply")
 
 	modes := Rules{Modes: []string{"hami-core", "mps"}}
-	assert.True(t, modes.ModeFits(""), "a GPU of which no mode is said is shared")
+	assert.True(t, modes.ModeFits(""), "a GPU without a mode is shared")
 	assert.True(t, modes.ModeFits(ModeMPS))
 	assert.False(t, modes.ModeFits(ModeMIG))
 	assert.True(t, (&Rules{}).ModeFits(ModeMIG))

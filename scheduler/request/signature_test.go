@@ -103,7 +103,7 @@ func TestSignatureTellsRequestsApart(t *testing.T) {
 	})
 }
 
-// A pod whose defaults the webhook has written is read as one that went around it.
+// A pod with the defaults of the webhook is read as one that bypassed it.
 func TestWebhooksDefaultsChangeNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := genPod.Draw(t, "pod")

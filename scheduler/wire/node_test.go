@@ -154,7 +154,7 @@ func TestDecodeNodeRefuses(t *testing.T) {
 	}
 	_, _, err := DecodeNode(node(AnnotationGPUs, "x", AnnotationRegister, "y"))
 	require.ErrorContains(t, err, "annotation gpuslice.io/node-gpus: invalid JSON")
-	require.ErrorContains(t, err, "; annotation hami.io/node-nvidia-register: ", "of two that can't be read both are told")
+	require.ErrorContains(t, err, "; annotation hami.io/node-nvidia-register: ", "two invalid annotations are both reported")
 }
 
 func warningOf(n *scheduler.Node) error {

@@ -111,7 +111,7 @@ func TestDecodePodVerifies(t *testing.T) {
 		},
 		"no signature":       func(p *scheduler.Pod) { delete(p.Annotations, grant.AnnotationSignature) },
 		"a signature's half": func(p *scheduler.Pod) { p.Annotations[grant.AnnotationSignature] = "v1:" },
-		"HAMi's alone": func(p *scheduler.Pod) {
+		"only HAMi's": func(p *scheduler.Pod) {
 			delete(p.Annotations, grant.AnnotationGrant)
 		},
 	} {
@@ -172,7 +172,7 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// What is written is what is read: by names, by positions alone, and on the node.
+// What is written is what is read: by names, by positions only, and on the node.
 func TestPlacementsReadBack(t *testing.T) {
 	gpus := []string{gpuA, gpuB, gpuC}
 	keys := granttest.Keyring("1")
@@ -215,7 +215,7 @@ func TestPlacementsReadBack(t *testing.T) {
 		delete(written, grant.AnnotationSignature)
 		got, err = DecodePod(p, nil)
 		require.NoError(t, err)
-		require.Equal(t, &want, got, "HAMi's alone")
+		require.Equal(t, &want, got, "only HAMi's")
 	})
 }
 
@@ -261,6 +261,6 @@ func FuzzDecodePod(f *testing.F) {
 			}
 		}
 		_, err = DecodePod(p, keys)
-		require.ErrorIs(t, err, grant.ErrSignature, "nobody signs by chance")
+		require.ErrorIs(t, err, grant.ErrSignature, "a random signature is not valid")
 	})
 }

@@ -61,7 +61,7 @@ func TestAgentsAnnotationsReadBack(t *testing.T) {
 			return got
 		}
 		require.Equal(t, want, read(noderegister.Options{}), "ours before HAMi's")
-		require.Equal(t, want, read(noderegister.Options{Register: noderegister.FormatNone}), "ours alone")
+		require.Equal(t, want, read(noderegister.Options{Register: noderegister.FormatNone}), "only ours")
 
 		for i := range want.GPUs { // HAMi has no word for unknown
 			want.GPUs[i].NUMA = max(want.GPUs[i].NUMA, 0)
