@@ -16,7 +16,7 @@ func AppendGPUs(dst []int, p GPUPolicy, candidates []Candidate, links [][]int, n
 	var buffer [maxExact]int
 	at := buffer[:0] // allowed by the rules
 	for i := range candidates {
-		if !p.mutex || candidates[i].Used.Slots <= 0 {
+		if !p.Mutex || candidates[i].Used.Slots <= 0 {
 			at = append(at, i)
 		}
 	}
@@ -24,7 +24,7 @@ func AppendGPUs(dst []int, p GPUPolicy, candidates []Candidate, links [][]int, n
 	switch {
 	case len(at) < n:
 		return dst, false
-	case p.numaBind && n > 1:
+	case p.NUMABind && n > 1:
 		return q.bind(dst)
 	case len(at) == n:
 		return append(dst, at...), true
@@ -34,7 +34,7 @@ func AppendGPUs(dst []int, p GPUPolicy, candidates []Candidate, links [][]int, n
 }
 
 func (p GPUPolicy) orDefault() GPUPolicy {
-	p.weights = p.weights.orDefault()
+	p.Weights = p.Weights.orDefault()
 	if !p.has(keyBinpack) && !p.has(keySpread) && !p.has(keyTencent) {
 		p.keys[slices.Index(p.keys[:], keyNone)] = keySpread
 	}
@@ -57,7 +57,7 @@ func (q *selection) link(i, j int) int32 {
 // score is the GPU's use with the container on it.
 func (q *selection) score(i int) int64 {
 	c := &q.candidates[i]
-	return q.policy.weights.score(c.Used.Add(c.Need), c.Total)
+	return q.policy.Weights.score(c.Used.Add(c.Need), c.Total)
 }
 
 // degree is the sum of the GPU's links with others.

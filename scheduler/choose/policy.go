@@ -37,10 +37,12 @@ const maxKeys = 6
 
 // GPUPolicy selects a node's GPUs. The zero value is HAMi's default: spread with equal weights.
 type GPUPolicy struct {
-	keys     [maxKeys]key // up to the first keyNone
-	mutex    bool
-	numaBind bool
-	weights  Weights
+	keys [maxKeys]key // up to the first keyNone
+	// Mutex: only unused GPUs may be chosen.
+	Mutex bool
+	// NUMABind: a container's GPUs have to be on one NUMA node.
+	NUMABind bool
+	Weights  Weights
 }
 
 // ParseGPUPolicy reads a chain such as "numa,binpack"; empty: the default.
@@ -53,7 +55,7 @@ func ParseGPUPolicy(text string) (GPUPolicy, error) {
 	n := 0
 	for _, word := range words {
 		if word == Mutex {
-			p.mutex = true
+			p.Mutex = true
 			continue
 		}
 		p.keys[n] = keyOf(word)
@@ -63,41 +65,6 @@ func ParseGPUPolicy(text string) (GPUPolicy, error) {
 		return GPUPolicy{}, fmt.Errorf("GPU policy %q: %s can only be combined with %s", text, Tencent, Mutex)
 	}
 	return p, nil
-}
-
-// WithWeights sets the weights of binpack and spread.
-func (p GPUPolicy) WithWeights(w Weights) GPUPolicy {
-	p.weights = w
-	return p
-}
-
-// WithNUMABind sets whether all GPUs of a container have to be on one NUMA node.
-func (p GPUPolicy) WithNUMABind(bind bool) GPUPolicy {
-	p.numaBind = bind
-	return p
-}
-
-// Mutex: only unused GPUs may be chosen.
-func (p GPUPolicy) Mutex() bool { return p.mutex }
-
-// NUMABind: a container's GPUs have to be on one NUMA node.
-func (p GPUPolicy) NUMABind() bool { return p.numaBind }
-
-// String formats the policy for ParseGPUPolicy, without weights and numa-bind.
-func (p GPUPolicy) String() string {
-	words := make([]string, 0, maxKeys)
-	if p.mutex {
-		words = append(words, Mutex)
-	}
-	for _, k := range p.keys {
-		if k != keyNone {
-			words = append(words, keyWords[k])
-		}
-	}
-	if len(words) == 0 {
-		return Spread
-	}
-	return strings.Join(words, ",")
 }
 
 func (p *GPUPolicy) has(k key) bool { return slices.Contains(p.keys[:], k) }

@@ -1,6 +1,7 @@
 package choose
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,4 +65,31 @@ func TestParseWeights(t *testing.T) {
 		_, err := ParseWeights(text)
 		require.ErrorContains(t, err, "weights \""+text+"\": "+why+": use slot=1,core=1,memory=3, with integers from 0 to 1000000, not all zero")
 	}
+}
+
+func (p GPUPolicy) WithWeights(w Weights) GPUPolicy {
+	p.Weights = w
+	return p
+}
+
+func (p GPUPolicy) WithNUMABind(bind bool) GPUPolicy {
+	p.NUMABind = bind
+	return p
+}
+
+// String formats the policy for ParseGPUPolicy, without weights and numa-bind.
+func (p GPUPolicy) String() string {
+	words := make([]string, 0, maxKeys)
+	if p.Mutex {
+		words = append(words, Mutex)
+	}
+	for _, k := range p.keys {
+		if k != keyNone {
+			words = append(words, keyWords[k])
+		}
+	}
+	if len(words) == 0 {
+		return Spread
+	}
+	return strings.Join(words, ",")
 }

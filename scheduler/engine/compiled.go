@@ -26,7 +26,7 @@ func parsePolicies(node, gpu, weights string) (p policies, err error) {
 	if p.weights, err = choose.ParseWeights(weights); err != nil {
 		return p, err
 	}
-	p.gpu = p.gpu.WithWeights(p.weights)
+	p.gpu.Weights = p.weights
 	return p, nil
 }
 
@@ -78,7 +78,7 @@ func (e *Engine) compile(r *request.Request) (*compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.gpu = p.gpu.WithNUMABind(r.Rules.NUMABind)
+	p.gpu.NUMABind = r.Rules.NUMABind
 	a := &compiled{policies: p, rules: r.Rules}
 	a.ruled = len(r.Rules.Modes)+len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0
 	for _, i := range positions(r) {

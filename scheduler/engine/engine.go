@@ -126,9 +126,6 @@ func (t *totals) add(n *node, sign int) {
 	t.problems += sign * n.problems(nil)
 }
 
-// Version grows with each change.
-func (s *Snapshot) Version() uint64 { return s.version }
-
 // NodesVersion changes with the set of nodes with GPUs.
 func (s *Snapshot) NodesVersion() uint64 { return s.nodesVersion }
 

@@ -30,11 +30,11 @@ func TestLifeOfAPod(t *testing.T) {
 	again, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 	require.NoError(t, err)
 	require.Equal(t, placement, again, "the same again")
-	version := e.Snapshot().Version()
+	version := e.Snapshot().version
 	written := given(t, p, placement)
 	e.SetPod(bindTo(written, "a"))
 	require.Equal(t, taken, used(e, "a", 0), "bound, and counted once")
-	require.Equal(t, version, e.Snapshot().Version(), "what confirms a reservation makes no node be judged again")
+	require.Equal(t, version, e.Snapshot().version, "what confirms a reservation makes no node be judged again")
 	require.Equal(t, "bound", e.State("a").Nodes[0].Pods[0].Phase)
 
 	e.Unreserve("u1", "test")

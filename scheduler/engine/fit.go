@@ -150,7 +150,7 @@ func (f *fitter) assignContainer(i int, o *outcome) bool {
 
 // collectCandidates collects the GPUs for the container; own: only GPUs that the pod already has.
 func (f *fitter) collectCandidates(i int, own bool, counts *Counts) {
-	container, gpus, mutex := &f.req.containers[i], f.n.gpus, f.req.gpu.Mutex()
+	container, gpus, mutex := &f.req.containers[i], f.n.gpus, f.req.gpu.Mutex
 	f.candidates = slices.Grow(f.candidates[:0], len(f.loads))
 	for c := range f.loads {
 		l := &f.loads[c]

@@ -77,7 +77,7 @@ func (a *compiled) check(l *gpuLoad, add int, others, total *scheduler.Use) (mos
 	switch {
 	case all.Slots > total.Slots:
 		return most, CardTimeSlicingExhausted
-	case rule == ExclusiveDeviceAllocateConflict || a.gpu.Mutex() && others.Slots > 0:
+	case rule == ExclusiveDeviceAllocateConflict || a.gpu.Mutex && others.Slots > 0:
 		return most, ExclusiveDeviceAllocateConflict
 	case all.MemoryMiB > total.MemoryMiB:
 		return most, CardInsufficientMemory

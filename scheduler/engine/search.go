@@ -87,7 +87,7 @@ func (f *fitter) search(k, from int) bool {
 		if f.steps--; f.steps < 0 {
 			return false
 		}
-		if f.usable[c] != OK || f.req.gpu.NUMABind() && len(f.assigned[i]) > 0 && f.numa(c) != f.numa(f.assigned[i][0]) || f.sameAsEarlier(c, from) {
+		if f.usable[c] != OK || f.req.gpu.NUMABind && len(f.assigned[i]) > 0 && f.numa(c) != f.numa(f.assigned[i][0]) || f.sameAsEarlier(c, from) {
 			continue
 		}
 		if _, reason := f.req.check(&f.loads[c], i, &f.n.used[c], &f.n.gpus.total[c]); reason != OK {
@@ -133,7 +133,7 @@ func (f *fitter) unassign(i, gpu int) {
 func (f *fitter) sameAsEarlier(c, from int) bool {
 	for b := from; b < c; b++ {
 		if f.usable[b] == OK && len(f.loads[b].containers) == 0 && len(f.loads[c].containers) == 0 &&
-			f.n.used[b] == f.n.used[c] && f.n.gpus.total[b] == f.n.gpus.total[c] && (!f.req.gpu.NUMABind() || f.numa(b) == f.numa(c)) {
+			f.n.used[b] == f.n.used[c] && f.n.gpus.total[b] == f.n.gpus.total[c] && (!f.req.gpu.NUMABind || f.numa(b) == f.numa(c)) {
 			return true
 		}
 	}

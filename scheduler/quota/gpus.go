@@ -8,13 +8,8 @@ import (
 	"strings"
 )
 
-// gpu-manager's names.
-const (
-	// The default location of the quota, and its key in the ConfigMap.
-	ConfigMapName      = "gpuquota"
-	ConfigMapNamespace = "kube-system"
-	ConfigMapKey       = "gpu_quota"
-)
+// ConfigMapKey is the quota's key in gpu-manager's ConfigMap.
+const ConfigMapKey = "gpu_quota"
 
 // Labels are the node labels that the quota refers to.
 type Labels struct{ Model, Pool string }

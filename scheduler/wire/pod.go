@@ -138,17 +138,17 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey
 		return nil, fmt.Errorf("the placement has %d containers, the pod has %d", len(pl.Containers), len(p.Containers))
 	}
 	named := &grant.PodGrant{Node: pl.Node, Generation: pl.Generation, Containers: map[string][]grant.Share{}}
-	slots := make(grant.Positional, len(p.Containers))
+	positions := make(grant.Positional, len(p.Containers))
 	for i, shares := range pl.Containers {
 		if len(shares) > 0 {
-			named.Containers[p.Containers[i].Name], slots[i] = shares, shares
+			named.Containers[p.Containers[i].Name], positions[i] = shares, shares
 		}
 	}
 	payload, err := grant.EncodeGrant(named)
 	if err != nil {
 		return nil, err
 	}
-	positional, err := grant.EncodeHAMi(slots)
+	positional, err := grant.EncodeHAMi(positions)
 	if err != nil {
 		return nil, err
 	}
