@@ -26,29 +26,24 @@ type annotationReader struct {
 	err         error
 }
 
-func (n *annotationReader) get(key string) (value string, there bool) {
-	if n.err != nil {
-		return "", false
+func (n *annotationReader) read(key string, parse func(value string) error) {
+	value, ok := n.annotations[key]
+	if !ok || n.err != nil {
+		return
 	}
-	value, there = n.annotations[key]
-	return value, there
-}
-
-func (n *annotationReader) fail(key, value string, err error) {
-	n.err = &Error{Key: key, Value: quote.Short(value), Why: err.Error()}
+	if err := parse(value); err != nil {
+		n.err = &Error{Key: key, Value: quote.Short(value), Why: err.Error()}
+	}
 }
 
 // list reads a comma-separated list and sorts it. Blank is no list (HAMi's rule).
-func (n *annotationReader) list(key string, most int, entry func(string) (string, error)) []string {
-	value, there := n.get(key)
-	if !there || strings.TrimSpace(value) == "" {
-		return nil
-	}
-	entries, err := split(value, most, entry)
-	if err != nil {
-		n.fail(key, value, err)
-		return nil
-	}
+func (n *annotationReader) list(key string, most int, entry func(string) (string, error)) (entries []string) {
+	n.read(key, func(value string) (err error) {
+		if strings.TrimSpace(value) != "" {
+			entries, err = split(value, most, entry)
+		}
+		return err
+	})
 	slices.Sort(entries)
 	return slices.Compact(entries)
 }
@@ -75,59 +70,46 @@ func split(value string, most int, entry func(string) (string, error)) ([]string
 	return entries, nil
 }
 
-func (n *annotationReader) text(key string, check func(string) error) string {
-	value, there := n.get(key)
-	if !there {
-		return ""
-	}
-	text := strings.TrimSpace(value)
-	err := fmt.Errorf("may have at most %d bytes", maxPolicyBytes)
-	if len(value) <= maxPolicyBytes {
-		err = check(text)
-	}
-	if err != nil {
-		n.fail(key, value, err)
-		return ""
-	}
+func (n *annotationReader) text(key string, check func(string) error) (text string) {
+	n.read(key, func(value string) error {
+		if len(value) > maxPolicyBytes {
+			return fmt.Errorf("may have at most %d bytes", maxPolicyBytes)
+		}
+		text = strings.TrimSpace(value)
+		return check(text)
+	})
 	return text
 }
 
-func (n *annotationReader) boolean(key string) bool {
-	value, there := n.get(key)
-	if !there {
-		return false
-	}
-	is, err := strconv.ParseBool(strings.TrimSpace(value))
-	if err != nil {
-		n.fail(key, value, errors.New("must be true or false"))
-	}
+func (n *annotationReader) boolean(key string) (is bool) {
+	n.read(key, func(value string) (err error) {
+		if is, err = strconv.ParseBool(strings.TrimSpace(value)); err != nil {
+			err = errors.New("must be true or false")
+		}
+		return err
+	})
 	return is
 }
 
-func (n *annotationReader) groupMin(group string) int {
-	value, there := n.get(AnnotationGroupMin)
-	if !there {
-		return 0
-	}
-	least, err := strconv.Atoi(value)
-	switch {
-	case err != nil || least < 1 || least > maxGroup:
-		n.fail(AnnotationGroupMin, value, fmt.Errorf("must be a number of pods from 1 to %d", maxGroup))
-		return 0
-	case group == "":
-		n.fail(AnnotationGroupMin, value, fmt.Errorf("the pod has no group: set the label %s", LabelGroup))
-		return 0
-	}
+func (n *annotationReader) groupMin(group string) (least int) {
+	n.read(AnnotationGroupMin, func(value string) (err error) {
+		if least, err = strconv.Atoi(value); err != nil || least < 1 || least > maxGroup {
+			return fmt.Errorf("must be a number of pods from 1 to %d", maxGroup)
+		}
+		if group == "" {
+			return fmt.Errorf("the pod has no group: set the label %s", LabelGroup)
+		}
+		return nil
+	})
 	return least
 }
 
 // ceiling checks an annotation that only the node uses.
 func (n *annotationReader) ceiling(key string) {
-	value, there := n.get(key)
-	if !there {
-		return
-	}
-	if _, err := grant.CoreCeiling(grant.Pod{Annotations: map[string]string{key: value}}, ""); err != nil {
-		n.fail(key, value, fmt.Errorf("must be 1 to %d percent of a GPU, in digits", grant.MaxCorePercent))
-	}
+	n.read(key, func(value string) error {
+		if _, err := grant.CoreCeiling(grant.Pod{Annotations: map[string]string{key: value}}, ""); err != nil {
+			return fmt.Errorf("must be 1 to %d percent of a GPU, in digits", grant.MaxCorePercent)
+		}
+		return nil
+	})
 }
