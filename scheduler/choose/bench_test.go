@@ -48,7 +48,7 @@ func BenchmarkGPUs(b *testing.B) {
 	}
 }
 
-// The worst that the search is asked for, 8 GPUs of 16, beside a loop over all sets that does
+// The worst case of the search, 8 GPUs of 16, beside a loop over all sets that does
 // nothing but add up links from a table: brute/search is how much longer that takes.
 func BenchmarkSearchAndBruteForce(b *testing.B) {
 	p := GPUPolicy{keys: [maxKeys]key{keyTopology}}

@@ -84,7 +84,7 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
-// HAMi's score leaves out what the container asks for, so a container of 30 GiB goes, with
+// HAMi's score leaves out the container's request, so a container of 30 GiB goes, with
 // binpack, to a GPU of 80 GiB of which 20 are used rather than to one of 40 GiB that it would
 // fill.
 func TestTheRequestIsPartOfTheScore(t *testing.T) {

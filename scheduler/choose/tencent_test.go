@@ -10,7 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// vcudaNode gives out GPUs as gpu-manager's resources ask: cores below 100 are a share, each
+// vcudaNode gives out GPUs for gpu-manager's resources: cores below 100 are a share, each
 // 100 a GPU.
 type vcudaNode struct {
 	links [][]int

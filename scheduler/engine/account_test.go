@@ -21,7 +21,7 @@ func TestQuota(t *testing.T) {
 	e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 20000, Cores: 60})
 	place(t, e, podOf("u1", "2/4000/10"), "a") // 8000 MiB, 20 cores
 
-	judge := func(p *scheduler.Pod, node string) Verdict {
+	evaluate := func(p *scheduler.Pod, node string) Verdict {
 		return e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Verdict(node)
 	}
 	for _, tc := range []struct{ name, shape, want string }{
@@ -34,7 +34,7 @@ func TestQuota(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := podOf("u2", tc.shape)
-			verdict := judge(p, "b")
+			verdict := evaluate(p, "b")
 			require.Equal(t, tc.want, verdict.Text())
 			if !verdict.Fits {
 				require.Equal(t, ResourceQuotaNotFit, verdict.Reason())
@@ -45,18 +45,18 @@ func TestQuota(t *testing.T) {
 		})
 	}
 	t.Run("health before quota", func(t *testing.T) {
-		verdict := judge(podOf("u2", "1/99999/0"), "sick")
+		verdict := evaluate(podOf("u2", "1/99999/0"), "sick")
 		require.Equal(t, CardNotHealth, verdict.Reason())
 	})
 	t.Run("other namespaces", func(t *testing.T) {
 		p := podOf("u2", "1/50000/0")
 		p.Namespace = "other"
-		verdict := judge(p, "b")
+		verdict := evaluate(p, "b")
 		require.True(t, verdict.Fits)
 	})
 	t.Run("a pod's own reservation is free for it", func(t *testing.T) {
 		p := podOf("u1", "2/10000/10")
-		verdict := judge(p, "b")
+		verdict := evaluate(p, "b")
 		require.True(t, verdict.Fits, verdict.Text())
 		_, err := e.Reserve(p, requestOf(t, e, p), "b", "test")
 		require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestQuota(t *testing.T) {
 	})
 	t.Run("a quota that is gone", func(t *testing.T) {
 		e.DeleteQuota("ns", "q")
-		verdict := judge(podOf("u2", "1/50000/0"), "a")
+		verdict := evaluate(podOf("u2", "1/50000/0"), "a")
 		require.True(t, verdict.Fits, verdict.Text())
 	})
 }

@@ -89,7 +89,7 @@ func placeAnywhere(t *testing.T, e *Engine, p *scheduler.Pod, owner string) bool
 }
 
 // TestConcurrentEvents has all components and events at once: it is for the race detector, and
-// for what must hold when all is quiet again.
+// for what must be true at the end.
 func TestConcurrentEvents(t *testing.T) {
 	e := newEngine(t, Options{Signatures: 2})
 	for i := range 20 {
@@ -113,7 +113,7 @@ func TestConcurrentEvents(t *testing.T) {
 				_ = verdict.Text()
 				other := v.On(s.Overlay().Without(node, p.UID), node)
 				if other.Fits != verdict.Fits {
-					t.Errorf("%s is judged in two ways on one snapshot", node)
+					t.Errorf("%s has two verdicts on one snapshot", node)
 				}
 				placement, err := e.Reserve(p, r, node, "test")
 				switch {

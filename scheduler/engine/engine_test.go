@@ -34,7 +34,7 @@ func TestLifeOfAPod(t *testing.T) {
 	written := given(t, p, placement)
 	e.SetPod(bindTo(written, "a"))
 	require.Equal(t, taken, used(e, "a", 0), "bound, and counted once")
-	require.Equal(t, version, e.Snapshot().version, "what confirms a reservation makes no node be judged again")
+	require.Equal(t, version, e.Snapshot().version, "confirming a reservation evaluates no node again")
 	require.Equal(t, "bound", e.State("a").Nodes[0].Pods[0].Phase)
 
 	e.Unreserve("u1", "test")
@@ -75,7 +75,7 @@ func TestReservationsEnd(t *testing.T) {
 		require.EqualValues(t, 50000, e.Snapshot().node("a").used[0].MemoryMiB, "a bound pod has no end")
 		e.DeletePod("u1")
 	})
-	t.Run("asked for again it lives longer", func(t *testing.T) {
+	t.Run("repeated, it lives longer", func(t *testing.T) {
 		reserve("u2")
 		c.add(40 * time.Second)
 		reserve("u2")
@@ -91,7 +91,7 @@ func TestReservationsEnd(t *testing.T) {
 			_, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 			require.NoError(t, err)
 		}
-		require.Len(t, e.reservations, 1, "a reservation that is asked for again is one")
+		require.Len(t, e.reservations, 1, "a repeated reservation is one")
 		e.Unreserve("u3", "test")
 		reserve("u4")
 		require.Len(t, e.reservations, 1)
@@ -305,7 +305,7 @@ func TestProblems(t *testing.T) {
 	bad := annotated(bindTo(podOf("bad", "1/50000/0"), "a"), map[string]string{grant.AnnotationGrant: "{"})
 	e.SetPod(bad)
 	require.Equal(t, []string{"ns/pod-bad", "broken"}, texts())
-	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB, "what can't be read holds nothing")
+	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB, "invalid annotations reserve nothing")
 
 	e.SetPod(annotated(good, map[string]string{grant.AnnotationGrant: "{"}))
 	require.Equal(t, []string{"ns/pod-bad", "ns/pod-good", "broken"}, texts())

@@ -20,7 +20,7 @@ func pendingOf(t *testing.T, e *Engine) Pending {
 	return pods[0]
 }
 
-// A pod waits from when it is heard of until it is bound or gone; one that asks for nothing never does.
+// A pod is pending until it is bound or deleted; one that requests nothing never is.
 func TestPendingComesAndGoes(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("a", h100(0, 0)))
@@ -132,7 +132,7 @@ func TestPendingCountsAreBounded(t *testing.T) {
 	e := newEngine(t, Options{})
 	const more = 20
 	for i := range maxEvaluated + more {
-		e.SetPod(podOf(fmt.Sprint("a", i), "1/1/1")) // all of one sort, and judged first
+		e.SetPod(podOf(fmt.Sprint("a", i), "1/1/1")) // all of one kind, and evaluated first
 		e.SetPod(podOf(fmt.Sprint("b", i), fmt.Sprintf("1/%d/0", i+1)))
 	}
 	assert.Equal(t, map[string]int{"NodeUnregistered": maxEvaluated + more + maxEvaluated - 1, PendingNotEvaluated: more + 1}, e.PendingCounts().ByReason)

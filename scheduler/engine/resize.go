@@ -132,7 +132,7 @@ func (e *Engine) admitResize(n *node, old, next *allocation) error {
 	}
 	for _, u := range next.byUUID {
 		before, gain := had[u.uuid], coreGains(old, next, u.uuid)
-		if u.use.MemoryMiB <= before.MemoryMiB && u.use.Cores <= before.Cores && gain == (coreGain{}) {
+		if u.use.MemoryMiB <= before.MemoryMiB && u.use.Cores <= before.Cores && !gain.unlimited && !gain.whole {
 			continue
 		}
 		i, ok := n.gpus.position[u.uuid]
@@ -163,26 +163,22 @@ func (e *Engine) admitResize(n *node, old, next *allocation) error {
 type coreGain struct {
 	unlimited bool // from a limit to none
 	whole     bool // to all cores
-	running   int  // cores that run together, if unlimited
+	running   int  // cores that run together
 }
 
 func coreGains(old, next *allocation, uuid string) (g coreGain) {
-	running := 0
 	for i, shares := range next.placement.Containers {
 		for j, s := range shares {
 			if s.UUID != uuid {
 				continue
 			}
 			if next.kinds[i] != scheduler.Init {
-				running += s.CorePercent
+				g.running += s.CorePercent
 			}
 			had := old.placement.Containers[i][j].CorePercent
 			g.unlimited = g.unlimited || s.CorePercent == 0 && had > 0
 			g.whole = g.whole || s.CorePercent == grant.MaxCorePercent && had != s.CorePercent
 		}
-	}
-	if g.unlimited {
-		g.running = running
 	}
 	return g
 }

@@ -28,7 +28,7 @@ type machine struct {
 
 type modelPod struct {
 	pod       *scheduler.Pod
-	placement *scheduler.Placement // nil: holds nothing
+	placement *scheduler.Placement // nil: none
 	bound     bool
 	expiry    time.Time
 }
@@ -117,7 +117,7 @@ func (m *machine) create(t *rapid.T) {
 	m.e.SetPod(p)
 }
 
-// reserve checks all that a reservation promises: it is of what the pod asked for, there was
+// reserve checks all that a reservation promises: it is what the pod requested, there was
 // GPUs, and it is refused only where Evaluate sees none.
 func (m *machine) reserve(t *rapid.T) {
 	p := m.some(t, waiting)
@@ -342,11 +342,11 @@ func (m *machine) checkCache(t *rapid.T) {
 			a, b := cached.Verdict(nodeName(k)), fresh.Verdict(nodeName(k))
 			f := fresh.compiled.fitter()
 			if n := s.node(nodeName(k)); n != nil && len(n.gpus.total) > 0 && fresh.outcomes.chunks[0].outcomes[fresh.slot(nodeName(k))] != f.fit(n) {
-				t.Fatalf("%v on %s: judged quickly %v, and with the GPUs %v", shape, nodeName(k), fresh.outcomes.chunks[0].outcomes[fresh.slot(nodeName(k))], f.fit(n))
+				t.Fatalf("%v on %s: fast path %v, with GPUs %v", shape, nodeName(k), fresh.outcomes.chunks[0].outcomes[fresh.slot(nodeName(k))], f.fit(n))
 			}
 			f.release()
 			if a.Fits != b.Fits || a.Score != b.Score || *a.outcome != *b.outcome || a.Text() != b.Text() {
-				t.Fatalf("%v on %s: cached %q, judged again %q", shape, nodeName(k), a.Text(), b.Text())
+				t.Fatalf("%v on %s: cached %q, evaluated again %q", shape, nodeName(k), a.Text(), b.Text())
 			}
 			if a.Score < 0 || a.Score > 10000 {
 				t.Fatalf("score %d", a.Score)

@@ -47,7 +47,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// What is asked before there is a placement is what is charged for any of them, on GPUs
+// The charge of a request is that of any of its placements, on GPUs
 // of that size, and never more than that on others.
 func TestAskedIsWhatIsCharged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -214,7 +214,7 @@ func TestMemoryOfAGPU(t *testing.T) {
 
 func TestExclusive(t *testing.T) {
 	assert.True(t, (&Container{Cores: 100}).Exclusive(100))
-	assert.True(t, (&Container{Cores: 100}).Exclusive(50), "a GPU that has less than all can't hold it in any case")
+	assert.True(t, (&Container{Cores: 100}).Exclusive(50), "a GPU with fewer cores")
 	assert.False(t, (&Container{Cores: 100}).Exclusive(200), "100 cores are half of the GPU")
 	assert.False(t, (&Container{Cores: 99}).Exclusive(100))
 }

@@ -29,8 +29,8 @@ func TestSignature(t *testing.T) {
 	assert.NotEqual(t, sign(p), sign(q))
 }
 
-// judged is all that a node looks at.
-func judged(r *Request) string {
+// evaluated is all that a node uses.
+func evaluated(r *Request) string {
 	s := ""
 	for i, c := range r.Containers {
 		if c.GPUs > 0 {
@@ -99,7 +99,7 @@ func TestSignatureTellsRequestsApart(t *testing.T) {
 		if a == nil || b == nil {
 			return
 		}
-		require.Equal(t, judged(a) == judged(b), a.Signature == b.Signature, "%s\n%s", a.Signature, b.Signature)
+		require.Equal(t, evaluated(a) == evaluated(b), a.Signature == b.Signature, "%s\n%s", a.Signature, b.Signature)
 	})
 }
 
