@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"fmt"
 	"testing"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -149,6 +150,7 @@ func TestEditsGolden(t *testing.T) {
 			if tt.container != nil {
 				tt.container(spec)
 			}
+			before := cloneSpec(spec)
 			settings := testSettings()
 			if tt.settings != nil {
 				tt.settings(&settings)
@@ -172,14 +174,14 @@ func TestEditsGolden(t *testing.T) {
 			require.NoError(t, Apply(twice, result.Edits))
 			assert.Equal(t, spec, twice, "applying twice changes nothing more")
 
-			golden(t, tt.name, struct {
-				Description string                  `json:"description"`
-				Injection   Injection               `json:"injection"`
-				Enforcement Enforcement             `json:"enforcement"`
-				Replaced    Replaced                `json:"replaced"`
-				Edits       *cdispec.ContainerEdits `json:"edits"`
-				Spec        *rspec.Spec             `json:"spec"`
-			}{tt.description, result.Injection, result.Enforcement, result.Replaced, result.Edits, spec})
+			visible := &cdispec.ContainerEdits{}
+			if result.Injection == InjectCDI {
+				visible, err = registry.DeviceEdits(uuidsOf(tt.shares))
+				require.NoError(t, err)
+			}
+			golden(t, tt.name+".diff", fmt.Sprintf("%s\ninjection %s, enforcement %s, replaced variables %q, replaced mounts %q\n\n%s\n%s",
+				tt.description, result.Injection, result.Enforcement, result.Replaced.Env, result.Replaced.Mounts,
+				changes(t, "edits", visible, result.Edits), changes(t, "spec", before, spec)))
 		})
 	}
 }
