@@ -28,7 +28,7 @@ func TestLimiterModeIsPublished(t *testing.T) {
 			mode := test.mode
 			f := newFixture(t, func(c *nriplugin.Config) {
 				settings := c.Settings()
-				settings.Fronts = oci.Fronts{CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0.so", NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0.so"}
+				settings.Stubs = oci.Stubs{CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0.so", NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0.so"}
 				c.Settings = func() oci.Settings { settings.LimiterMode = mode; return settings }
 			})
 			pod, ctr := newPod("p", named("main", gpuB, 8000, 30)), newContainer("main")

@@ -20,14 +20,14 @@ func TestFactsOfDeviceRules(t *testing.T) {
 	driver := &api.LinuxDeviceCgroup{Allow: true, Type: "c", Major: api.Int64(195), Access: "rwm"}
 	c := containerOf(nil, &api.Container{Linux: &api.LinuxContainer{Resources: resources(driver)}})
 	require.False(t, c.Privileged)
-	reason, holds := oci.HoldsGPU(c)
+	reason, holds := oci.HasGPU(c)
 	require.True(t, holds)
 	require.Contains(t, reason, `"c 195:* rwm"`)
 
 	all := &api.LinuxDeviceCgroup{Allow: true, Access: "rwm"}
 	c = containerOf(nil, &api.Container{Linux: &api.LinuxContainer{Resources: resources(all)}})
 	require.True(t, c.Privileged)
-	reason, holds = oci.HoldsGPU(c)
+	reason, holds = oci.HasGPU(c)
 	require.False(t, holds, reason)
 }
 

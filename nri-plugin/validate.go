@@ -138,7 +138,7 @@ func foreign(intent, final *api.ContainerAdjustment) []error {
 	}
 
 	var errs []error
-	if reason, holds := oci.HoldsGPU(c); holds {
+	if reason, holds := oci.HasGPU(c); holds {
 		errs = append(errs, errors.New(reason+", which was not granted"))
 	}
 	for _, m := range c.Mounts {

@@ -31,9 +31,9 @@ type Container struct {
 	Annotations map[string]string
 	// CDIDevices are the qualified CDI names that were asked for by others.
 	CDIDevices []string
-	// Uncontrolled says that its user switched the limiter off, which the operator
-	// lets him do: it gets its GPUs without the library. See AsksForNoControl.
-	Uncontrolled bool
+	// NoLimiter says that its user switched the limiter off, which the operator
+	// lets him do: it gets its GPUs without the library. See RequestsNoLimiter.
+	NoLimiter bool
 	// DeviceRules are its device cgroup's rules, as an OCI spec has them.
 	DeviceRules []rspec.LinuxDeviceCgroup
 	// Majors are the numbers that the driver's nodes have on this node; see

@@ -8,7 +8,7 @@
 // ContainerEdits, the one language of edits of this project: the NRI plugin
 // translates them to an adjustment, the runtime wrapper applies them with
 // [Apply]; neither decides anything. A container without a grant gets what
-// [Void] says, unless [HoldsGPU] finds that it has a GPU already: then it is
+// [Void] says, unless [HasGPU] finds that it has a GPU already: then it is
 // refused.
 //
 //	res, err := oci.Edits(shares, settings, container, registry)

@@ -61,15 +61,15 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 	if !s.Graphics {
 		withoutGraphics(visible)
 	}
-	if err := checkForeign(uuidsOf(shares), c, visible); err != nil {
+	if err := checkUngranted(uuidsOf(shares), c, visible); err != nil {
 		return Result{}, err
 	}
 
-	how, err := enforcement(s.limiterMode(), c, frontable(visible, way))
+	how, err := enforcement(s.limiterMode(), c, checkStubs(visible, way))
 	if err != nil {
 		return Result{}, err
 	}
-	edits, err := compose(visible, s.Fronts, how, &cdispec.ContainerEdits{
+	edits, err := compose(visible, s.Stubs, how, &cdispec.ContainerEdits{
 		Env:    environment(shares, s, c, way),
 		Mounts: limiterMounts(s, c, how),
 		Hooks:  mountCheck(s.MountCheck),
@@ -108,14 +108,14 @@ func mountCheck(program string) []*cdispec.Hook {
 const mountCheckSeconds = 10
 
 // compose puts the limiter's edits over those of the GPUs. Both are used up.
-func compose(visible *cdispec.ContainerEdits, f Fronts, how Enforcement, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
+func compose(visible *cdispec.ContainerEdits, f Stubs, how Enforcement, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
 	for _, m := range visible.Mounts {
 		if ownedDestination(cleanDestination(m.ContainerPath)) {
 			return nil, fmt.Errorf("the CDI spec mounts %s, where the limiter's files go: remove that mount from the spec", m.ContainerPath)
 		}
 	}
-	if how.fronts() {
-		limits.Mounts = append(limits.Mounts, putFronts(visible, f)...)
+	if how.stubs() {
+		limits.Mounts = append(limits.Mounts, mountStubs(visible, f)...)
 	}
 	if how == EnforceLibrary {
 		withoutCompat(visible)

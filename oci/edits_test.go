@@ -28,8 +28,8 @@ type editsCase struct {
 	container   func(*rspec.Spec)
 	noRegistry  bool
 	// uncontrolled: its user switched the limiter off, and may.
-	uncontrolled bool
-	rootfs       *Rootfs
+	noLimiter bool
+	rootfs    *Rootfs
 }
 
 func editsCases() []editsCase {
@@ -41,7 +41,7 @@ func editsCases() []editsCase {
 	}
 	mode := func(i Injection) func(*Settings) { return func(s *Settings) { s.Injection = i } }
 	limiter := func(m LimiterMode) func(*Settings) {
-		return func(s *Settings) { s.LimiterMode, s.Fronts = m, testFronts }
+		return func(s *Settings) { s.LimiterMode, s.Stubs = m, testStubs }
 	}
 
 	return []editsCase{
@@ -96,12 +96,12 @@ func editsCases() []editsCase {
 		{name: "user-switches-off", description: "the switches of HAMi's limiter", shares: one(8000, 30), container: env("CUDA_DISABLE_CONTROL=true", "CUDA_REDIRECT=/tmp/libcuda.so")},
 		{
 			name: "user-switches-off-and-may", description: "where the operator lets him: the GPU, and no library", shares: one(8000, 30),
-			uncontrolled: true, container: env("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT_0=1g"),
+			noLimiter: true, container: env("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT_0=1g"),
 		},
 		{name: "library", description: "the limiter in front of the driver's libraries, and no preload", shares: one(8000, 30), settings: limiter(LimiterLibrary)},
 		{
 			name: "library-switched-off", description: "and not where the user switched it off, and may", shares: one(8000, 30), settings: limiter(LimiterLibrary),
-			uncontrolled: true, container: env("CUDA_DISABLE_CONTROL=true"),
+			noLimiter: true, container: env("CUDA_DISABLE_CONTROL=true"),
 		},
 		{
 			name: "library-user-mounts-driver", description: "a volume on a driver's library goes, also where it now is", shares: one(8000, 30), settings: limiter(LimiterLibrary),
@@ -161,7 +161,7 @@ func TestEditsGolden(t *testing.T) {
 			}
 
 			facts := factsOf(spec, tt.handler)
-			facts.Uncontrolled, facts.Rootfs = tt.uncontrolled, tt.rootfs
+			facts.NoLimiter, facts.Rootfs = tt.noLimiter, tt.rootfs
 			result, err := Edits(tt.shares, settings, facts, devices)
 			require.NoError(t, err, tt.description)
 			again, err := Edits(tt.shares, settings, facts, devices)

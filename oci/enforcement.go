@@ -42,12 +42,12 @@ const (
 )
 
 func (e Enforcement) preloads() bool { return e == EnforcePreload || e == EnforceBoth }
-func (e Enforcement) fronts() bool   { return e == EnforceLibrary || e == EnforceBoth }
+func (e Enforcement) stubs() bool    { return e == EnforceLibrary || e == EnforceBoth }
 
 // enforcement is the way of a mode that holds a container, whose variables don't lead
 // past it.
-func enforcement(mode LimiterMode, c Container, noFront error) (Enforcement, error) {
-	way, err := enforceable(mode, c, noFront)
+func enforcement(mode LimiterMode, c Container, noStub error) (Enforcement, error) {
+	way, err := enforceable(mode, c, noStub)
 	if err != nil {
 		return "", err
 	}
@@ -57,11 +57,11 @@ func enforcement(mode LimiterMode, c Container, noFront error) (Enforcement, err
 	return way, nil
 }
 
-// enforceable decides. noFront is why the fronts can't be put before the driver, nil
+// enforceable decides. noStub is why the fronts can't be put before the driver, nil
 // where they can. It never answers with less than the mode says: what the container
 // can't be held by is an error.
-func enforceable(mode LimiterMode, c Container, noFront error) (Enforcement, error) {
-	if c.Uncontrolled {
+func enforceable(mode LimiterMode, c Container, noStub error) (Enforcement, error) {
+	if c.NoLimiter {
 		return EnforceNone, nil
 	}
 	noPreload := c.Rootfs.ignoresPreload()
@@ -72,15 +72,15 @@ func enforceable(mode LimiterMode, c Container, noFront error) (Enforcement, err
 		}
 		return EnforcePreload, nil
 	case LimiterLibrary:
-		if noFront != nil {
-			return "", fmt.Errorf("limiter mode is %s: %w", mode, noFront)
+		if noStub != nil {
+			return "", fmt.Errorf("limiter mode is %s: %w", mode, noStub)
 		}
 		return EnforceLibrary, nil
 	}
 	switch {
-	case noFront != nil && noPreload != nil:
-		return "", fmt.Errorf("limiter mode is %s, and neither way holds this container: %w", mode, errors.Join(noPreload, noFront))
-	case noFront != nil:
+	case noStub != nil && noPreload != nil:
+		return "", fmt.Errorf("limiter mode is %s, and neither way holds this container: %w", mode, errors.Join(noPreload, noStub))
+	case noStub != nil:
 		return EnforcePreload, nil
 	default:
 		// Also in an image whose loader doesn't read the file, or without any: a volume or
@@ -98,13 +98,13 @@ func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
 	}
 	preload := from[limiter.ContainerPreloadPath]
 	ours := preload != "" && (preload == s.PreloadPath || preload == mergedPreload(filepath.Dir(from[limiterDir])))
-	front := from[driverPath(drivers[0])] != ""
+	stub := from[driverPath(drivers[0])] != ""
 	switch {
-	case ours && front:
+	case ours && stub:
 		return EnforceBoth
 	case ours:
 		return EnforcePreload
-	case front:
+	case stub:
 		return EnforceLibrary
 	}
 	return EnforceNone
@@ -118,7 +118,7 @@ func (s Settings) checkMode() error {
 	if s.limiterMode() == LimiterPreload {
 		return nil
 	}
-	return errors.Join(checkHostPath("CUDA front", s.Fronts.CUDA), checkHostPath("NVML front", s.Fronts.NVML))
+	return errors.Join(checkHostPath("CUDA front", s.Stubs.CUDA), checkHostPath("NVML front", s.Stubs.NVML))
 }
 
 // limiterMode is the mode, with the empty value read.

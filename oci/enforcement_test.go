@@ -12,40 +12,40 @@ import (
 )
 
 func TestEnforcement(t *testing.T) {
-	noFront := errors.New("no front")
+	noStub := errors.New("no front")
 	glibc, musl, neither := &Rootfs{Glibc: true}, &Rootfs{Musl: true}, &Rootfs{}
 	standIn := &Rootfs{Glibc: true, Musl: true}
 	tests := []struct {
 		description string
 		mode        LimiterMode
 		rootfs      *Rootfs
-		noFront     error
+		noStub      error
 		want        Enforcement
 		refused     []string
 	}{
 		{"preload, unknown image", LimiterPreload, nil, nil, EnforcePreload, nil},
 		{"preload, glibc", LimiterPreload, glibc, nil, EnforcePreload, nil},
-		{"preload needs no front", LimiterPreload, glibc, noFront, EnforcePreload, nil},
+		{"preload needs no front", LimiterPreload, glibc, noStub, EnforcePreload, nil},
 		{"preload, musl", LimiterPreload, musl, nil, "", []string{"limiter mode is preload", "musl", "auto or library"}},
 		{"preload, musl with a stand-in for glibc's loader", LimiterPreload, standIn, nil, "", []string{"musl"}},
 		{"preload, no loader at all", LimiterPreload, neither, nil, "", []string{"no loader of glibc's", "auto or library"}},
 		{"library, unknown image", LimiterLibrary, nil, nil, EnforceLibrary, nil},
 		{"library, glibc", LimiterLibrary, glibc, nil, EnforceLibrary, nil},
 		{"library, musl", LimiterLibrary, musl, nil, EnforceLibrary, nil},
-		{"library doesn't fall to preload", LimiterLibrary, glibc, noFront, "", []string{"limiter mode is library", "no front"}},
+		{"library doesn't fall to preload", LimiterLibrary, glibc, noStub, "", []string{"limiter mode is library", "no front"}},
 		{"auto, unknown image", LimiterAuto, nil, nil, EnforceBoth, nil},
 		{"auto, glibc", LimiterAuto, glibc, nil, EnforceBoth, nil},
 		{"auto, glibc and musl", LimiterAuto, standIn, nil, EnforceBoth, nil},
 		{"auto, musl", LimiterAuto, musl, nil, EnforceBoth, nil},
 		{"auto, static programs alone", LimiterAuto, neither, nil, EnforceBoth, nil},
-		{"auto, unknown image, no front", LimiterAuto, nil, noFront, EnforcePreload, nil},
-		{"auto, glibc, no front", LimiterAuto, glibc, noFront, EnforcePreload, nil},
-		{"auto, musl, no front", LimiterAuto, musl, noFront, "", []string{"neither way", "musl", "no front"}},
-		{"auto, glibc and musl, no front", LimiterAuto, standIn, noFront, "", []string{"neither way"}},
+		{"auto, unknown image, no front", LimiterAuto, nil, noStub, EnforcePreload, nil},
+		{"auto, glibc, no front", LimiterAuto, glibc, noStub, EnforcePreload, nil},
+		{"auto, musl, no front", LimiterAuto, musl, noStub, "", []string{"neither way", "musl", "no front"}},
+		{"auto, glibc and musl, no front", LimiterAuto, standIn, noStub, "", []string{"neither way"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.description, func(t *testing.T) {
-			got, err := enforcement(tt.mode, Container{Rootfs: tt.rootfs}, tt.noFront)
+			got, err := enforcement(tt.mode, Container{Rootfs: tt.rootfs}, tt.noStub)
 			assert.Equal(t, tt.want, got)
 			if tt.refused == nil {
 				require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestEnforcement(t *testing.T) {
 			for _, text := range tt.refused {
 				assert.ErrorContains(t, err, text)
 			}
-			off, err := enforcement(tt.mode, Container{Rootfs: tt.rootfs, Uncontrolled: true}, tt.noFront)
+			off, err := enforcement(tt.mode, Container{Rootfs: tt.rootfs, NoLimiter: true}, tt.noStub)
 			require.NoError(t, err)
 			assert.Equal(t, EnforceNone, off, "where the user switched it off, and may")
 		})
@@ -68,11 +68,11 @@ func TestEnforcementOf(t *testing.T) {
 		for _, mode := range LimiterModes {
 			for _, off := range []bool{false, true} {
 				s := testSettings()
-				s.LimiterMode, s.Fronts = mode, testFronts
+				s.LimiterMode, s.Stubs = mode, testStubs
 				spec := testSpec(t, "containerd")
 				spec.Mounts = append(spec.Mounts, bind("/etc/mine", "/etc/ld.so.preload"), bind("/srv/x", "/.gpuslice/driver/cuda"))
 				c := factsOf(spec, "")
-				c.Rootfs, c.Uncontrolled = rootfs, off
+				c.Rootfs, c.NoLimiter = rootfs, off
 				result, err := Edits(one(1000, 10), s, c, registry)
 				if err != nil {
 					require.ErrorContains(t, err, "limiter mode")
@@ -92,7 +92,7 @@ func mount(host string) *cdispec.Mount {
 	return &cdispec.Mount{HostPath: "/host" + host, ContainerPath: host}
 }
 
-func TestFrontsFindTheDriver(t *testing.T) {
+func TestStubsFindTheDriver(t *testing.T) {
 	tests := []struct {
 		description string
 		files       []string
@@ -116,11 +116,11 @@ func TestFrontsFindTheDriver(t *testing.T) {
 				visible.Mounts = append(visible.Mounts, mount(file))
 			}
 			if tt.text != "" {
-				require.ErrorContains(t, frontable(visible, InjectCDI), tt.text)
+				require.ErrorContains(t, checkStubs(visible, InjectCDI), tt.text)
 				return
 			}
-			require.NoError(t, frontable(visible, InjectCDI))
-			behind := putFronts(visible, testFronts)
+			require.NoError(t, checkStubs(visible, InjectCDI))
+			behind := mountStubs(visible, testStubs)
 			require.Len(t, behind, 2)
 			assert.Equal(t, tt.want, behind[0].HostPath)
 			assert.Equal(t, "/.gpuslice/driver/cuda", behind[0].ContainerPath)
@@ -128,23 +128,23 @@ func TestFrontsFindTheDriver(t *testing.T) {
 			assert.Equal(t, "/.gpuslice/driver/nvml", behind[1].ContainerPath)
 			for _, m := range visible.Mounts {
 				if drivers[0].is(m.ContainerPath) {
-					assert.Equal(t, testFronts.CUDA, m.HostPath, "no name of it finds the driver's own: %s", m.ContainerPath)
+					assert.Equal(t, testStubs.CUDA, m.HostPath, "no name of it finds the driver's own: %s", m.ContainerPath)
 				}
 			}
 			assert.Equal(t, "/host/usr/bin/nvidia-smi", visible.Mounts[0].HostPath)
-			assert.Equal(t, testFronts.NVML, visible.Mounts[1].HostPath)
+			assert.Equal(t, testStubs.NVML, visible.Mounts[1].HostPath)
 		})
 	}
-	assert.ErrorContains(t, frontable(&cdispec.ContainerEdits{}, InjectEnvvar), "NVIDIA's runtime")
+	assert.ErrorContains(t, checkStubs(&cdispec.ContainerEdits{}, InjectEnvvar), "NVIDIA's runtime")
 }
 
 // A container that has no preload must not be told of another libcuda.so.1 than the front.
-func TestFrontsLeaveNoOtherDriver(t *testing.T) {
+func TestStubsLeaveNoOtherDriver(t *testing.T) {
 	compat := &cdispec.Hook{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "enable-cuda-compat", "--host-driver-version=550.54.15"}}
 	cache := &cdispec.Hook{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "update-ldcache"}}
 	for mode, want := range map[LimiterMode]int{LimiterPreload: 2, LimiterAuto: 2, LimiterLibrary: 1} {
 		s := testSettings()
-		s.LimiterMode, s.Fronts = mode, testFronts
+		s.LimiterMode, s.Stubs = mode, testStubs
 		edits := &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{mount("/usr/lib64/libcuda.so.1")}, Hooks: []*cdispec.Hook{compat, cache}}
 		result, err := Edits(one(1000, 10), s, factsOf(testSpec(t, "containerd"), ""), fixedEdits{edits})
 		require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestVariablesThatLeadPastTheLimiter(t *testing.T) {
 			}
 			assert.NoError(t, err, "%s %s", mode, tt.env)
 			off := c
-			off.Uncontrolled = true
+			off.NoLimiter = true
 			_, err = enforcement(mode, off, nil)
 			assert.NoError(t, err, "who may switch the limiter off may do this")
 		}
@@ -214,9 +214,9 @@ func TestModeNeedsItsFiles(t *testing.T) {
 	s.LimiterMode = "both"
 	assert.ErrorContains(t, s.Validate(), `limiter mode "both" is not known`)
 	for _, mode := range []LimiterMode{LimiterLibrary, LimiterAuto} {
-		s.LimiterMode, s.Fronts = mode, Fronts{}
+		s.LimiterMode, s.Stubs = mode, Stubs{}
 		assert.ErrorContains(t, s.Validate(), "CUDA front path is empty")
-		s.Fronts = testFronts
+		s.Stubs = testStubs
 		assert.NoError(t, s.Validate())
 	}
 }

@@ -31,7 +31,7 @@ const (
 	// EnvTaskPriority is "0" (high) or "1" (low).
 	EnvTaskPriority = "CUDA_TASK_PRIORITY"
 	// EnvDisableControl switched HAMi's limiter off. Here a user can do that only
-	// where the operator lets him (Container.Uncontrolled).
+	// where the operator lets him (Container.NoLimiter).
 	EnvDisableControl = "CUDA_DISABLE_CONTROL"
 	// EnvRedirect made HAMi-core load another libcuda.
 	EnvRedirect = "CUDA_REDIRECT"
@@ -146,7 +146,7 @@ func neutral(name string, shares []grant.Share, s Settings, c Container) string 
 	case EnvTaskPriority:
 		return strconv.Itoa(int(taskPriority))
 	case EnvDisableControl:
-		return strconv.FormatBool(c.Uncontrolled)
+		return strconv.FormatBool(c.NoLimiter)
 	case EnvOversubscribe:
 		return "false"
 	}
@@ -154,9 +154,9 @@ func neutral(name string, shares []grant.Share, s Settings, c Container) string 
 	return ""
 }
 
-// AsksForNoControl says whether a container's user wants it without the limiter, by
+// RequestsNoLimiter says whether a container's user wants it without the limiter, by
 // the variable that HAMi's users know: it is "true", wherever it is set.
-func AsksForNoControl(c Container) bool {
+func RequestsNoLimiter(c Container) bool {
 	values := c.allenv(EnvDisableControl)
 	return len(values) > 0 && !slices.ContainsFunc(values, func(v string) bool { return v != "true" })
 }

@@ -41,8 +41,8 @@ func testSettings() Settings {
 	}
 }
 
-// testFronts are installed on a node whose limiter mode is not preload.
-var testFronts = Fronts{
+// testStubs are installed on a node whose limiter mode is not preload.
+var testStubs = Stubs{
 	CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0123456789abcdef.so",
 	NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0123456789abcdef.so",
 }

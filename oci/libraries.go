@@ -33,7 +33,7 @@ type Library struct {
 // ErrUnknownLibraries says that the claim's files are newer than its container.
 var ErrUnknownLibraries = errors.New("the claim was restored while its container ran: the files that the container has mounted are not known")
 
-// installed matches the names that InstallLibrary, InstallFronts and InstallMountCheck give. It is compiled at its first
+// installed matches the names that InstallLibrary, InstallStubs and InstallMountCheck give. It is compiled at its first
 // use, because gpuslice-runtime starts with each container and never uses it.
 var installed = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`libvgpu(-cuda|-nvml)?-[0-9a-f]{16}\.so|` + mountCheckName + `[0-9a-f]{16}`)
@@ -42,7 +42,7 @@ var installed = sync.OnceValue(func() *regexp.Regexp {
 // libraries are the files that a container of these settings has mounted.
 func (s Settings) libraries() string {
 	var text strings.Builder
-	for _, path := range []string{s.LibraryPath, s.Fronts.CUDA, s.Fronts.NVML, s.MountCheck} {
+	for _, path := range []string{s.LibraryPath, s.Stubs.CUDA, s.Stubs.NVML, s.MountCheck} {
 		if path == "" {
 			continue
 		}

@@ -16,14 +16,14 @@ import (
 
 const (
 	oldLibrary, newLibrary, third = "libvgpu-0000000000000001.so", "libvgpu-0000000000000002.so", "libvgpu-0000000000000003.so"
-	oldFront                      = "libvgpu-cuda-0000000000000001.so"
+	oldStub                       = "libvgpu-cuda-0000000000000001.so"
 )
 
 // claimWith makes the directory of a container that has this library and front.
-func claimWith(t *testing.T, library, front string) string {
+func claimWith(t *testing.T, library, stub string) string {
 	dir := t.TempDir()
 	share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
-	require.NoError(t, oci.Populate(dir, ledger.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: library, Fronts: oci.Fronts{CUDA: front}}))
+	require.NoError(t, oci.Populate(dir, grant.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: library, Stubs: oci.Stubs{CUDA: stub}}))
 	return dir
 }
 
@@ -54,15 +54,15 @@ func names(t *testing.T, dir string) (all []string) {
 func TestPruneLibraries(t *testing.T) {
 	now := oci.Settings{LibraryPath: "/lib/" + newLibrary}
 	t.Run("what nobody has is removed", func(t *testing.T) {
-		dir := libraryDir(t, oldLibrary, oldFront, newLibrary, "ld.so.preload", "libvgpu.so", "libvgpu-mine.so")
+		dir := libraryDir(t, oldLibrary, oldStub, newLibrary, "ld.so.preload", "libvgpu.so", "libvgpu-mine.so")
 		removed, err := oci.PruneLibraries(dir, now, later(), nil, claims(claimWith(t, "/lib/"+newLibrary, "")))
 		require.NoError(t, err)
-		require.ElementsMatch(t, []string{oldLibrary, oldFront}, removed)
+		require.ElementsMatch(t, []string{oldLibrary, oldStub}, removed)
 		require.ElementsMatch(t, []string{newLibrary, "ld.so.preload", "libvgpu.so", "libvgpu-mine.so"}, names(t, dir))
 	})
 	t.Run("a container keeps what it was made with", func(t *testing.T) {
-		dir := libraryDir(t, oldLibrary, oldFront, newLibrary, third)
-		held := claimWith(t, "/lib/"+oldLibrary, "/lib/"+oldFront)
+		dir := libraryDir(t, oldLibrary, oldStub, newLibrary, third)
+		held := claimWith(t, "/lib/"+oldLibrary, "/lib/"+oldStub)
 		// An agent that has found its container running fills the directory again.
 		share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
 		require.NoError(t, oci.Populate(held, ledger.Claim{Shares: []grant.Share{share}}, now))
@@ -72,7 +72,7 @@ func TestPruneLibraries(t *testing.T) {
 		require.NoError(t, os.RemoveAll(held))
 		removed, err = oci.PruneLibraries(dir, now, later(), nil, claims(held))
 		require.NoError(t, err, "a container that has just gone")
-		require.ElementsMatch(t, []string{oldLibrary, oldFront}, removed)
+		require.ElementsMatch(t, []string{oldLibrary, oldStub}, removed)
 	})
 	t.Run("nothing is removed while there is a container of an earlier version's", func(t *testing.T) {
 		dir := libraryDir(t, oldLibrary, newLibrary)
@@ -120,11 +120,11 @@ func TestPruneLibraries(t *testing.T) {
 
 func TestLibrariesOf(t *testing.T) {
 	lib := filepath.Join(libraryDir(t, newLibrary), newLibrary)
-	made, err := oci.LibrariesOf(claimWith(t, lib, "/lib/"+oldFront))
+	made, err := oci.LibrariesOf(claimWith(t, lib, "/lib/"+oldStub))
 	require.NoError(t, err)
 	var st unix.Stat_t
 	require.NoError(t, unix.Stat(lib, &st))
-	require.Equal(t, []oci.Library{{Name: newLibrary, Device: st.Dev, Inode: st.Ino}, {Name: oldFront}}, made)
+	require.Equal(t, []oci.Library{{Name: newLibrary, Device: st.Dev, Inode: st.Ino}, {Name: oldStub}}, made)
 
 	_, err = oci.LibrariesOf(t.TempDir())
 	require.ErrorIs(t, err, os.ErrNotExist)

@@ -56,22 +56,22 @@ func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
 // The fronts, beside the library where it is built and by their content where it is
 // installed.
 const (
-	cudaFront = "libvgpu-cuda"
-	nvmlFront = "libvgpu-nvml"
+	cudaStub = "libvgpu-cuda"
+	nvmlStub = "libvgpu-nvml"
 )
 
-// InstallFronts puts the libraries of mode library beside the limiter's, as
+// InstallStubs puts the libraries of mode library beside the limiter's, as
 // InstallLibrary does with that. They are looked for where the limiter's (src) is.
-func InstallFronts(src, dir string) (Fronts, error) {
-	cuda, err := installFront(src, dir, cudaFront)
+func InstallStubs(src, dir string) (Stubs, error) {
+	cuda, err := installStub(src, dir, cudaStub)
 	if err != nil {
-		return Fronts{}, err
+		return Stubs{}, err
 	}
-	nvml, err := installFront(src, dir, nvmlFront)
-	return Fronts{CUDA: cuda, NVML: nvml}, err
+	nvml, err := installStub(src, dir, nvmlStub)
+	return Stubs{CUDA: cuda, NVML: nvml}, err
 }
 
-func installFront(library, dir, name string) (string, error) {
+func installStub(library, dir, name string) (string, error) {
 	src := filepath.Join(filepath.Dir(library), name+".so")
 	data, err := os.ReadFile(src)
 	if err != nil {

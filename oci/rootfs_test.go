@@ -106,22 +106,22 @@ func TestPopulatePreload(t *testing.T) {
 	assert.Equal(t, "/.gpuslice/libvgpu.so\n/lib/a.so\n", string(text), "the limiter first")
 }
 
-func TestInstallFronts(t *testing.T) {
+func TestInstallStubs(t *testing.T) {
 	src, dir := library(t, "limiter"), filepath.Join(t.TempDir(), "lib")
-	_, err := InstallFronts(src, dir)
+	_, err := InstallStubs(src, dir)
 	require.ErrorContains(t, err, "limiter mode to preload")
 	for _, name := range []string{"libvgpu-cuda.so", "libvgpu-nvml.so"} {
 		require.NoError(t, os.Rename(library(t, name), filepath.Join(filepath.Dir(src), name)))
 	}
-	fronts, err := InstallFronts(src, dir)
+	stubs, err := InstallStubs(src, dir)
 	require.NoError(t, err)
-	assert.Regexp(t, `/libvgpu-cuda-[0-9a-f]{16}\.so$`, fronts.CUDA)
-	assert.Regexp(t, `/libvgpu-nvml-[0-9a-f]{16}\.so$`, fronts.NVML)
-	sameFile(t, filepath.Join(filepath.Dir(src), "libvgpu-cuda.so"), fronts.CUDA)
-	sameFile(t, filepath.Join(filepath.Dir(src), "libvgpu-nvml.so"), fronts.NVML)
-	again, err := InstallFronts(src, dir)
+	assert.Regexp(t, `/libvgpu-cuda-[0-9a-f]{16}\.so$`, stubs.CUDA)
+	assert.Regexp(t, `/libvgpu-nvml-[0-9a-f]{16}\.so$`, stubs.NVML)
+	sameFile(t, filepath.Join(filepath.Dir(src), "libvgpu-cuda.so"), stubs.CUDA)
+	sameFile(t, filepath.Join(filepath.Dir(src), "libvgpu-nvml.so"), stubs.NVML)
+	again, err := InstallStubs(src, dir)
 	require.NoError(t, err)
-	assert.Equal(t, fronts, again)
+	assert.Equal(t, stubs, again)
 }
 
 // What the wrapper adds to a creation by looking into the image.

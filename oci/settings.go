@@ -50,8 +50,8 @@ type Settings struct {
 	PreloadPath string
 	// LimiterMode is how the limiter is brought into containers; empty reads as preload.
 	LimiterMode LimiterMode
-	// Fronts are the host's libraries for every mode but preload.
-	Fronts Fronts
+	// Stubs are the host's libraries for every mode but preload.
+	Stubs Stubs
 	// MountCheck is the path on the host of the program that InstallMountCheck installs. A hook
 	// of each container calls it: it refuses a container with something else at the paths of
 	// the limiter's files. Empty: no hook, for callers that check the image themselves.

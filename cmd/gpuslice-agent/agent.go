@@ -164,9 +164,9 @@ func (o *options) guardian(store *ledger.Ledger, mounts *vgpufs.Runtime, holder 
 	if err != nil {
 		return nil, err
 	}
-	var fronts oci.Fronts
+	var fronts oci.Stubs
 	if o.LimiterMode != string(oci.LimiterPreload) {
-		if fronts, err = oci.InstallFronts(o.Library, o.LibraryDir); err != nil {
+		if fronts, err = oci.InstallStubs(o.Library, o.LibraryDir); err != nil {
 			return nil, err
 		}
 	}

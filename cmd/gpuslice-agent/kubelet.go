@@ -103,7 +103,7 @@ func (o *options) features() []string {
 }
 
 // featureEnv are the variables by which NVIDIA's runtime adds the features. Where CDI
-// makes the GPUs visible it is kept out, and oci.Featured adds them.
+// makes the GPUs visible it is kept out, and oci.DriverFeatures adds them.
 func (o *options) featureEnv() map[string]string {
 	env := map[string]string{}
 	for _, name := range o.features() {
@@ -114,7 +114,7 @@ func (o *options) featureEnv() map[string]string {
 
 // devices resolve GPUs to edits, with the features that are enabled.
 func (o *options) devices(gpus *oci.Registry, first *background, log *slog.Logger) (oci.DeviceEdits, error) {
-	featured := oci.Featured{GPUs: gpus}
+	featured := oci.DriverFeatures{GPUs: gpus}
 	for _, name := range o.features() {
 		registry, err := oci.NewRegistry(oci.RegistryConfig{Kind: "nvidia.com/" + name, Dirs: o.CDISpecDirs, Log: log})
 		if err != nil {

@@ -259,11 +259,11 @@ func TestPrecedence(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	o, _, _, _, _ := agent("--node-name=n", "--disable-core-limit", "--device-injection=envvar", "--default-runtime-is-nvidia")
-	s := o.settings("/lib.so", "/preload", oci.Fronts{CUDA: "/cuda.so", NVML: "/nvml.so"})
+	s := o.settings("/lib.so", "/preload", oci.Stubs{CUDA: "/cuda.so", NVML: "/nvml.so"})
 	require.NoError(t, s.Validate())
 	assert.Equal(t, "disable", string(s.CorePolicy))
 	forced, _, _, _, _ := agent("--node-name=n", "--core-policy=force")
-	assert.Equal(t, "force", string(forced.settings("", "", oci.Fronts{}).CorePolicy))
+	assert.Equal(t, "force", string(forced.settings("", "", oci.Stubs{}).CorePolicy))
 	_, started, _, _, stderr := agent("--node-name=n", "--core-policy=force", "--disable-core-limit")
 	assert.False(t, started)
 	assert.Contains(t, stderr, "core-policy")

@@ -281,13 +281,13 @@ func (o *options) ignoredXIDs() []uint64 {
 }
 
 // settings are how containers get their GPUs.
-func (o *options) settings(libraryPath, preloadPath string, fronts oci.Fronts) oci.Settings {
+func (o *options) settings(libraryPath, preloadPath string, fronts oci.Stubs) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(o.DeviceInjection),
 		LibraryPath:            libraryPath,
 		PreloadPath:            preloadPath,
 		LimiterMode:            oci.LimiterMode(o.LimiterMode),
-		Fronts:                 fronts,
+		Stubs:                  fronts,
 		NvidiaHandlers:         o.NvidiaRuntimeHandlers,
 		DefaultRuntimeIsNvidia: o.DefaultRuntimeIsNvidia,
 		Graphics:               o.Graphics,

@@ -149,7 +149,7 @@ func sliceSettings(config request.Config, gpus ociruntime.GPUs, program string) 
 		return oci.Settings{}, err
 	}
 	s := oci.Settings{
-		Injection: oci.InjectCDI, LibraryPath: limiter.Library, PreloadPath: limiter.Preload, Fronts: limiter.Fronts,
+		Injection: oci.InjectCDI, LibraryPath: limiter.Library, PreloadPath: limiter.Preload, Stubs: limiter.Fronts,
 		CorePolicy: oci.CorePolicy(config.CorePolicy), LimiterMode: oci.LimiterMode(config.LimiterMode), Graphics: config.Graphics,
 		Oversubscription: gpus.Oversubscription, ContextMiB: gpus.ContextMiB,
 	}

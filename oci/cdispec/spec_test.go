@@ -27,7 +27,7 @@ func testNode(t *testing.T) Node {
 		StateDir: "/run/gpuslice", Program: "/usr/bin/gpuslice-runtime", GPUs: gpus(), Devices: registry,
 		Settings: oci.Settings{
 			LibraryPath: "/var/lib/gpuslice/lib/libvgpu-0123456789abcdef.so", PreloadPath: "/var/lib/gpuslice/lib/ld.so.preload",
-			Fronts: oci.Fronts{CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0123456789abcdef.so", NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0123456789abcdef.so"},
+			Stubs: oci.Stubs{CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0123456789abcdef.so", NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0123456789abcdef.so"},
 		},
 	}
 }

@@ -84,7 +84,7 @@ func withoutRequest(spec *rspec.Spec, c oci.Container) error {
 // holdsGPU finds a GPU that no edit removes. A privileged container always has the device nodes, so
 // only the driver's libraries count.
 func holdsGPU(c oci.Container) (reason string, holds bool) {
-	if reason, holds = oci.HoldsGPU(c); !holds && c.Privileged {
+	if reason, holds = oci.HasGPU(c); !holds && c.Privileged {
 		return oci.MountsDriver(c)
 	}
 	return reason, holds

@@ -57,7 +57,7 @@ func newBench(t testing.TB) *bench {
 		Limiter: func() (Limiter, error) {
 			const lib = "/var/lib/gpuslice/lib/"
 			return Limiter{Library: lib + "libvgpu-0123456789abcdef.so", Preload: lib + "ld.so.preload",
-				Fronts: oci.Fronts{CUDA: lib + "libvgpu-cuda-0123456789abcdef.so", NVML: lib + "libvgpu-nvml-0123456789abcdef.so"}}, nil
+				Fronts: oci.Stubs{CUDA: lib + "libvgpu-cuda-0123456789abcdef.so", NVML: lib + "libvgpu-nvml-0123456789abcdef.so"}}, nil
 		},
 	}}
 }

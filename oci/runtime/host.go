@@ -94,7 +94,7 @@ func FindLimiter(c request.Config, self string) (Limiter, error) {
 	l := Limiter{Library: newest(c.LibraryDir, "libvgpu"), Preload: filepath.Join(c.LibraryDir, "ld.so.preload")}
 	missing := l.Library == ""
 	if fronts {
-		l.Fronts = oci.Fronts{CUDA: newest(c.LibraryDir, "libvgpu-cuda"), NVML: newest(c.LibraryDir, "libvgpu-nvml")}
+		l.Fronts = oci.Stubs{CUDA: newest(c.LibraryDir, "libvgpu-cuda"), NVML: newest(c.LibraryDir, "libvgpu-nvml")}
 		missing = missing || l.Fronts.CUDA == "" || l.Fronts.NVML == ""
 	}
 	if missing {
@@ -154,7 +154,7 @@ func (l Limiter) exists(fronts bool) bool {
 
 func installLimiter(source, dir string, fronts bool) (l Limiter, err error) {
 	if l.Library, l.Preload, err = oci.InstallLibrary(source, dir); err == nil && fronts {
-		l.Fronts, err = oci.InstallFronts(source, dir)
+		l.Fronts, err = oci.InstallStubs(source, dir)
 	}
 	return l, err
 }

@@ -73,7 +73,7 @@ func newMachine(t testing.TB, config string) *machine {
 	library := m.artefact("lib", "libvgpu.so")
 	_, _, err = oci.InstallLibrary(library, m.path("lib"))
 	require.NoError(t, err)
-	_, err = oci.InstallFronts(library, m.path("lib"))
+	_, err = oci.InstallStubs(library, m.path("lib"))
 	require.NoError(t, err)
 	write(t, m.path("runtime.yaml"), fmt.Sprintf("stateDir: %s\nlibraryDir: %s\ncdiSpecDirs: [%s]\nnvmlLibrary: %s\nruntimes: [runc]\n%s",
 		m.path("run"), m.path("lib"), m.path("cdi"), m.artefact("sim", "libnvidia-ml.so.1"), config), 0o644)

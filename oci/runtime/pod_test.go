@@ -119,7 +119,7 @@ func TestPodWithoutGrantNeverReachesNvidiasRuntime(t *testing.T) {
 			}
 			require.Equal(t, "runc", p.ran, output)
 			c := oci.ContainerOf(id, spec)
-			require.False(t, oci.AsksForGPU(c), "%q", spec.Process.Env)
+			require.False(t, oci.RequestsGPU(c), "%q", spec.Process.Env)
 			require.Empty(t, p.claims(t))
 		})
 	}

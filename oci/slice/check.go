@@ -47,7 +47,7 @@ func checkSpec(s Slice, c oci.Container) error {
 	for _, n := range s.Nodes {
 		granted = append(granted, rspec.LinuxDevice{Path: n.Path, Major: n.Major, Minor: n.Minor})
 	}
-	if reason, holds := oci.HoldsMore(c, granted); holds {
+	if reason, holds := oci.HasMoreGPUs(c, granted); holds {
 		return fmt.Errorf("%s beside the slice, which would have no limits: start the container with the slice alone", reason)
 	}
 	return nil

@@ -72,7 +72,7 @@ func newMachine(t *testing.T) *machine {
 	require.NoError(t, err)
 	m.settings.LibraryPath, m.settings.PreloadPath, err = oci.InstallLibrary(library, filepath.Join(m.dir, "lib"))
 	require.NoError(t, err)
-	m.settings.Fronts, err = oci.InstallFronts(library, filepath.Join(m.dir, "lib"))
+	m.settings.Stubs, err = oci.InstallStubs(library, filepath.Join(m.dir, "lib"))
 	require.NoError(t, err)
 	return m
 }

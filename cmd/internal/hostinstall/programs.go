@@ -117,7 +117,7 @@ func (j *job) libraries(source string) error {
 	if err != nil {
 		return fmt.Errorf("%w%s", err, hint(err))
 	}
-	fronts, err := oci.InstallFronts(source, dir)
+	fronts, err := oci.InstallStubs(source, dir)
 	if err != nil {
 		return fmt.Errorf("%w%s", err, hint(err))
 	}

@@ -34,7 +34,7 @@ func TestVoid(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.description, func(t *testing.T) {
 			c := Container{Env: tt.env}
-			assert.Equal(t, tt.want, AsksForGPU(c))
+			assert.Equal(t, tt.want, RequestsGPU(c))
 			if !tt.want {
 				assert.Nil(t, Void(c))
 				return
@@ -44,7 +44,7 @@ func TestVoid(t *testing.T) {
 	}
 }
 
-func TestHoldsGPU(t *testing.T) {
+func TestHasGPU(t *testing.T) {
 	node := func(path, kind string, major, minor int64) Container {
 		return Container{Devices: []rspec.LinuxDevice{{Path: path, Type: kind, Major: major, Minor: minor}}}
 	}
@@ -116,7 +116,7 @@ func TestHoldsGPU(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.description, func(t *testing.T) {
-			reason, holds := HoldsGPU(tt.container)
+			reason, holds := HasGPU(tt.container)
 			assert.Equal(t, tt.reason != "", holds, reason)
 			assert.Contains(t, reason, tt.reason)
 		})
@@ -129,21 +129,21 @@ func rule(allow bool, kind string, major, minor int64, access string) rspec.Linu
 }
 
 // What a container has got already is no finding, and what is beside it is.
-func TestHoldsMore(t *testing.T) {
+func TestHasMoreGPUs(t *testing.T) {
 	granted := []rspec.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}, {Path: "/dev/nvidiactl", Type: "c", Major: 195, Minor: 255}}
 	c := Container{Devices: granted, DeviceRules: []rspec.LinuxDeviceCgroup{rule(true, "c", 195, 0, "rwm"), rule(true, "c", 195, 255, "rwm")}}
-	reason, holds := HoldsMore(c, granted)
+	reason, holds := HasMoreGPUs(c, granted)
 	assert.False(t, holds, reason)
 
 	more := c
 	more.DeviceRules = append(more.DeviceRules, rule(true, "c", 195, 1, "rwm"))
-	reason, holds = HoldsMore(more, granted)
+	reason, holds = HasMoreGPUs(more, granted)
 	assert.True(t, holds)
 	assert.Contains(t, reason, `"c 195:1 rwm"`)
 
 	more = c
 	more.Devices = append(more.Devices, rspec.LinuxDevice{Path: "/dev/nvidia0", Type: "c", Major: 195, Minor: 1})
-	reason, holds = HoldsMore(more, granted)
+	reason, holds = HasMoreGPUs(more, granted)
 	assert.True(t, holds)
 	assert.Contains(t, reason, "/dev/nvidia0")
 }
@@ -208,13 +208,13 @@ func TestNeedsMajors(t *testing.T) {
 			{Devices: []rspec.LinuxDevice{{Path: "/dev/x", Type: "c", Major: major, Minor: minor}}},
 			{DeviceRules: []rspec.LinuxDeviceCgroup{{Access: "rwm"}, {Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rwm"}}},
 		} {
-			_, without := HoldsGPU(c)
+			_, without := HasGPU(c)
 			for given := range int64(512) { // what the driver may have been given
 				if slices.Contains(builtinMajors, given) {
 					continue
 				}
 				c.Majors = DriverMajors{Caps: []int64{given}, Other: []int64{given}}
-				if _, with := HoldsGPU(c); with != without {
+				if _, with := HasGPU(c); with != without {
 					require.True(t, needsMajors(c), "%+v", c)
 				}
 			}

@@ -11,10 +11,10 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Fronts are the host's files that are mounted in place of the driver's libraries in
-// mode library, as [InstallFronts] returns them. Each brings the limiter with it and
+// Stubs are the host's files that are mounted in place of the driver's libraries in
+// mode library, as [InstallStubs] returns them. Each brings the limiter with it and
 // then the driver's own library, which is mounted in the limiter's directory.
-type Fronts struct {
+type Stubs struct {
 	CUDA string
 	NVML string
 }
@@ -25,13 +25,13 @@ type driver struct {
 	// whatever directories: the front alone knows it, by its path.
 	hidden string
 	stem   string // what all names of its file begin with
-	front  func(Fronts) string
+	stub   func(Stubs) string
 }
 
 // drivers are all of them, the one that every program needs first.
 var drivers = []driver{
-	{"cuda", "libcuda.so", func(f Fronts) string { return f.CUDA }},
-	{"nvml", "libnvidia-ml.so", func(f Fronts) string { return f.NVML }},
+	{"cuda", "libcuda.so", func(f Stubs) string { return f.CUDA }},
+	{"nvml", "libnvidia-ml.so", func(f Stubs) string { return f.NVML }},
 }
 
 // driverDir is where the driver's own libraries go.
@@ -44,8 +44,8 @@ func driverPath(d driver) string { return path.Join(driverDir, d.hidden) }
 // libcuda.so.1 (cuda-compat) before the one that is mounted.
 const cudaCompatHook = "enable-cuda-compat"
 
-// frontable says why the fronts can't be put before what makes the GPUs visible.
-func frontable(visible *cdispec.ContainerEdits, way Injection) error {
+// checkStubs says why the fronts can't be put before what makes the GPUs visible.
+func checkStubs(visible *cdispec.ContainerEdits, way Injection) error {
 	if way == InjectEnvvar {
 		return errors.New("NVIDIA's runtime mounts the driver's libraries after gpuslice, so that nothing can be put in front of them: " +
 			"generate a CDI spec and set device injection to cdi or auto, or set limiter mode to preload")
@@ -62,9 +62,9 @@ func frontable(visible *cdispec.ContainerEdits, way Injection) error {
 	return nil
 }
 
-// putFronts mounts the fronts where the edits mount the driver's libraries, in place,
-// and returns the mounts of those. The edits are frontable.
-func putFronts(visible *cdispec.ContainerEdits, f Fronts) []*cdispec.Mount {
+// mountStubs mounts the fronts where the edits mount the driver's libraries, in place,
+// and returns the mounts of those. The edits are checkStubs.
+func mountStubs(visible *cdispec.ContainerEdits, f Stubs) []*cdispec.Mount {
 	var behind []*cdispec.Mount
 	for _, d := range drivers {
 		real, _ := d.find(visible.Mounts)
@@ -74,7 +74,7 @@ func putFronts(visible *cdispec.ContainerEdits, f Fronts) []*cdispec.Mount {
 		behind = append(behind, bindMount(real, driverPath(d), "ro"))
 		for i, m := range visible.Mounts {
 			if d.is(m.ContainerPath) {
-				visible.Mounts[i] = bindMount(d.front(f), m.ContainerPath, "ro")
+				visible.Mounts[i] = bindMount(d.stub(f), m.ContainerPath, "ro")
 			}
 		}
 	}

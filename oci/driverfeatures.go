@@ -6,23 +6,23 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Featured adds to the edits of GPUs those of what else every container with a GPU
+// DriverFeatures adds to the edits of GPUs those of what else every container with a GPU
 // gets: GPUDirect Storage, Mellanox OFED, GDRCopy (nvidia.com/gds=all and the like).
 // NVIDIA's runtime adds them by variables; where CDI makes the GPUs visible that one is
 // kept out, and their own CDI specs have to be read.
-type Featured struct {
+type DriverFeatures struct {
 	GPUs DeviceEdits
 	// Features are the registries of their kinds.
 	Features []*Registry
 }
 
-var _ DeviceEdits = Featured{}
+var _ DeviceEdits = DriverFeatures{}
 
 // allOfKind is the CDI device that stands for all of a kind.
 const allOfKind = "all"
 
 // DeviceEdits implements the interface DeviceEdits.
-func (f Featured) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
+func (f DriverFeatures) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
 	edits, err := f.GPUs.DeviceEdits(uuids)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func CheckLoading(e Enforcement, c Container) error {
 			}
 		}
 	}
-	if e.fronts() && !e.preloads() && c.Rootfs != nil {
+	if e.stubs() && !e.preloads() && c.Rootfs != nil {
 		if file := driverIn(c.Rootfs.Preload, c.Rootfs); file != "" {
 			return fmt.Errorf("its /etc/ld.so.preload has %.200s, a library of the driver's that would be loaded before the front: remove it", file)
 		}
@@ -38,7 +38,7 @@ func CheckLoading(e Enforcement, c Container) error {
 			if c.Rootfs.behind(dir) {
 				return fmt.Errorf("its LD_LIBRARY_PATH has %.200s, which is or can be the directory of the driver behind the limiter: remove it", dir)
 			}
-			if !e.fronts() || !slices.Contains(strings.Split(dir, "/"), "compat") {
+			if !e.stubs() || !slices.Contains(strings.Split(dir, "/"), "compat") {
 				continue // the preload holds any
 			}
 			const own = "its LD_LIBRARY_PATH has %s, where programs find the image's own libcuda.so.1 (cuda-compat) before the one with the limiter: "

@@ -24,7 +24,7 @@ const nvidiaControlMinor = 254
 // (accept-nvidia-visible-devices-as-volume-mounts); the last part names it.
 var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-container-devices"}
 
-// HoldsGPU says whether a container's facts hold a GPU without any edit of ours,
+// HasGPU says whether a container's facts hold a GPU without any edit of ours,
 // or ask for one in a way that no variable can take back, and which. Such a
 // container is refused unless it has a grant; with one, [Edits] makes the check.
 //
@@ -37,13 +37,13 @@ var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-c
 // A privileged container's device nodes are no finding: it has all the node's,
 // whoever it is (kube-proxy, a CNI), can make them again, and is root of the node
 // anyway. What it asked for by name still is.
-func HoldsGPU(c Container) (reason string, holds bool) {
-	return HoldsMore(c, nil)
+func HasGPU(c Container) (reason string, holds bool) {
+	return HasMoreGPUs(c, nil)
 }
 
-// HoldsMore is [HoldsGPU] of a container that has got device nodes already, which are
+// HasMoreGPUs is [HasGPU] of a container that has got device nodes already, which are
 // no finding: a slice's.
-func HoldsMore(c Container, granted []rspec.LinuxDevice) (reason string, holds bool) {
+func HasMoreGPUs(c Container, granted []rspec.LinuxDevice) (reason string, holds bool) {
 	if !c.Privileged {
 		for _, d := range c.Devices {
 			driver, _ := c.Majors.reaches(d.Type, d.Major, d.Minor)
@@ -56,7 +56,7 @@ func HoldsMore(c Container, granted []rspec.LinuxDevice) (reason string, holds b
 			return ruleReason(rule), true
 		}
 	}
-	return asksFirmly(c, nil)
+	return requestsFirmly(c, nil)
 }
 
 // ruleReason names a rule of the device cgroup that lets GPUs be opened.
@@ -77,9 +77,9 @@ func MountsDriver(c Container) (reason string, mounts bool) {
 	return "", false
 }
 
-// AsksForGPU says whether a container's environment asks NVIDIA's runtime for
+// RequestsGPU says whether a container's environment asks NVIDIA's runtime for
 // GPUs, or for the driver alone ("none").
-func AsksForGPU(c Container) bool {
+func RequestsGPU(c Container) bool {
 	asks := func(name string) bool {
 		return slices.ContainsFunc(c.allenv(name), func(v string) bool { return v != "" && v != visibleVoid })
 	}
@@ -104,7 +104,7 @@ func legacyImage(c Container) bool {
 // Void is what a container without a grant gets: where it asks for GPUs, they
 // are denied. It is nil where there is nothing to do.
 func Void(c Container) *cdispec.ContainerEdits {
-	if !AsksForGPU(c) {
+	if !RequestsGPU(c) {
 		return nil
 	}
 	void := &cdispec.ContainerEdits{}
@@ -114,13 +114,13 @@ func Void(c Container) *cdispec.ContainerEdits {
 	return void
 }
 
-// checkForeign refuses a container with a grant that has, or firmly asks for,
+// checkUngranted refuses a container with a grant that has, or firmly asks for,
 // GPUs beyond it: those would have no limits of their own.
-func checkForeign(uuids []string, c Container, visible *cdispec.ContainerEdits) error {
+func checkUngranted(uuids []string, c Container, visible *cdispec.ContainerEdits) error {
 	if reason, holds := foreignNode(c, visible); holds {
 		return fmt.Errorf("%s, which is not of its grant: remove it from the pod, or the other device plugin that adds it from the node", reason)
 	}
-	if reason, holds := asksFirmly(c, uuids); holds {
+	if reason, holds := requestsFirmly(c, uuids); holds {
 		return fmt.Errorf("%s beside its grant: a container gets GPUs by its grant only; remove the request", reason)
 	}
 	return nil
@@ -150,9 +150,9 @@ func foreignNode(c Container, visible *cdispec.ContainerEdits) (string, bool) {
 	return "", false
 }
 
-// asksFirmly finds requests that no variable takes back. CDI names of granted
+// requestsFirmly finds requests that no variable takes back. CDI names of granted
 // GPUs are ours to make, so they are no finding.
-func asksFirmly(c Container, granted []string) (string, bool) {
+func requestsFirmly(c Container, granted []string) (string, bool) {
 	for _, m := range c.Mounts {
 		dest := cleanDestination(m.Destination)
 		if slices.ContainsFunc(requestMounts, func(root string) bool { return within(dest, root) }) {
@@ -163,7 +163,7 @@ func asksFirmly(c Container, granted []string) (string, bool) {
 		}
 	}
 	for _, name := range c.CDIDevices {
-		if foreignCDI(name, granted) {
+		if ungrantedCDI(name, granted) {
 			return fmt.Sprintf("it asks for the CDI device %s", name), true
 		}
 	}
@@ -172,7 +172,7 @@ func asksFirmly(c Container, granted []string) (string, bool) {
 			continue
 		}
 		for name := range strings.SplitSeq(value, ",") {
-			if foreignCDI(strings.TrimSpace(name), granted) {
+			if ungrantedCDI(strings.TrimSpace(name), granted) {
 				return fmt.Sprintf("it asks for the CDI device %s by the annotation %s", name, key), true
 			}
 		}
@@ -180,8 +180,8 @@ func asksFirmly(c Container, granted []string) (string, bool) {
 	return "", false
 }
 
-// foreignCDI says whether a CDI name is one of NVIDIA's GPUs that isn't granted.
-func foreignCDI(name string, granted []string) bool {
+// ungrantedCDI says whether a CDI name is one of NVIDIA's GPUs that isn't granted.
+func ungrantedCDI(name string, granted []string) bool {
 	vendor, _, device, err := parser.ParseQualifiedName(name)
 	if err != nil || vendor != "nvidia.com" && !strings.HasSuffix(vendor, ".nvidia.com") {
 		return false

@@ -13,7 +13,7 @@ func TestFeatured(t *testing.T) {
 	dir := t.TempDir()
 	gds, err := NewRegistry(RegistryConfig{Kind: "nvidia.com/gds", Dirs: []string{dir}})
 	require.NoError(t, err)
-	featured := Featured{GPUs: testRegistry(t), Features: []*Registry{gds}}
+	featured := DriverFeatures{GPUs: testRegistry(t), Features: []*Registry{gds}}
 
 	_, err = featured.DeviceEdits([]string{gpu0})
 	require.ErrorContains(t, err, "nvidia.com/gds is wanted")
