@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -13,13 +14,11 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Apply applies edits to an OCI spec, in place. Ours win over what the spec has
-// for the same variable, device or path: every mount in the way is removed, every
-// duplicate of a variable too. Applying twice changes nothing more. On an error
-// the spec is as it was.
+// Apply applies edits to an OCI spec, in place. The edits replace the spec's values for the same variable, device or
+// path. A second call changes nothing. After an error the spec is unchanged.
 //
-// The limiter's mounts come last. By depth alone they would be hidden where an
-// image makes /.gpuslice a link to a deeper directory that a volume is mounted on.
+// The limiter's mounts come last. Sorted by depth they could be hidden: an image can make /.gpuslice a link to a deeper
+// directory on which a volume is mounted.
 func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	if spec == nil {
 		return errors.New("apply edits: there is no OCI spec")
@@ -29,7 +28,7 @@ func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	}
 	work := cloneSpec(spec)
 	todo := Merge(edits)
-	makeRoom(work, todo)
+	removeReplaced(work, todo)
 
 	if err := (&cdi.ContainerEdits{ContainerEdits: todo}).Validate(); err != nil {
 		return fmt.Errorf("apply edits: they are not valid CDI: %w", err)
@@ -37,52 +36,44 @@ func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	if err := (&cdi.ContainerEdits{ContainerEdits: todo}).Apply(work); err != nil {
 		return fmt.Errorf("apply edits to the OCI spec: %w", err)
 	}
-	tidy(work)
+	limiterMountsLast(work.Mounts)
+	uniqueRules(work)
 	*spec = *work
 	return nil
 }
 
-// makeRoom takes out of a spec what the edits are going to put there, and out of
-// the edits the hooks that the spec has already: CDI adds those again.
-func makeRoom(spec *rspec.Spec, edits *cdispec.ContainerEdits) {
+// removeReplaced removes what the edits replace from a spec. It also removes the hooks that the spec has already from
+// the edits, because CDI would add them again.
+func removeReplaced(spec *rspec.Spec, edits *cdispec.ContainerEdits) {
 	replaced := replacedMounts(spec.Mounts, edits)
 	spec.Mounts = slices.DeleteFunc(spec.Mounts, func(m rspec.Mount) bool {
 		return slices.Contains(replaced, m.Destination)
 	})
-
 	if spec.Process != nil {
 		spec.Process.Env = firstOf(spec.Process.Env, edits.Env)
 	}
-
 	if spec.Linux != nil {
-		added := map[string]bool{}
-		for _, d := range edits.DeviceNodes {
-			added[path.Clean(d.Path)] = true
-		}
 		spec.Linux.Devices = slices.DeleteFunc(spec.Linux.Devices, func(d rspec.LinuxDevice) bool {
-			return added[path.Clean(d.Path)]
+			return slices.ContainsFunc(edits.DeviceNodes, func(n *cdispec.DeviceNode) bool { return path.Clean(n.Path) == path.Clean(d.Path) })
 		})
 	}
-
-	edits.Hooks = slices.DeleteFunc(edits.Hooks, func(h *cdispec.Hook) bool {
-		return slices.ContainsFunc(hooksOf(spec, h.HookName), func(o rspec.Hook) bool {
-			return o.Path == h.Path && slices.Equal(o.Args, h.Args) && slices.Equal(o.Env, h.Env)
+	if spec.Hooks != nil {
+		have := hookLists(spec.Hooks)
+		edits.Hooks = slices.DeleteFunc(edits.Hooks, func(h *cdispec.Hook) bool {
+			return have[h.HookName] != nil && slices.ContainsFunc(*have[h.HookName], func(o rspec.Hook) bool {
+				return o.Path == h.Path && slices.Equal(o.Args, h.Args) && slices.Equal(o.Env, h.Env)
+			})
 		})
-	})
+	}
 }
 
-// firstOf keeps one occurrence of each variable that the edits set, and none of
-// those without a value ("NAME"), which a runtime passes as they are.
+// firstOf keeps the first value of each variable that the edits set, and no entry without a value ("NAME"), which a
+// runtime would pass to the container.
 func firstOf(env, edits []string) []string {
-	set := map[string]bool{}
-	for _, e := range edits {
-		name, _, _ := strings.Cut(e, "=")
-		set[name] = true
-	}
-	seen := map[string]bool{}
+	set, seen := byName(edits), map[string]bool{}
 	return slices.DeleteFunc(env, func(e string) bool {
 		name, _, hasValue := strings.Cut(e, "=")
-		if !set[name] {
+		if _, is := set[name]; !is {
 			return false
 		}
 		drop := seen[name] || !hasValue
@@ -91,66 +82,45 @@ func firstOf(env, edits []string) []string {
 	})
 }
 
-// tidy puts the limiter's mounts last and leaves one of several equal cgroup rules.
-func tidy(spec *rspec.Spec) {
-	ours := func(m rspec.Mount) bool { return ownedDestination(cleanDestination(m.Destination)) }
-	slices.SortStableFunc(spec.Mounts, func(a, b rspec.Mount) int {
-		switch {
-		case ours(a) == ours(b):
-			return 0
-		case ours(a):
+func limiterMountsLast(mounts []rspec.Mount) {
+	rank := func(m rspec.Mount) int {
+		if OwnedDestination(m.Destination) {
 			return 1
-		default:
-			return -1
 		}
-	})
+		return 0
+	}
+	slices.SortStableFunc(mounts, func(a, b rspec.Mount) int { return rank(a) - rank(b) })
+}
 
+// uniqueRules keeps the last of equal cgroup rules: a runtime applies them in order.
+func uniqueRules(spec *rspec.Spec) {
 	if spec.Linux == nil || spec.Linux.Resources == nil {
 		return
 	}
 	rules := spec.Linux.Resources.Devices
-	// Rules are applied in order: the last of several equal ones is the one that
-	// counts, whatever is between them.
 	kept := rules[:0:0]
 	for i, r := range rules {
-		if !slices.ContainsFunc(rules[i+1:], func(o rspec.LinuxDeviceCgroup) bool { return sameRule(r, o) }) {
+		if !slices.ContainsFunc(rules[i+1:], func(o rspec.LinuxDeviceCgroup) bool { return reflect.DeepEqual(r, o) }) {
 			kept = append(kept, r)
 		}
 	}
 	spec.Linux.Resources.Devices = kept
 }
 
-// sameRule says whether two cgroup rules are equal.
-func sameRule(a, b rspec.LinuxDeviceCgroup) bool {
-	same := func(x, y *int64) bool { return x == nil && y == nil || x != nil && y != nil && *x == *y }
-	return a.Allow == b.Allow && a.Type == b.Type && a.Access == b.Access && same(a.Major, b.Major) && same(a.Minor, b.Minor)
-}
-
-// hooksOf are a spec's hooks of one of CDI's hook names.
-func hooksOf(spec *rspec.Spec, name string) []rspec.Hook {
-	if spec.Hooks == nil {
-		return nil
-	}
-	switch name {
-	case cdi.PrestartHook:
+// hookLists returns the lists of hooks by CDI's names.
+func hookLists(h *rspec.Hooks) map[string]*[]rspec.Hook {
+	return map[string]*[]rspec.Hook{
 		//lint:ignore SA1019 it is deprecated, and CDI specs still name it
-		return spec.Hooks.Prestart
-	case cdi.CreateRuntimeHook:
-		return spec.Hooks.CreateRuntime
-	case cdi.CreateContainerHook:
-		return spec.Hooks.CreateContainer
-	case cdi.StartContainerHook:
-		return spec.Hooks.StartContainer
-	case cdi.PoststartHook:
-		return spec.Hooks.Poststart
-	case cdi.PoststopHook:
-		return spec.Hooks.Poststop
+		cdi.PrestartHook:        &h.Prestart,
+		cdi.CreateRuntimeHook:   &h.CreateRuntime,
+		cdi.CreateContainerHook: &h.CreateContainer,
+		cdi.StartContainerHook:  &h.StartContainer,
+		cdi.PoststartHook:       &h.Poststart,
+		cdi.PoststopHook:        &h.Poststop,
 	}
-	return nil
 }
 
-// cloneSpec copies a spec as deeply as edits change it: what a list's items point to is
-// never changed, and what no edit is of is shared.
+// cloneSpec copies the parts of a spec that edits can change. The copy shares the others.
 func cloneSpec(spec *rspec.Spec) *rspec.Spec {
 	work := *spec
 	work.Mounts, work.Annotations = slices.Clone(spec.Mounts), maps.Clone(spec.Annotations)
@@ -159,12 +129,7 @@ func cloneSpec(spec *rspec.Spec) *rspec.Spec {
 		work.Process.User.AdditionalGids = slices.Clone(spec.Process.User.AdditionalGids)
 	}
 	if work.Hooks = pointTo(spec.Hooks); work.Hooks != nil {
-		for _, list := range []*[]rspec.Hook{
-			//lint:ignore SA1019 it is deprecated, and CDI specs still name it
-			&work.Hooks.Prestart,
-			&work.Hooks.CreateRuntime, &work.Hooks.CreateContainer, &work.Hooks.StartContainer,
-			&work.Hooks.Poststart, &work.Hooks.Poststop,
-		} {
+		for _, list := range hookLists(work.Hooks) {
 			*list = slices.Clone(*list)
 		}
 	}

@@ -60,9 +60,8 @@ func TestApplyHooksOnce(t *testing.T) {
 		require.NoError(t, Apply(spec, &cdispec.ContainerEdits{Hooks: hooks}))
 	}
 	for _, h := range hooks {
-		assert.Len(t, hooksOf(spec, h.HookName), 1, h.HookName)
+		assert.Len(t, *hookLists(spec.Hooks)[h.HookName], 1, h.HookName)
 	}
-	assert.Nil(t, hooksOf(spec, "beforeAll"))
 }
 
 // A rule that the spec has already, and denied after, has to come again.
@@ -129,8 +128,9 @@ func TestCloneSpecSharesNothingThatEditsChange(t *testing.T) {
 		Hooks:          []*cdispec.Hook{{HookName: "poststop", Path: "/h"}, {HookName: "prestart", Path: "/h"}},
 	}}).Apply(copied))
 	copied.Annotations["new"] = "1"
-	makeRoom(copied, &cdispec.ContainerEdits{Env: []string{"PATH=/x"}, Mounts: []*cdispec.Mount{{ContainerPath: "/dev"}}})
-	tidy(copied)
+	removeReplaced(copied, &cdispec.ContainerEdits{Env: []string{"PATH=/x"}, Mounts: []*cdispec.Mount{{ContainerPath: "/dev"}}})
+	limiterMountsLast(copied.Mounts)
+	uniqueRules(copied)
 	require.NotEqual(t, want, copied)
 	require.Equal(t, want, spec)
 }

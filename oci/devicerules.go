@@ -2,7 +2,6 @@ package oci
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,9 +185,4 @@ func wildRule(r rspec.LinuxDeviceCgroup) bool {
 // anyNumber says whether a cgroup rule's device number means any.
 func anyNumber(n *int64) bool {
 	return n == nil || *n == -1
-}
-
-// sameNode says whether two device nodes are one.
-func sameNode(a, b rspec.LinuxDevice) bool {
-	return path.Clean(a.Path) == path.Clean(b.Path) && a.Major == b.Major && a.Minor == b.Minor
 }

@@ -9,57 +9,47 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// DeviceEdits resolves GPUs to the edits that make them visible. [Registry] is
-// the node's; tests have their own.
+// DeviceEdits resolves GPUs to the edits that make them visible. [Registry] implements it.
 type DeviceEdits interface {
-	// DeviceEdits returns the merged edits of all the GPUs, which the caller may
-	// change, or an error that names the GPUs that are missing and what to do.
+	// DeviceEdits returns the merged edits of all the GPUs, which the caller may change, or an error that names the
+	// missing GPUs and what to do.
 	DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error)
 }
 
-// injectDevices chooses how the GPUs become visible. The edits are empty where
-// NVIDIA's runtime does it.
+// injectDevices chooses how the GPUs become visible, and returns the edits for it.
 func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits) (Injection, *cdispec.ContainerEdits, error) {
-	switch way := s.injection(); way {
-	case InjectCDI:
-		edits, err := resolve(uuids, devices)
-		if err != nil {
-			return "", nil, fmt.Errorf("device injection is %s: %w", way, err)
-		}
-		return InjectCDI, edits, nil
-
-	case InjectEnvvar:
-		if err := wantNvidiaRuntime(s, c); err != nil {
-			return "", nil, fmt.Errorf("device injection is %s: %w", way, err)
-		}
-		edits, err := s.requests(uuids)
-		return InjectEnvvar, edits, err
-
-	case InjectAuto:
-		edits, cdiErr := resolve(uuids, devices)
-		if cdiErr == nil {
+	way := s.injection()
+	var cdiErr error
+	if way != InjectEnvvar {
+		var edits *cdispec.ContainerEdits
+		if edits, cdiErr = resolve(uuids, devices); cdiErr == nil {
 			return InjectCDI, edits, nil
 		}
-		if err := wantNvidiaRuntime(s, c); err != nil {
+	}
+	if way == InjectCDI {
+		return "", nil, fmt.Errorf("device injection is %s: %w", way, cdiErr)
+	}
+	if err := requireNvidiaRuntime(s, c); err != nil {
+		if way == InjectAuto {
 			return "", nil, fmt.Errorf("device injection is %s, and neither way works: %w", way, errors.Join(cdiErr, err))
 		}
-		edits, err := s.requests(uuids)
-		return InjectEnvvar, edits, err
-
-	default:
-		return "", nil, fmt.Errorf("device injection %q is not known: use auto, cdi or envvar", way)
+		return "", nil, fmt.Errorf("device injection is %s: %w", way, err)
 	}
+	edits, err := s.requests(uuids)
+	return InjectEnvvar, edits, err
 }
 
-// requests returns the volume mounts that request GPUs from NVIDIA's runtime, and the GPUs'
-// device nodes if the operator wants that. NVIDIA_VISIBLE_DEVICES requests the same: NVIDIA's
-// configuration decides which of the two its runtime reads. With
-// accept-nvidia-visible-devices-envvar-when-unprivileged = false it ignores the variable of an
-// unprivileged container.
+// requests returns the volume mounts that request GPUs from NVIDIA's runtime, and with Settings.Nodes the GPUs' device
+// nodes. NVIDIA_VISIBLE_DEVICES requests the same: NVIDIA's configuration decides which of the two its runtime reads.
+// With accept-nvidia-visible-devices-envvar-when-unprivileged = false it ignores the variable of an unprivileged
+// container.
 func (s Settings) requests(uuids []string) (*cdispec.ContainerEdits, error) {
-	edits, err := s.nodes(uuids)
-	if err != nil {
-		return nil, err
+	edits := &cdispec.ContainerEdits{}
+	if s.Nodes != nil {
+		var err error
+		if edits, err = s.Nodes.DeviceEdits(uuids); err != nil {
+			return nil, err
+		}
 	}
 	for _, uuid := range uuids {
 		edits.Mounts = append(edits.Mounts, bindMount("/dev/null", path.Join(requestMounts[0], uuid), "ro", "noexec"))
@@ -67,7 +57,6 @@ func (s Settings) requests(uuids []string) (*cdispec.ContainerEdits, error) {
 	return edits, nil
 }
 
-// resolve asks the registry, where the node has one.
 func resolve(uuids []string, devices DeviceEdits) (*cdispec.ContainerEdits, error) {
 	if devices == nil {
 		return nil, errors.New("no CDI registry is configured on this node: set the CDI spec directories")
@@ -82,9 +71,8 @@ func resolve(uuids []string, devices DeviceEdits) (*cdispec.ContainerEdits, erro
 	return edits, nil
 }
 
-// wantNvidiaRuntime refuses a container that nobody would give its GPUs to:
-// with a plain runtime NVIDIA_VISIBLE_DEVICES does nothing.
-func wantNvidiaRuntime(s Settings, c Container) error {
+// requireNvidiaRuntime refuses a container with a plain runtime, which ignores NVIDIA_VISIBLE_DEVICES.
+func requireNvidiaRuntime(s Settings, c Container) error {
 	if s.nvidiaRuntime(c.RuntimeHandler) {
 		return nil
 	}
@@ -100,7 +88,6 @@ func wantNvidiaRuntime(s Settings, c Container) error {
 		handler, orNone(s.NvidiaHandlers))
 }
 
-// orNone lists names for a person.
 func orNone(names []string) string {
 	if len(names) == 0 {
 		return "none"

@@ -15,31 +15,24 @@ import (
 
 // Result is what a container with a grant gets.
 type Result struct {
-	// Edits are to be applied whole or not at all.
+	// Edits must be applied completely or not at all.
 	Edits *cdispec.ContainerEdits
-	// Injection is the way that was chosen: InjectCDI or InjectEnvvar.
-	Injection Injection
-	// Enforcement is how its limits are enforced, for its annotation and its claim.
+	// Injection is InjectCDI or InjectEnvvar.
+	Injection   Injection
 	Enforcement Enforcement
-	// Replaced is what the container had in our places.
-	Replaced Replaced
+	Replaced    Replaced
 }
 
-// Replaced is what of a container's own has to make room for the edits.
+// Replaced lists what the edits replace in a container.
 type Replaced struct {
-	// Env are the names of variables that the container had set otherwise. The
-	// edits set them again.
+	// Env are the names of variables that the container sets to other values.
 	Env []string
-	// Mounts are destinations, spelled as the container spells them. They have to
-	// be removed before the edits are added.
+	// Mounts are destinations as the container spells them. Remove these mounts before you add the edits.
 	Mounts []string
 }
 
-// Edits says what a container gets that was granted shares of GPUs. It is pure:
-// the same arguments give the same answer.
-//
-// An error means that the container must not be created. It names what is wrong
-// and what to do; the caller adds whose container it is.
+// Edits returns what a container with these shares gets. It is a pure function. An error means that the container must
+// not be created: it names the cause and what to do, and the caller adds the container's name.
 func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (Result, error) {
 	if err := checkShares(shares); err != nil {
 		return Result{}, err
@@ -77,22 +70,18 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{
-		Edits:       edits,
-		Injection:   way,
-		Enforcement: how,
-		Replaced: Replaced{
-			Env:    replacedEnv(c.Env, edits.Env),
-			Mounts: replacedMounts(c.Mounts, edits),
-		},
-	}, nil
+	replaced := Replaced{Env: replacedEnv(c.Env, edits.Env), Mounts: replacedMounts(c.Mounts, edits)}
+	return Result{Edits: edits, Injection: way, Enforcement: how, Replaced: replaced}, nil
 }
 
 // MountCheckCommand is the command of gpuslice-runtime that the hook calls.
 const MountCheckCommand = "check-mounts"
 
-// mountCheck returns the hook that checks a container's mounts before its program runs. An image
-// can have links at the paths of the limiter's files, which are seen only after the mounts.
+// mountCheckSeconds is far more than the check of a few files takes.
+const mountCheckSeconds = 10
+
+// mountCheck returns the hook that checks a container's mounts before its program runs: links of the image at the paths
+// of the limiter's files have an effect only when the runtime mounts.
 func mountCheck(program string) []*cdispec.Hook {
 	if program == "" {
 		return nil
@@ -104,18 +93,15 @@ func mountCheck(program string) []*cdispec.Hook {
 	}}
 }
 
-// mountCheckSeconds is far more than the check of a few files takes.
-const mountCheckSeconds = 10
-
-// compose puts the limiter's edits over those of the GPUs. Both are used up.
-func compose(visible *cdispec.ContainerEdits, f Stubs, how Enforcement, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
+// compose merges the limiter's edits into those of the GPUs. It changes both.
+func compose(visible *cdispec.ContainerEdits, stubs Stubs, how Enforcement, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
 	for _, m := range visible.Mounts {
-		if ownedDestination(cleanDestination(m.ContainerPath)) {
-			return nil, fmt.Errorf("the CDI spec mounts %s, where the limiter's files go: remove that mount from the spec", m.ContainerPath)
+		if OwnedDestination(m.ContainerPath) {
+			return nil, fmt.Errorf("the CDI spec mounts %s, the path of the limiter's files: remove that mount from the spec", m.ContainerPath)
 		}
 	}
 	if how.stubs() {
-		limits.Mounts = append(limits.Mounts, mountStubs(visible, f)...)
+		limits.Mounts = append(limits.Mounts, mountStubs(visible, stubs)...)
 	}
 	if how == EnforceLibrary {
 		withoutCompat(visible)
@@ -127,8 +113,7 @@ func compose(visible *cdispec.ContainerEdits, f Stubs, how Enforcement, limits *
 	return edits, nil
 }
 
-// checkShares refuses what can't be limited. The codecs of package grant check the
-// same at their doors; this is the last one.
+// checkShares refuses shares that the limiter can't enforce. Package grant checks the same when it decodes.
 func checkShares(shares []grant.Share) error {
 	if len(shares) > limiter.MaxDevices {
 		return fmt.Errorf("the grant has %d GPUs, and a container can be limited on %d at most", len(shares), limiter.MaxDevices)
@@ -136,17 +121,13 @@ func checkShares(shares []grant.Share) error {
 	return grant.ValidateShares(shares)
 }
 
-// replacedEnv are the names that a container had set to something else.
+// replacedEnv returns the sorted names that a container sets to other values than the edits.
 func replacedEnv(env, edits []string) []string {
-	ours := map[string]string{}
-	for _, e := range edits {
-		name, _, _ := strings.Cut(e, "=")
-		ours[name] = e
-	}
+	set := byName(edits)
 	var names []string
 	for _, e := range env {
 		name, _, ok := strings.Cut(e, "=")
-		if entry, set := ours[name]; ok && set && entry != e {
+		if entry, is := set[name]; ok && is && entry != e {
 			names = append(names, name)
 		}
 	}
@@ -154,33 +135,23 @@ func replacedEnv(env, edits []string) []string {
 	return slices.Compact(names)
 }
 
-// UnsafeDuplicates are the names that the edits set and that the environment has
-// more than once with a value other than the edits'. A runtime that replaces one
-// occurrence only would let another win: containerd's NRI does (nri v0.12,
-// generate.AdjustEnv replaces the first, and the second then overwrites it), and
-// kubelet does pass a name twice when a device plugin and the pod both set it. A
-// caller that can't rewrite the whole environment refuses such a container.
+// UnsafeDuplicates returns the variables of the edits that a container sets several times, and not only first to another
+// value. containerd's NRI (v0.12, generate.AdjustEnv) replaces the first occurrence only, and the next would win. The
+// kubelet passes a name twice if a device plugin and the pod set it. Callers that can't rewrite the whole environment
+// refuse such a container.
 func UnsafeDuplicates(env []string, edits *cdispec.ContainerEdits) []string {
 	if edits == nil {
 		return nil
 	}
-	ours := map[string]string{}
-	for _, e := range edits.Env {
-		name, _, _ := strings.Cut(e, "=")
-		ours[name] = e
-	}
-	count := map[string]int{}
-	var names []string
+	seen := map[string]bool{}
+	var later []string
 	for _, e := range env {
-		name, _, ok := strings.Cut(e, "=")
-		entry, set := ours[name]
-		if !ok || !set {
-			continue
-		}
-		if count[name]++; count[name] > 1 && e != entry {
-			names = append(names, name)
+		if name, _, ok := strings.Cut(e, "="); ok {
+			if seen[name] {
+				later = append(later, e)
+			}
+			seen[name] = true
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return replacedEnv(later, edits.Env)
 }

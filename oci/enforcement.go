@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -11,98 +12,88 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// LimiterMode is how the operator wants the limiter brought into containers
-// (--limiter-mode).
+// LimiterMode is how the operator wants the limiter loaded in containers (--limiter-mode).
 type LimiterMode string
 
 // The modes.
 const (
-	// LimiterPreload has it loaded by /etc/ld.so.preload, which glibc reads.
+	// LimiterPreload uses /etc/ld.so.preload, which glibc reads.
 	LimiterPreload LimiterMode = "preload"
-	// LimiterLibrary has it in front of the driver's libraries, at their place.
+	// LimiterLibrary mounts stub libraries, which load the limiter, in place of the driver's libraries.
 	LimiterLibrary LimiterMode = "library"
-	// LimiterAuto takes both where both can be, and refuses where none holds.
+	// LimiterAuto uses both if possible, and refuses a container if neither works.
 	LimiterAuto LimiterMode = "auto"
 )
 
-// LimiterModes are all of them.
+// LimiterModes are all modes.
 var LimiterModes = []LimiterMode{LimiterPreload, LimiterLibrary, LimiterAuto}
 
-// Enforcement is how one container is held to its limits. It is what a claim's Mode,
-// the container's annotation and `gpuslice status` say.
+// Enforcement is how the limits of one container are enforced, in its claim, its annotation and `gpuslice status`.
 type Enforcement string
 
-// The ways.
+// The values of Enforcement.
 const (
 	EnforcePreload Enforcement = "preload"
 	EnforceLibrary Enforcement = "library"
 	EnforceBoth    Enforcement = "preload+library"
-	// EnforceNone is a container whose user switched the limiter off, and may.
+	// EnforceNone is for a container whose user disabled the limiter with the operator's permission.
 	EnforceNone Enforcement = "none"
 )
 
 func (e Enforcement) preloads() bool { return e == EnforcePreload || e == EnforceBoth }
 func (e Enforcement) stubs() bool    { return e == EnforceLibrary || e == EnforceBoth }
 
-// enforcement is the way of a mode that holds a container, whose variables don't lead
-// past it.
+// enforcement returns how a mode limits a container, and refuses variables that bypass the limiter. noStub is the reason
+// why the stub libraries can't be used.
 func enforcement(mode LimiterMode, c Container, noStub error) (Enforcement, error) {
-	way, err := enforceable(mode, c, noStub)
-	if err != nil {
-		return "", err
+	how, err := enforceable(mode, c, noStub)
+	if err == nil {
+		err = CheckLoading(how, c)
 	}
-	if err := CheckLoading(way, c); err != nil {
+	if err != nil {
 		return "", fmt.Errorf("limiter mode is %s: %w", mode, err)
 	}
-	return way, nil
+	return how, nil
 }
 
-// enforceable decides. noStub is why the fronts can't be put before the driver, nil
-// where they can. It never answers with less than the mode says: what the container
-// can't be held by is an error.
+// enforceable never returns less than the mode requires.
 func enforceable(mode LimiterMode, c Container, noStub error) (Enforcement, error) {
 	if c.NoLimiter {
 		return EnforceNone, nil
 	}
 	noPreload := c.Rootfs.ignoresPreload()
-	switch mode {
-	case LimiterPreload:
-		if noPreload != nil {
-			return "", fmt.Errorf("limiter mode is %s: %w: set the node's limiter mode to auto or library", mode, noPreload)
-		}
-		return EnforcePreload, nil
-	case LimiterLibrary:
-		if noStub != nil {
-			return "", fmt.Errorf("limiter mode is %s: %w", mode, noStub)
-		}
-		return EnforceLibrary, nil
-	}
 	switch {
+	case mode == LimiterPreload && noPreload != nil:
+		return "", fmt.Errorf("%w: set the node's limiter mode to auto or library", noPreload)
+	case mode == LimiterPreload:
+		return EnforcePreload, nil
+	case mode == LimiterLibrary && noStub != nil:
+		return "", noStub
+	case mode == LimiterLibrary:
+		return EnforceLibrary, nil
 	case noStub != nil && noPreload != nil:
-		return "", fmt.Errorf("limiter mode is %s, and neither way holds this container: %w", mode, errors.Join(noPreload, noStub))
+		return "", fmt.Errorf("neither way limits this container: %w", errors.Join(noPreload, noStub))
 	case noStub != nil:
 		return EnforcePreload, nil
-	default:
-		// Also in an image whose loader doesn't read the file, or without any: a volume or
-		// a later download can bring glibc's, and where nobody reads it, it does nothing.
-		return EnforceBoth, nil
 	}
+	// Also if no loader of the image reads /etc/ld.so.preload: a volume or a later download can bring glibc's.
+	return EnforceBoth, nil
 }
 
-// EnforcementOf is how a container that has a GPU is held, by what it has mounted:
-// settings can have changed since it was made.
+// EnforcementOf returns how the limits of a running container are enforced, by its mounts: the settings can have
+// changed since its creation.
 func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
 	from := map[string]string{}
 	for _, m := range mounts {
 		from[cleanDestination(m.Destination)] = m.Source
 	}
 	preload := from[limiter.ContainerPreloadPath]
-	ours := preload != "" && (preload == s.PreloadPath || preload == mergedPreload(filepath.Dir(from[limiterDir])))
+	preloads := preload != "" && (preload == s.PreloadPath || preload == mergedPreload(filepath.Dir(from[limiterDir])))
 	stub := from[driverPath(drivers[0])] != ""
 	switch {
-	case ours && stub:
+	case preloads && stub:
 		return EnforceBoth
-	case ours:
+	case preloads:
 		return EnforcePreload
 	case stub:
 		return EnforceLibrary
@@ -110,7 +101,7 @@ func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
 	return EnforceNone
 }
 
-// checkMode reports a mode that isn't one, or that lacks its files.
+// checkMode checks the mode and its files.
 func (s Settings) checkMode() error {
 	if !slices.Contains(LimiterModes, s.limiterMode()) {
 		return fmt.Errorf("limiter mode %q is not known: use preload, library or auto", s.LimiterMode)
@@ -118,13 +109,7 @@ func (s Settings) checkMode() error {
 	if s.limiterMode() == LimiterPreload {
 		return nil
 	}
-	return errors.Join(checkHostPath("CUDA front", s.Stubs.CUDA), checkHostPath("NVML front", s.Stubs.NVML))
+	return errors.Join(checkHostPath("CUDA stub library", s.Stubs.CUDA), checkHostPath("NVML stub library", s.Stubs.NVML))
 }
 
-// limiterMode is the mode, with the empty value read.
-func (s Settings) limiterMode() LimiterMode {
-	if s.LimiterMode == "" {
-		return LimiterPreload
-	}
-	return s.LimiterMode
-}
+func (s Settings) limiterMode() LimiterMode { return cmp.Or(s.LimiterMode, LimiterPreload) }

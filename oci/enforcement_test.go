@@ -215,7 +215,7 @@ func TestModeNeedsItsFiles(t *testing.T) {
 	assert.ErrorContains(t, s.Validate(), `limiter mode "both" is not known`)
 	for _, mode := range []LimiterMode{LimiterLibrary, LimiterAuto} {
 		s.LimiterMode, s.Stubs = mode, Stubs{}
-		assert.ErrorContains(t, s.Validate(), "CUDA front path is empty")
+		assert.ErrorContains(t, s.Validate(), "CUDA stub library path is empty")
 		s.Stubs = testStubs
 		assert.NoError(t, s.Validate())
 	}

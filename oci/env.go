@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,45 +11,37 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// The variables that a container gets. Names, units and meanings are HAMi's
-// (github.com/Project-HAMi/HAMi, server.go of its device plugin, and HAMi-core's
-// README), so that what people wrote for HAMi reads the same here.
+// The variables of a container with a grant. Names, units and meanings are HAMi's (its device plugin's server.go and
+// HAMi-core's README).
 const (
-	// EnvVisibleDevices tells NVIDIA's container runtime what to inject.
+	// EnvVisibleDevices selects the GPUs that NVIDIA's container runtime injects.
 	EnvVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
-	// EnvMemoryLimit is every GPU's limit, "<MiB>m"; with "_<i>" appended, the
-	// limit of the container's i-th GPU.
+	// EnvMemoryLimit is the memory limit of every GPU, "<MiB>m". With "_<i>": of the container's i-th GPU.
 	EnvMemoryLimit = "CUDA_DEVICE_MEMORY_LIMIT"
-	// EnvCoreLimit is every GPU's share of compute time in percent, 0 for none;
-	// with "_<i>" appended, that of the container's i-th GPU.
+	// EnvCoreLimit is the share of compute time of every GPU in percent, 0: no limit. With "_<i>": of the i-th GPU.
 	EnvCoreLimit = "CUDA_DEVICE_SM_LIMIT"
 	// EnvSharedCache is the path of the usage file.
 	EnvSharedCache = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
-	// EnvOversubscribe is "true" where allocations may spill to host memory.
+	// EnvOversubscribe is "true" if allocations may use host memory.
 	EnvOversubscribe = "CUDA_OVERSUBSCRIBE"
 	// EnvCorePolicy is a CorePolicy.
 	EnvCorePolicy = "GPU_CORE_UTILIZATION_POLICY"
 	// EnvTaskPriority is "0" (high) or "1" (low).
 	EnvTaskPriority = "CUDA_TASK_PRIORITY"
-	// EnvDisableControl switched HAMi's limiter off. Here a user can do that only
-	// where the operator lets him (Container.NoLimiter).
+	// EnvDisableControl disables the limiter in HAMi. Here it does so only with the operator's permission (Container.NoLimiter).
 	EnvDisableControl = "CUDA_DISABLE_CONTROL"
-	// EnvRedirect made HAMi-core load another libcuda.
+	// EnvRedirect makes HAMi-core load another libcuda.
 	EnvRedirect = "CUDA_REDIRECT"
 )
 
-// visibleVoid is the value of NVIDIA_VISIBLE_DEVICES that makes NVIDIA's runtime
-// do nothing at all ("none" still injects the driver).
+// visibleVoid makes NVIDIA's runtime do nothing ("none" still injects the driver).
 const visibleVoid = "void"
 
-// taskPriority is every container's, as CUDA_TASK_PRIORITY and the limits file
-// have it: low, as HAMi-core reads an unset one. What a container says of itself
-// is not believed, as a high priority is paid by its neighbours; a grant that
-// carries one is to replace this.
+// taskPriority is the priority of claims without a high one: low, as HAMi-core reads an unset variable. A container's
+// own CUDA_TASK_PRIORITY is ignored, because its neighbours would pay for a high priority.
 const taskPriority = limiter.PriorityLow
 
-// OwnedEnv says whether a variable is ours in a container with a grant: what the
-// user or the image set for it is replaced.
+// OwnedEnv reports whether gpuslice sets a variable in containers with a grant.
 func OwnedEnv(name string) bool {
 	switch name {
 	case EnvVisibleDevices, EnvSharedCache, EnvOversubscribe, EnvCorePolicy, EnvTaskPriority,
@@ -59,8 +52,7 @@ func OwnedEnv(name string) bool {
 	return indexed
 }
 
-// limitIndex returns the index in the name of a GPU's limit variable, and whether the variable
-// is one.
+// limitIndex returns the index in the name of a GPU's limit variable.
 func limitIndex(name string) (index string, is bool) {
 	if index, is = strings.CutPrefix(name, EnvMemoryLimit+"_"); is {
 		return index, true
@@ -68,8 +60,8 @@ func limitIndex(name string) (index string, is bool) {
 	return strings.CutPrefix(name, EnvCoreLimit+"_")
 }
 
-// checkLimitNames refuses limit variables with an index that no GPU of a container can have.
-// Nothing reads them, and to edit each would let a container choose the size of the answer.
+// checkLimitNames refuses limit variables with an index that no GPU of a container can have. Each would need an edit, so
+// a container could choose the size of the result.
 func checkLimitNames(env []string) error {
 	for _, e := range env {
 		name, _, hasValue := strings.Cut(e, "=")
@@ -84,45 +76,44 @@ func checkLimitNames(env []string) error {
 	return nil
 }
 
-// environment is what a container with a grant gets, in the order that a person
-// reads it. Each name comes once.
+// environment returns the variables of a container with a grant.
 func environment(shares []grant.Share, s Settings, c Container, way Injection) []string {
-	v := variables{index: map[string]int{}}
+	env := newVariables()
+	set := func(name, value string) { env.put(name + "=" + value) }
 
-	v.set(EnvVisibleDevices, visibleDevices(shares, way))
+	set(EnvVisibleDevices, visibleDevices(shares, way))
 	if way == InjectEnvvar && !s.Graphics {
-		v.set(EnvDriverCapabilities, driverCapabilities(c))
+		set(EnvDriverCapabilities, driverCapabilities(c))
 	}
 	for i, share := range shares {
-		v.set(indexed(EnvMemoryLimit, i), mebibytes(share.MemoryMiB))
+		set(fmt.Sprintf("%s_%d", EnvMemoryLimit, i), mebibytes(share.MemoryMiB))
 	}
-	// HAMi-core reads the plain name as every GPU's, so it is followed by one for
-	// each GPU, also where that says "not limited".
-	v.set(EnvCoreLimit, strconv.Itoa(shares[0].CorePercent))
+	// HAMi-core applies the plain name to every GPU. So each GPU needs its own, also without a limit.
+	set(EnvCoreLimit, strconv.Itoa(shares[0].CorePercent))
 	for i, share := range shares {
-		v.set(indexed(EnvCoreLimit, i), strconv.Itoa(share.CorePercent))
+		set(fmt.Sprintf("%s_%d", EnvCoreLimit, i), strconv.Itoa(share.CorePercent))
 	}
-	v.set(EnvSharedCache, limiter.ContainerUsagePath)
+	set(EnvSharedCache, limiter.ContainerUsagePath)
 	if slices.ContainsFunc(shares, func(share grant.Share) bool { return s.oversubscribed(share.UUID) }) {
-		v.set(EnvOversubscribe, "true")
+		set(EnvOversubscribe, "true")
 	}
 	if s.corePolicy() != CoreDefault {
-		v.set(EnvCorePolicy, string(s.corePolicy()))
+		set(EnvCorePolicy, string(s.corePolicy()))
 	}
 
 	for _, name := range c.requested() {
-		v.set(name, visibleDevices(shares, way))
+		set(name, visibleDevices(shares, way))
 	}
-	for _, name := range strayEnv(c.Env) {
-		if _, done := v.index[name]; !done {
-			v.set(name, neutral(name, shares, s, c))
+	for _, name := range ownedNames(c.Env) {
+		if _, done := env.index[name]; !done {
+			set(name, neutral(name, shares, s, c))
 		}
 	}
-	return v.list
+	return env.list
 }
 
-// strayEnv is what a container set of the variables that are ours, sorted.
-func strayEnv(env []string) []string {
+// ownedNames returns the sorted names of gpuslice's variables that a container sets.
+func ownedNames(env []string) []string {
 	var names []string
 	for _, e := range env {
 		if name, _, ok := strings.Cut(e, "="); ok && OwnedEnv(name) {
@@ -133,14 +124,12 @@ func strayEnv(env []string) []string {
 	return slices.Compact(names)
 }
 
-// neutral is the value that a variable gets which the container set and the
-// grant has nothing for. It is overwritten rather than removed: NRI hands no
-// removal to the runtime without an addition.
+// neutral returns the value of a variable that the container sets and the grant has no value for. It replaces the
+// variable: NRI passes no removal to the runtime without an addition.
 func neutral(name string, shares []grant.Share, s Settings, c Container) string {
 	switch name {
-	case EnvMemoryLimit:
-		// Every GPU's limit where no indexed one is read: no more than any has.
-		return mebibytes(smallest(shares))
+	case EnvMemoryLimit: // for every GPU without an indexed limit: the smallest limit
+		return mebibytes(slices.MinFunc(shares, func(a, b grant.Share) int { return cmp.Compare(a.MemoryMiB, b.MemoryMiB) }).MemoryMiB)
 	case EnvCorePolicy:
 		return string(s.corePolicy())
 	case EnvTaskPriority:
@@ -150,19 +139,16 @@ func neutral(name string, shares []grant.Share, s Settings, c Container) string 
 	case EnvOversubscribe:
 		return "false"
 	}
-	// The limit of a GPU that the container doesn't have, another libcuda: unset.
 	return ""
 }
 
-// RequestsNoLimiter says whether a container's user wants it without the limiter, by
-// the variable that HAMi's users know: it is "true", wherever it is set.
+// RequestsNoLimiter reports whether a container's user requests it without the limiter: each CUDA_DISABLE_CONTROL is "true".
 func RequestsNoLimiter(c Container) bool {
 	values := c.allenv(EnvDisableControl)
 	return len(values) > 0 && !slices.ContainsFunc(values, func(v string) bool { return v != "true" })
 }
 
-// visibleDevices is what NVIDIA's runtime is told: the GPUs where it injects
-// them, and to keep out where CDI does, so that nothing is injected twice.
+// visibleDevices returns the value of NVIDIA_VISIBLE_DEVICES: the GPUs, or "void" if CDI injects them.
 func visibleDevices(shares []grant.Share, way Injection) string {
 	if way == InjectCDI {
 		return visibleVoid
@@ -170,7 +156,6 @@ func visibleDevices(shares []grant.Share, way Injection) string {
 	return strings.Join(uuidsOf(shares), ",")
 }
 
-// uuidsOf are the GPUs of shares, in the container's order.
 func uuidsOf(shares []grant.Share) []string {
 	uuids := make([]string, len(shares))
 	for i, share := range shares {
@@ -179,41 +164,5 @@ func uuidsOf(shares []grant.Share) []string {
 	return uuids
 }
 
-// smallest is the smallest memory limit, in MiB.
-func smallest(shares []grant.Share) int64 {
-	return slices.MinFunc(shares, func(a, b grant.Share) int {
-		return int(min(max(a.MemoryMiB-b.MemoryMiB, -1), 1))
-	}).MemoryMiB
-}
-
 // mebibytes writes a limit as HAMi does: "8000m" is 8000 MiB.
-func mebibytes(mib int64) string {
-	return strconv.FormatInt(mib, 10) + "m"
-}
-
-// indexed is the name of the i-th GPU's variable.
-func indexed(name string, i int) string {
-	return name + "_" + strconv.Itoa(i)
-}
-
-// variables is an ordered environment in which a name comes once.
-type variables struct {
-	list  []string
-	index map[string]int
-}
-
-// set adds a variable or replaces it.
-func (v *variables) set(name, value string) {
-	v.add(name + "=" + value)
-}
-
-// add is set of a whole entry, "NAME=value".
-func (v *variables) add(entry string) {
-	name, _, _ := strings.Cut(entry, "=")
-	if i, ok := v.index[name]; ok {
-		v.list[i] = entry
-		return
-	}
-	v.index[name] = len(v.list)
-	v.list = append(v.list, entry)
-}
+func mebibytes(mib int64) string { return fmt.Sprintf("%dm", mib) }

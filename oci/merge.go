@@ -3,21 +3,21 @@ package oci
 import (
 	"path"
 	"slices"
+	"strings"
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Merge returns one copy of several edits, in which everything comes once. Where
-// two say different things of the same variable, path, interface or hook, the
-// later wins, as when CDI applies them one after the other.
+// Merge returns a copy of several edits without duplicates. Of two values for a variable, path, interface or hook it
+// takes the later, as CDI does when it applies the edits one after the other.
 func Merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	return clone(merge(all...))
 }
 
-// merge is Merge of edits that are the caller's own: what is in them is not copied.
+// merge is Merge without the copy.
 func merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	merged := &cdispec.ContainerEdits{}
-	env := variables{index: map[string]int{}}
+	env := newVariables()
 	nodes := unique(func(d *cdispec.DeviceNode) string { return path.Clean(d.Path) })
 	mounts := unique(func(m *cdispec.Mount) string { return cleanDestination(m.ContainerPath) })
 	interfaces := unique(func(d *cdispec.LinuxNetDevice) string { return d.HostInterfaceName })
@@ -25,12 +25,10 @@ func merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 		if e == nil {
 			continue
 		}
-		for _, entry := range e.Env {
-			env.add(entry)
-		}
-		nodes.put(e.DeviceNodes)
-		mounts.put(e.Mounts)
-		interfaces.put(e.NetDevices)
+		env.put(e.Env...)
+		nodes.put(e.DeviceNodes...)
+		mounts.put(e.Mounts...)
+		interfaces.put(e.NetDevices...)
 		for _, h := range e.Hooks {
 			if !slices.ContainsFunc(merged.Hooks, func(o *cdispec.Hook) bool { return sameHook(o, h) }) {
 				merged.Hooks = append(merged.Hooks, h)
@@ -49,21 +47,22 @@ func merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	return merged
 }
 
-// uniqueList is a list in which a key comes once, in the order of the first of each.
-type uniqueList[T any] struct {
-	key   func(*T) string
-	list  []*T
+// uniqueList has one item for each key, in the order of the keys' first items.
+type uniqueList[T comparable] struct {
+	key   func(T) string
+	list  []T
 	index map[string]int
 }
 
-func unique[T any](key func(*T) string) *uniqueList[T] {
+func unique[T comparable](key func(T) string) *uniqueList[T] {
 	return &uniqueList[T]{key: key, index: map[string]int{}}
 }
 
-// put adds items, each in the place of the one of the same key if there is one.
-func (u *uniqueList[T]) put(items []*T) {
+// put adds items. An item replaces the item with the same key.
+func (u *uniqueList[T]) put(items ...T) {
+	var none T
 	for _, item := range items {
-		if item == nil {
+		if item == none {
 			continue
 		}
 		key := u.key(item)
@@ -76,13 +75,28 @@ func (u *uniqueList[T]) put(items []*T) {
 	}
 }
 
-// sameHook says whether two hooks would do the same.
+// newVariables returns an empty environment.
+func newVariables() *uniqueList[string] { return unique(variableName) }
+
+func variableName(entry string) string {
+	name, _, _ := strings.Cut(entry, "=")
+	return name
+}
+
+// byName returns the entries of an environment by their names.
+func byName(env []string) map[string]string {
+	entries := map[string]string{}
+	for _, e := range env {
+		entries[variableName(e)] = e
+	}
+	return entries
+}
+
 func sameHook(a, b *cdispec.Hook) bool {
 	return a.HookName == b.HookName && a.Path == b.Path && slices.Equal(a.Args, b.Args) && slices.Equal(a.Env, b.Env)
 }
 
-// clone copies edits deeply. CDI fills in what a device node lacks when it is
-// applied, and must not do so in a registry's.
+// clone copies edits deeply: CDI fills in device nodes when it applies them, and must not change a registry's.
 func clone(e *cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	c := &cdispec.ContainerEdits{
 		Env:            slices.Clone(e.Env),
@@ -113,7 +127,7 @@ func clone(e *cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	return c
 }
 
-// pointTo copies what a pointer points to.
+// pointTo copies a pointer's value.
 func pointTo[T any](p *T) *T {
 	if p == nil {
 		return nil

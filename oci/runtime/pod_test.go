@@ -101,9 +101,9 @@ func TestPodWithoutGrantNeverReachesNvidiasRuntime(t *testing.T) {
 		"CRI-O's annotation":        {change: annotated("io.kubernetes.cri-o.Namespace", "gpuslice-system")},
 		"privileged":                {change: privileged},
 		"a sandbox":                 {change: annotated(criType, "sandbox")},
-		"a volume mount":            {change: mount("/var/run/nvidia-container-devices/all"), refused: "asks NVIDIA's runtime for a GPU by the mount"},
-		"a CDI volume mount":        {change: mount("/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/all"), refused: "asks NVIDIA's runtime for a GPU by the mount"},
-		"a CDI annotation":          {change: annotated("cdi.k8s.io/gpu", "nvidia.com/gpu=all"), refused: "asks for the CDI device"},
+		"a volume mount":            {change: mount("/var/run/nvidia-container-devices/all"), refused: "requests a GPU from NVIDIA's runtime by the mount"},
+		"a CDI volume mount":        {change: mount("/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/all"), refused: "requests a GPU from NVIDIA's runtime by the mount"},
+		"a CDI annotation":          {change: annotated("cdi.k8s.io/gpu", "nvidia.com/gpu=all"), refused: "requests the CDI device"},
 		"a CDI device that containerd made": {change: func(s *rspec.Spec) {
 			s.Linux.Devices = []rspec.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}}
 		}, refused: "has the device node /dev/nvidia0"},
