@@ -11,16 +11,16 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// DriverMajors are the numbers of the driver's character devices that Linux gives out
-// when its modules are loaded. The GPUs' and the control nodes' is fixed (nvidiaMajor).
+// DriverMajors are the driver's character device numbers that Linux assigns when modules are loaded. The number of
+// GPUs and control nodes is fixed (nvidiaMajor).
 type DriverMajors struct {
-	// Caps are those of nvidia-caps, by which MIG devices are reached: GPUs, that is.
+	// Caps are of nvidia-caps, which give access to MIG devices.
 	Caps []int64
-	// Other are those of nvidia-uvm and its like, which are no use without a GPU.
+	// Other are of nvidia-uvm and similar, which are useless without a GPU.
 	Other []int64
 }
 
-// HostDriverMajors reads them from /proc/devices. There are none without the driver.
+// HostDriverMajors reads /proc/devices. Without the driver there are none.
 func HostDriverMajors() DriverMajors {
 	text, err := rawfile.Read("/proc/devices")
 	if err != nil {
@@ -29,12 +29,12 @@ func HostDriverMajors() DriverMajors {
 	return driverMajors(string(text))
 }
 
-// builtinMajors are Linux' own in every kernel (devices.txt: mem, tty, console, misc, pts), so
-// that no module is given one of them.
+// builtinMajors belong to Linux in every kernel (devices.txt: mem, tty, console, misc, pts). No module gets one of
+// them.
 var builtinMajors = []int64{1, 4, 5, 10, 136}
 
-// HostDriverMajorsFor is HostDriverMajors, which takes longer than to look at a container, for
-// one to which the numbers make a difference.
+// HostDriverMajorsFor is HostDriverMajors if a container has devices, or rules of devices, to which the numbers
+// matter. It avoids the slow read for the others.
 func HostDriverMajorsFor(c Container) DriverMajors {
 	if !needsMajors(c) {
 		return DriverMajors{}
@@ -42,15 +42,13 @@ func HostDriverMajorsFor(c Container) DriverMajors {
 	return HostDriverMajors()
 }
 
-// needsMajors says whether a container has devices, or rules of ones, beside Linux' own.
 func needsMajors(c Container) bool {
 	others := func(major int64) bool { return !slices.Contains(builtinMajors, major) }
 	return slices.ContainsFunc(c.Devices, func(d rspec.LinuxDevice) bool { return others(d.Major) }) ||
 		slices.ContainsFunc(c.DeviceRules, func(r rspec.LinuxDeviceCgroup) bool { return !anyNumber(r.Major) && others(*r.Major) })
 }
 
-// driverMajors reads "<major> <name>" lines, of character devices and then of block
-// devices (proc(5)).
+// driverMajors reads "<major> <name>" lines, of character devices and then of block devices (proc(5)).
 func driverMajors(text string) (m DriverMajors) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "Block") {
@@ -72,7 +70,7 @@ func driverMajors(text string) (m DriverMajors) {
 	return m
 }
 
-// reaches says whether a node is the driver's, and whether it is a GPU's, by numbers.
+// reaches reports whether a node is the driver's, and whether it is a GPU's, by its numbers.
 func (m DriverMajors) reaches(kind string, major, minor int64) (driver, gpu bool) {
 	if kind != "c" && kind != "u" {
 		return false, false
@@ -81,13 +79,11 @@ func (m DriverMajors) reaches(kind string, major, minor int64) (driver, gpu bool
 	return gpu || major == nvidiaMajor || slices.Contains(m.Other, major), gpu
 }
 
-// openRule finds a rule of a device cgroup that lets a container open nodes of the
-// driver's (GPUs only: of GPUs) beyond those that it was granted. It needs no more than
-// the right to make the node, which docker's containers have.
+// openRule finds a device cgroup rule that lets a container open nodes of the driver (gpusOnly: of GPUs) beyond the
+// granted nodes. The right to make the node, which docker's containers have, is then enough.
 //
-// Rules count in their order, and only a denial of everything is taken to end those before
-// it: runtimes differ on the others. Rules that only let nodes be made (access "m") are
-// everybody's.
+// Rules apply in order. Only a denial of everything cancels those before it: runtimes differ on the others. Rules
+// that only allow to make nodes (access "m") are in every container.
 func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice, gpusOnly bool) (rule string, found bool) {
 	for _, r := range rules {
 		switch {
@@ -100,7 +96,7 @@ func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.
 	return rule, found
 }
 
-// opens says whether a rule covers a node of the driver's.
+// opens reports whether a rule covers a node of the driver.
 func (m DriverMajors) opens(r rspec.LinuxDeviceCgroup, gpusOnly bool) bool {
 	if r.Type == "" || r.Type == "a" {
 		return true // whatever its numbers and its access, to cgroup v1 and runc
@@ -119,14 +115,14 @@ func (m DriverMajors) opens(r rspec.LinuxDeviceCgroup, gpusOnly bool) bool {
 	return gpu || driver && !gpusOnly
 }
 
-// isGranted says whether a rule is that of one granted node.
+// isGranted reports whether a rule is of one granted node.
 func isGranted(r rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice) bool {
 	return r.Major != nil && r.Minor != nil && slices.ContainsFunc(granted, func(d rspec.LinuxDevice) bool {
 		return *r.Major == d.Major && *r.Minor == d.Minor
 	})
 }
 
-// ruleText writes a rule as docker's --device-cgroup-rule has it.
+// ruleText writes a rule as docker's --device-cgroup-rule does.
 func ruleText(r rspec.LinuxDeviceCgroup) string {
 	number := func(n *int64) string {
 		if anyNumber(n) {
@@ -144,9 +140,8 @@ func ruleText(r rspec.LinuxDeviceCgroup) string {
 	return fmt.Sprintf("%s %s:%s %s", kind, number(r.Major), number(r.Minor), access)
 }
 
-// AllowsAllDevices says whether cgroup rules allow every device. In NRI's facts that is a
-// privileged container: a pod's author can't write rules. Who starts containers with
-// docker can.
+// AllowsAllDevices reports whether cgroup rules allow every device. With NRI that means privileged, because a pod
+// can't set rules. With docker a user can.
 func AllowsAllDevices(rules []rspec.LinuxDeviceCgroup) bool {
 	all := false
 	for _, r := range rules {
@@ -157,32 +152,28 @@ func AllowsAllDevices(rules []rspec.LinuxDeviceCgroup) bool {
 	return all
 }
 
-// privileged says whether a spec is of a privileged container: root of the node. To be
-// allowed every device is not enough (--device-cgroup-rule 'a *:* rwm').
+// privileged requires more than AllowsAllDevices, because of --device-cgroup-rule 'a *:* rwm'.
 func privileged(spec *rspec.Spec) bool {
 	return spec.Linux != nil && spec.Linux.Resources != nil && AllowsAllDevices(spec.Linux.Resources.Devices) && hasAdmin(spec)
 }
 
-// hasAdmin says whether a spec's programs can have CAP_SYS_ADMIN.
 func hasAdmin(spec *rspec.Spec) bool {
 	return spec.Process != nil && spec.Process.Capabilities != nil &&
 		slices.Contains(spec.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
 }
 
-// AdministersNode says whether a container has CAP_SYS_ADMIN on the node, not only in a
-// user namespace of its own.
+// AdministersNode reports whether a container has CAP_SYS_ADMIN on the node, and not only in its own user namespace.
 func AdministersNode(spec *rspec.Spec) bool {
 	return hasAdmin(spec) && (spec.Linux == nil ||
 		!slices.ContainsFunc(spec.Linux.Namespaces, func(n rspec.LinuxNamespace) bool { return n.Type == rspec.UserNamespace }))
 }
 
-// wildRule says whether a rule is about every device and every access.
+// wildRule reports whether a rule is of every device and every access.
 func wildRule(r rspec.LinuxDeviceCgroup) bool {
 	return (r.Type == "" || r.Type == "a") && anyNumber(r.Major) && anyNumber(r.Minor) &&
 		(r.Access == "" || strings.Trim("rwm", r.Access) == "")
 }
 
-// anyNumber says whether a cgroup rule's device number means any.
 func anyNumber(n *int64) bool {
 	return n == nil || *n == -1
 }

@@ -10,16 +10,16 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// nodeInfo is what a device node of the host says of itself.
+// nodeInfo describes a device node of the host.
 type nodeInfo struct {
 	kind         string // "c", "b" or "p"
 	major, minor int64
 	mode         fs.FileMode
 }
 
-// complete fills in what a CDI spec left out of a device node, by the host's node.
-// CDI does so too when it applies edits; NRI's adjustment needs it before. It is
-// done at each lookup, as major numbers change when a module is loaded again.
+// complete fills in the fields of a device node that a CDI spec leaves out, from the host's node. CDI does the same
+// when it applies edits, but NRI's adjustment needs it earlier. Each lookup does it, because numbers change when a
+// module is loaded again.
 func complete(d *cdispec.DeviceNode, stat func(string) (nodeInfo, error)) error {
 	if d.HostPath == "" {
 		d.HostPath = d.Path
@@ -54,7 +54,6 @@ func complete(d *cdispec.DeviceNode, stat func(string) (nodeInfo, error)) error 
 	return nil
 }
 
-// missingNodeAdvice says how a missing node of the driver is made.
 func missingNodeAdvice(path string) string {
 	switch base := filepath.Base(path); {
 	case strings.HasPrefix(base, "nvidia-uvm"):
@@ -66,7 +65,6 @@ func missingNodeAdvice(path string) string {
 	}
 }
 
-// statNode reads a device node of the host.
 func statNode(path string) (nodeInfo, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {

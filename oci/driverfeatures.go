@@ -6,19 +6,17 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// DriverFeatures adds to the edits of GPUs those of what else every container with a GPU
-// gets: GPUDirect Storage, Mellanox OFED, GDRCopy (nvidia.com/gds=all and the like).
-// NVIDIA's runtime adds them by variables; where CDI makes the GPUs visible that one is
-// kept out, and their own CDI specs have to be read.
+// DriverFeatures adds the edits for GPUDirect Storage, Mellanox OFED and GDRCopy (nvidia.com/gds=all and similar) to
+// the edits of GPUs. NVIDIA's runtime adds them if variables request it; with CDI it does nothing, so their CDI specs
+// are read.
 type DriverFeatures struct {
-	GPUs DeviceEdits
-	// Features are the registries of their kinds.
+	GPUs     DeviceEdits
 	Features []*Registry
 }
 
 var _ DeviceEdits = DriverFeatures{}
 
-// allOfKind is the CDI device that stands for all of a kind.
+// allOfKind is the CDI device for all devices of a kind.
 const allOfKind = "all"
 
 // DeviceEdits implements the interface DeviceEdits.

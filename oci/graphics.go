@@ -8,9 +8,8 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// graphicsLibraries are the driver's libraries for the use of a GPU without CUDA, which the
-// limiter can't see: OpenCL, OpenGL, EGL, Vulkan, OptiX, NGX, VDPAU, and X. Names are without
-// ".so".
+// graphicsLibraries are the driver's libraries for uses without CUDA, which the limiter can't see: OpenCL, OpenGL,
+// EGL, Vulkan, OptiX, NGX, VDPAU, and X. Names are without ".so".
 var graphicsLibraries = []string{
 	"libEGL", "libEGL_nvidia", "libGL", "libGLESv1_CM", "libGLESv1_CM_nvidia", "libGLESv2", "libGLESv2_nvidia",
 	"libGLX", "libGLX_indirect", "libGLX_nvidia", "libGLdispatch", "libOpenCL", "libOpenGL", "libglxserver_nvidia",
@@ -21,13 +20,12 @@ var graphicsLibraries = []string{
 	"libnvidia-wayland-client", "libnvoptix", "libvdpau_nvidia", "nvidia-drm_gbm", "nvidia_drv",
 }
 
-// graphicsParts are names of files and directories for the same purpose, at any place in a path.
+// graphicsParts are names of files and directories for the same purpose, anywhere in a path.
 var graphicsParts = []string{
 	"OpenCL", "X11", "egl", "egl_external_platform.d", "egl_vendor.d", "gbm", "glvnd", "nvoptix.bin", "vdpau", "vulkan", "vulkansc", "xorg",
 	"dri", "nvidia-modeset", // device nodes
 }
 
-// graphicsFile says whether a path is for graphics or OpenCL.
 func graphicsFile(name string) bool {
 	parts := strings.Split(path.Clean(name), "/")
 	if slices.ContainsFunc(parts, func(part string) bool { return slices.Contains(graphicsParts, part) }) {
@@ -37,8 +35,7 @@ func graphicsFile(name string) bool {
 	return library && slices.Contains(graphicsLibraries, stem)
 }
 
-// withoutGraphics removes the files for graphics and OpenCL from the edits of GPUs. Mounts of
-// a whole directory of the driver stay.
+// withoutGraphics removes the files for graphics and OpenCL from the edits of GPUs. Mounts of whole directories stay.
 func withoutGraphics(visible *cdispec.ContainerEdits) {
 	visible.Mounts = slices.DeleteFunc(visible.Mounts, func(m *cdispec.Mount) bool { return graphicsFile(m.ContainerPath) })
 	visible.DeviceNodes = slices.DeleteFunc(visible.DeviceNodes, func(d *cdispec.DeviceNode) bool { return graphicsFile(d.Path) })
@@ -49,8 +46,8 @@ func withoutGraphics(visible *cdispec.ContainerEdits) {
 	})
 }
 
-// withoutGraphicsArgs removes links and paths for graphics from a hook's arguments. A hook
-// without any other link or path is useless.
+// withoutGraphicsArgs removes links and paths for graphics from a hook's arguments. A hook without any other is
+// useless.
 func withoutGraphicsArgs(args []string) (left []string, useless bool) {
 	kept, removed := false, false
 	for i := 0; i < len(args); i++ {
@@ -76,8 +73,8 @@ func withoutGraphicsArgs(args []string) (left []string, useless bool) {
 // EnvDriverCapabilities selects the driver's libraries that NVIDIA's container runtime injects.
 const EnvDriverCapabilities = "NVIDIA_DRIVER_CAPABILITIES"
 
-// driverCapabilities returns its value for a container without graphics: the capabilities for
-// CUDA that the container requests, or all that CUDA needs. Unset means all for some images.
+// driverCapabilities returns its value without graphics: the capabilities for CUDA that the container requests, or
+// the default for CUDA. Unset means all for some images.
 func driverCapabilities(c Container) string {
 	asked := strings.Split(strings.Join(c.allenv(EnvDriverCapabilities), ","), ",")
 	var granted []string

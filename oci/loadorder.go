@@ -7,17 +7,14 @@ import (
 	"strings"
 )
 
-// CheckLoading refuses a container whose variables have its programs load a driver's
-// library before the limiter, or find one before the front. It is for who means well with
-// a variable that was right elsewhere, and for images: what a program does itself is not
-// seen here. With NRI the image can't be read, so its links are not seen either; there the
-// limiter detects at the start of CUDA that another library comes first.
+// CheckLoading refuses a container whose variables make programs load a driver library before the limiter, or find
+// one before the stub library. It is for mistakes and for images: it can't see what a program does. NRI can't read
+// the image and so can't follow its links; there the limiter detects another library when CUDA starts.
 func CheckLoading(e Enforcement, c Container) error {
 	if e == EnforceNone {
 		return nil
 	}
-	// What these name is loaded before /etc/ld.so.preload's libraries, and names are looked
-	// up in it first.
+	// The loader loads these before the libraries in /etc/ld.so.preload, and finds names in them first.
 	for _, name := range []string{"LD_PRELOAD", "LD_AUDIT"} {
 		for _, value := range c.allenv(name) {
 			if file := driverIn(value, c.Rootfs); file != "" {
@@ -53,8 +50,7 @@ func CheckLoading(e Enforcement, c Container) error {
 	return nil
 }
 
-// driverIn returns the first file of a list that is one of the driver's libraries, by its name
-// or path, or by the target of its links if the root file system is known.
+// driverIn returns the first file of a list that is a driver library, by name, path, or target of its links.
 func driverIn(list string, r *Rootfs) string {
 	for _, file := range listed(list) {
 		if r.behind(file) || slices.ContainsFunc(drivers, func(d driver) bool { return d.is(file) || d.is(r.follow(file)) || d.hidden == file }) {
@@ -64,11 +60,10 @@ func driverIn(list string, r *Rootfs) string {
 	return ""
 }
 
-// kernelLinks are the places of the kernel's links, which can lead anywhere: /proc/self/root, or
-// /dev/fd, a link to /proc/self/fd.
+// kernelLinks are paths of links that can lead anywhere, such as /proc/self/root. /dev/fd is a link to /proc/self/fd.
 var kernelLinks = []string{"/proc", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"}
 
-// behind says whether a path leads, or can lead, to the directory of the driver's own libraries.
+// behind reports whether a path leads, or can lead, to the directory of the driver's own libraries.
 func (r *Rootfs) behind(file string) bool {
 	for _, file := range []string{path.Clean(file), r.follow(file)} {
 		if within(file, driverDir) || within(file, r.follow(driverDir)) ||
@@ -92,7 +87,7 @@ func unjudged(list string) (file, why string) {
 	return "", ""
 }
 
-// listed are the paths of a variable, or a file, of the loaders.
+// listed returns the paths of a loader's variable or file.
 func listed(value string) []string {
 	return strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(":; \t\n", r) })
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// limiterDir is the container's directory of the limiter. Nothing else is mounted there.
+// limiterDir is the limiter's directory in the container.
 const limiterDir = limiter.ContainerDir
 
-// bindMount is a mount that gains no privileges and makes no device.
+// bindMount adds no privileges and no device.
 func bindMount(host, container string, options ...string) *cdispec.Mount {
 	return &cdispec.Mount{
 		HostPath:      host,
@@ -24,12 +24,9 @@ func bindMount(host, container string, options ...string) *cdispec.Mount {
 	}
 }
 
-// limiterMounts returns the mounts of the limiter's files. The directory is a mount itself, so
-// that it can't be renamed in the container. It is read-only, so Populate makes the mount
-// points below it. The library alone is mapped as code, so
-// it alone may be executed. A container that is not held by a preload lacks the one
-// that has the library loaded so. An uncontrolled one keeps the others: they say what
-// it was granted, to people and to who rebuilds the ledger.
+// limiterMounts returns the mounts of the limiter's files. The directory is a mount, so that a container can't rename
+// it, and read-only, so Populate makes the mount points below it. Only the library is executable. A container without
+// the limiter keeps the others: they record its grant, also for a recovery of the ledger.
 func limiterMounts(s Settings, c Container, how Enforcement) []*cdispec.Mount {
 	mounts := []*cdispec.Mount{
 		bindMount(limiter.FilesDir(c.Dir), limiter.ContainerDir, "ro", "noexec"),
@@ -46,12 +43,8 @@ func limiterMounts(s Settings, c Container, how Enforcement) []*cdispec.Mount {
 	return mounts
 }
 
-// replacedMounts are the destinations, as the container spells them, of mounts
-// that have to go so that the edits' win: those on the same path, and those on
-// or below the limiter's own.
-//
-// A mount above (/etc, /usr/lib) stays: ours are deeper, and a runtime mounts
-// by depth.
+// replacedMounts returns the destinations, as the container spells them, of mounts at the paths of the edits, and at
+// or below the limiter's. A mount above (/etc, /usr/lib) stays, because runtimes mount by depth.
 func replacedMounts(mounts []rspec.Mount, edits *cdispec.ContainerEdits) []string {
 	taken := map[string]bool{}
 	limited := false
@@ -71,31 +64,29 @@ func replacedMounts(mounts []rspec.Mount, edits *cdispec.ContainerEdits) []strin
 	return slices.Compact(replaced)
 }
 
-// ownedDestination says whether a clean path is the limiter's or below it.
+// ownedDestination is OwnedDestination of a clean path.
 func ownedDestination(dest string) bool {
 	return within(dest, limiterDir) || within(dest, limiter.ContainerPreloadPath)
 }
 
-// MountsFiles says whether these mounts have the files of the claim in the directory.
+// MountsFiles reports whether the mounts have the files of the claim in dir.
 func MountsFiles(mounts []rspec.Mount, dir string) bool {
 	return slices.ContainsFunc(mounts, func(m rspec.Mount) bool {
 		return cleanDestination(m.Destination) == limiterDir && m.Source == limiter.FilesDir(dir)
 	})
 }
 
-// OwnedDestination says whether a mount's destination, however it is spelled, is
-// where the limiter's files are, or below.
+// OwnedDestination reports whether a mount's destination is a path of the limiter's files, or below one.
 func OwnedDestination(destination string) bool {
 	return ownedDestination(cleanDestination(destination))
 }
 
-// within says whether a clean path is root or below it.
+// within reports whether a clean path is root or below it.
 func within(dest, root string) bool {
 	return dest == root || strings.HasPrefix(dest, strings.TrimSuffix(root, "/")+"/")
 }
 
-// cleanDestination is a path inside a container as a runtime resolves it: a
-// relative one starts at the root.
+// cleanDestination resolves a path in a container as a runtime does: a relative one starts at the root.
 func cleanDestination(dest string) string {
 	return path.Clean("/" + dest)
 }

@@ -18,16 +18,13 @@ import (
 
 const bytesPerMiB = 1 << 20
 
-// Populate makes the limiter's two files in the directory of a claim: what the
-// container may use, and where it accounts what it uses; and notes which limiter it
-// has, for PruneLibraries. Unless no tenant can write the files, the caller must have mounted
-// the container's own file system there (package vgpufs).
+// Populate makes the limits file and the usage file in the directory of a claim, and records the container's
+// libraries for PruneLibraries. Unless no tenant can write the files, the caller must have mounted the container's
+// own file system there (package vgpufs).
 //
-// It may be called again. Files that are there are kept, as containers map them:
-// limits of the same GPUs are updated in place where their numbers differ or their
-// writer was killed half-way, those of another container are replaced, limits of other GPUs
-// are an error.
-func Populate(dir string, claim ledger.Claim, s Settings) error {
+// It can be called again. Files stay, because containers map them: it updates limits of the same GPUs in place if
+// they differ or their writer was killed, and replaces those of another container. Limits of other GPUs are an error.
+func Populate(dir string, claim grant.Claim, s Settings) error {
 	if err := checkShares(claim.Shares); err != nil {
 		return fmt.Errorf("limits for %s: %w", dir, err)
 	}
@@ -38,13 +35,12 @@ func Populate(dir string, claim ledger.Claim, s Settings) error {
 	return WriteFiles(dir, limits)
 }
 
-// WriteFiles makes the files in the container's own file system, as Populate does.
+// WriteFiles makes the two files.
 func WriteFiles(dir string, limits limiter.Limits) error {
 	if err := makePlaces(dir); err != nil {
 		return err
 	}
-	// The limits come last: with them the directory is complete. An existing usage file may
-	// leave no room to make another.
+	// The limits come last: with them the directory is complete. An existing usage file can use all of the space.
 	if _, err := os.Lstat(limiter.UsagePath(dir)); err != nil {
 		if err := limiter.CreateUsage(limiter.UsagePath(dir), limits.UUIDs()); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -53,8 +49,7 @@ func WriteFiles(dir string, limits limiter.Limits) error {
 	return ensureLimits(dir, limits)
 }
 
-// makePlaces makes the mount points in the container's directory. The runtime can't, because
-// the directory is read-only in the container.
+// makePlaces makes the mount points. The runtime can't, because the directory is read-only in the container.
 func makePlaces(claimDir string) error {
 	inDir := func(place string) string { return limiter.FilesDir(claimDir) + strings.TrimPrefix(place, limiterDir) }
 	for _, dir := range []string{inDir(limiterDir), inDir(driverDir)} {
@@ -78,7 +73,7 @@ func makePlaces(claimDir string) error {
 	return nil
 }
 
-// ensureLimits writes a limits file, or brings one that is there to the same.
+// ensureLimits writes or updates a limits file.
 func ensureLimits(dir string, want limiter.Limits) error {
 	have, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	switch {
@@ -99,8 +94,7 @@ func ensureLimits(dir string, want limiter.Limits) error {
 	}
 }
 
-// limitsOf are shares as the limiter counts: in bytes.
-func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
+func limitsOf(claim grant.Claim, s Settings) limiter.Limits {
 	limits := limiter.Limits{Identity: limiter.IdentityOf(claim.ContainerID)}
 	for _, share := range claim.Shares {
 		memory, physical := uint64(share.MemoryMiB)*bytesPerMiB, uint64(0)
@@ -122,7 +116,7 @@ func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
 	return limits
 }
 
-// softPercent is the soft ceiling of a share: above it, and of one that is limited.
+// softPercent returns the soft ceiling of a share with a limit below it.
 func softPercent(share grant.Share, ceiling int) uint32 {
 	if share.CorePercent == 0 || ceiling <= share.CorePercent {
 		return 0
@@ -137,7 +131,6 @@ func priority(claim ledger.Claim) limiter.Priority {
 	return taskPriority
 }
 
-// limiterPolicies are the policies as the limits file has them.
 var limiterPolicies = map[CorePolicy]limiter.Policy{
 	CoreDefault: limiter.PolicyDefault,
 	CoreForce:   limiter.PolicyForce,

@@ -8,9 +8,8 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// RecoverShares reads what a container holds from its limits file: the ledger's
-// second source if a claim's own record is damaged. The directory's name is the container's
-// ID, and the file must have its identity.
+// RecoverShares reads a container's shares from its limits file, for a ledger whose own entry is damaged. The
+// directory's name is the container's ID, and the file must have its identity.
 func RecoverShares(dir string) ([]grant.Share, error) {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err == nil {

@@ -9,14 +9,13 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Resize brings the limits file in a running container's directory to the claim's shares, for
-// ledger.Ledger.Resize: its processes follow with their next call. Only the amounts change;
-// what the node's settings were when the container was created stays, for it was created with them.
-// The error is limiter.ErrHalfWritten if a writer was killed half-way, and limiter.ErrForeign for
-// the file of another container: Populate, with the node's settings, writes the limits again.
-// After a restore of the claim the container has older files mapped, which can't be changed: then
-// Resize fails, and the ledger keeps the higher of the old and the new amounts reserved.
-func Resize(dir string, claim ledger.Claim) error {
+// Resize changes the limits of a running container to the claim's shares, for grant.Ledger.Resize. Its processes read
+// them at their next call. The node's settings stay as they were at the creation.
+//
+// The error is limiter.ErrHalfWritten if a writer was killed, and limiter.ErrForeign for the file of another
+// container: then Populate writes the limits again. A container older than its restored claim has other files mapped:
+// Resize fails, and the ledger keeps the higher of the old and new amounts reserved.
+func Resize(dir string, claim grant.Claim) error {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err != nil {
 		return err
@@ -42,8 +41,8 @@ func Resize(dir string, claim ledger.Claim) error {
 	return limiter.UpdateLimits(dir, limits)
 }
 
-// ResizeOrPopulate calls Resize, or Populate if the whole file has to be written.
-func ResizeOrPopulate(dir string, claim ledger.Claim, s Settings) error {
+// ResizeOrPopulate calls Resize, or Populate if the whole file must be written.
+func ResizeOrPopulate(dir string, claim grant.Claim, s Settings) error {
 	err := Resize(dir, claim)
 	if errors.Is(err, limiter.ErrHalfWritten) || errors.Is(err, limiter.ErrForeign) {
 		return Populate(dir, claim, s)
@@ -51,7 +50,7 @@ func ResizeOrPopulate(dir string, claim ledger.Claim, s Settings) error {
 	return err
 }
 
-// resized is the limit of a GPU for the share. Of oversubscribed memory the same part lies on the GPU.
+// resized returns the limit of a GPU for the share. The part of its memory on the GPU stays the same.
 func resized(d limiter.DeviceLimit, share grant.Share, ceiling int) limiter.DeviceLimit {
 	memory := uint64(share.MemoryMiB) * bytesPerMiB
 	if d.PhysicalBytes > 0 && memory != d.MemoryLimitBytes {

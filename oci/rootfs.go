@@ -17,22 +17,21 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Rootfs are the facts about a container's root file system that decide how the
-// limiter can be brought into its programs.
+// Rootfs are the facts about a root file system that decide how the limiter can be loaded.
 type Rootfs struct {
-	// Glibc says that it has a dynamic loader under glibc's name. Glibc's own reads
-	// /etc/ld.so.preload; a stand-in of another libc's (gcompat) has the name and doesn't.
+	// Glibc: there is a loader with glibc's name. glibc's reads /etc/ld.so.preload; a replacement on another libc
+	// (gcompat) does not.
 	Glibc bool
-	// Musl says that it has musl's loader, which doesn't.
+	// Musl: there is musl's loader, which does not read /etc/ld.so.preload.
 	Musl bool
-	// Preload is what the image's own /etc/ld.so.preload asks for; empty for nothing.
+	// Preload is the content of the image's own /etc/ld.so.preload, one library a line.
 	Preload string
-	// Links are the resolved paths, inside of it, of paths with links in the loader's variables.
+	// Links maps paths in the loader's variables to their resolved paths, if they differ.
 	Links map[string]string
 }
 
-// Where the loaders are, by Go's names of the machines and by the ABIs: glibc's is fixed
-// for each machine (ld.so(8) and the psABIs), musl's is in /lib ("ld-musl-$(ARCH).so.1").
+// Paths of the loaders by GOARCH. The ABIs fix glibc's (ld.so(8), psABIs); musl's is in /lib
+// ("ld-musl-$(ARCH).so.1").
 var (
 	glibcLoaders = map[string][]string{
 		"amd64":   {"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-x86-64.so.2"},
@@ -46,16 +45,14 @@ var (
 	}
 )
 
-// maxPreload is the longest /etc/ld.so.preload that is read. glibc has no limit; a
-// list of libraries is short.
+// maxPreload bounds /etc/ld.so.preload in bytes. glibc has no limit.
 const maxPreload = 64 << 10
 
 // maxLoads bounds the paths in the loader's variables.
 const maxLoads = 1000
 
-// RootfsFacts looks into a container's root file system, which has to be mounted and
-// is not trusted: links are followed inside of it, and it is only read. env is the container's
-// environment.
+// RootfsFacts reads a mounted root file system, which is not trusted: it follows links only inside of it. env is the
+// container's environment.
 func RootfsFacts(root string, env []string) (*Rootfs, error) {
 	dir, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -106,7 +103,7 @@ func (r *Rootfs) findLinks(root string, env []string) error {
 	return nil
 }
 
-// follow resolves a path, as far as the root file system was read.
+// follow resolves a path with the known links.
 func (r *Rootfs) follow(file string) string {
 	if r != nil && r.Links[file] != "" {
 		return r.Links[file]
@@ -114,8 +111,8 @@ func (r *Rootfs) follow(file string) string {
 	return filepath.Clean(file)
 }
 
-// ignoresPreload says why /etc/ld.so.preload does not hold every program there is. Of
-// a root file system that is not known (nil) it is taken to.
+// ignoresPreload returns why /etc/ld.so.preload does not limit every program. An unknown root file system (nil)
+// passes.
 func (r *Rootfs) ignoresPreload() error {
 	switch {
 	case r == nil:
@@ -128,12 +125,8 @@ func (r *Rootfs) ignoresPreload() error {
 	return nil
 }
 
-// openRegular finds a regular file inside a root, by a handle that can't be read yet. There
-// is none where nothing is there, or something else.
-//
-// The kernel is asked by itself first, which takes a fifth of the library's time. What is
-// neither found nor certainly absent is the library's: it knows kernels without openat2,
-// and races.
+// openRegular opens a regular file inside root with O_PATH, or returns nil. It calls openat2 first, in a fifth of the
+// library's time, and the library for kernels without openat2 and for races.
 func openRegular(root *os.File, name string) (*os.File, error) {
 	fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
@@ -174,7 +167,7 @@ func hasFile(root *os.File, names []string) (bool, error) {
 	return false, nil
 }
 
-// ownPreload reads the image's own list, normalised: one library a line.
+// ownPreload reads the image's own list.
 func ownPreload(root *os.File) (string, error) {
 	handle, err := openRegular(root, limiter.ContainerPreloadPath)
 	if err != nil || handle == nil {
@@ -199,8 +192,8 @@ func ownPreload(root *os.File) (string, error) {
 	return preloadList(string(data)), nil
 }
 
-// preloadList reads a list as glibc does: names between white space and colons, and
-// comments from # to the end of a line. The limiter's own name is left out.
+// preloadList reads a list as glibc does: names between white space and colons, comments from # to the end of the
+// line. It omits the limiter.
 func preloadList(text string) string {
 	var list strings.Builder
 	for line := range strings.Lines(text) {
@@ -214,9 +207,8 @@ func preloadList(text string) string {
 	return list.String()
 }
 
-// PopulatePreload makes the /etc/ld.so.preload of a container whose image has one of
-// its own: the limiter first, then what the image asks for. Where the image has none
-// it does nothing. It belongs beside [Populate], and may be called again.
+// PopulatePreload writes the /etc/ld.so.preload of a container whose image has its own: the limiter first, then the
+// image's. Without one it does nothing. Call it with [Populate].
 func PopulatePreload(dir string, r *Rootfs) error {
 	if r == nil || r.Preload == "" {
 		return nil
@@ -224,5 +216,5 @@ func PopulatePreload(dir string, r *Rootfs) error {
 	return place(mergedPreload(dir), []byte(limiter.ContainerLibraryPath+"\n"+r.Preload), 0o644)
 }
 
-// mergedPreload is that file in the directory of a claim.
+// mergedPreload is the path of that file.
 func mergedPreload(dir string) string { return filepath.Join(dir, preloadFile) }

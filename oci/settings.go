@@ -7,82 +7,73 @@ import (
 	"slices"
 )
 
-// Injection says how the granted GPUs are made visible in a container.
+// Injection is how the granted GPUs are made visible in a container.
 type Injection string
 
-// The ways to make GPUs visible (--device-injection).
+// The values of --device-injection.
 const (
-	// InjectAuto takes InjectCDI where the registry has every granted GPU, and
-	// InjectEnvvar where it doesn't and the container runs with NVIDIA's runtime.
+	// InjectAuto is InjectCDI if the registry has every granted GPU, else InjectEnvvar if the container has NVIDIA's
+	// runtime.
 	InjectAuto Injection = "auto"
-	// InjectCDI puts the edits of the node's CDI spec into the container.
+	// InjectCDI adds the edits of the node's CDI spec.
 	InjectCDI Injection = "cdi"
-	// InjectEnvvar leaves it to NVIDIA's container runtime, which reads
-	// NVIDIA_VISIBLE_DEVICES, or volume mounts with the same meaning, after us.
+	// InjectEnvvar lets NVIDIA's container runtime inject: it reads NVIDIA_VISIBLE_DEVICES, or volume mounts with the
+	// same meaning.
 	InjectEnvvar Injection = "envvar"
 )
 
-// CorePolicy is HAMi's GPU_CORE_UTILIZATION_POLICY: when a share of compute time
-// is enforced.
+// CorePolicy is HAMi's GPU_CORE_UTILIZATION_POLICY: when shares of compute time are enforced.
 type CorePolicy string
 
 // The policies, with HAMi's meanings.
 const (
-	// CoreDefault enforces a share when somebody else wants the GPU.
+	// CoreDefault: while another container uses the GPU.
 	CoreDefault CorePolicy = "default"
-	// CoreForce enforces it always.
+	// CoreForce: always.
 	CoreForce CorePolicy = "force"
-	// CoreDisable doesn't enforce it.
+	// CoreDisable: never.
 	CoreDisable CorePolicy = "disable"
 )
 
-// Known says whether it is one of them.
+// Known reports whether p is one of the policies.
 func (p CorePolicy) Known() bool { return p == CoreDefault || p == CoreForce || p == CoreDisable }
 
-// Settings are a node's: the operator's, never a user's.
+// Settings are the operator's settings of a node.
 type Settings struct {
-	// Injection is how GPUs are made visible; empty reads as auto.
+	// Injection: empty is auto.
 	Injection Injection
-	// LibraryPath is the host's content-addressed library, as InstallLibrary
-	// returns it.
+	// LibraryPath is the path on the host that InstallLibrary returns.
 	LibraryPath string
 	// PreloadPath is the host's file that is mounted as /etc/ld.so.preload.
 	PreloadPath string
-	// LimiterMode is how the limiter is brought into containers; empty reads as preload.
+	// LimiterMode: empty is preload.
 	LimiterMode LimiterMode
-	// Stubs are the host's libraries for every mode but preload.
+	// Stubs are needed in every mode but preload.
 	Stubs Stubs
-	// MountCheck is the path on the host of the program that InstallMountCheck installs. A hook
-	// of each container calls it: it refuses a container with something else at the paths of
-	// the limiter's files. Empty: no hook, for callers that check the image themselves.
+	// MountCheck is the program that InstallMountCheck installs. A hook of each container calls it, and it refuses a
+	// container with other files at the paths of the limiter's files. Empty: no hook, for callers that check the
+	// image themselves.
 	MountCheck string
-	// NvidiaHandlers are the runtime handlers (RuntimeClass handlers) that run
-	// NVIDIA's container runtime, such as "nvidia".
+	// NvidiaHandlers are the RuntimeClass handlers with NVIDIA's container runtime, such as "nvidia".
 	NvidiaHandlers []string
-	// DefaultRuntimeIsNvidia says that the empty handler is one of those.
+	// DefaultRuntimeIsNvidia: the empty handler is one of them.
 	DefaultRuntimeIsNvidia bool
-	// NvidiaAdvice says what to do about a handler that isn't; empty is what to do in
-	// Kubernetes.
+	// NvidiaAdvice is what to do about another handler. Empty: the advice for Kubernetes.
 	NvidiaAdvice string
-	// Nodes, where it is set, resolves GPUs to their device nodes, for containers
-	// whose GPUs NVIDIA's runtime injects (--pass-device-specs): see [NodeFiles].
+	// Nodes adds device nodes to containers with InjectEnvvar (--pass-device-specs): see [NodeFiles].
 	Nodes DeviceEdits
-	// Oversubscription is, by UUID, how much more memory is granted of a GPU than it
-	// has: 1.5 is half as much again, 1 or nothing none. Of a container's memory its part
-	// lies on the GPU, and what is beyond that may spill to the host's
-	// (CUDA_OVERSUBSCRIBE).
+	// Oversubscription is, by UUID, the granted memory divided by the GPU's memory: 1.5 is half as much again; 0 and
+	// 1 are none. The rest of a container's memory may be in host memory (CUDA_OVERSUBSCRIBE).
 	Oversubscription map[string]float64
-	// Graphics gives containers the driver's libraries for OpenCL, OpenGL, Vulkan and similar
-	// too. The limiter can't see their use.
+	// Graphics adds the driver's libraries for OpenCL, OpenGL, Vulkan and similar. The limiter can't see their use.
 	Graphics bool
-	// CorePolicy is when compute shares are enforced; empty reads as default.
+	// CorePolicy: empty is default.
 	CorePolicy CorePolicy
-	// ContextMiB is the memory, in MiB, that a CUDA context of a GPU is expected
-	// to take, by UUID; a missing one is unknown.
+	// ContextMiB is the expected memory of a CUDA context by the GPU's UUID, in MiB.
 	ContextMiB map[string]int64
 }
 
-// Validate reports every field that can't be worked with.
+// Validate reports every invalid field.
 func (s Settings) Validate() error {
 	var errs []error
 	switch s.Injection {
@@ -105,10 +96,8 @@ func (s Settings) Validate() error {
 	return nil
 }
 
-// oversubscribed says whether more of a GPU's memory is granted than it has.
 func (s Settings) oversubscribed(uuid string) bool { return s.Oversubscription[uuid] > 1 }
 
-// injection is the chosen way, with the empty value read.
 func (s Settings) injection() Injection {
 	if s.Injection == "" {
 		return InjectAuto
@@ -116,7 +105,6 @@ func (s Settings) injection() Injection {
 	return s.Injection
 }
 
-// corePolicy is the chosen policy, with the empty value read.
 func (s Settings) corePolicy() CorePolicy {
 	if s.CorePolicy == "" {
 		return CoreDefault
@@ -124,7 +112,6 @@ func (s Settings) corePolicy() CorePolicy {
 	return s.CorePolicy
 }
 
-// nvidiaRuntime says whether a runtime handler runs NVIDIA's runtime.
 func (s Settings) nvidiaRuntime(handler string) bool {
 	if handler == "" {
 		return s.DefaultRuntimeIsNvidia
@@ -132,8 +119,8 @@ func (s Settings) nvidiaRuntime(handler string) bool {
 	return slices.Contains(s.NvidiaHandlers, handler)
 }
 
-// checkHostPath wants an absolute, clean path of the host: a mount source that
-// is relative would be searched in the bundle.
+// checkHostPath refuses a path that is not absolute and clean: a runtime would search a relative mount source in the
+// bundle.
 func checkHostPath(what, path string) error {
 	switch {
 	case path == "":

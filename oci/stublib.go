@@ -11,40 +11,38 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Stubs are the host's files that are mounted in place of the driver's libraries in
-// mode library, as [InstallStubs] returns them. Each brings the limiter with it and
-// then the driver's own library, which is mounted in the limiter's directory.
+// Stubs are the host's stub libraries, as [InstallStubs] returns them. In mode library they are mounted in place of
+// the driver's libraries. Each loads the limiter, and then the driver's library from the limiter's directory.
 type Stubs struct {
 	CUDA string
 	NVML string
 }
 
-// driver is one of the driver's libraries that have a front.
+// driver is a driver library that has a stub library.
 type driver struct {
-	// hidden is its name in the limiter's directory. No search for a library finds it, with
-	// whatever directories: the front alone knows it, by its path.
+	// hidden is its name in the limiter's directory. Only the stub library uses it, by its path: no search for a
+	// library finds it.
 	hidden string
 	stem   string // what all names of its file begin with
 	stub   func(Stubs) string
 }
 
-// drivers are all of them, the one that every program needs first.
+// drivers lists them. Every program needs the first.
 var drivers = []driver{
 	{"cuda", "libcuda.so", func(f Stubs) string { return f.CUDA }},
 	{"nvml", "libnvidia-ml.so", func(f Stubs) string { return f.NVML }},
 }
 
-// driverDir is where the driver's own libraries go.
 var driverDir = path.Join(limiterDir, "driver")
 
-// driverPath is where one of them goes. The fronts have it built in.
+// driverPath is built into the stub libraries.
 func driverPath(d driver) string { return path.Join(driverDir, d.hidden) }
 
-// cudaCompatHook is the name of NVIDIA's hook that has programs find the image's own
-// libcuda.so.1 (cuda-compat) before the one that is mounted.
+// cudaCompatHook is NVIDIA's hook by which programs find the image's own libcuda.so.1 (cuda-compat) before the
+// mounted one.
 const cudaCompatHook = "enable-cuda-compat"
 
-// checkStubs says why the fronts can't be put before what makes the GPUs visible.
+// checkStubs returns why the stub libraries can't replace the libraries in these edits.
 func checkStubs(visible *cdispec.ContainerEdits, way Injection) error {
 	if way == InjectEnvvar {
 		return errors.New("NVIDIA's runtime mounts the driver's libraries after gpuslice, so that nothing can be put in front of them: " +
@@ -62,8 +60,8 @@ func checkStubs(visible *cdispec.ContainerEdits, way Injection) error {
 	return nil
 }
 
-// mountStubs mounts the fronts where the edits mount the driver's libraries, in place,
-// and returns the mounts of those. The edits are checkStubs.
+// mountStubs replaces the driver's libraries in the edits with the stub libraries, and returns the mounts of the
+// driver's.
 func mountStubs(visible *cdispec.ContainerEdits, f Stubs) []*cdispec.Mount {
 	var behind []*cdispec.Mount
 	for _, d := range drivers {
@@ -81,23 +79,22 @@ func mountStubs(visible *cdispec.ContainerEdits, f Stubs) []*cdispec.Mount {
 	return behind
 }
 
-// withoutCompat takes out the hook by which programs would find another libcuda.so.1
-// than the front. A preload holds that one too.
+// withoutCompat removes the hook by which programs would find another libcuda.so.1 than the stub. A preload limits
+// that one too.
 func withoutCompat(visible *cdispec.ContainerEdits) {
 	visible.Hooks = slices.DeleteFunc(visible.Hooks, func(h *cdispec.Hook) bool {
 		return slices.Contains(h.Args, cudaCompatHook)
 	})
 }
 
-// is says whether a path is the library's, with whatever version.
+// is reports whether a path is the library, in any version.
 func (d driver) is(file string) bool {
 	base := path.Base(file)
 	return base == d.stem || strings.HasPrefix(base, d.stem+".")
 }
 
-// find returns the host's file of the library, or nothing. A spec can have it under
-// several names, and for 32-bit programs, which the limiter can't be loaded into: they
-// get the front all the same, and so no GPU.
+// find returns the host's file of the library, or nothing. A spec can have several names for it, and files for 32-bit
+// programs, which can't load the limiter: they get the stub too, and so no GPU.
 func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 	var files []string
 	for _, m := range mounts {
@@ -112,7 +109,7 @@ func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 		}
 		return "", nil
 	}
-	// The longest name is the file itself, and the others are links to it.
+	// The longest name is the file. The others are links to it.
 	real := slices.MaxFunc(in64, func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 	})
@@ -124,13 +121,13 @@ func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 	return real, nil
 }
 
-// is32 says whether a directory, beside those of the other files, is that of 32-bit libraries.
+// is32 reports whether a directory has 32-bit libraries, by its name and the directories of the other files.
 func is32(dir string, files []string) bool {
 	for _, part := range strings.Split(dir, "/") {
 		if part == "lib32" || part == "i386-linux-gnu" {
 			return true
 		}
 	}
-	// As Red Hat, SUSE and their relatives have it: /usr/lib beside /usr/lib64.
+	// Red Hat and SUSE: /usr/lib beside /usr/lib64.
 	return path.Base(dir) == "lib" && slices.ContainsFunc(files, func(file string) bool { return path.Dir(file) == dir+"64" })
 }
