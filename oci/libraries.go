@@ -17,7 +17,7 @@ import (
 )
 
 // librariesFile, in the directory of a claim, lists the files of the library directory that its container was created
-// with, one in a line: "libvgpu-0123456789abcdef.so 254:1 4711", with device and inode if they are known.
+// with, one a line: "libvgpu-0123456789abcdef.so 254:1 4711", with device and inode if they are known.
 const librariesFile = "libraries"
 
 // unknownLibraries is the content of librariesFile after the claim was restored while its container ran.
@@ -26,20 +26,22 @@ const unknownLibraries = "unknown\n"
 // Library is a file of the library directory that a container was created with.
 type Library struct {
 	Name string
-	// Device and Inode identify the file; 0: not known.
+	// Device and Inode identify the file; 0: unknown.
 	Device, Inode uint64
 }
 
-// ErrUnknownLibraries says that the claim's files are newer than its container.
+// ErrUnknownLibraries: the claim's files are newer than its container.
 var ErrUnknownLibraries = errors.New("the claim was restored while its container ran: the files that the container has mounted are not known")
 
-// installed matches the names that InstallLibrary, InstallStubs and InstallMountCheck give. It is compiled at its first
-// use, because gpuslice-runtime starts with each container and never uses it.
+// installed matches the names of installed files. It is compiled at its first use, because gpuslice-runtime starts with
+// each container and never uses it.
 var installed = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`libvgpu(-cuda|-nvml)?-[0-9a-f]{16}\.so|` + mountCheckName + `[0-9a-f]{16}`)
 })
 
-// libraries are the files that a container of these settings has mounted.
+func isInstalled(name string) bool { return installed().FindString(name) == name }
+
+// libraries returns the content of librariesFile for a container with these settings.
 func (s Settings) libraries() string {
 	var text strings.Builder
 	for _, path := range []string{s.LibraryPath, s.Stubs.CUDA, s.Stubs.NVML, s.MountCheck} {
@@ -56,14 +58,14 @@ func (s Settings) libraries() string {
 	return text.String()
 }
 
-// noteLibraries writes librariesFile. One that is there is right: it is of when the container was made.
+// noteLibraries writes librariesFile. An existing one stays: it is from the container's creation.
 func noteLibraries(dir, libraries string) error {
 	path := filepath.Join(dir, librariesFile)
 	if _, err := os.Lstat(path); err == nil {
 		return nil
 	}
 	if err := rawfile.Write(path, []byte(libraries), 0o644); err != nil {
-		return fmt.Errorf("note which limiter a container has: %w", err)
+		return fmt.Errorf("record the container's libraries: %w", err)
 	}
 	return nil
 }
@@ -75,7 +77,7 @@ func NoteRestored(dir string) error { return noteLibraries(dir, unknownLibraries
 func LibrariesOf(dir string) ([]Library, error) {
 	text, err := rawfile.Read(filepath.Join(dir, librariesFile))
 	if err != nil {
-		return nil, fmt.Errorf("find which limiter a container has: %w", err)
+		return nil, fmt.Errorf("read the container's libraries: %w", err)
 	}
 	if string(text) == unknownLibraries {
 		return nil, ErrUnknownLibraries
@@ -93,17 +95,16 @@ func LibrariesOf(dir string) ([]Library, error) {
 	return all, nil
 }
 
-// LibraryGrace is how long a library stays that nobody needs, from when it was installed. The runtime wrapper installs what it is
-// about to give, and only then says that it does.
+// LibraryGrace is how long an unused library stays after its installation: the runtime wrapper installs a library before
+// it records the use.
 const LibraryGrace = 10 * time.Minute
 
-// PruneLibraries removes from a library directory what nobody needs any more: libraries that are not installed now (by these
-// settings), that are named in none of these files, such as CDI specs, that no container of the directories of claims was made with,
-// and that are older than LibraryGrace at that time. It removes nothing while there is a container of which it is not known.
+// PruneLibraries removes unused files from a library directory: not of these settings, not named in a file of mentions
+// (such as CDI specs), not used by the container of a claim, and older than LibraryGrace at that time. It removes
+// nothing while the libraries of any container are unknown.
 //
-// The claims are asked for after the mentions were read: what is made from one of these meanwhile is among the claims then.
-//
-// One that is removed by mistake is in nobody's way: who has it mounted keeps it.
+// It reads the mentions before it calls claims: a container created in between is then among the claims. A file removed
+// by mistake stays in the containers that have it mounted.
 func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, claims func() ([]string, error)) (removed []string, err error) {
 	needed := map[string]bool{}
 	note := func(text []byte) {
@@ -115,7 +116,7 @@ func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, c
 	for _, path := range mentions {
 		text, err := os.ReadFile(path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("look for libraries that are needed: %w", err)
+			return nil, fmt.Errorf("find needed libraries: %w", err)
 		}
 		note(text)
 	}
@@ -124,57 +125,62 @@ func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, c
 		return nil, err
 	}
 	for _, dir := range dirs {
-		text, err := os.ReadFile(filepath.Join(dir, librariesFile))
-		if err == nil && string(text) == unknownLibraries {
+		used, err := LibrariesOf(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(dir); err != nil {
+				continue // the claim was released
+			}
+			err = ErrUnknownLibraries // of an earlier version
+		}
+		if errors.Is(err, ErrUnknownLibraries) {
 			return nil, nil
 		}
-		if errors.Is(err, fs.ErrNotExist) {
-			if _, err := os.Lstat(dir); err == nil {
-				return nil, nil // an earlier version's, which did not say
-			}
-			continue // it has gone since
-		}
 		if err != nil {
-			return nil, fmt.Errorf("look which limiter a container has: %w", err)
+			return nil, err
 		}
-		note(text)
+		for _, l := range used {
+			needed[l.Name] = true
+		}
 	}
 	files, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("look for old libraries: %w", err)
+		return nil, fmt.Errorf("find unused libraries: %w", err)
 	}
 	for _, file := range files {
 		name := file.Name()
-		if installed().FindString(name) != name || needed[name] || !file.Type().IsRegular() {
+		if !isInstalled(name) || needed[name] || !file.Type().IsRegular() {
 			continue
 		}
 		info, err := file.Info()
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return removed, fmt.Errorf("look how old a library is: %w", err)
-		}
-		if err != nil || info.ModTime().After(at.Add(-LibraryGrace)) {
+		if err == nil && info.ModTime().After(at.Add(-LibraryGrace)) {
 			continue
 		}
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return removed, fmt.Errorf("remove an old library: %w", err)
+		if err == nil {
+			err = os.Remove(filepath.Join(dir, name))
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return removed, fmt.Errorf("remove an unused library: %w", err)
 		}
 		removed = append(removed, name)
 	}
 	return removed, nil
 }
 
-// RemoveLibraries takes everything of ours out of a library directory. Containers that run keep what they have mounted.
+// RemoveLibraries removes all installed files from a library directory. Running containers keep what they have mounted.
 func RemoveLibraries(dir string) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for libraries: %w", err)
+		return fmt.Errorf("list libraries: %w", err)
 	}
 	var errs []error
 	for _, file := range files {
-		if name := file.Name(); installed().FindString(name) == name || name == preloadFile {
+		if name := file.Name(); isInstalled(name) || name == preloadFile {
 			errs = append(errs, os.Remove(filepath.Join(dir, name)))
 		}
 	}

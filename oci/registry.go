@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,27 +22,21 @@ import (
 // DefaultKind is the CDI kind of NVIDIA's GPUs, as nvidia-ctk generates it.
 const DefaultKind = "nvidia.com/gpu"
 
-// RegistryConfig says where the CDI specs of a node's GPUs are.
+// RegistryConfig configures a Registry.
 type RegistryConfig struct {
-	// Kind is the CDI kind (vendor/class) of GPUs; empty is DefaultKind.
+	// Kind is the CDI kind (vendor/class). Empty: DefaultKind.
 	Kind string
-	// Dirs are the directories of CDI specs, a later one winning over an earlier one;
-	// none are CDI's own, /etc/cdi and /var/run/cdi.
+	// Dirs are the directories of CDI specs. A later one has precedence. Empty: /etc/cdi and /var/run/cdi.
 	Dirs []string
-	// Interval is how often Run looks whether a spec changed; 0 is a second.
+	// Interval is how often Run compares the files. 0: a second.
 	Interval time.Duration
-	// Log is told of specs that changed and that can't be read; nil is silence.
+	// Log can be nil.
 	Log *slog.Logger
 }
 
-// Registry resolves GPUs by the node's CDI specs.
-//
-// A lookup reads a snapshot in memory. [Registry.Run] keeps the snapshot current:
-// it compares names, sizes and times of the spec files, and reads them when one
-// changed. CDI's own cache can refresh itself too, and isn't let to: it then needs
-// an inotify instance (short on many nodes; without one it reads every spec at
-// every lookup), tries to watch a missing directory again at every lookup, and may
-// read a spec that is half written.
+// Registry resolves GPUs by the node's CDI specs, from a snapshot in memory that [Registry.Run] updates when a spec file
+// changes. CDI's own cache can refresh itself, but needs an inotify instance for that (without one it reads every spec
+// at every lookup) and can read a half-written spec.
 type Registry struct {
 	kind string
 	dirs []string
@@ -53,67 +48,64 @@ type Registry struct {
 	current atomic.Pointer[snapshot]
 
 	mu      sync.Mutex // held while the specs are read
-	cache   *cdi.Cache
-	checked time.Time // of the last comparison
+	cache   *cdi.Cache // nil: the snapshot is from a file
+	checked time.Time  // of the last comparison
 }
 
 var _ DeviceEdits = (*Registry)(nil)
 
-// snapshot is what the specs said when they were last read. It doesn't change.
+// snapshot is the content of the specs. It is immutable, and saved as JSON.
 type snapshot struct {
-	devices map[string]gpuEdits // by CDI device name, without the kind
-	errs    []error             // of spec files that can't be used
-	files   []specFile
+	Kind  string `json:"cdiKind"`
+	Dirs  []string
+	Files []specFile
+	Specs []specEdits
+	errs  []error // of unusable spec files
 }
 
-// gpuEdits are the edits of one GPU: its spec's common ones and its own.
-type gpuEdits struct {
-	common, own *cdispec.ContainerEdits
+// specEdits are the edits of one spec.
+type specEdits struct {
+	Common  *cdispec.ContainerEdits
+	Devices map[string]*cdispec.ContainerEdits // by CDI device name, without the kind
 }
 
-// NewRegistry reads the specs once. Specs that can't be read are no error here
-// but in the lookups that miss a GPU: another spec may have it.
+// NewRegistry reads the specs. Specs that can't be read are not an error before a lookup misses a GPU.
 func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 	r, err := newRegistry(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return r, r.open(listSpecs(r.dirs)) // listed first: what changes while they are read is read again
+	return r, r.open(listSpecs(r.dirs)) // listed first, so that later changes are seen
 }
 
-// newRegistry is a registry that has read nothing yet.
+// newRegistry returns a registry without a snapshot.
 func newRegistry(cfg RegistryConfig) (*Registry, error) {
-	kind := cfg.Kind
-	if kind == "" {
-		kind = DefaultKind
+	r := &Registry{kind: cfg.Kind, dirs: slices.Clone(cfg.Dirs), wait: cfg.Interval, log: cfg.Log, stat: statNode, now: time.Now}
+	if r.kind == "" {
+		r.kind = DefaultKind
 	}
-	vendor, class := parser.ParseQualifier(kind)
+	vendor, class := parser.ParseQualifier(r.kind)
 	if err := errors.Join(parser.ValidateVendorName(vendor), parser.ValidateClassName(class)); err != nil {
-		return nil, fmt.Errorf("CDI kind %q is not vendor/class: %w", kind, err)
+		return nil, fmt.Errorf("CDI kind %q is not vendor/class: %w", r.kind, err)
 	}
-	dirs := cfg.Dirs
-	if len(dirs) == 0 {
-		dirs = cdi.DefaultSpecDirs
+	if len(r.dirs) == 0 {
+		r.dirs = slices.Clone(cdi.DefaultSpecDirs)
 	}
-	for _, dir := range dirs {
+	for _, dir := range r.dirs {
 		if !filepath.IsAbs(dir) {
 			return nil, fmt.Errorf("CDI spec directory %q is not an absolute path", dir)
 		}
 	}
-	wait := cfg.Interval
-	if wait <= 0 {
-		wait = time.Second
+	if r.wait <= 0 {
+		r.wait = time.Second
 	}
-	log := cfg.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
 	}
-	return &Registry{
-		kind: kind, dirs: slices.Clone(dirs), wait: wait, log: log, stat: statNode, now: time.Now,
-	}, nil
+	return r, nil
 }
 
-// open reads the specs for the first time. files are as they were before.
+// open reads the specs for the first time.
 func (r *Registry) open(files []specFile) error {
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(r.dirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
@@ -124,7 +116,7 @@ func (r *Registry) open(files []specFile) error {
 	return nil
 }
 
-// Run keeps the snapshot current until the context ends. It has one owner.
+// Run updates the snapshot until the context ends.
 func (r *Registry) Run(ctx context.Context) {
 	tick := time.NewTicker(r.wait)
 	defer tick.Stop()
@@ -138,87 +130,56 @@ func (r *Registry) Run(ctx context.Context) {
 	}
 }
 
-// Refresh reads the specs again if a file changed since they were last read.
+// Refresh reads the specs again if a file has changed.
 func (r *Registry) Refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refresh()
 }
 
-// Devices are the CDI names of the kind, without it, sorted.
-func (r *Registry) Devices() []string {
-	names := make([]string, 0, len(r.current.Load().devices))
-	for name := range r.current.Load().devices {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+// Devices returns the sorted CDI names, without the kind.
+func (r *Registry) Devices() []string { return r.current.Load().names() }
 
-// Err says which spec files can't be used, nil if all can.
-func (r *Registry) Err() error {
-	return errors.Join(r.current.Load().errs...)
-}
+// Err returns why spec files are unusable, or nil.
+func (r *Registry) Err() error { return errors.Join(r.current.Load().errs...) }
 
-// DeviceEdits implements the interface DeviceEdits. Device nodes come back with
-// what a spec may leave out (type, numbers, mode) filled in from the host's.
+// DeviceEdits implements the interface DeviceEdits. Type, numbers and mode of device nodes that a spec leaves out are
+// the host's.
 func (r *Registry) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
-	now := r.current.Load()
-	missing := now.missing(uuids)
+	all, missing := r.current.Load().edits(uuids)
 	if len(missing) > 0 {
 		r.refreshOnMiss()
-		now = r.current.Load()
-		missing = now.missing(uuids)
+		all, missing = r.current.Load().edits(uuids)
 	}
 	if len(missing) > 0 {
-		return nil, r.unresolved(missing, now)
-	}
-
-	var all []*cdispec.ContainerEdits
-	for _, uuid := range uuids {
-		all = append(all, now.devices[uuid].common, now.devices[uuid].own)
+		return nil, r.unresolved(missing)
 	}
 	edits := Merge(all...)
 	for _, d := range edits.DeviceNodes {
 		if err := complete(d, r.stat); err != nil {
-			return nil, fmt.Errorf("CDI devices %s: %w", strings.Join(r.qualified(uuids), ", "), err)
+			return nil, fmt.Errorf("CDI devices %s: %w", r.qualified(uuids), err)
 		}
 	}
 	return edits, nil
 }
 
-// refresh is Refresh with the lock held.
 func (r *Registry) refresh() {
 	r.checked = r.now()
 	files := listSpecs(r.dirs)
-	last := r.current.Load()
-	if last != nil && slices.Equal(last.files, files) {
+	if last := r.current.Load(); last != nil && slices.Equal(last.Files, files) {
 		return
 	}
-	if r.cache == nil { // what is known came from a file
+	if r.cache == nil {
 		if err := r.open(files); err != nil {
 			r.log.Warn("CDI specs not read", "error", err)
 		}
 		return
 	}
-	_ = r.cache.Refresh() // its errors are read below, by file
+	_ = r.cache.Refresh() // take reads its errors
 	r.take(files)
 }
 
-// take makes the snapshot of what CDI's cache has read of those files.
-func (r *Registry) take(files []specFile) {
-	next := r.read()
-	next.files = files
-	r.current.Store(next)
-
-	r.log.Info("CDI specs read", "kind", r.kind, "devices", len(next.devices))
-	for _, err := range next.errs {
-		r.log.Warn("CDI spec not usable", "error", err)
-	}
-}
-
-// refreshOnMiss looks again where a GPU is missing, but not more often than Run
-// does: a spec may have come a moment ago.
+// refreshOnMiss refreshes at most as often as Run: a spec can be new.
 func (r *Registry) refreshOnMiss() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,83 +188,96 @@ func (r *Registry) refreshOnMiss() {
 	}
 }
 
-// read takes the kind's devices out of CDI's cache.
-func (r *Registry) read() *snapshot {
-	s := &snapshot{devices: map[string]gpuEdits{}}
+// take makes the snapshot of CDI's cache, which has read these files.
+func (r *Registry) take(files []specFile) {
+	next := &snapshot{Kind: r.kind, Dirs: r.dirs, Files: files}
+	index := map[*cdi.Spec]int{}
+	count := 0
 	for _, qualified := range r.cache.ListDevices() {
 		name, ok := strings.CutPrefix(qualified, r.kind+"=")
-		if !ok {
+		d := r.cache.GetDevice(qualified)
+		if !ok || d == nil {
 			continue
 		}
-		if d := r.cache.GetDevice(qualified); d != nil {
-			s.devices[name] = gpuEdits{
-				common: clone(&d.GetSpec().ContainerEdits),
-				own:    clone(&d.ContainerEdits),
-			}
+		i, known := index[d.GetSpec()]
+		if !known {
+			i = len(next.Specs)
+			index[d.GetSpec()] = i
+			next.Specs = append(next.Specs, specEdits{clone(&d.GetSpec().ContainerEdits), map[string]*cdispec.ContainerEdits{}})
 		}
+		next.Specs[i].Devices[name] = clone(&d.ContainerEdits)
+		count++
 	}
 	errs := r.cache.GetErrors()
-	paths := make([]string, 0, len(errs))
-	for path := range errs {
-		paths = append(paths, path)
+	for _, path := range slices.Sorted(maps.Keys(errs)) {
+		next.errs = append(next.errs, fmt.Errorf("CDI spec %s: %w", path, errors.Join(errs[path]...)))
 	}
-	slices.Sort(paths)
-	for _, path := range paths {
-		s.errs = append(s.errs, fmt.Errorf("CDI spec %s: %w", path, errors.Join(errs[path]...)))
+	r.current.Store(next)
+
+	r.log.Info("CDI specs read", "kind", r.kind, "devices", count)
+	for _, err := range next.errs {
+		r.log.Warn("CDI spec not usable", "error", err)
 	}
-	return s
 }
 
-// missing are the GPUs that a snapshot doesn't have.
-func (s *snapshot) missing(uuids []string) []string {
-	var missing []string
-	for _, uuid := range uuids {
-		if _, ok := s.devices[uuid]; !ok {
-			missing = append(missing, uuid)
-		}
-	}
-	return missing
-}
-
-// unresolved says what is missing where, and how it gets there.
-func (r *Registry) unresolved(missing []string, now *snapshot) error {
-	names := make([]string, 0, len(now.devices))
-	for name := range now.devices {
-		names = append(names, name)
+func (s *snapshot) names() []string {
+	names := []string{}
+	for _, spec := range s.Specs {
+		names = slices.AppendSeq(names, maps.Keys(spec.Devices))
 	}
 	slices.Sort(names)
+	return names
+}
+
+// edits returns the edits of GPUs, and the GPUs without any.
+func (s *snapshot) edits(uuids []string) (edits []*cdispec.ContainerEdits, missing []string) {
+	for _, uuid := range uuids {
+		i := slices.IndexFunc(s.Specs, func(spec specEdits) bool { return spec.Devices[uuid] != nil })
+		if i < 0 {
+			missing = append(missing, uuid)
+			continue
+		}
+		edits = append(edits, s.Specs[i].Common, s.Specs[i].Devices[uuid])
+	}
+	return edits, missing
+}
+
+// unresolved is the error of a lookup without a result.
+func (r *Registry) unresolved(missing []string) error {
+	now := r.current.Load()
 	err := fmt.Errorf("no CDI device %s in %s (of %s there: %s)",
-		strings.Join(r.qualified(missing), ", "), strings.Join(r.dirs, ", "), r.kind, orNone(names))
+		r.qualified(missing), strings.Join(r.dirs, ", "), r.kind, orNone(now.names()))
 	if broken := errors.Join(now.errs...); broken != nil {
 		err = fmt.Errorf("%w; %w", err, broken)
 	}
+	dir := r.dirs[len(r.dirs)-1]
 	if r.kind != DefaultKind {
 		_, class := parser.ParseQualifier(r.kind)
 		return fmt.Errorf("%w: generate its spec: nvidia-ctk cdi generate --mode=%s --output=%s",
-			err, class, filepath.Join(r.dirs[len(r.dirs)-1], "nvidia-"+class+".yaml"))
+			err, class, filepath.Join(dir, "nvidia-"+class+".yaml"))
 	}
 	return fmt.Errorf("%w: generate the node's spec with GPUs named by UUID: "+
 		"gpuslice cdi generate --driver, or nvidia-ctk cdi generate --device-name-strategy=uuid --output=%s",
-		err, filepath.Join(r.dirs[len(r.dirs)-1], "nvidia.yaml"))
+		err, filepath.Join(dir, "nvidia.yaml"))
 }
 
-// qualified are full CDI names.
-func (r *Registry) qualified(uuids []string) []string {
+// qualified lists full CDI names.
+func (r *Registry) qualified(uuids []string) string {
 	names := make([]string, len(uuids))
 	for i, uuid := range uuids {
 		names[i] = r.kind + "=" + uuid
 	}
-	return names
+	return strings.Join(names, ", ")
 }
 
-// specFile is what tells that a spec file was changed.
+// specFile identifies the content of a spec file.
 type specFile struct {
-	path    string
-	size    int64
-	changed int64 // nanoseconds since 1970
+	Path    string
+	Size    int64
+	Changed int64 // nanoseconds since 1970
 }
 
-// listSpecs lists the spec files of directories. A directory that isn't there has none.
+// listSpecs lists the spec files. Missing directories have none.
 func listSpecs(dirs []string) []specFile {
 	var files []specFile
 	for _, dir := range dirs {

@@ -3,6 +3,7 @@ package oci
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,9 +34,11 @@ func TestSavedRegistry(t *testing.T) {
 	}
 	require.NotNil(t, open().cache, "read")
 	require.Nil(t, open().cache, "known from the file")
-	for _, damage := range []string{"{", `{"devices":{"x":{"common":7}}}`, ""} {
+	whole, err := os.ReadFile(saved)
+	require.NoError(t, err)
+	for _, damage := range []string{"{", `{"kind":"nvidia.com/gpu"}`, "", strings.Replace(string(whole), `"Common":{`, `"Other":{`, 1)} {
 		require.NoError(t, os.WriteFile(saved, []byte(damage), 0o600))
-		require.NotNil(t, open().cache, "the file is damaged: %q", damage)
+		require.NotNil(t, open().cache, "damaged file: %.40q", damage)
 	}
 	other, err := NewSavedRegistry(RegistryConfig{Dirs: []string{dir}, Kind: "nvidia.com/gds"}, saved)
 	require.NoError(t, err)
@@ -52,7 +55,7 @@ func TestSavedRegistry(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, gone.Devices())
 
-	// One that can't be read is told of each time.
+	// The error of an unusable spec is returned each time.
 	require.NoError(t, os.WriteFile(path, []byte("cdiVersion: 9"), 0o644))
 	for range 2 {
 		broken, err := NewSavedRegistry(RegistryConfig{Dirs: []string{dir}}, saved)
