@@ -18,9 +18,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// limitedOtherwise says whether the container has a claim of its own already, of the
-// runtime wrapper or the NRI plugin, whose limits it mounts. Its spec's word is not
-// enough.
+// limitedOtherwise reports whether the container has a claim of the runtime wrapper or the NRI plugin, and its limits
+// mounted. The spec is not enough.
 func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec) (bool, error) {
 	if !oci.MountsFiles(spec.Mounts, filepath.Join(stateDir, "containers", id)) {
 		return false, nil
@@ -39,23 +38,21 @@ func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec
 	return slices.ContainsFunc(now.Claims(), func(c ledger.Claim) bool { return c.ContainerID == id }), nil
 }
 
-// checkSpec refuses a container that has GPUs beyond the slice's, which would have no
-// limits.
+// checkSpec refuses a container with GPUs beyond the slice's, which would have no limits.
 func checkSpec(s Slice, c oci.Container) error {
 	c.Majors = oci.HostDriverMajors()
 	var granted []rspec.LinuxDevice
 	for _, n := range s.Nodes {
 		granted = append(granted, rspec.LinuxDevice{Path: n.Path, Major: n.Major, Minor: n.Minor})
 	}
-	if reason, holds := oci.HasMoreGPUs(c, granted); holds {
-		return fmt.Errorf("%s beside the slice, which would have no limits: start the container with the slice alone", reason)
+	if reason, has := oci.HasMoreGPUs(c, granted); has {
+		return fmt.Errorf("%s beside the slice, which would have no limits: start the container with the slice only", reason)
 	}
 	return nil
 }
 
-// checkFiles looks whether the limiter's files are in the container where they have to
-// be. An image's links, a volume, or a second slice could have something else there; so
-// has a container that was begun before the slice got new files.
+// checkFiles refuses a container in which the limiter's files are not in their places: because of an image's links, a
+// volume or a second slice, or because the slice got new files during the creation.
 func checkFiles(s Slice, state rspec.State, spec *rspec.Spec) error {
 	root, err := rootWith(s.Files, state, spec)
 	if err != nil {
@@ -64,7 +61,7 @@ func checkFiles(s Slice, state rspec.State, spec *rspec.Spec) error {
 	return checkLoader(s, root, oci.ContainerOf(state.ID, spec))
 }
 
-// rootWith returns the container's root, after it checked that all files are in their places.
+// rootWith returns the container's root if all files are in their places there.
 func rootWith(files []File, state rspec.State, spec *rspec.Spec) (root string, err error) {
 	if spec.Root == nil || state.Pid <= 0 {
 		return "", fmt.Errorf("its state has no process (%d) or its bundle has no root directory: is this a createRuntime hook?", state.Pid)
@@ -73,32 +70,27 @@ func rootWith(files []File, state rspec.State, spec *rspec.Spec) (root string, e
 	if !filepath.IsAbs(rootfs) {
 		rootfs = filepath.Join(state.Bundle, rootfs)
 	}
-	// A runtime calls the hook before it changes the root directory, with the mounts made
-	// in the container's namespace. One that calls it after is right too.
+	// Runtimes call the hook before they change the root directory, with the mounts in the container's namespace, or after.
 	inside := "/proc/" + strconv.Itoa(state.Pid) + "/root"
-	var first error
-	for _, root := range []string{inside + rootfs, inside} {
-		err := checkRoot(files, root)
-		if err == nil {
-			return root, nil
-		}
-		if first == nil {
-			first = err
-		}
+	first := checkRoot(files, inside+rootfs)
+	if first == nil {
+		return inside + rootfs, nil
+	}
+	if checkRoot(files, inside) == nil {
+		return inside, nil
 	}
 	return "", first
 }
 
-// checkLoader refuses an image whose programs are not held by the way that the slice has,
-// or that has variables which lead past it: a spec is made before anybody knows which
-// image it is for.
+// checkLoader refuses an image whose programs the slice's mode does not limit, and variables that bypass the limiter: the
+// CDI spec is written before the image is known.
 func checkLoader(s Slice, root string, c oci.Container) error {
 	facts, err := oci.RootfsFacts(root, c.Env)
 	if err != nil {
 		return err
 	}
 	if s.Mode == string(oci.EnforcePreload) && (facts.Musl || !facts.Glibc) {
-		return errors.New("the slice holds programs by /etc/ld.so.preload, which nothing in this image but glibc's loader reads: " +
+		return errors.New("the slice loads the limiter by /etc/ld.so.preload, which only glibc's loader reads, and not every program of this image has it: " +
 			"set limiterMode to auto or library in the operator's config and run gpuslice cdi generate")
 	}
 	c.Rootfs = facts
@@ -109,7 +101,7 @@ func checkLoader(s Slice, root string, c oci.Container) error {
 func checkRoot(files []File, dir string) error {
 	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("look into the container: %w", err)
+		return fmt.Errorf("open the container's root directory: %w", err)
 	}
 	defer root.Close()
 	for _, f := range files {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// claim books a slice for a container that is being created.
+// claim reserves a slice for a container that is being created.
 func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *rspec.Spec) error {
 	s, err := Read(stateDir, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,13 +42,12 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 	if err := checkFiles(s, state, spec); err != nil {
 		return err
 	}
-	ledger, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
+	r, err := openLedger(stateDir)
 	if err != nil {
 		return rootAdvice(err)
 	}
-	defer ledger.Close()
-	r := orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}
-	if err := vacate(ctx, r, stateDir, name); err != nil {
+	defer r.Ledger.Close()
+	if err := checkFree(ctx, r, stateDir, name); err != nil {
 		return err
 	}
 	record, err := orphans.NewRecord(r.Judge.Proc, state.Pid)
@@ -56,21 +55,28 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 		return err
 	}
 	record.Bundle, record.Slice = state.Bundle, name
-	err = book(ctx, r, stateDir, s, state.ID, record)
-	if errors.Is(err, grant.ErrOverbooked) {
-		swept, sweepErr := sweep(ctx, r, stateDir)
-		if sweepErr != nil {
-			return errors.Join(err, sweepErr)
-		}
-		if swept {
-			err = book(ctx, r, stateDir, s, state.ID, record)
-		}
+	err = reserve(ctx, r, stateDir, s, state.ID, record)
+	if !errors.Is(err, grant.ErrOverbooked) {
+		return err
+	}
+	released, releaseErr := releaseOrphans(ctx, r, stateDir)
+	if releaseErr != nil {
+		return errors.Join(err, releaseErr)
+	}
+	if released {
+		return reserve(ctx, r, stateDir, s, state.ID, record)
 	}
 	return err
 }
 
-// book puts a slice's claim into the ledger.
-func book(ctx context.Context, r orphans.Releaser, stateDir string, s Slice, id string, record orphans.Record) error {
+// openLedger opens the node's ledger. The caller closes it.
+func openLedger(stateDir string) (claimed.Releaser, error) {
+	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
+	return claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}, err
+}
+
+// reserve writes a slice's claim to the ledger.
+func reserve(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id string, record claimed.Record) error {
 	dir := Dir(stateDir, s.Name)
 	mark := filepath.Join(dir, markName)
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
@@ -80,106 +86,102 @@ func book(ctx context.Context, r orphans.Releaser, stateDir string, s Slice, id 
 		return fillClaim(claimDir, dir, id, record)
 	})
 	if err != nil {
-		err = errors.Join(err, os.Remove(mark)) // the files are as they were
+		err = errors.Join(err, os.Remove(mark)) // the files are unchanged
 	}
 	return err
 }
 
-// sweep gives back what containers had that are gone without a word: those of slices,
-// whose files are made again, and the wrapper's.
-func sweep(ctx context.Context, r orphans.Releaser, stateDir string) (bool, error) {
+// releaseOrphans releases the orphans of slices, with new files, and of the runtime wrapper.
+func releaseOrphans(ctx context.Context, r claimed.Releaser, stateDir string) (released bool, err error) {
 	names, err := List(stateDir)
 	if err != nil {
 		return false, err
 	}
-	swept := false
 	for _, name := range names {
-		h, err := holderOf(ctx, stateDir, name)
+		u, err := userOf(ctx, stateDir, name)
 		if err != nil {
-			return swept, err
+			return released, err
 		}
-		if h == nil || h.alive(r.Judge) {
+		if u == nil || u.running(r.Judge) {
 			continue
 		}
-		if err := clearAway(ctx, r, Dir(stateDir, name), h); err != nil {
-			return swept, err
+		if err := releaseOrphan(ctx, r, Dir(stateDir, name), u); err != nil {
+			return released, err
 		}
-		swept = true
+		released = true
 	}
 	now, err := r.Ledger.Snapshot(ctx)
 	if err != nil {
-		return swept, err
+		return released, err
 	}
 	more, err := r.Sweep(ctx, now)
-	return swept || more, err
+	return released || more, err
 }
 
-// vacate refuses a slice that another container has. One that a container had whose end
-// nobody told gets new files, for what that one wrote is not the next one's; and this
-// creation, which has the old ones mounted, is refused for once.
-func vacate(ctx context.Context, r orphans.Releaser, stateDir, name string) error {
-	h, err := holderOf(ctx, stateDir, name)
+// checkFree refuses a slice that another container uses. After an orphan, whose content must not reach the next
+// container, the slice gets new files. This container has the old files mounted, so it is refused once.
+func checkFree(ctx context.Context, r claimed.Releaser, stateDir, name string) error {
+	u, err := userOf(ctx, stateDir, name)
 	if err != nil {
 		return err
 	}
-	if h == nil {
-		if !marked(Dir(stateDir, name)) {
-			return nil
-		}
-		if err := renew(Dir(stateDir, name)); err != nil {
+	dir := Dir(stateDir, name)
+	const again = "used it and was killed with its runtime; the slice is free now: start the container again"
+	switch {
+	case u == nil && !marked(dir):
+		return nil
+	case u == nil:
+		if err := renew(dir); err != nil {
 			return err
 		}
-		return errors.New("a container had it and was killed with its runtime; that is cleared away now: start the container again")
+		return errors.New("a container " + again)
+	case u.running(r.Judge):
+		return fmt.Errorf("container %s uses it, and a slice is for one container at a time: %s", short(u.id), others(ctx, stateDir, name))
 	}
-	if h.alive(r.Judge) {
-		return fmt.Errorf("container %s has it, and a slice is one container's at a time%s", short(h.id), others(ctx, stateDir, name))
-	}
-	if err := clearAway(ctx, r, Dir(stateDir, name), h); err != nil {
+	if err := releaseOrphan(ctx, r, dir, u); err != nil {
 		return err
 	}
-	return fmt.Errorf("container %s had it and was killed with its runtime; that is cleared away now: start the container again", short(h.id))
+	return fmt.Errorf("container %s %s", short(u.id), again)
 }
 
-// others says which slices are free, for a message.
+// others lists the free slices for a message.
 func others(ctx context.Context, stateDir, but string) string {
 	names, _ := List(stateDir)
 	var free []string
 	for _, name := range names {
-		if h, err := holderOf(ctx, stateDir, name); name != but && err == nil && h == nil {
+		if u, err := userOf(ctx, stateDir, name); name != but && err == nil && u == nil {
 			free = append(free, name)
 		}
 	}
 	if len(free) == 0 {
-		return ": no other slice is free"
+		return "no other slice is free"
 	}
-	return ": free are " + strings.Join(free, ", ")
+	return "free slices: " + strings.Join(free, ", ")
 }
 
-// release gives a slice back for a container that is gone. Ids are unique for one
-// runtime's state alone, and a runtime calls poststop also for a container that was
-// refused: so the claim has to be of that bundle, and of a process that has ended.
+// release releases the slice of a container that has ended. The claim must have the same bundle and an ended process:
+// IDs are unique only in the state of one runtime, and a runtime calls poststop also for a refused container.
 func release(ctx context.Context, stateDir, name string, state rspec.State) error {
 	if err := ledger.ValidateContainerID(state.ID); err != nil {
 		return err
 	}
 	if !exists(filepath.Join(stateDir, "containers", state.ID)) {
-		return nil // never claimed, or given back
+		return nil // without a claim
 	}
 	unlock, err := lock(ctx, stateDir)
 	if err != nil {
 		return rootAdvice(err)
 	}
 	defer unlock()
-	ledger, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
+	r, err := openLedger(stateDir)
 	if err != nil {
 		return rootAdvice(err)
 	}
-	defer ledger.Close()
-	r := orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}
-	dir := ledger.Dir(state.ID)
-	record, err := orphans.Read(dir)
+	defer r.Ledger.Close()
+	dir := r.Ledger.Dir(state.ID)
+	record, err := claimed.Read(dir)
 	if err != nil || record.Slice != name || record.Bundle != state.Bundle || r.Judge.Proc.Lives(record.Creator) {
-		return nil // it is somebody else's claim: the wrapper's, the agent's, another container's
+		return nil // a claim of the wrapper, the agent, or another container
 	}
 	if err := renewOf(Dir(stateDir, name), dir); err != nil {
 		return err
@@ -187,30 +189,28 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 	return r.Drop(ctx, state.ID, record.Nonce)
 }
 
-// clearAway gives back the claim of a container that is gone without a word.
-func clearAway(ctx context.Context, r orphans.Releaser, dir string, h *holder) error {
-	record, err := orphans.Read(h.dir)
-	if err != nil && !errors.Is(err, orphans.ErrDamaged) {
+// releaseOrphan releases the claim of a container that is gone.
+func releaseOrphan(ctx context.Context, r claimed.Releaser, dir string, u *user) error {
+	record, err := claimed.Read(u.dir)
+	if err != nil && !errors.Is(err, claimed.ErrDamaged) {
 		return err
 	}
-	if err := renewOf(dir, h.dir); err != nil {
+	if err := renewOf(dir, u.dir); err != nil {
 		return err
 	}
-	return r.Release(ctx, h.id, record.Nonce, false)
+	return r.Release(ctx, u.id, record.Nonce, false)
 }
 
-// renewOf renews a slice's files where a claim has them. That comes before the claim is
-// given back: then the next container may come.
-func renewOf(dir, claim string) error {
-	if !sameLimits(dir, claim) {
+// renewOf renews a slice's files if a claim has them. Call it before the release, which makes the slice free.
+func renewOf(dir, claimDir string) error {
+	if !sameLimits(dir, claimDir) {
 		return nil
 	}
 	return renew(dir)
 }
 
-// fillClaim mounts the slice's files in a claim's directory too, where the monitor, the CLI and
-// a ledger that is rebuilt look for the files of every container.
-func fillClaim(dir, sliceDir, id string, r orphans.Record) error {
+// fillClaim mounts the slice's files in the claim's directory too, for the monitor, the CLI and a recovery of the ledger.
+func fillClaim(dir, sliceDir, id string, r claimed.Record) error {
 	if err := vgpufs.Bind(sliceDir, dir); err != nil {
 		return err
 	}
@@ -220,15 +220,15 @@ func fillClaim(dir, sliceDir, id string, r orphans.Record) error {
 	return r.Write(dir)
 }
 
-// rootAdvice says what a lack of permission means.
+// rootAdvice adds advice to a permission error.
 func rootAdvice(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: shares of a GPU are booked as root, in the node's one ledger: start the container with a daemon that runs as root", err)
+		return fmt.Errorf("%w: shares of a GPU are reserved as root, in the node's ledger: start the container with a daemon that runs as root", err)
 	}
 	return err
 }
 
-// short shortens a container id as docker does.
+// short shortens a container ID as docker does.
 func short(id string) string {
 	if len(id) == 64 {
 		return id[:12]

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// lock takes the lock of all slices of a state directory, which it makes.
+// lock takes the lock of all slices in a state directory.
 func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
 	dir := filepath.Join(stateDir, dirsName)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -36,7 +36,7 @@ func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Sweep removes what a Put or a Remove left that was killed. Those that are at work hold the lock.
+// Sweep removes the directories of killed calls of Put and Remove. It waits for running ones.
 func Sweep(ctx context.Context, stateDir string) error {
 	if left, err := hidden(stateDir); len(left) == 0 {
 		return err
@@ -54,9 +54,8 @@ func Sweep(ctx context.Context, stateDir string) error {
 	return errors.Join(errs...)
 }
 
-// Put makes a slice, or brings one that is there to the same. One that a container has
-// stays as it is: then it is returned with inUse, and the change takes a Put when the
-// container is gone. A claim whose container is gone without a word is given back.
+// Put makes or changes a slice. It does not change a slice that a container uses: then it returns the slice with inUse,
+// and the change needs a Put after the container has ended. It releases an orphan.
 func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (now Slice, inUse bool, err error) {
 	unlock, err := lock(ctx, stateDir)
 	if err != nil {
@@ -73,7 +72,7 @@ func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (
 		return c.old, true, nil
 	}
 	if !c.inUse {
-		if err := clearHolder(ctx, stateDir, dir, c.holder); err != nil {
+		if err := releaseUser(ctx, stateDir, dir, c.user); err != nil {
 			return s, false, err
 		}
 	}
@@ -83,7 +82,7 @@ func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (
 	return s, false, build(dir, s, settings)
 }
 
-// Peek is Put that changes nothing.
+// Peek is Put without changes.
 func Peek(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (now Slice, inUse bool, err error) {
 	s.Version = recordVersion
 	c, err := compare(ctx, stateDir, s, settings)
@@ -93,41 +92,41 @@ func Peek(ctx context.Context, stateDir string, s Slice, settings oci.Settings) 
 	return s, false, err
 }
 
-// comparison is a slice as it is, against how it has to be.
+// comparison is of an existing slice with a wanted one.
 type comparison struct {
-	old    Slice
-	same   bool
-	holder *holder
-	inUse  bool
+	old   Slice
+	same  bool
+	user  *user
+	inUse bool
 }
 
 func compare(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (c comparison, err error) {
 	dir := Dir(stateDir, s.Name)
-	if c.old, err = Read(stateDir, s.Name); err != nil || !whole(dir) {
+	if c.old, err = Read(stateDir, s.Name); err != nil || !complete(dir) {
 		return comparison{}, nil // Put builds a new one
 	}
 	c.same = c.old.equal(s) && samePattern(dir, s, settings)
 	if c.same && !marked(dir) {
 		return c, nil
 	}
-	c.holder, c.inUse, err = held(ctx, stateDir, s.Name)
+	c.user, c.inUse, err = used(ctx, stateDir, s.Name)
 	return c, err
 }
 
-// clearHolder gives back the claim of a container that is gone, if there is one.
-func clearHolder(ctx context.Context, stateDir, dir string, h *holder) error {
-	if h == nil {
+// releaseUser releases the claim of a container that is gone, if there is one.
+func releaseUser(ctx context.Context, stateDir, dir string, u *user) error {
+	if u == nil {
 		return nil
 	}
-	ledger, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
+	r, err := openLedger(stateDir)
 	if err != nil {
 		return err
 	}
-	defer ledger.Close()
-	return clearAway(ctx, orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}, dir, h)
+	defer r.Ledger.Close()
+	return releaseOrphan(ctx, r, dir, u)
 }
 
-// samePattern says whether the limits of a slice are what they would be now.
+// samePattern reports whether a slice has the limits that a new one would get.
 func samePattern(dir string, s Slice, settings oci.Settings) bool {
 	temp, err := os.MkdirTemp("", "gpuslice-")
 	if err != nil {
@@ -142,19 +141,18 @@ func samePattern(dir string, s Slice, settings oci.Settings) bool {
 	return err == nil && haveErr == nil && want.Oversubscribe == have.Oversubscribe && slices.Equal(want.Devices, have.Devices)
 }
 
-// build makes a slice's directory again and gives it its name.
+// build makes a new directory for a slice and exchanges it with the old one.
 func build(dir string, s Slice, settings oci.Settings) error {
 	temp, err := os.MkdirTemp(filepath.Dir(dir), newPrefix)
 	if err != nil {
 		return fmt.Errorf("make slice %s: %w", s.Name, err)
 	}
-	defer vgpufs.RemoveAll(temp) // after the exchange, the old directory
-	if err := fill(temp, s, settings); err != nil {
-		return fmt.Errorf("make slice %s: %w", s.Name, err)
-	}
-	err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE)
-	if errors.Is(err, unix.ENOENT) {
-		err = os.Rename(temp, dir)
+	defer vgpufs.RemoveAll(temp) // after the exchange: the old directory
+	if err = fill(temp, s, settings); err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE)
+		if errors.Is(err, unix.ENOENT) {
+			err = os.Rename(temp, dir)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("make slice %s: %w", s.Name, err)
@@ -162,7 +160,7 @@ func build(dir string, s Slice, settings oci.Settings) error {
 	return nil
 }
 
-// fill writes a slice's files into a new directory.
+// fill writes a slice's files to a new directory.
 func fill(dir string, s Slice, settings oci.Settings) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
@@ -183,21 +181,19 @@ func fill(dir string, s Slice, settings oci.Settings) error {
 	return s.write(dir)
 }
 
-// renew gives a slice a new file system with new limits and usage files, so that nothing of its
-// last container reaches the next one. Processes that have the old one mounted keep it.
+// renew gives a slice a new file system with new files, so that nothing of its last container reaches the next. Processes
+// keep the old one mounted.
 func renew(dir string) error {
 	limits, err := limiter.ReadLimits(filepath.Join(dir, patternName))
-	if err == nil {
-		err = vgpufs.Unmount(dir)
-	}
-	if err == nil {
-		err = vgpufs.Mount(dir)
-	}
-	if err == nil {
-		err = oci.WriteFiles(dir, limits)
-	}
-	if err == nil {
-		err = os.RemoveAll(filepath.Join(dir, markName)) // last: until then they are renewed again
+	for _, step := range []func() error{
+		func() error { return vgpufs.Unmount(dir) },
+		func() error { return vgpufs.Mount(dir) },
+		func() error { return oci.WriteFiles(dir, limits) },
+		func() error { return os.RemoveAll(filepath.Join(dir, markName)) }, // last: until then they are renewed again
+	} {
+		if err == nil {
+			err = step()
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("renew the slice's files: %w", err)
@@ -205,25 +201,24 @@ func renew(dir string) error {
 	return nil
 }
 
-// marked says whether a slice's files are, or were, a container's.
+// marked reports whether a container uses, or used, the slice's files.
 func marked(dir string) bool { return exists(filepath.Join(dir, markName)) }
 
-// Remove takes a slice away that is no more wanted. One that a container has stays, and
-// that is said.
+// Remove removes a slice that no container uses.
 func Remove(ctx context.Context, stateDir, name string) (inUse bool, err error) {
 	unlock, err := lock(ctx, stateDir)
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	holder, inUse, err := held(ctx, stateDir, name)
+	u, inUse, err := used(ctx, stateDir, name)
 	if err != nil || inUse {
 		return inUse, err
 	}
-	if err := clearHolder(ctx, stateDir, Dir(stateDir, name), holder); err != nil {
+	dir := Dir(stateDir, name)
+	if err := releaseUser(ctx, stateDir, dir, u); err != nil {
 		return false, err
 	}
-	dir := Dir(stateDir, name)
 	gone := filepath.Join(filepath.Dir(dir), oldPrefix+name)
 	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("remove slice %s: %w", name, err)
@@ -231,14 +226,14 @@ func Remove(ctx context.Context, stateDir, name string) (inUse bool, err error) 
 	return false, vgpufs.RemoveAll(gone)
 }
 
-// PeekRemove is Remove that changes nothing.
+// PeekRemove is Remove without changes.
 func PeekRemove(ctx context.Context, stateDir, name string) (inUse bool, err error) {
-	_, inUse, err = held(ctx, stateDir, name)
+	_, inUse, err = used(ctx, stateDir, name)
 	return inUse, err
 }
 
-// held says who has a slice, and whether that container is there still.
-func held(ctx context.Context, stateDir, name string) (h *holder, inUse bool, err error) {
-	h, err = holderOf(ctx, stateDir, name)
-	return h, err == nil && h != nil && h.alive(orphans.NewJudge()), err
+// used returns the claim that has a slice, and whether its container exists.
+func used(ctx context.Context, stateDir, name string) (u *user, inUse bool, err error) {
+	u, err = userOf(ctx, stateDir, name)
+	return u, err == nil && u != nil && u.running(claimed.NewJudge()), err
 }

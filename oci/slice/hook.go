@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,30 +15,27 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Command is the name of Main's command, and its two actions.
+// Command is Main's command of gpuslice-runtime.
+const Command = "slice"
+
+// The actions and options of Main. An option is "NAME=VALUE" in one argument.
 const (
-	Command       = "slice"
 	actionClaim   = "claim"
 	actionRelease = "release"
+	optionName    = "--name"
+	optionState   = "--state-dir"
 )
 
-// The options of Main, each with "=" and its value.
-const (
-	optionName  = "--name"
-	optionState = "--state-dir"
-)
+// maxWait bounds how long a hook waits for a lock: less than daemons wait for a runtime.
+const maxWait = 30 * time.Second
 
-// patience bounds how long a hook waits for a lock: less than daemons wait for a runtime.
-const patience = 30 * time.Second
-
-// maxInput bounds what is read of a state.
+// maxInput bounds a state in bytes.
 const maxInput = 16 << 20
 
-// hookEnv is the hooks' environment: without one, runtimes give a hook theirs, or the
-// container's.
+// hookEnv is set because runtimes else pass their own environment, or the container's.
 const hookEnv = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Hooks are the hooks of a slice's CDI device; program is gpuslice-runtime's path.
+// Hooks returns the hooks of a slice's CDI device. program is the path of gpuslice-runtime.
 func Hooks(program, stateDir, name string) []*cdispec.Hook {
 	hook := func(stage, action string) *cdispec.Hook {
 		return &cdispec.Hook{HookName: stage, Path: program, Args: []string{
@@ -49,9 +45,8 @@ func Hooks(program, stateDir, name string) []*cdispec.Hook {
 	return []*cdispec.Hook{hook("createRuntime", actionClaim), hook("poststop", actionRelease)}
 }
 
-// Of is the name of the slice that a container's spec has, empty for none: whose hook
-// it has, which only who writes CDI specs or hooks can bring there. Such a container is
-// checked and booked by the hook; nobody else has to.
+// Of returns the name of the slice of which a container has the hook, or "". Only root can add hooks. The hook checks and
+// claims for such a container.
 func Of(spec *rspec.Spec) string {
 	if spec == nil || spec.Hooks == nil {
 		return ""
@@ -64,21 +59,25 @@ func Of(spec *rspec.Spec) string {
 	return ""
 }
 
-// option is the value of an option, empty where it isn't there.
+// option returns the value of an option, or "".
 func option(args []string, name string) string {
-	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, name+"=") })
-	if i < 0 {
-		return ""
+	for _, arg := range args {
+		if value, is := strings.CutPrefix(arg, name+"="); is {
+			return value
+		}
 	}
-	return strings.TrimPrefix(args[i], name+"=")
+	return ""
 }
 
-// Main runs a slice's hook, with the container's state on stdin, and returns the exit
-// status: 0 it is done, 1 the container is refused, and stderr says why.
+// Main runs a slice's hook, with the container's state on stdin. It returns the exit status: 1 refuses the container,
+// with the reason on stderr.
 func Main(ctx context.Context, args []string, stdin io.Reader, stderr io.Writer) int {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took longer than %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("it took longer than %v", maxWait))
 	defer cancel()
-	err := run(ctx, args, stdin)
+	return exit(stderr, run(ctx, args, stdin))
+}
+
+func exit(stderr io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}
@@ -94,11 +93,10 @@ func run(ctx context.Context, args []string, stdin io.Reader) error {
 	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") || !filepath.IsAbs(stateDir) {
 		return fmt.Errorf("slice %s: want %s=DIR and %s=NAME", args[0], optionState, optionName)
 	}
-	var state rspec.State
-	if err := json.NewDecoder(io.LimitReader(stdin, maxInput)).Decode(&state); err != nil {
-		return fmt.Errorf("slice %s: read the container's state: %w", name, err)
+	state, err := readState(stdin)
+	if err != nil {
+		return fmt.Errorf("slice %s: %w", name, err)
 	}
-	var err error
 	switch args[0] {
 	case actionClaim:
 		var spec *rspec.Spec
@@ -114,6 +112,13 @@ func run(ctx context.Context, args []string, stdin io.Reader) error {
 		return fmt.Errorf("container %s: slice %s: %w", short(state.ID), name, err)
 	}
 	return nil
+}
+
+func readState(stdin io.Reader) (state rspec.State, err error) {
+	if err := json.NewDecoder(io.LimitReader(stdin, maxInput)).Decode(&state); err != nil {
+		return state, fmt.Errorf("read the container's state: %w", err)
+	}
+	return state, nil
 }
 
 // readSpec reads a bundle's config.json.

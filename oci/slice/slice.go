@@ -9,9 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -20,12 +19,12 @@ import (
 // The names in a state directory, and in a slice's.
 const (
 	dirsName    = "slices"
-	lockName    = "lock" // in slices: one for all
+	lockName    = "lock" // of all slices
 	newPrefix   = ".new-"
 	oldPrefix   = ".old-"
 	recordName  = "slice.json"
-	patternName = "limits.pattern" // what limits is made of; nobody mounts it
-	markName    = "claimed"        // the two files are, or were, a container's
+	patternName = "limits.pattern" // the limits of new files; not mounted
+	markName    = "claimed"        // a container uses, or used, the files
 )
 
 // recordVersion is the version of slice.json.
@@ -34,21 +33,20 @@ const recordVersion = 1
 // Slice is slice.json.
 type Slice struct {
 	Version int `json:"version"`
-	// Name is the operator's, and the CDI device's.
+	// Name is the operator's name, and the CDI device's.
 	Name string `json:"name"`
-	// Asked is the operator's definition: another one makes the slice again.
-	Asked string `json:"asked"`
-	// Shares are what a container gets, one a GPU.
-	Shares []grant.Share `json:"shares"`
-	// HighPriority says that others stand back while the container is at work.
-	HighPriority bool `json:"highPriority,omitempty"`
-	// GPUs are the GPUs of the shares, as the ledger wants them.
+	// Definition is the operator's. A different one makes the slice again.
+	Definition string `json:"definition"`
+	// Shares are what a container gets.
+	Shares       []grant.Share `json:"shares"`
+	HighPriority bool          `json:"highPriority,omitempty"`
+	// GPUs are the GPUs of the shares, for the ledger.
 	GPUs []grant.GPU `json:"gpus"`
-	// Nodes are the device nodes that the spec gives.
+	// Nodes are the device nodes in the CDI spec.
 	Nodes []Node `json:"nodes"`
-	// Files are the limiter's, which have to be in the container.
+	// Files are the limiter's files, which must be in the container.
 	Files []File `json:"files"`
-	// Mode is how the limits are enforced, for people.
+	// Mode is the oci.Enforcement.
 	Mode string `json:"mode,omitempty"`
 }
 
@@ -65,18 +63,18 @@ type File struct {
 	Container string `json:"container"`
 }
 
-// Directory is a slice's directory in a state directory. It is a path only.
+// Dir returns the path of a slice's directory.
 func Dir(stateDir, name string) string { return filepath.Join(stateDir, dirsName, name) }
 
-// claim is what a container of that id books.
-func (s Slice) claim(id string) ledger.Claim {
-	return ledger.Claim{
-		ContainerID: id, Owner: ledger.OwnerRuntime, Container: "slice " + s.Name,
+// claim returns the claim of a container.
+func (s Slice) claim(id string) grant.Claim {
+	return grant.Claim{
+		ContainerID: id, Owner: grant.OwnerRuntime, Container: "slice " + s.Name,
 		Shares: s.Shares, HighPriority: s.HighPriority, Mode: s.Mode,
 	}
 }
 
-// capacities are the slice's GPUs by UUID.
+// capacities returns the slice's GPUs by UUID.
 func (s Slice) capacities() map[string]grant.GPU {
 	gpus := make(map[string]grant.GPU, len(s.GPUs))
 	for _, c := range s.GPUs {
@@ -85,7 +83,7 @@ func (s Slice) capacities() map[string]grant.GPU {
 	return gpus
 }
 
-// Read reads a slice; fs.ErrNotExist where there is none of that name.
+// Read reads a slice. The error is fs.ErrNotExist if there is none.
 func Read(stateDir, name string) (Slice, error) {
 	path := filepath.Join(Dir(stateDir, name), recordName)
 	data, err := os.ReadFile(path)
@@ -103,12 +101,12 @@ func Read(stateDir, name string) (Slice, error) {
 	return s, nil
 }
 
-// List are the names of the slices that are there, sorted.
+// List returns the sorted names of the slices.
 func List(stateDir string) ([]string, error) {
 	return directories(stateDir, func(name string) bool { return name[0] != '.' })
 }
 
-// hidden are the directories that a change makes while it is under way.
+// hidden returns the directories of unfinished changes.
 func hidden(stateDir string) ([]string, error) {
 	return directories(stateDir, func(name string) bool {
 		return strings.HasPrefix(name, newPrefix) || strings.HasPrefix(name, oldPrefix)
@@ -132,31 +130,26 @@ func directories(stateDir string, wanted func(name string) bool) ([]string, erro
 	return names, nil
 }
 
-// equal says whether two slices are the same to containers.
+// equal reports whether two slices are the same for containers.
 func (s Slice) equal(other Slice) bool {
-	return s.Name == other.Name && s.Asked == other.Asked && s.HighPriority == other.HighPriority && s.Mode == other.Mode &&
+	return s.Name == other.Name && s.Definition == other.Definition && s.HighPriority == other.HighPriority && s.Mode == other.Mode &&
 		slices.Equal(s.Shares, other.Shares) && slices.Equal(s.Files, other.Files)
 }
 
-// write puts slice.json into the slice's directory by a rename.
+// write writes slice.json.
 func (s Slice) write(dir string) error {
 	s.Version = recordVersion
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
-	temp := filepath.Join(dir, "."+recordName)
-	if err := os.WriteFile(temp, append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(temp, filepath.Join(dir, recordName))
+	return atomicfile.Write(filepath.Join(dir, recordName), append(data, '\n'), 0o644)
 }
 
-// whole says whether a slice's files are there.
-func whole(dir string) bool {
+// complete reports whether a slice has all of its files.
+func complete(dir string) bool {
 	for _, file := range []string{limiter.LimitsPath(dir), limiter.UsagePath(dir), filepath.Join(dir, patternName)} {
-		var st unix.Stat_t
-		if unix.Lstat(file, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
 			return false
 		}
 	}

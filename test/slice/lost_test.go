@@ -49,7 +49,7 @@ func TestKilledWithoutAWord(t *testing.T) {
 	next := n.container("next", n.glibc(), []string{small}, meminfo...)
 	out, status := next.run()
 	require.NotZero(t, status)
-	require.Contains(t, out, "cleared away now: start the container again")
+	require.Contains(t, out, "free now: start the container again")
 	require.Empty(t, n.claims())
 	out, status = next.run()
 	require.Zero(t, status, out)
@@ -80,7 +80,7 @@ func TestTheWrapperSweepsLostSlices(t *testing.T) {
 	next := n.container("next", n.glibc(), []string{small}, meminfo...)
 	said, status := next.run()
 	require.NotZero(t, status)
-	require.Contains(t, said, "cleared away now: start the container again")
+	require.Contains(t, said, "free now: start the container again")
 	said, status = next.run()
 	require.Zero(t, status, said)
 }

@@ -74,7 +74,7 @@ func TestPodmanWithPlainRunc(t *testing.T) {
 
 	out, status := p.run(append(run(roots[1], "--rm"), "/opt/workloads/meminfo")...)
 	require.NotZero(t, status)
-	require.Contains(t, out, "a slice is one container's at a time: free are large")
+	require.Contains(t, out, "a slice is for one container at a time: free slices: large")
 
 	p.must("restart", "-t", "0", "held")
 	require.Contains(t, p.must("exec", "held", "/opt/workloads/meminfo"), "total_bytes=4294967296")

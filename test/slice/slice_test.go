@@ -51,7 +51,7 @@ func TestOneContainerAtATime(t *testing.T) {
 	second := n.container("second", n.glibc(), []string{small}, meminfo...)
 	out, status := second.run()
 	require.NotZero(t, status)
-	require.Contains(t, out, "container "+first.id+" has it, and a slice is one container's at a time: free are large")
+	require.Contains(t, out, "container "+first.id+" uses it, and a slice is for one container at a time: free slices: large")
 	require.Equal(t, []string{first.id}, n.claims())
 
 	third := n.container("third", n.glibc(), []string{"gpuslice.io/slice=large"}, meminfo...)

@@ -12,15 +12,14 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// holder is the claim that has a slice.
-type holder struct {
+// user is the container that uses a slice.
+type user struct {
 	id  string
-	dir string
+	dir string // of its claim
 }
 
-// holderOf finds who has a slice: the claim whose limits are the slice's own file. Nil is
-// nobody. So the ledger is the one book of it, and nothing else has to agree with it.
-func holderOf(ctx context.Context, stateDir, name string) (*holder, error) {
+// userOf finds the claim that has the slice's limits file, or nil. The ledger is the only record of it.
+func userOf(ctx context.Context, stateDir, name string) (*user, error) {
 	if !exists(limiter.LimitsPath(Dir(stateDir, name))) {
 		return nil, nil
 	}
@@ -29,31 +28,30 @@ func holderOf(ctx context.Context, stateDir, name string) (*holder, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find who has slice %s: %w", name, err)
+		return nil, fmt.Errorf("find the container of slice %s: %w", name, err)
 	}
 	now, err := ledger.Snapshot(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("find who has slice %s: %w", name, err)
+		return nil, fmt.Errorf("find the container of slice %s: %w", name, err)
 	}
 	for _, e := range now.Entries {
 		if dir := ledger.Dir(e.ContainerID); sameLimits(Dir(stateDir, name), dir) {
-			return &holder{e.ContainerID, dir}, nil
+			return &user{e.ContainerID, dir}, nil
 		}
 	}
 	return nil, nil
 }
 
-// sameLimits says whether two directories have one limits file.
+// sameLimits reports whether two directories have the same limits file.
 func sameLimits(a, b string) bool {
 	first, errA := os.Lstat(limiter.LimitsPath(a))
 	second, errB := os.Lstat(limiter.LimitsPath(b))
 	return errA == nil && errB == nil && os.SameFile(first, second)
 }
 
-// alive says whether the container of a claim is there. What can't be found out counts
-// as yes; a claim that is gone meanwhile as no.
-func (h *holder) alive(j orphans.Judge) bool {
-	return exists(h.dir) && j.Alive(h.dir, false)
+// running reports whether the container exists, also if that is unknown.
+func (u *user) running(j claimed.Judge) bool {
+	return exists(u.dir) && j.Alive(u.dir, false)
 }
 
 func exists(path string) bool {
