@@ -128,18 +128,7 @@ func (r *Rootfs) ignoresPreload() error {
 // openRegular opens a regular file inside root with O_PATH, or returns nil. It calls openat2 first, in a fifth of the
 // library's time, and the library for kernels without openat2 and for races.
 func openRegular(root *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	var f *os.File
-	switch err {
-	case nil:
-		f = os.NewFile(uintptr(fd), name)
-	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP:
-		return nil, nil
-	default:
-		f, err = pathrs.OpenatInRoot(root, name)
-	}
+	f, err := pathrs.OpenatInRoot(root, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP):
 		return nil, nil
