@@ -78,7 +78,7 @@ func (c Container) allenv(name string) []string {
 // checkDir refuses a claim directory that can't be the source of a mount.
 func (c Container) checkDir() error {
 	if c.Dir == "" {
-		return errors.New("its claim has no directory: book the grant in the ledger first")
+		return errors.New("its claim has no directory: write the claim to the ledger first")
 	}
 	if !filepath.IsAbs(c.Dir) || filepath.Clean(c.Dir) != c.Dir {
 		return fmt.Errorf("its claim's directory %q is not an absolute, clean path", c.Dir)

@@ -31,7 +31,7 @@ func complete(d *cdispec.DeviceNode, stat func(string) (nodeInfo, error)) error 
 	info, err := stat(d.HostPath)
 	if err != nil {
 		if specified {
-			return nil // its spec says all that is needed
+			return nil // the spec is sufficient
 		}
 		return fmt.Errorf("device node %s of the host: %w: %s", d.HostPath, err, missingNodeAdvice(d.HostPath))
 	}
@@ -43,7 +43,7 @@ func complete(d *cdispec.DeviceNode, stat func(string) (nodeInfo, error)) error 
 		return nil
 	}
 	if d.Type != "" && d.Type != info.kind && !(d.Type == "u" && info.kind == "c") {
-		return fmt.Errorf("device node %s of the host is of type %q, and its CDI spec says %q: generate the spec again", d.HostPath, info.kind, d.Type)
+		return fmt.Errorf("device node %s of the host is of type %q, and of type %q in its CDI spec: generate the spec again", d.HostPath, info.kind, d.Type)
 	}
 	if d.Type == "" {
 		d.Type = info.kind

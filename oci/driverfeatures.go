@@ -28,7 +28,7 @@ func (f DriverFeatures) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, er
 	for _, feature := range f.Features {
 		more, err := feature.DeviceEdits([]string{allOfKind})
 		if err != nil {
-			return nil, fmt.Errorf("%s is wanted for every container with a GPU: %w", feature.kind, err)
+			return nil, fmt.Errorf("%s is configured for every container with a GPU: %w", feature.kind, err)
 		}
 		edits = Merge(edits, more)
 	}

@@ -16,7 +16,7 @@ func TestFeatured(t *testing.T) {
 	featured := DriverFeatures{GPUs: testRegistry(t), Features: []*Registry{gds}}
 
 	_, err = featured.DeviceEdits([]string{gpu0})
-	require.ErrorContains(t, err, "nvidia.com/gds is wanted")
+	require.ErrorContains(t, err, "nvidia.com/gds is configured")
 	require.ErrorContains(t, err, "nvidia-ctk cdi generate --mode=gds")
 	_, err = featured.DeviceEdits([]string{gpuX})
 	require.ErrorContains(t, err, gpuX)

@@ -236,7 +236,7 @@ func TestEditsRefuses(t *testing.T) {
 		{"a rule for everything", one(1, 1), nil, func(c *Container) { c.DeviceRules = []rspec.LinuxDeviceCgroup{rule(true, "a", -1, -1, "rwm")} }, []string{`"a *:* rwm"`}},
 		{"another GPU's node as a volume", one(1, 1), nil, mount("/dev/nvidia1", "/dev/nvidia1"), []string{"mounts the device node /dev/nvidia1"}},
 		{"another GPU's node as a volume elsewhere", one(1, 1), nil, mount("/dev/nvidia1", "/tmp/x"), []string{"/tmp/x"}},
-		{"a request by a mount", one(1, 1), nil, mount("/dev/null", "/var/run/nvidia-container-devices/all"), []string{"nvidia-container-devices/all", "beside its grant"}},
+		{"a request by a mount", one(1, 1), nil, mount("/dev/null", "/var/run/nvidia-container-devices/all"), []string{"nvidia-container-devices/all", "in addition to its grant"}},
 		{"another GPU by CDI", one(1, 1), nil, func(c *Container) { c.CDIDevices = []string{"nvidia.com/gpu=all"} }, []string{"nvidia.com/gpu=all"}},
 		{"another GPU by a CDI annotation", one(1, 1), nil, func(c *Container) {
 			c.Annotations = map[string]string{"cdi.k8s.io/x": "vendor.com/nic=0, nvidia.com/gpu=" + gpu1}

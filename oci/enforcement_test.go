@@ -106,7 +106,7 @@ func TestStubsFindTheDriver(t *testing.T) {
 		{"Red Hat's 32-bit", []string{"/usr/lib/libcuda.so.550.54.15", "/usr/lib64/libcuda.so.550.54.15"}, "/host/usr/lib64/libcuda.so.550.54.15", ""},
 		{"Arch's 32-bit", []string{"/usr/lib32/libcuda.so.550.54.15", "/usr/lib/libcuda.so.550.54.15"}, "/host/usr/lib/libcuda.so.550.54.15", ""},
 		{"only 32-bit", []string{"/usr/lib32/libcuda.so.550.54.15"}, "", "only for 32-bit"},
-		{"two drivers", []string{"/opt/a/libcuda.so.1", "/opt/b/libcuda.so.1"}, "", "can't be told"},
+		{"two drivers", []string{"/opt/a/libcuda.so.1", "/opt/b/libcuda.so.1"}, "", "mounts libcuda.so twice"},
 		{"none", []string{"/usr/lib64/libcudart.so.12", "/usr/lib64/mylibcuda.so.1", "/usr/lib64/libcuda.sorry"}, "", "mounts no libcuda.so"},
 	}
 	for _, tt := range tests {
@@ -177,9 +177,9 @@ func TestVariablesThatLeadPastTheLimiter(t *testing.T) {
 		{"LD_PRELOAD=/x.so:/./proc/1/cwd/driver/cuda", Rootfs{Glibc: true}, all, "before the limiter"},
 		{"LD_PRELOAD=/dev/fd/3", Rootfs{Glibc: true}, all, "before the limiter"},
 		{"LD_PRELOAD=cuda", Rootfs{Glibc: true}, all, "before the limiter"},
-		{"LD_PRELOAD=$ORIGIN/x.so", Rootfs{Glibc: true}, all, "a token"},
-		{"LD_AUDIT=/usr/${LIB}/x.so", Rootfs{Glibc: true}, all, "a token"},
-		{"LD_PRELOAD=/opt/x/../vgpu/driver/other", Rootfs{Glibc: true}, all, "has a .."},
+		{"LD_PRELOAD=$ORIGIN/x.so", Rootfs{Glibc: true}, all, "contains a token"},
+		{"LD_AUDIT=/usr/${LIB}/x.so", Rootfs{Glibc: true}, all, "contains a token"},
+		{"LD_PRELOAD=/opt/x/../vgpu/driver/other", Rootfs{Glibc: true}, all, "contains .."},
 		{"LD_PRELOAD=/opt/link.so", Rootfs{Glibc: true, Links: map[string]string{"/opt/link.so": "/.gpuslice/driver/cuda"}}, all, "LD_PRELOAD has /opt/link.so"},
 		{"LD_PRELOAD=/opt/link.so", Rootfs{Glibc: true, Links: map[string]string{"/opt/link.so": "/proc/self/root/x"}}, all, "LD_PRELOAD has /opt/link.so"},
 		{"LD_PRELOAD=/opt/v/driver/cuda", Rootfs{Glibc: true, Links: map[string]string{"/.gpuslice/driver": "/opt/v/driver"}}, all, "LD_PRELOAD has /opt/v"},

@@ -100,7 +100,7 @@ func checkUngranted(uuids []string, c Container, visible *cdispec.ContainerEdits
 		return fmt.Errorf("%s, which is not of its grant: remove it from the pod, or the other device plugin that adds it from the node", reason)
 	}
 	if reason, has := requestsFirmly(c, uuids); has {
-		return fmt.Errorf("%s beside its grant: a container gets GPUs by its grant only; remove the request", reason)
+		return fmt.Errorf("%s in addition to its grant: a container gets GPUs by its grant only; remove the request", reason)
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func checkExecutable(dir string) error {
 
 func checkMountFlags(dir string, flags int64) error {
 	if flags&unix.ST_NOEXEC != 0 {
-		return fmt.Errorf("%s is on a filesystem mounted noexec, and containers have to map the library as code: "+
+		return fmt.Errorf("%s is on a filesystem mounted noexec, and containers must map the library as code: "+
 			"choose another directory (--library-dir), or remount that one with exec", dir)
 	}
 	return nil

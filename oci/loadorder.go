@@ -18,32 +18,32 @@ func CheckLoading(e Enforcement, c Container) error {
 	for _, name := range []string{"LD_PRELOAD", "LD_AUDIT"} {
 		for _, value := range c.allenv(name) {
 			if file := driverIn(value, c.Rootfs); file != "" {
-				return fmt.Errorf("its %s has %.200s, a library of the driver's that would be loaded before the limiter: remove it", name, file)
+				return fmt.Errorf("its %s has %.200s, a driver library that would be loaded before the limiter: remove it", name, file)
 			}
 			if file, why := unjudged(value); file != "" {
-				return fmt.Errorf("its %s has %.200s, which could be a library of the driver's that is loaded before the limiter, because the path %s: use the real path of the file", name, file, why)
+				return fmt.Errorf("its %s has %.200s, which could be a driver library that is loaded before the limiter, because the path %s: use the real path of the file", name, file, why)
 			}
 		}
 	}
 	if e.stubs() && !e.preloads() && c.Rootfs != nil {
 		if file := driverIn(c.Rootfs.Preload, c.Rootfs); file != "" {
-			return fmt.Errorf("its /etc/ld.so.preload has %.200s, a library of the driver's that would be loaded before the front: remove it", file)
+			return fmt.Errorf("its /etc/ld.so.preload has %.200s, a driver library that would be loaded before the stub library: remove it", file)
 		}
 	}
 	for _, value := range c.allenv("LD_LIBRARY_PATH") {
 		for _, dir := range listed(value) {
 			if c.Rootfs.behind(dir) {
-				return fmt.Errorf("its LD_LIBRARY_PATH has %.200s, which is or can be the directory of the driver behind the limiter: remove it", dir)
+				return fmt.Errorf("its LD_LIBRARY_PATH has %.200s, which is or can be the directory of the driver's own libraries: remove it", dir)
 			}
 			if !e.stubs() || !slices.Contains(strings.Split(dir, "/"), "compat") {
-				continue // the preload holds any
+				continue // with a preload, any directory is safe
 			}
 			const own = "its LD_LIBRARY_PATH has %s, where programs find the image's own libcuda.so.1 (cuda-compat) before the one with the limiter: "
 			if !e.preloads() {
-				return fmt.Errorf(own+"set limiter mode to auto, which holds that too, or take the directory out", dir)
+				return fmt.Errorf(own+"set limiter mode to auto, which limits that library too, or remove the directory", dir)
 			}
 			if c.Rootfs.ignoresPreload() != nil {
-				return fmt.Errorf(own+"not every program of this image reads /etc/ld.so.preload, which would hold that; take the directory out", dir)
+				return fmt.Errorf(own+"not every program of this image reads /etc/ld.so.preload, which would limit that library; remove the directory", dir)
 			}
 		}
 	}
@@ -79,9 +79,9 @@ func unjudged(list string) (file, why string) {
 	for _, file := range listed(list) {
 		switch {
 		case strings.Contains(file, "$"):
-			return file, "has a token of the loader ($ORIGIN, $LIB, $PLATFORM)"
+			return file, "contains a token of the loader ($ORIGIN, $LIB, $PLATFORM)"
 		case slices.Contains(strings.Split(file, "/"), ".."):
-			return file, "has a .., which leads elsewhere after a link"
+			return file, "contains .., which leads elsewhere after a link"
 		}
 	}
 	return "", ""

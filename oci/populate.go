@@ -86,7 +86,7 @@ func ensureLimits(dir string, want limiter.Limits) error {
 	case err == nil && have.Identity != want.Identity: // an operator moved the files
 		return limiter.UpdateLimits(dir, want)
 	case err != nil:
-		return fmt.Errorf("%w: remove the container, its limits can't be trusted", err)
+		return fmt.Errorf("%w: remove the container: its limits can't be trusted", err)
 	case have.Oversubscribe == want.Oversubscribe && slices.Equal(have.Devices, want.Devices):
 		return nil
 	default:

@@ -223,7 +223,7 @@ func TestCompleteDeviceNode(t *testing.T) {
 		{"all but the mode, not on the host", node{Path: "/dev/none", Type: "c", Major: 5}, node{Path: "/dev/none", HostPath: "/dev/none", Type: "c", Major: 5}, ""},
 		{"unbuffered is a character device", node{Path: "/dev/nvidia0", Type: "u"}, node{Path: "/dev/nvidia0", HostPath: "/dev/nvidia0", Type: "u", Major: 195, FileMode: mode(0o666)}, ""},
 		{"a FIFO has no numbers", node{Path: "/dev/pipe"}, node{Path: "/dev/pipe", HostPath: "/dev/pipe", Type: "p", FileMode: mode(0o600)}, ""},
-		{"another type", node{Path: "/dev/nvidia0", Type: "b"}, node{}, `is of type "c", and its CDI spec says "b"`},
+		{"another type", node{Path: "/dev/nvidia0", Type: "b"}, node{}, `is of type "c", and of type "b" in its CDI spec`},
 		{"a GPU that isn't there", node{Path: "/dev/nvidia7"}, node{}, "/dev/nvidia7 of the host: file does not exist: is the driver loaded"},
 		{"uvm not loaded", node{Path: "/dev/nvidia-uvm-tools"}, node{}, "nvidia-modprobe -u"},
 		{"modeset not loaded", node{Path: "/dev/nvidia-modeset"}, node{}, "nvidia-modprobe -m"},

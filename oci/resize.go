@@ -24,7 +24,7 @@ func Resize(dir string, claim grant.Claim) error {
 		return fmt.Errorf("limits in %s: %w", dir, err)
 	}
 	if len(limits.Devices) != len(claim.Shares) {
-		return fmt.Errorf("the limits in %s are of %d GPUs, and the claim is of %d", dir, len(limits.Devices), len(claim.Shares))
+		return fmt.Errorf("the limits in %s have %d GPUs, and the claim has %d", dir, len(limits.Devices), len(claim.Shares))
 	}
 	changed := false
 	for i, share := range claim.Shares {

@@ -56,7 +56,7 @@ const maxLoads = 1000
 func RootfsFacts(root string, env []string) (*Rootfs, error) {
 	dir, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("look into the container's root file system: %w", err)
+		return nil, fmt.Errorf("open the container's root file system: %w", err)
 	}
 	defer dir.Close()
 	r := &Rootfs{}
@@ -120,20 +120,28 @@ func (r *Rootfs) ignoresPreload() error {
 	case r.Musl:
 		return errors.New("the image has musl's loader, which does not read /etc/ld.so.preload")
 	case !r.Glibc:
-		return errors.New("the image has no loader of glibc's, so that nothing in it reads /etc/ld.so.preload")
+		return errors.New("the image has no loader of glibc's, so no program of it reads /etc/ld.so.preload")
 	}
 	return nil
 }
 
-// openRegular opens a regular file inside root with O_PATH, or returns nil. It calls openat2 first, in a fifth of the
-// library's time, and the library for kernels without openat2 and for races.
-func openRegular(root *os.File, name string) (*os.File, error) {
+// openIn opens a file inside root with O_PATH, or returns nil if there is none.
+func openIn(root *os.File, name string) (*os.File, error) {
 	f, err := pathrs.OpenatInRoot(root, name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP):
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("look for %s in the image: %w", name, err)
+	}
+	return f, err
+}
+
+// openRegular is openIn for regular files only.
+func openRegular(root *os.File, name string) (*os.File, error) {
+	f, err := openIn(root, name)
+	if err != nil {
+		return nil, fmt.Errorf("open %s in the image: %w", name, err)
+	}
+	if f == nil {
+		return nil, nil
 	}
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() {
@@ -145,12 +153,9 @@ func openRegular(root *os.File, name string) (*os.File, error) {
 
 func hasFile(root *os.File, names []string) (bool, error) {
 	for _, name := range names {
-		f, err := openRegular(root, name)
-		if err != nil {
-			return false, err
-		}
-		if f != nil {
-			return true, f.Close()
+		if f, err := openRegular(root, name); f != nil || err != nil {
+			f.Close()
+			return f != nil, err
 		}
 	}
 	return false, nil
@@ -163,15 +168,12 @@ func ownPreload(root *os.File) (string, error) {
 		return "", err
 	}
 	defer handle.Close()
-	if info, err := handle.Stat(); err == nil && info.Size() == 0 {
-		return "", nil // as runc leaves one where a container's was mounted
-	}
 	f, err := pathrs.Reopen(handle, unix.O_RDONLY|unix.O_CLOEXEC)
-	if err != nil {
-		return "", fmt.Errorf("read the image's own %s: %w", limiter.ContainerPreloadPath, err)
+	var data []byte
+	if err == nil {
+		defer f.Close()
+		data, err = io.ReadAll(io.LimitReader(f, maxPreload+1))
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPreload+1))
 	if err != nil {
 		return "", fmt.Errorf("read the image's own %s: %w", limiter.ContainerPreloadPath, err)
 	}

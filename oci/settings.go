@@ -134,7 +134,7 @@ func checkHostPath(what, path string) error {
 // checkHandlers refuses the empty handler, which has its own field.
 func checkHandlers(handlers []string) error {
 	if slices.Contains(handlers, "") {
-		return errors.New("an nvidia runtime handler is empty: say that the default runtime is nvidia instead")
+		return errors.New("an NVIDIA runtime handler is empty: set that the default runtime is NVIDIA's instead")
 	}
 	return nil
 }

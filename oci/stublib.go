@@ -23,7 +23,7 @@ type driver struct {
 	// hidden is its name in the limiter's directory. Only the stub library uses it, by its path: no search for a
 	// library finds it.
 	hidden string
-	stem   string // what all names of its file begin with
+	stem   string // the start of all names of its file
 	stub   func(Stubs) string
 }
 
@@ -45,7 +45,7 @@ const cudaCompatHook = "enable-cuda-compat"
 // checkStubs returns why the stub libraries can't replace the libraries in these edits.
 func checkStubs(visible *cdispec.ContainerEdits, way Injection) error {
 	if way == InjectEnvvar {
-		return errors.New("NVIDIA's runtime mounts the driver's libraries after gpuslice, so that nothing can be put in front of them: " +
+		return errors.New("NVIDIA's runtime mounts the driver's libraries after gpuslice, so they can't be replaced: " +
 			"generate a CDI spec and set device injection to cdi or auto, or set limiter mode to preload")
 	}
 	for _, d := range drivers {
@@ -54,7 +54,7 @@ func checkStubs(visible *cdispec.ContainerEdits, way Injection) error {
 		}
 	}
 	if real, _ := drivers[0].find(visible.Mounts); real == "" {
-		return errors.New("the CDI spec mounts no libcuda.so, so that nothing can be put in front of it: " +
+		return errors.New("the CDI spec mounts no libcuda.so: " +
 			"generate the spec again, or set limiter mode to preload")
 	}
 	return nil
@@ -67,7 +67,7 @@ func mountStubs(visible *cdispec.ContainerEdits, f Stubs) []*cdispec.Mount {
 	for _, d := range drivers {
 		real, _ := d.find(visible.Mounts)
 		if real == "" {
-			continue // no program of this container finds it
+			continue // the container does not have it
 		}
 		behind = append(behind, bindMount(real, driverPath(d), "ro"))
 		for i, m := range visible.Mounts {
@@ -105,7 +105,7 @@ func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 	in64 := slices.DeleteFunc(slices.Clone(files), func(file string) bool { return is32(path.Dir(file), files) })
 	if len(in64) == 0 {
 		if len(files) > 0 {
-			return "", fmt.Errorf("the CDI spec has %s only for 32-bit programs (%s), which the limiter can't hold: generate the spec again", d.stem, files[0])
+			return "", fmt.Errorf("the CDI spec has %s only for 32-bit programs (%s), which the limiter can't limit: generate the spec again", d.stem, files[0])
 		}
 		return "", nil
 	}
@@ -115,7 +115,7 @@ func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 	})
 	for _, file := range in64 {
 		if path.Dir(file) != path.Dir(real) {
-			return "", fmt.Errorf("the CDI spec mounts two of %s, %s and %s, and it can't be told which is the driver's: leave one in it, or set limiter mode to preload", d.stem, file, real)
+			return "", fmt.Errorf("the CDI spec mounts %s twice, from %s and %s: leave the driver's in it, or set limiter mode to preload", d.stem, file, real)
 		}
 	}
 	return real, nil

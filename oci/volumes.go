@@ -8,9 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 
-	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
@@ -36,11 +34,11 @@ func CheckVolumes(mounts []rspec.Mount, edits *cdispec.ContainerEdits) error {
 		}
 		there, err := hasPlace(above.Source, rest)
 		if err != nil {
-			return fmt.Errorf("look for %s in the volume %s: %w", rest, above.Source, err)
+			return fmt.Errorf("find %s in the volume %s: %w", rest, above.Source, err)
 		}
 		if !there {
-			return fmt.Errorf("the volume %s is mounted at %s, and %s goes below it, for which the runtime would make %s on the host: "+
-				"mount the volume elsewhere, or parts of it, or make that place yourself", above.Source, above.Destination, place, filepath.Join(above.Source, rest))
+			return fmt.Errorf("the volume %s is mounted at %s, and gpuslice mounts %s below it, for which the runtime would make %s on the host: "+
+				"mount the volume at another path, or parts of it, or make that file", above.Source, above.Destination, place, filepath.Join(above.Source, rest))
 		}
 	}
 	return nil
@@ -66,18 +64,15 @@ func isBind(m rspec.Mount) bool {
 func hasPlace(source, rest string) (bool, error) {
 	root, err := os.OpenFile(source, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil // the runtime says what is wrong with it
+		return true, nil // the runtime reports the missing volume
 	}
 	if err != nil {
 		return false, err
 	}
 	defer root.Close()
-	f, err := pathrs.OpenatInRoot(root, strings.TrimPrefix(rest, "/"))
-	switch {
-	case err == nil:
-		return true, f.Close()
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return false, nil
+	f, err := openIn(root, rest)
+	if f == nil || err != nil {
+		return false, err
 	}
-	return false, err
+	return true, f.Close()
 }
