@@ -14,11 +14,10 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Apply applies edits to an OCI spec, in place. The edits replace the spec's values for the same variable, device or
-// path. A second call changes nothing. After an error the spec is unchanged.
+// Apply applies edits to an OCI spec, in place, or returns an error without a change. The edits replace the spec's
+// values for a variable, device or path. A second call changes nothing.
 //
-// The limiter's mounts come last. Sorted by depth they could be hidden: an image can make /.gpuslice a link to a deeper
-// directory on which a volume is mounted.
+// The limiter's mounts come last: if an image links /.gpuslice to a deeper directory, a volume there could hide them.
 func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	if spec == nil {
 		return errors.New("apply edits: there is no OCI spec")
@@ -42,8 +41,7 @@ func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	return nil
 }
 
-// removeReplaced removes what the edits replace from a spec. It also removes the hooks that the spec has already from
-// the edits, because CDI would add them again.
+// removeReplaced also removes hooks that the spec has from the edits: CDI would add them again.
 func removeReplaced(spec *rspec.Spec, edits *cdispec.ContainerEdits) {
 	replaced := replacedMounts(spec.Mounts, edits)
 	spec.Mounts = slices.DeleteFunc(spec.Mounts, func(m rspec.Mount) bool {
@@ -68,7 +66,7 @@ func removeReplaced(spec *rspec.Spec, edits *cdispec.ContainerEdits) {
 }
 
 // firstOf keeps the first value of each variable that the edits set, and no entry without a value ("NAME"), which a
-// runtime would pass to the container.
+// runtime's.
 func firstOf(env, edits []string) []string {
 	set, seen := byName(edits), map[string]bool{}
 	return slices.DeleteFunc(env, func(e string) bool {
@@ -92,7 +90,7 @@ func limiterMountsLast(mounts []rspec.Mount) {
 	slices.SortStableFunc(mounts, func(a, b rspec.Mount) int { return rank(a) - rank(b) })
 }
 
-// uniqueRules keeps the last of equal cgroup rules: a runtime applies them in order.
+// uniqueRules keeps the last of equal cgroup rules: they apply in order.
 func uniqueRules(spec *rspec.Spec) {
 	if spec.Linux == nil || spec.Linux.Resources == nil {
 		return
@@ -107,7 +105,6 @@ func uniqueRules(spec *rspec.Spec) {
 	spec.Linux.Resources.Devices = kept
 }
 
-// hookLists returns the lists of hooks by CDI's names.
 func hookLists(h *rspec.Hooks) map[string]*[]rspec.Hook {
 	return map[string]*[]rspec.Hook{
 		//lint:ignore SA1019 it is deprecated, and CDI specs still name it
@@ -120,7 +117,7 @@ func hookLists(h *rspec.Hooks) map[string]*[]rspec.Hook {
 	}
 }
 
-// cloneSpec copies the parts of a spec that edits can change. The copy shares the others.
+// cloneSpec copies what edits can change. The rest is shared.
 func cloneSpec(spec *rspec.Spec) *rspec.Spec {
 	work := *spec
 	work.Mounts, work.Annotations = slices.Clone(spec.Mounts), maps.Clone(spec.Annotations)

@@ -9,36 +9,35 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Container is what the runtime reports about a container before it is created.
+// Container is what the runtime reports before it creates a container.
 type Container struct {
 	ID string
-	// Env is the final environment (image, device plugins and pod spec merged). A name can occur more than once.
+	// Env is the final environment, with image, device plugins and pod merged. Names can repeat.
 	Env []string
-	// RuntimeHandler is the RuntimeClass handler of its sandbox. Empty: the runtime's default.
+	// RuntimeHandler is the sandbox's RuntimeClass handler; empty: the default.
 	RuntimeHandler string
-	// Dir is the host's directory of its claim. It is needed only with a grant.
+	// Dir is the directory of its claim; only with a grant.
 	Dir     string
 	Mounts  []rspec.Mount
 	Devices []rspec.LinuxDevice
-	// Annotations are the container's own, not its pod's.
+	// Annotations are not its pod's.
 	Annotations map[string]string
-	// CDIDevices are the qualified CDI names that others requested.
+	// CDIDevices are the qualified CDI names in the request.
 	CDIDevices []string
-	// NoLimiter: its user disabled the limiter, with the operator's permission. See RequestsNoLimiter.
+	// NoLimiter: its user disabled the limiter, with the operator's permission ([RequestsNoLimiter]).
 	NoLimiter   bool
 	DeviceRules []rspec.LinuxDeviceCgroup
-	// Majors are the driver's device numbers on this node ([HostDriverMajors]). Without them only the names of nodes
-	// count.
+	// Majors of this node ([HostDriverMajors]). Without them only the nodes' names count.
 	Majors DriverMajors
-	// RequestNames are the variables that NVIDIA's runtime prefers to NVIDIA_VISIBLE_DEVICES ([HostRequestNames]).
+	// RequestNames of this node ([HostRequestNames]).
 	RequestNames []string
-	// Privileged: the container is root of the node and has every device node. No edit can limit it.
+	// Privileged: it is root of the node and has every device node. No edit can limit it.
 	Privileged bool
-	// Rootfs is nil if the root file system can't be read: NRI calls before it is mounted. See RootfsFacts.
+	// Rootfs is nil if it can't be read: NRI calls before it is mounted.
 	Rootfs *Rootfs
 }
 
-// ContainerOf reads an OCI spec. The caller sets RuntimeHandler, Dir and Majors.
+// ContainerOf reads a spec. RuntimeHandler, Dir and Majors are not in it.
 func ContainerOf(id string, spec *rspec.Spec) Container {
 	c := Container{ID: id, Mounts: spec.Mounts, Annotations: spec.Annotations}
 	if spec.Process != nil {
@@ -54,7 +53,7 @@ func ContainerOf(id string, spec *rspec.Spec) Container {
 	return c
 }
 
-// getenv returns the first value of a variable, as glibc's getenv does.
+// getenv returns the first value, as glibc's getenv does.
 func (c Container) getenv(name string) (value string, set bool) {
 	for _, e := range c.Env {
 		if k, v, ok := strings.Cut(e, "="); ok && k == name {
@@ -64,7 +63,7 @@ func (c Container) getenv(name string) (value string, set bool) {
 	return "", false
 }
 
-// allenv returns every value of a variable: glibc reads the first, NVIDIA's runtime the last.
+// allenv returns all values: NVIDIA's runtime reads the last.
 func (c Container) allenv(name string) []string {
 	var values []string
 	for _, e := range c.Env {
@@ -75,7 +74,6 @@ func (c Container) allenv(name string) []string {
 	return values
 }
 
-// checkDir refuses a claim directory that can't be the source of a mount.
 func (c Container) checkDir() error {
 	if c.Dir == "" {
 		return errors.New("its claim has no directory: write the claim to the ledger first")

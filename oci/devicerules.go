@@ -11,16 +11,15 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// DriverMajors are the driver's character device numbers that Linux assigns when modules are loaded. The number of
-// GPUs and control nodes is fixed (nvidiaMajor).
+// DriverMajors are device numbers that Linux assigns when the driver's modules are loaded. See also nvidiaMajor.
 type DriverMajors struct {
 	// Caps are of nvidia-caps, which give access to MIG devices.
 	Caps []int64
-	// Other are of nvidia-uvm and similar, which are useless without a GPU.
+	// Other are of nvidia-uvm and similar, useless without a GPU.
 	Other []int64
 }
 
-// HostDriverMajors reads /proc/devices. Without the driver there are none.
+// HostDriverMajors reads /proc/devices.
 func HostDriverMajors() DriverMajors {
 	text, err := rawfile.Read("/proc/devices")
 	if err != nil {
@@ -29,12 +28,10 @@ func HostDriverMajors() DriverMajors {
 	return driverMajors(string(text))
 }
 
-// builtinMajors belong to Linux in every kernel (devices.txt: mem, tty, console, misc, pts). No module gets one of
-// them.
+// builtinMajors are Linux' own (devices.txt: mem, tty, console, misc, pts).
 var builtinMajors = []int64{1, 4, 5, 10, 136}
 
-// HostDriverMajorsFor is HostDriverMajors if a container has devices, or rules of devices, to which the numbers
-// matter. It avoids the slow read for the others.
+// HostDriverMajorsFor reads them only for containers to which they matter.
 func HostDriverMajorsFor(c Container) DriverMajors {
 	if !needsMajors(c) {
 		return DriverMajors{}
@@ -48,7 +45,7 @@ func needsMajors(c Container) bool {
 		slices.ContainsFunc(c.DeviceRules, func(r rspec.LinuxDeviceCgroup) bool { return !anyNumber(r.Major) && others(*r.Major) })
 }
 
-// driverMajors reads "<major> <name>" lines, of character devices and then of block devices (proc(5)).
+// driverMajors reads "<major> <name>" lines of character devices, then block devices (proc(5)).
 func driverMajors(text string) (m DriverMajors) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "Block") {
@@ -70,7 +67,7 @@ func driverMajors(text string) (m DriverMajors) {
 	return m
 }
 
-// reaches reports whether a node is the driver's, and whether it is a GPU's, by its numbers.
+// reaches reports whether a node is the driver's, or a GPU's, by its numbers.
 func (m DriverMajors) reaches(kind string, major, minor int64) (driver, gpu bool) {
 	if kind != "c" && kind != "u" {
 		return false, false
@@ -79,11 +76,11 @@ func (m DriverMajors) reaches(kind string, major, minor int64) (driver, gpu bool
 	return gpu || major == nvidiaMajor || slices.Contains(m.Other, major), gpu
 }
 
-// openRule finds a device cgroup rule that lets a container open nodes of the driver (gpusOnly: of GPUs) beyond the
-// granted nodes. The right to make the node, which docker's containers have, is then enough.
+// openRule finds a rule that lets a container open nodes of the driver (gpusOnly: of GPUs) beyond the granted ones:
+// docker's containers may make nodes.
 //
-// Rules apply in order. Only a denial of everything cancels those before it: runtimes differ on the others. Rules
-// that only allow to make nodes (access "m") are in every container.
+// Only a denial of everything cancels earlier rules: runtimes differ on others. Every container may make nodes
+// (access "m").
 func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice, gpusOnly bool) (rule string, found bool) {
 	for _, r := range rules {
 		switch {
@@ -96,7 +93,6 @@ func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.
 	return rule, found
 }
 
-// opens reports whether a rule covers a node of the driver.
 func (m DriverMajors) opens(r rspec.LinuxDeviceCgroup, gpusOnly bool) bool {
 	if r.Type == "" || r.Type == "a" {
 		return true // whatever its numbers and its access, to cgroup v1 and runc
@@ -115,14 +111,13 @@ func (m DriverMajors) opens(r rspec.LinuxDeviceCgroup, gpusOnly bool) bool {
 	return gpu || driver && !gpusOnly
 }
 
-// isGranted reports whether a rule is of one granted node.
 func isGranted(r rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice) bool {
 	return r.Major != nil && r.Minor != nil && slices.ContainsFunc(granted, func(d rspec.LinuxDevice) bool {
 		return *r.Major == d.Major && *r.Minor == d.Minor
 	})
 }
 
-// ruleText writes a rule as docker's --device-cgroup-rule does.
+// ruleText writes a rule as for docker's --device-cgroup-rule.
 func ruleText(r rspec.LinuxDeviceCgroup) string {
 	number := func(n *int64) string {
 		if anyNumber(n) {
@@ -140,8 +135,8 @@ func ruleText(r rspec.LinuxDeviceCgroup) string {
 	return fmt.Sprintf("%s %s:%s %s", kind, number(r.Major), number(r.Minor), access)
 }
 
-// AllowsAllDevices reports whether cgroup rules allow every device. With NRI that means privileged, because a pod
-// can't set rules. With docker a user can.
+// AllowsAllDevices reports whether rules allow every device. With NRI that means privileged: a pod can't set rules,
+// but docker's users can.
 func AllowsAllDevices(rules []rspec.LinuxDeviceCgroup) bool {
 	all := false
 	for _, r := range rules {
@@ -152,7 +147,7 @@ func AllowsAllDevices(rules []rspec.LinuxDeviceCgroup) bool {
 	return all
 }
 
-// privileged requires more than AllowsAllDevices, because of --device-cgroup-rule 'a *:* rwm'.
+// privileged requires CAP_SYS_ADMIN too, because of --device-cgroup-rule 'a *:* rwm'.
 func privileged(spec *rspec.Spec) bool {
 	return spec.Linux != nil && spec.Linux.Resources != nil && AllowsAllDevices(spec.Linux.Resources.Devices) && hasAdmin(spec)
 }
@@ -162,13 +157,13 @@ func hasAdmin(spec *rspec.Spec) bool {
 		slices.Contains(spec.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
 }
 
-// AdministersNode reports whether a container has CAP_SYS_ADMIN on the node, and not only in its own user namespace.
+// AdministersNode reports CAP_SYS_ADMIN outside of a user namespace.
 func AdministersNode(spec *rspec.Spec) bool {
 	return hasAdmin(spec) && (spec.Linux == nil ||
 		!slices.ContainsFunc(spec.Linux.Namespaces, func(n rspec.LinuxNamespace) bool { return n.Type == rspec.UserNamespace }))
 }
 
-// wildRule reports whether a rule is of every device and every access.
+// wildRule: every device and every access.
 func wildRule(r rspec.LinuxDeviceCgroup) bool {
 	return (r.Type == "" || r.Type == "a") && anyNumber(r.Major) && anyNumber(r.Minor) &&
 		(r.Access == "" || strings.Trim("rwm", r.Access) == "")

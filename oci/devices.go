@@ -9,14 +9,12 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// DeviceEdits resolves GPUs to the edits that make them visible. [Registry] implements it.
+// DeviceEdits resolves GPUs to the edits that make them visible.
 type DeviceEdits interface {
-	// DeviceEdits returns the merged edits of all the GPUs, which the caller may change, or an error that names the
-	// missing GPUs and what to do.
+	// DeviceEdits returns merged edits, which the caller may change. Errors name the missing GPUs and what to do.
 	DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error)
 }
 
-// injectDevices chooses how the GPUs become visible, and returns the edits for it.
 func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits) (Injection, *cdispec.ContainerEdits, error) {
 	way := s.injection()
 	var cdiErr error
@@ -39,10 +37,9 @@ func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits)
 	return InjectEnvvar, edits, err
 }
 
-// requests returns the volume mounts that request GPUs from NVIDIA's runtime, and with Settings.Nodes the GPUs' device
-// nodes. NVIDIA_VISIBLE_DEVICES requests the same: NVIDIA's configuration decides which of the two its runtime reads.
-// With accept-nvidia-visible-devices-envvar-when-unprivileged = false it ignores the variable of an unprivileged
-// container.
+// requests returns the mounts that request GPUs from NVIDIA's runtime, and the nodes of Settings.Nodes. NVIDIA's
+// configuration selects these mounts or NVIDIA_VISIBLE_DEVICES
+// (accept-nvidia-visible-devices-envvar-when-unprivileged).
 func (s Settings) requests(uuids []string) (*cdispec.ContainerEdits, error) {
 	edits := &cdispec.ContainerEdits{}
 	if s.Nodes != nil {
@@ -71,7 +68,7 @@ func resolve(uuids []string, devices DeviceEdits) (*cdispec.ContainerEdits, erro
 	return edits, nil
 }
 
-// requireNvidiaRuntime refuses a container with a plain runtime, which ignores NVIDIA_VISIBLE_DEVICES.
+// requireNvidiaRuntime: a plain runtime ignores NVIDIA_VISIBLE_DEVICES.
 func requireNvidiaRuntime(s Settings, c Container) error {
 	if s.nvidiaRuntime(c.RuntimeHandler) {
 		return nil

@@ -10,16 +10,14 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// nodeInfo describes a device node of the host.
 type nodeInfo struct {
 	kind         string // "c", "b" or "p"
 	major, minor int64
 	mode         fs.FileMode
 }
 
-// complete fills in the fields of a device node that a CDI spec leaves out, from the host's node. CDI does the same
-// when it applies edits, but NRI's adjustment needs it earlier. Each lookup does it, because numbers change when a
-// module is loaded again.
+// complete fills in what a CDI spec omits, from the host's node: NRI needs it before CDI does so. Each lookup does,
+// because numbers change when modules are loaded again.
 func complete(d *cdispec.DeviceNode, stat func(string) (nodeInfo, error)) error {
 	if d.HostPath == "" {
 		d.HostPath = d.Path

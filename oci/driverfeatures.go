@@ -6,9 +6,8 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// DriverFeatures adds the edits for GPUDirect Storage, Mellanox OFED and GDRCopy (nvidia.com/gds=all and similar) to
-// the edits of GPUs. NVIDIA's runtime adds them if variables request it; with CDI it does nothing, so their CDI specs
-// are read.
+// DriverFeatures adds edits for GPUDirect Storage, Mellanox OFED and GDRCopy (nvidia.com/gds=all and similar).
+// NVIDIA's runtime adds them by variables, but not with CDI.
 type DriverFeatures struct {
 	GPUs     DeviceEdits
 	Features []*Registry
@@ -16,7 +15,6 @@ type DriverFeatures struct {
 
 var _ DeviceEdits = DriverFeatures{}
 
-// allOfKind is the CDI device for all devices of a kind.
 const allOfKind = "all"
 
 // DeviceEdits implements the interface DeviceEdits.

@@ -15,24 +15,21 @@ import (
 
 // Result is what a container with a grant gets.
 type Result struct {
-	// Edits must be applied completely or not at all.
-	Edits *cdispec.ContainerEdits
-	// Injection is InjectCDI or InjectEnvvar.
+	Edits       *cdispec.ContainerEdits
 	Injection   Injection
 	Enforcement Enforcement
 	Replaced    Replaced
 }
 
-// Replaced lists what the edits replace in a container.
 type Replaced struct {
-	// Env are the names of variables that the container sets to other values.
+	// Env are names of variables with other values in the container.
 	Env []string
-	// Mounts are destinations as the container spells them. Remove these mounts before you add the edits.
+	// Mounts are destinations as the container spells them. Remove them before you add the edits.
 	Mounts []string
 }
 
-// Edits returns what a container with these shares gets. It is a pure function. An error means that the container must
-// not be created: it names the cause and what to do, and the caller adds the container's name.
+// Edits returns what a container with these shares gets. It is a pure function. An error means that the container
+// must not be created.
 func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (Result, error) {
 	if err := checkShares(shares); err != nil {
 		return Result{}, err
@@ -74,14 +71,13 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 	return Result{Edits: edits, Injection: way, Enforcement: how, Replaced: replaced}, nil
 }
 
-// MountCheckCommand is the command of gpuslice-runtime that the hook calls.
+// MountCheckCommand is the hook's command of gpuslice-runtime.
 const MountCheckCommand = "check-mounts"
 
-// mountCheckSeconds is far more than the check of a few files takes.
 const mountCheckSeconds = 10
 
-// mountCheck returns the hook that checks a container's mounts before its program runs: links of the image at the paths
-// of the limiter's files have an effect only when the runtime mounts.
+// mountCheck returns a hook that checks the mounts before the program runs: the image's links have an effect only
+// then.
 func mountCheck(program string) []*cdispec.Hook {
 	if program == "" {
 		return nil
@@ -93,7 +89,7 @@ func mountCheck(program string) []*cdispec.Hook {
 	}}
 }
 
-// compose merges the limiter's edits into those of the GPUs. It changes both.
+// compose changes its arguments.
 func compose(visible *cdispec.ContainerEdits, stubs Stubs, how Enforcement, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
 	for _, m := range visible.Mounts {
 		if OwnedDestination(m.ContainerPath) {
@@ -113,7 +109,6 @@ func compose(visible *cdispec.ContainerEdits, stubs Stubs, how Enforcement, limi
 	return edits, nil
 }
 
-// checkShares refuses shares that the limiter can't enforce. Package grant checks the same when it decodes.
 func checkShares(shares []grant.Share) error {
 	if len(shares) > limiter.MaxDevices {
 		return fmt.Errorf("the grant has %d GPUs, and a container can be limited on %d at most", len(shares), limiter.MaxDevices)
@@ -121,7 +116,6 @@ func checkShares(shares []grant.Share) error {
 	return grant.ValidateShares(shares)
 }
 
-// replacedEnv returns the sorted names that a container sets to other values than the edits.
 func replacedEnv(env, edits []string) []string {
 	set := byName(edits)
 	var names []string
@@ -135,10 +129,9 @@ func replacedEnv(env, edits []string) []string {
 	return slices.Compact(names)
 }
 
-// UnsafeDuplicates returns the variables of the edits that a container sets several times, and not only first to another
-// value. containerd's NRI (v0.12, generate.AdjustEnv) replaces the first occurrence only, and the next would win. The
-// kubelet passes a name twice if a device plugin and the pod set it. Callers that can't rewrite the whole environment
-// refuse such a container.
+// UnsafeDuplicates returns variables of the edits that a container sets again later, with another value: containerd's
+// NRI (v0.12, generate.AdjustEnv) replaces only the first. The kubelet passes a name twice if a device plugin and the
+// pod set it. Refuse the container if you can't rewrite its whole environment.
 func UnsafeDuplicates(env []string, edits *cdispec.ContainerEdits) []string {
 	if edits == nil {
 		return nil

@@ -12,39 +12,36 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// LimiterMode is how the operator wants the limiter loaded in containers (--limiter-mode).
+// LimiterMode is how containers load the limiter (--limiter-mode).
 type LimiterMode string
 
-// The modes.
 const (
-	// LimiterPreload uses /etc/ld.so.preload, which glibc reads.
+	// LimiterPreload: by /etc/ld.so.preload, which glibc reads.
 	LimiterPreload LimiterMode = "preload"
-	// LimiterLibrary mounts stub libraries, which load the limiter, in place of the driver's libraries.
+	// LimiterLibrary: by stub libraries in place of the driver's.
 	LimiterLibrary LimiterMode = "library"
-	// LimiterAuto uses both if possible, and refuses a container if neither works.
+	// LimiterAuto: by both if possible, else by one.
 	LimiterAuto LimiterMode = "auto"
 )
 
 // LimiterModes are all modes.
 var LimiterModes = []LimiterMode{LimiterPreload, LimiterLibrary, LimiterAuto}
 
-// Enforcement is how the limits of one container are enforced, in its claim, its annotation and `gpuslice status`.
+// Enforcement is how a container's limits are enforced, in its claim, its annotation and `gpuslice status`.
 type Enforcement string
 
-// The values of Enforcement.
 const (
 	EnforcePreload Enforcement = "preload"
 	EnforceLibrary Enforcement = "library"
 	EnforceBoth    Enforcement = "preload+library"
-	// EnforceNone is for a container whose user disabled the limiter with the operator's permission.
+	// EnforceNone: Container.NoLimiter.
 	EnforceNone Enforcement = "none"
 )
 
 func (e Enforcement) preloads() bool { return e == EnforcePreload || e == EnforceBoth }
 func (e Enforcement) stubs() bool    { return e == EnforceLibrary || e == EnforceBoth }
 
-// enforcement returns how a mode limits a container, and refuses variables that bypass the limiter. noStub is the reason
-// why the stub libraries can't be used.
+// noStub is why stub libraries can't be used.
 func enforcement(mode LimiterMode, c Container, noStub error) (Enforcement, error) {
 	how, err := enforceable(mode, c, noStub)
 	if err == nil {
@@ -56,7 +53,6 @@ func enforcement(mode LimiterMode, c Container, noStub error) (Enforcement, erro
 	return how, nil
 }
 
-// enforceable never returns less than the mode requires.
 func enforceable(mode LimiterMode, c Container, noStub error) (Enforcement, error) {
 	if c.NoLimiter {
 		return EnforceNone, nil
@@ -76,12 +72,12 @@ func enforceable(mode LimiterMode, c Container, noStub error) (Enforcement, erro
 	case noStub != nil:
 		return EnforcePreload, nil
 	}
-	// Also if no loader of the image reads /etc/ld.so.preload: a volume or a later download can bring glibc's.
+	// Also without glibc's loader: a volume or a download can bring it.
 	return EnforceBoth, nil
 }
 
-// EnforcementOf returns how the limits of a running container are enforced, by its mounts: the settings can have
-// changed since its creation.
+// EnforcementOf returns how a running container's limits are enforced. The settings can have changed since its
+// creation.
 func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
 	from := map[string]string{}
 	for _, m := range mounts {
@@ -101,7 +97,6 @@ func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
 	return EnforceNone
 }
 
-// checkMode checks the mode and its files.
 func (s Settings) checkMode() error {
 	if !slices.Contains(LimiterModes, s.limiterMode()) {
 		return fmt.Errorf("limiter mode %q is not known: use preload, library or auto", s.LimiterMode)

@@ -11,14 +11,13 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// The variables of a container with a grant. Names, units and meanings are HAMi's (its device plugin's server.go and
-// HAMi-core's README).
+// Variables with HAMi's names, units and meanings (its device plugin's server.go, HAMi-core's README).
 const (
-	// EnvVisibleDevices selects the GPUs that NVIDIA's container runtime injects.
+	// EnvVisibleDevices selects the GPUs that NVIDIA's runtime injects.
 	EnvVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
-	// EnvMemoryLimit is the memory limit of every GPU, "<MiB>m". With "_<i>": of the container's i-th GPU.
+	// EnvMemoryLimit, "<MiB>m", is of every GPU; with "_<i>" of the i-th.
 	EnvMemoryLimit = "CUDA_DEVICE_MEMORY_LIMIT"
-	// EnvCoreLimit is the share of compute time of every GPU in percent, 0: no limit. With "_<i>": of the i-th GPU.
+	// EnvCoreLimit, in percent, 0: no limit, is of every GPU; with "_<i>" of the i-th.
 	EnvCoreLimit = "CUDA_DEVICE_SM_LIMIT"
 	// EnvSharedCache is the path of the usage file.
 	EnvSharedCache = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
@@ -28,20 +27,19 @@ const (
 	EnvCorePolicy = "GPU_CORE_UTILIZATION_POLICY"
 	// EnvTaskPriority is "0" (high) or "1" (low).
 	EnvTaskPriority = "CUDA_TASK_PRIORITY"
-	// EnvDisableControl disables the limiter in HAMi. Here it does so only with the operator's permission (Container.NoLimiter).
+	// EnvDisableControl disables the limiter, here only with the operator's permission.
 	EnvDisableControl = "CUDA_DISABLE_CONTROL"
 	// EnvRedirect makes HAMi-core load another libcuda.
 	EnvRedirect = "CUDA_REDIRECT"
 )
 
-// visibleVoid makes NVIDIA's runtime do nothing ("none" still injects the driver).
+// With "void" NVIDIA's runtime does nothing; "none" injects the driver.
 const visibleVoid = "void"
 
-// taskPriority is the priority of claims without a high one: low, as HAMi-core reads an unset variable. A container's
-// own CUDA_TASK_PRIORITY is ignored, because its neighbours would pay for a high priority.
+// taskPriority is the default. A container's own CUDA_TASK_PRIORITY is ignored: its neighbours would pay for it.
 const taskPriority = limiter.PriorityLow
 
-// OwnedEnv reports whether gpuslice sets a variable in containers with a grant.
+// OwnedEnv reports whether gpuslice sets a variable.
 func OwnedEnv(name string) bool {
 	switch name {
 	case EnvVisibleDevices, EnvSharedCache, EnvOversubscribe, EnvCorePolicy, EnvTaskPriority,
@@ -52,7 +50,6 @@ func OwnedEnv(name string) bool {
 	return indexed
 }
 
-// limitIndex returns the index in the name of a GPU's limit variable.
 func limitIndex(name string) (index string, is bool) {
 	if index, is = strings.CutPrefix(name, EnvMemoryLimit+"_"); is {
 		return index, true
@@ -60,8 +57,8 @@ func limitIndex(name string) (index string, is bool) {
 	return strings.CutPrefix(name, EnvCoreLimit+"_")
 }
 
-// checkLimitNames refuses limit variables with an index that no GPU of a container can have. Each would need an edit, so
-// a container could choose the size of the result.
+// checkLimitNames refuses an impossible index. Each name needs an edit, so a container could choose the result's
+// size.
 func checkLimitNames(env []string) error {
 	for _, e := range env {
 		name, _, hasValue := strings.Cut(e, "=")
@@ -76,7 +73,6 @@ func checkLimitNames(env []string) error {
 	return nil
 }
 
-// environment returns the variables of a container with a grant.
 func environment(shares []grant.Share, s Settings, c Container, way Injection) []string {
 	env := newVariables()
 	set := func(name, value string) { env.put(name + "=" + value) }
@@ -88,7 +84,7 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 	for i, share := range shares {
 		set(fmt.Sprintf("%s_%d", EnvMemoryLimit, i), mebibytes(share.MemoryMiB))
 	}
-	// HAMi-core applies the plain name to every GPU. So each GPU needs its own, also without a limit.
+	// HAMi-core applies the plain name to every GPU, so each GPU needs its own.
 	set(EnvCoreLimit, strconv.Itoa(shares[0].CorePercent))
 	for i, share := range shares {
 		set(fmt.Sprintf("%s_%d", EnvCoreLimit, i), strconv.Itoa(share.CorePercent))
@@ -112,7 +108,7 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 	return env.list
 }
 
-// ownedNames returns the sorted names of gpuslice's variables that a container sets.
+// ownedNames returns sorted names.
 func ownedNames(env []string) []string {
 	var names []string
 	for _, e := range env {
@@ -124,8 +120,7 @@ func ownedNames(env []string) []string {
 	return slices.Compact(names)
 }
 
-// neutral returns the value of a variable that the container sets and the grant has no value for. It replaces the
-// variable: NRI passes no removal to the runtime without an addition.
+// neutral is for variables that the container sets and the grant does not. NRI passes no removal without an addition.
 func neutral(name string, shares []grant.Share, s Settings, c Container) string {
 	switch name {
 	case EnvMemoryLimit: // for every GPU without an indexed limit: the smallest limit
@@ -142,13 +137,12 @@ func neutral(name string, shares []grant.Share, s Settings, c Container) string 
 	return ""
 }
 
-// RequestsNoLimiter reports whether a container's user requests it without the limiter: each CUDA_DISABLE_CONTROL is "true".
+// RequestsNoLimiter reports whether each CUDA_DISABLE_CONTROL is "true".
 func RequestsNoLimiter(c Container) bool {
 	values := c.allenv(EnvDisableControl)
 	return len(values) > 0 && !slices.ContainsFunc(values, func(v string) bool { return v != "true" })
 }
 
-// visibleDevices returns the value of NVIDIA_VISIBLE_DEVICES: the GPUs, or "void" if CDI injects them.
 func visibleDevices(shares []grant.Share, way Injection) string {
 	if way == InjectCDI {
 		return visibleVoid
@@ -164,5 +158,5 @@ func uuidsOf(shares []grant.Share) []string {
 	return uuids
 }
 
-// mebibytes writes a limit as HAMi does: "8000m" is 8000 MiB.
+// mebibytes writes a limit as HAMi does.
 func mebibytes(mib int64) string { return fmt.Sprintf("%dm", mib) }

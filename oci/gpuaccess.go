@@ -11,30 +11,26 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// nvidiaMajor is the major number of the driver's GPU and control nodes (Linux' devices.txt: 195). nvidia-uvm and
-// nvidia-caps have dynamic numbers, see [DriverMajors].
+// nvidiaMajor is of the driver's GPU and control nodes (Linux' devices.txt). The others are in [DriverMajors].
 const nvidiaMajor = 195
 
-// nvidiaControlMinor is the lowest minor number of a control node: 254 (modeset), 255 (ctl).
+// nvidiaControlMinor is the lowest of a control node: 254 (modeset), 255 (ctl).
 const nvidiaControlMinor = 254
 
-// requestMounts are the directories in which a mount requests a GPU from NVIDIA's runtime
-// (accept-nvidia-visible-devices-as-volume-mounts). The last part of the path names the GPU.
+// A mount in requestMounts requests a GPU from NVIDIA's runtime (accept-nvidia-visible-devices-as-volume-mounts).
 var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-container-devices"}
 
-// HasGPU reports whether a container has a GPU without an edit of gpuslice, or requests one in a way that no variable
-// can undo. Such a container is refused unless it has a grant; then [Edits] makes the check.
+// HasGPU reports whether a container has a GPU without edits, or requests one in a way that no variable can undo. It
+// is refused, unless it has a grant: then [Edits] checks it.
 //
-// It checks device nodes (names and numbers), device cgroup rules that allow the container to make such a node, mounts
-// of device nodes, CDI names and annotations, and the mounts that request GPUs from NVIDIA's runtime. It ignores
-// /dev/dri, whose nodes can't run CUDA, and a mount of the whole of /dev, which the device cgroup limits.
-//
-// Device nodes of a privileged container are ignored: it has all of them, and is root of the node.
+// HasGPU checks device nodes, device cgroup rules, mounts, CDI names and annotations. It ignores /dev/dri, whose
+// nodes can't run CUDA, a mount of all of /dev, which the device cgroup limits, and the nodes of a privileged
+// container.
 func HasGPU(c Container) (reason string, has bool) {
 	return HasMoreGPUs(c, nil)
 }
 
-// HasMoreGPUs is [HasGPU] for a container that has these device nodes from a slice.
+// HasMoreGPUs is [HasGPU] for a container with these nodes from a slice.
 func HasMoreGPUs(c Container, granted []rspec.LinuxDevice) (reason string, has bool) {
 	if reason, has := c.hasNode(granted, false); has {
 		return reason, true
@@ -42,8 +38,7 @@ func HasMoreGPUs(c Container, granted []rspec.LinuxDevice) (reason string, has b
 	return requestsFirmly(c, nil)
 }
 
-// MountsDriver reports whether a library of the driver is mounted in a container, for example by a CDI device that its
-// engine injected.
+// MountsDriver reports whether a driver library is mounted, for example by an engine's CDI device.
 func MountsDriver(c Container) (reason string, mounts bool) {
 	for _, m := range c.Mounts {
 		for _, d := range drivers {
@@ -55,8 +50,7 @@ func MountsDriver(c Container) (reason string, mounts bool) {
 	return "", false
 }
 
-// RequestsGPU reports whether a container's environment requests GPUs, or only the driver ("none"), from NVIDIA's
-// runtime.
+// RequestsGPU reports whether the environment requests GPUs, or the driver ("none"), from NVIDIA's runtime.
 func RequestsGPU(c Container) bool {
 	requests := func(name string) bool {
 		return slices.ContainsFunc(c.allenv(name), func(v string) bool { return v != "" && v != visibleVoid })
@@ -70,15 +64,15 @@ func RequestsGPU(c Container) bool {
 	return requests(EnvVisibleDevices)
 }
 
-// legacyImage reports whether NVIDIA's runtime reads an unset NVIDIA_VISIBLE_DEVICES as "all": images of the first CUDA
-// generation set CUDA_VERSION, but not NVIDIA_REQUIRE_CUDA.
+// legacyImage reports whether NVIDIA's runtime reads an unset NVIDIA_VISIBLE_DEVICES as "all": the first CUDA images
+// lack NVIDIA_REQUIRE_CUDA.
 func legacyImage(c Container) bool {
 	_, version := c.getenv("CUDA_VERSION")
 	require, _ := c.getenv("NVIDIA_REQUIRE_CUDA")
 	return version && require == ""
 }
 
-// Void returns the edits that cancel the GPU requests in the environment of a container without a grant, or nil.
+// Void returns edits that cancel the GPU requests of an environment, or nil.
 func Void(c Container) *cdispec.ContainerEdits {
 	if !RequestsGPU(c) {
 		return nil
@@ -90,7 +84,7 @@ func Void(c Container) *cdispec.ContainerEdits {
 	return void
 }
 
-// checkUngranted refuses a container that has or requests GPUs beyond its grant, which would have no limits.
+// checkUngranted refuses GPUs beyond the grant.
 func checkUngranted(uuids []string, c Container, visible *cdispec.ContainerEdits) error {
 	var granted []rspec.LinuxDevice
 	for _, d := range visible.DeviceNodes {
@@ -105,8 +99,8 @@ func checkUngranted(uuids []string, c Container, visible *cdispec.ContainerEdits
 	return nil
 }
 
-// hasNode finds a node of the driver, or a rule that allows the container to make one, beyond the granted nodes. With
-// edits, it ignores control nodes, and nodes that the edits replace.
+// hasNode finds a node of the driver, or a rule to make one, beyond the granted. If edits follow, it ignores control
+// nodes and replaced nodes.
 func (c Container) hasNode(granted []rspec.LinuxDevice, edits bool) (reason string, has bool) {
 	if c.Privileged {
 		return "", false
@@ -129,7 +123,7 @@ func (c Container) hasNode(granted []rspec.LinuxDevice, edits bool) (reason stri
 	return "", false
 }
 
-// requestsFirmly finds requests that no variable can undo. CDI names of granted GPUs are ignored.
+// requestsFirmly finds requests that no variable can undo.
 func requestsFirmly(c Container, granted []string) (string, bool) {
 	for _, m := range c.Mounts {
 		dest := cleanDestination(m.Destination)
@@ -158,7 +152,6 @@ func requestsFirmly(c Container, granted []string) (string, bool) {
 	return "", false
 }
 
-// ungrantedCDI reports whether a CDI name is an NVIDIA GPU that is not granted.
 func ungrantedCDI(name string, granted []string) bool {
 	vendor, _, device, err := parser.ParseQualifiedName(name)
 	if err != nil || vendor != "nvidia.com" && !strings.HasSuffix(vendor, ".nvidia.com") {
@@ -167,7 +160,7 @@ func ungrantedCDI(name string, granted []string) bool {
 	return !slices.Contains(granted, device)
 }
 
-// gpuNode reports whether a path is the node of a GPU or of a MIG capability.
+// gpuNode: of a GPU or a MIG capability.
 func gpuNode(p string) bool {
 	p = path.Clean(p)
 	if within(p, "/dev/nvidia-caps") {

@@ -8,8 +8,8 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// graphicsLibraries are the driver's libraries for uses without CUDA, which the limiter can't see: OpenCL, OpenGL,
-// EGL, Vulkan, OptiX, NGX, VDPAU, and X. Names are without ".so".
+// graphicsLibraries are for uses without CUDA, which the limiter can't see: OpenCL, OpenGL, EGL, Vulkan, OptiX, NGX,
+// VDPAU, and X. Names are without ".so".
 var graphicsLibraries = []string{
 	"libEGL", "libEGL_nvidia", "libGL", "libGLESv1_CM", "libGLESv1_CM_nvidia", "libGLESv2", "libGLESv2_nvidia",
 	"libGLX", "libGLX_indirect", "libGLX_nvidia", "libGLdispatch", "libOpenCL", "libOpenGL", "libglxserver_nvidia",
@@ -20,7 +20,7 @@ var graphicsLibraries = []string{
 	"libnvidia-wayland-client", "libnvoptix", "libvdpau_nvidia", "nvidia-drm_gbm", "nvidia_drv",
 }
 
-// graphicsParts are names of files and directories for the same purpose, anywhere in a path.
+// graphicsParts are names of files and directories, anywhere in a path.
 var graphicsParts = []string{
 	"OpenCL", "X11", "egl", "egl_external_platform.d", "egl_vendor.d", "gbm", "glvnd", "nvoptix.bin", "vdpau", "vulkan", "vulkansc", "xorg",
 	"dri", "nvidia-modeset", // device nodes
@@ -35,7 +35,7 @@ func graphicsFile(name string) bool {
 	return library && slices.Contains(graphicsLibraries, stem)
 }
 
-// withoutGraphics removes the files for graphics and OpenCL from the edits of GPUs. Mounts of whole directories stay.
+// withoutGraphics does not remove mounts of whole directories.
 func withoutGraphics(visible *cdispec.ContainerEdits) {
 	visible.Mounts = slices.DeleteFunc(visible.Mounts, func(m *cdispec.Mount) bool { return graphicsFile(m.ContainerPath) })
 	visible.DeviceNodes = slices.DeleteFunc(visible.DeviceNodes, func(d *cdispec.DeviceNode) bool { return graphicsFile(d.Path) })
@@ -46,8 +46,7 @@ func withoutGraphics(visible *cdispec.ContainerEdits) {
 	})
 }
 
-// withoutGraphicsArgs removes links and paths for graphics from a hook's arguments. A hook without any other is
-// useless.
+// A hook is useless if only links and paths for graphics were left in it.
 func withoutGraphicsArgs(args []string) (left []string, useless bool) {
 	kept, removed := false, false
 	for i := 0; i < len(args); i++ {
@@ -70,11 +69,10 @@ func withoutGraphicsArgs(args []string) (left []string, useless bool) {
 	return left, removed && !kept
 }
 
-// EnvDriverCapabilities selects the driver's libraries that NVIDIA's container runtime injects.
+// EnvDriverCapabilities selects the libraries that NVIDIA's runtime injects.
 const EnvDriverCapabilities = "NVIDIA_DRIVER_CAPABILITIES"
 
-// driverCapabilities returns its value without graphics: the capabilities for CUDA that the container requests, or
-// the default for CUDA. Unset means all for some images.
+// driverCapabilities returns the requested ones for CUDA, or a default: unset means all for some images.
 func driverCapabilities(c Container) string {
 	asked := strings.Split(strings.Join(c.allenv(EnvDriverCapabilities), ","), ",")
 	var granted []string

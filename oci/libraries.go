@@ -16,32 +16,30 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// librariesFile, in the directory of a claim, lists the files of the library directory that its container was created
-// with, one a line: "libvgpu-0123456789abcdef.so 254:1 4711", with device and inode if they are known.
+// librariesFile, in a claim's directory, lists the libraries of its container: "libvgpu-0123456789abcdef.so 254:1
+// 4711", with device and inode if known.
 const librariesFile = "libraries"
 
-// unknownLibraries is the content of librariesFile after the claim was restored while its container ran.
+// unknownLibraries is for a claim that was restored while its container ran.
 const unknownLibraries = "unknown\n"
 
-// Library is a file of the library directory that a container was created with.
+// Library is an installed file that a container was created with.
 type Library struct {
 	Name string
-	// Device and Inode identify the file; 0: unknown.
+	// Device and Inode: 0 if unknown.
 	Device, Inode uint64
 }
 
 // ErrUnknownLibraries: the claim's files are newer than its container.
 var ErrUnknownLibraries = errors.New("the claim was restored while its container ran: the files that the container has mounted are not known")
 
-// installed matches the names of installed files. It is compiled at its first use, because gpuslice-runtime starts with
-// each container and never uses it.
+// installed is compiled at its first use: gpuslice-runtime starts with each container and never uses it.
 var installed = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`libvgpu(-cuda|-nvml)?-[0-9a-f]{16}\.so|` + mountCheckName + `[0-9a-f]{16}`)
 })
 
 func isInstalled(name string) bool { return installed().FindString(name) == name }
 
-// libraries returns the content of librariesFile for a container with these settings.
 func (s Settings) libraries() string {
 	var text strings.Builder
 	for _, path := range []string{s.LibraryPath, s.Stubs.CUDA, s.Stubs.NVML, s.MountCheck} {
@@ -58,7 +56,7 @@ func (s Settings) libraries() string {
 	return text.String()
 }
 
-// noteLibraries writes librariesFile. An existing one stays: it is from the container's creation.
+// noteLibraries keeps an existing file: it is from the container's creation.
 func noteLibraries(dir, libraries string) error {
 	path := filepath.Join(dir, librariesFile)
 	if _, err := os.Lstat(path); err == nil {
@@ -70,10 +68,10 @@ func noteLibraries(dir, libraries string) error {
 	return nil
 }
 
-// NoteRestored records that the claim's files are newer than its container. Call it before Populate.
+// NoteRestored records that the files are newer than the container. Call it before Populate.
 func NoteRestored(dir string) error { return noteLibraries(dir, unknownLibraries) }
 
-// LibrariesOf returns the libraries that the container of a claim was created with, or ErrUnknownLibraries.
+// LibrariesOf returns a container's libraries, or ErrUnknownLibraries.
 func LibrariesOf(dir string) ([]Library, error) {
 	text, err := rawfile.Read(filepath.Join(dir, librariesFile))
 	if err != nil {
@@ -95,16 +93,12 @@ func LibrariesOf(dir string) ([]Library, error) {
 	return all, nil
 }
 
-// LibraryGrace is how long an unused library stays after its installation: the runtime wrapper installs a library before
-// it records the use.
+// LibraryGrace is how long an unused library stays: the runtime wrapper installs one before it records the use.
 const LibraryGrace = 10 * time.Minute
 
-// PruneLibraries removes unused files from a library directory: not of these settings, not named in a file of mentions
-// (such as CDI specs), not used by the container of a claim, and older than LibraryGrace at that time. It removes
-// nothing while the libraries of any container are unknown.
-//
-// It reads the mentions before it calls claims: a container created in between is then among the claims. A file removed
-// by mistake stays in the containers that have it mounted.
+// PruneLibraries removes libraries that are older than LibraryGrace and in none of: these settings, the files of
+// mentions (such as CDI specs), the claims' containers. It removes nothing while a container's libraries are unknown.
+// It reads the mentions before it calls claims, so it sees containers created in between.
 func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, claims func() ([]string, error)) (removed []string, err error) {
 	needed := map[string]bool{}
 	note := func(text []byte) {
@@ -169,7 +163,7 @@ func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, c
 	return removed, nil
 }
 
-// RemoveLibraries removes all installed files from a library directory. Running containers keep what they have mounted.
+// RemoveLibraries removes all installed files. Containers keep what they have mounted.
 func RemoveLibraries(dir string) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

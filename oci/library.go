@@ -19,26 +19,23 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// preloadFile is the host's file that is mounted as /etc/ld.so.preload.
 const preloadFile = "ld.so.preload"
 
-// Prefixes of the names of installed files.
 const (
 	cudaStub       = "libvgpu-cuda"
 	nvmlStub       = "libvgpu-nvml"
 	mountCheckName = "gpuslice-runtime-"
 )
 
-// elfMachines are the machines that the library can be built for, by GOARCH.
+// elfMachines by GOARCH.
 var elfMachines = map[string]elf.Machine{
 	"amd64":   elf.EM_X86_64,
 	"arm64":   elf.EM_AARCH64,
 	"ppc64le": elf.EM_PPC64,
 }
 
-// InstallLibrary installs the limiter's library in a directory of the host, as "libvgpu-<16 hex of its SHA-256>.so", and
-// ld.so.preload beside it. It never overwrites a library, which containers map as code: old versions stay. Concurrent
-// calls are safe.
+// InstallLibrary installs the limiter's library as "libvgpu-<16 hex of its SHA-256>.so", and ld.so.preload beside it.
+// Old versions stay, because containers map them. Concurrent calls are safe.
 func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
 	libPath, err = install(src, dir, "libvgpu-", "the limiter's library", "build it (make build), or name it (--library)")
 	if err != nil {
@@ -51,7 +48,7 @@ func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
 	return libPath, preloadPath, nil
 }
 
-// InstallStubs installs the stub libraries from the directory of the limiter's library (src), as InstallLibrary does.
+// InstallStubs installs the stub libraries from the directory of src, the limiter's library.
 func InstallStubs(src, dir string) (stubs Stubs, err error) {
 	for name, path := range map[string]*string{cudaStub: &stubs.CUDA, nvmlStub: &stubs.NVML} {
 		*path, err = install(filepath.Join(filepath.Dir(src), name+".so"), dir, name+"-", "the limiter's stub library", "build it (make build), or set limiter mode to preload")
@@ -62,7 +59,6 @@ func InstallStubs(src, dir string) (stubs Stubs, err error) {
 	return stubs, nil
 }
 
-// install installs a library. advice is for a missing one.
 func install(src, dir, prefix, what, advice string) (path string, err error) {
 	data, err := os.ReadFile(src)
 	if err != nil {
@@ -77,8 +73,7 @@ func install(src, dir, prefix, what, advice string) (path string, err error) {
 	return path, nil
 }
 
-// InstallMountCheck installs gpuslice-runtime beside the limiter's libraries, with its hash in the name, for
-// Settings.MountCheck.
+// InstallMountCheck installs gpuslice-runtime for Settings.MountCheck.
 func InstallMountCheck(src, dir string) (path string, err error) {
 	data, err := os.ReadFile(src)
 	if err != nil {
@@ -90,7 +85,6 @@ func InstallMountCheck(src, dir string) (path string, err error) {
 	return path, nil
 }
 
-// placeByContent writes a file with 16 hexadecimal digits of its SHA-256 in the name.
 func placeByContent(dir, prefix, suffix string, data []byte) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -112,7 +106,6 @@ func placeByContent(dir, prefix, suffix string, data []byte) (string, error) {
 	return path, nil
 }
 
-// checkLibrary requires a shared object that containers of this machine can load.
 func checkLibrary(data []byte) error {
 	f, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {
@@ -131,8 +124,7 @@ func checkLibrary(data []byte) error {
 	return nil
 }
 
-// checkExecutable refuses a directory on a noexec mount: a bind mount of it is noexec too, and the loader would continue
-// without the limiter.
+// checkExecutable refuses a noexec mount: the loader would continue without the limiter.
 func checkExecutable(dir string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -149,7 +141,7 @@ func checkMountFlags(dir string, flags int64) error {
 	return nil
 }
 
-// place writes a file, unless it exists with the same content and mode.
+// place keeps a file with the same content and mode.
 func place(path string, data []byte, mode fs.FileMode) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode() == mode {
 		if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, data) {

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// CheckLoading refuses a container whose variables make programs load a driver library before the limiter, or find
-// one before the stub library. It is for mistakes and for images: it can't see what a program does. NRI can't read
-// the image and so can't follow its links; there the limiter detects another library when CUDA starts.
+// CheckLoading refuses variables by which programs load a driver library before the limiter, or find another than the
+// stub library. It is for mistakes and for images, not for what a program does. With NRI, where links are unknown,
+// the limiter also checks the order when CUDA starts.
 func CheckLoading(e Enforcement, c Container) error {
 	if e == EnforceNone {
 		return nil
 	}
-	// The loader loads these before the libraries in /etc/ld.so.preload, and finds names in them first.
+	// These are loaded before /etc/ld.so.preload's libraries.
 	for _, name := range []string{"LD_PRELOAD", "LD_AUDIT"} {
 		for _, value := range c.allenv(name) {
 			if file := driverIn(value, c.Rootfs); file != "" {
@@ -50,7 +50,7 @@ func CheckLoading(e Enforcement, c Container) error {
 	return nil
 }
 
-// driverIn returns the first file of a list that is a driver library, by name, path, or target of its links.
+// driverIn returns the first driver library in a list.
 func driverIn(list string, r *Rootfs) string {
 	for _, file := range listed(list) {
 		if r.behind(file) || slices.ContainsFunc(drivers, func(d driver) bool { return d.is(file) || d.is(r.follow(file)) || d.hidden == file }) {
@@ -60,10 +60,10 @@ func driverIn(list string, r *Rootfs) string {
 	return ""
 }
 
-// kernelLinks are paths of links that can lead anywhere, such as /proc/self/root. /dev/fd is a link to /proc/self/fd.
+// kernelLinks can lead anywhere, such as /proc/self/root. /dev/fd is a link to /proc/self/fd.
 var kernelLinks = []string{"/proc", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"}
 
-// behind reports whether a path leads, or can lead, to the directory of the driver's own libraries.
+// behind reports whether a path can lead to the driver's own libraries.
 func (r *Rootfs) behind(file string) bool {
 	for _, file := range []string{path.Clean(file), r.follow(file)} {
 		if within(file, driverDir) || within(file, r.follow(driverDir)) ||
@@ -74,7 +74,7 @@ func (r *Rootfs) behind(file string) bool {
 	return false
 }
 
-// unjudged returns the first file of a list that only the loader can resolve, and why.
+// unjudged returns a file that only the loader can resolve, and why.
 func unjudged(list string) (file, why string) {
 	for _, file := range listed(list) {
 		switch {
@@ -87,7 +87,6 @@ func unjudged(list string) (file, why string) {
 	return "", ""
 }
 
-// listed returns the paths of a loader's variable or file.
 func listed(value string) []string {
 	return strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(":; \t\n", r) })
 }

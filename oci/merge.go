@@ -8,8 +8,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Merge returns a copy of several edits without duplicates. Of two values for a variable, path, interface or hook it
-// takes the later, as CDI does when it applies the edits one after the other.
+// Merge returns a copy of several edits. Of two values for a variable, path, interface or hook the later one counts.
 func Merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	return clone(merge(all...))
 }
@@ -47,7 +46,7 @@ func merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	return merged
 }
 
-// uniqueList has one item for each key, in the order of the keys' first items.
+// uniqueList has one item for each key.
 type uniqueList[T comparable] struct {
 	key   func(T) string
 	list  []T
@@ -58,7 +57,7 @@ func unique[T comparable](key func(T) string) *uniqueList[T] {
 	return &uniqueList[T]{key: key, index: map[string]int{}}
 }
 
-// put adds items. An item replaces the item with the same key.
+// put keeps the place of the item that it replaces.
 func (u *uniqueList[T]) put(items ...T) {
 	var none T
 	for _, item := range items {
@@ -75,7 +74,6 @@ func (u *uniqueList[T]) put(items ...T) {
 	}
 }
 
-// newVariables returns an empty environment.
 func newVariables() *uniqueList[string] { return unique(variableName) }
 
 func variableName(entry string) string {
@@ -83,7 +81,6 @@ func variableName(entry string) string {
 	return name
 }
 
-// byName returns the entries of an environment by their names.
 func byName(env []string) map[string]string {
 	entries := map[string]string{}
 	for _, e := range env {
@@ -96,7 +93,7 @@ func sameHook(a, b *cdispec.Hook) bool {
 	return a.HookName == b.HookName && a.Path == b.Path && slices.Equal(a.Args, b.Args) && slices.Equal(a.Env, b.Env)
 }
 
-// clone copies edits deeply: CDI fills in device nodes when it applies them, and must not change a registry's.
+// clone is deep: CDI fills in nodes when it applies edits, and must not change a registry's.
 func clone(e *cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	c := &cdispec.ContainerEdits{
 		Env:            slices.Clone(e.Env),
@@ -127,7 +124,6 @@ func clone(e *cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	return c
 }
 
-// pointTo copies a pointer's value.
 func pointTo[T any](p *T) *T {
 	if p == nil {
 		return nil

@@ -11,7 +11,6 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// limiterDir is the limiter's directory in the container.
 const limiterDir = limiter.ContainerDir
 
 // bindMount adds no privileges and no device.
@@ -24,9 +23,8 @@ func bindMount(host, container string, options ...string) *cdispec.Mount {
 	}
 }
 
-// limiterMounts returns the mounts of the limiter's files. The directory is a mount, so that a container can't rename
-// it, and read-only, so Populate makes the mount points below it. Only the library is executable. A container without
-// the limiter keeps the others: they record its grant, also for a recovery of the ledger.
+// limiterMounts mounts the directory itself, so that a container can't rename it. It is read-only, so Populate makes
+// the mount points below it. A container without the limiter has them too: they record its grant.
 func limiterMounts(s Settings, c Container, how Enforcement) []*cdispec.Mount {
 	mounts := []*cdispec.Mount{
 		bindMount(limiter.FilesDir(c.Dir), limiter.ContainerDir, "ro", "noexec"),
@@ -43,8 +41,8 @@ func limiterMounts(s Settings, c Container, how Enforcement) []*cdispec.Mount {
 	return mounts
 }
 
-// replacedMounts returns the destinations, as the container spells them, of mounts at the paths of the edits, and at
-// or below the limiter's. A mount above (/etc, /usr/lib) stays, because runtimes mount by depth.
+// replacedMounts returns the container's mounts at the edits' paths, and at or below the limiter's. Mounts above
+// (/etc) stay: runtimes mount by depth.
 func replacedMounts(mounts []rspec.Mount, edits *cdispec.ContainerEdits) []string {
 	taken := map[string]bool{}
 	limited := false
@@ -64,7 +62,6 @@ func replacedMounts(mounts []rspec.Mount, edits *cdispec.ContainerEdits) []strin
 	return slices.Compact(replaced)
 }
 
-// ownedDestination is OwnedDestination of a clean path.
 func ownedDestination(dest string) bool {
 	return within(dest, limiterDir) || within(dest, limiter.ContainerPreloadPath)
 }
@@ -76,17 +73,17 @@ func MountsFiles(mounts []rspec.Mount, dir string) bool {
 	})
 }
 
-// OwnedDestination reports whether a mount's destination is a path of the limiter's files, or below one.
+// OwnedDestination reports whether a destination is at or below a path of the limiter.
 func OwnedDestination(destination string) bool {
 	return ownedDestination(cleanDestination(destination))
 }
 
-// within reports whether a clean path is root or below it.
+// within needs clean paths.
 func within(dest, root string) bool {
 	return dest == root || strings.HasPrefix(dest, strings.TrimSuffix(root, "/")+"/")
 }
 
-// cleanDestination resolves a path in a container as a runtime does: a relative one starts at the root.
+// cleanDestination resolves a relative path from the root, as runtimes do.
 func cleanDestination(dest string) string {
 	return path.Clean("/" + dest)
 }

@@ -9,15 +9,14 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// controlNodes are the driver's nodes of every container with a GPU. All but the first exist only if their module is
-// loaded.
+// All but the first exist only if their module is loaded.
 var controlNodes = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 
-// NodeFiles resolves GPUs to their device nodes on the host. NVIDIA's runtime injects nodes that are not in the
-// container's spec, so an update of the container (by the kubelet's CPU manager) removes their permission. With the
-// nodes in the spec it stays. NVIDIA's device plugin has PASS_DEVICE_SPECS for this.
+// NodeFiles resolves GPUs to their device nodes. NVIDIA's runtime injects nodes that are not in the spec, so an
+// update of the container (by the kubelet's CPU manager) removes their permission. NVIDIA's device plugin has
+// PASS_DEVICE_SPECS for this.
 type NodeFiles struct {
-	// Paths returns the nodes of one GPU, by its UUID.
+	// Paths returns the nodes of one GPU.
 	Paths func(uuid string) ([]string, error)
 
 	stat func(path string) (nodeInfo, error) // nil: the host's

@@ -18,12 +18,11 @@ import (
 
 const bytesPerMiB = 1 << 20
 
-// Populate makes the limits file and the usage file in the directory of a claim, and records the container's
-// libraries for PruneLibraries. Unless no tenant can write the files, the caller must have mounted the container's
-// own file system there (package vgpufs).
+// Populate makes a claim's limits and usage files, and records its container's libraries. Unless no tenant can write
+// the files, mount the container's file system first (package vgpufs).
 //
-// It can be called again. Files stay, because containers map them: it updates limits of the same GPUs in place if
-// they differ or their writer was killed, and replaces those of another container. Limits of other GPUs are an error.
+// A repeated call keeps the files, because containers map them: it changes limits of the same GPUs in place, replaces
+// those of another container, and refuses other GPUs.
 func Populate(dir string, claim grant.Claim, s Settings) error {
 	if err := checkShares(claim.Shares); err != nil {
 		return fmt.Errorf("limits for %s: %w", dir, err)
@@ -40,7 +39,7 @@ func WriteFiles(dir string, limits limiter.Limits) error {
 	if err := makePlaces(dir); err != nil {
 		return err
 	}
-	// The limits come last: with them the directory is complete. An existing usage file can use all of the space.
+	// With the limits the directory is complete. An existing usage file can use all of the space.
 	if _, err := os.Lstat(limiter.UsagePath(dir)); err != nil {
 		if err := limiter.CreateUsage(limiter.UsagePath(dir), limits.UUIDs()); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -49,7 +48,7 @@ func WriteFiles(dir string, limits limiter.Limits) error {
 	return ensureLimits(dir, limits)
 }
 
-// makePlaces makes the mount points. The runtime can't, because the directory is read-only in the container.
+// makePlaces makes the mount points: for the runtime the directory is read-only.
 func makePlaces(claimDir string) error {
 	inDir := func(place string) string { return limiter.FilesDir(claimDir) + strings.TrimPrefix(place, limiterDir) }
 	for _, dir := range []string{inDir(limiterDir), inDir(driverDir)} {
@@ -73,7 +72,6 @@ func makePlaces(claimDir string) error {
 	return nil
 }
 
-// ensureLimits writes or updates a limits file.
 func ensureLimits(dir string, want limiter.Limits) error {
 	have, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	switch {
@@ -116,7 +114,6 @@ func limitsOf(claim grant.Claim, s Settings) limiter.Limits {
 	return limits
 }
 
-// softPercent returns the soft ceiling of a share with a limit below it.
 func softPercent(share grant.Share, ceiling int) uint32 {
 	if share.CorePercent == 0 || ceiling <= share.CorePercent {
 		return 0

@@ -8,8 +8,8 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// RecoverShares reads a container's shares from its limits file, for a ledger whose own entry is damaged. The
-// directory's name is the container's ID, and the file must have its identity.
+// RecoverShares reads shares from the limits file, for a damaged ledger entry. The file must have the identity of the
+// directory's name, the container's ID.
 func RecoverShares(dir string) ([]grant.Share, error) {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err == nil {

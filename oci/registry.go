@@ -19,24 +19,22 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// DefaultKind is the CDI kind of NVIDIA's GPUs, as nvidia-ctk generates it.
+// DefaultKind is as nvidia-ctk generates it.
 const DefaultKind = "nvidia.com/gpu"
 
 // RegistryConfig configures a Registry.
 type RegistryConfig struct {
-	// Kind is the CDI kind (vendor/class). Empty: DefaultKind.
+	// Kind is vendor/class; empty: DefaultKind.
 	Kind string
-	// Dirs are the directories of CDI specs. A later one has precedence. Empty: /etc/cdi and /var/run/cdi.
+	// Dirs: a later one has precedence; empty: /etc/cdi and /var/run/cdi.
 	Dirs []string
-	// Interval is how often Run compares the files. 0: a second.
+	// Interval of Run; 0: a second.
 	Interval time.Duration
-	// Log can be nil.
-	Log *slog.Logger
+	Log      *slog.Logger
 }
 
-// Registry resolves GPUs by the node's CDI specs, from a snapshot in memory that [Registry.Run] updates when a spec file
-// changes. CDI's own cache can refresh itself, but needs an inotify instance for that (without one it reads every spec
-// at every lookup) and can read a half-written spec.
+// Registry resolves GPUs by the node's CDI specs, from a snapshot that [Registry.Run] updates. CDI's own refresh
+// needs an inotify instance, and can read a half-written spec.
 type Registry struct {
 	kind string
 	dirs []string
@@ -54,7 +52,7 @@ type Registry struct {
 
 var _ DeviceEdits = (*Registry)(nil)
 
-// snapshot is the content of the specs. It is immutable, and saved as JSON.
+// snapshot is immutable, and saved as JSON.
 type snapshot struct {
 	Kind  string `json:"cdiKind"`
 	Dirs  []string
@@ -63,13 +61,12 @@ type snapshot struct {
 	errs  []error // of unusable spec files
 }
 
-// specEdits are the edits of one spec.
 type specEdits struct {
 	Common  *cdispec.ContainerEdits
 	Devices map[string]*cdispec.ContainerEdits // by CDI device name, without the kind
 }
 
-// NewRegistry reads the specs. Specs that can't be read are not an error before a lookup misses a GPU.
+// NewRegistry reads the specs. Unusable specs are an error only in lookups that miss a GPU.
 func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 	r, err := newRegistry(cfg)
 	if err != nil {
@@ -78,7 +75,6 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 	return r, r.open(listSpecs(r.dirs)) // listed first, so that later changes are seen
 }
 
-// newRegistry returns a registry without a snapshot.
 func newRegistry(cfg RegistryConfig) (*Registry, error) {
 	r := &Registry{kind: cfg.Kind, dirs: slices.Clone(cfg.Dirs), wait: cfg.Interval, log: cfg.Log, stat: statNode, now: time.Now}
 	if r.kind == "" {
@@ -105,7 +101,6 @@ func newRegistry(cfg RegistryConfig) (*Registry, error) {
 	return r, nil
 }
 
-// open reads the specs for the first time.
 func (r *Registry) open(files []specFile) error {
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(r.dirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
@@ -116,7 +111,7 @@ func (r *Registry) open(files []specFile) error {
 	return nil
 }
 
-// Run updates the snapshot until the context ends.
+// Run refreshes until the context ends.
 func (r *Registry) Run(ctx context.Context) {
 	tick := time.NewTicker(r.wait)
 	defer tick.Stop()
@@ -137,14 +132,13 @@ func (r *Registry) Refresh() {
 	r.refresh()
 }
 
-// Devices returns the sorted CDI names, without the kind.
+// Devices returns sorted CDI names, without the kind.
 func (r *Registry) Devices() []string { return r.current.Load().names() }
 
-// Err returns why spec files are unusable, or nil.
+// Err returns why spec files are unusable.
 func (r *Registry) Err() error { return errors.Join(r.current.Load().errs...) }
 
-// DeviceEdits implements the interface DeviceEdits. Type, numbers and mode of device nodes that a spec leaves out are
-// the host's.
+// DeviceEdits implements the interface DeviceEdits.
 func (r *Registry) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
 	all, missing := r.current.Load().edits(uuids)
 	if len(missing) > 0 {
@@ -179,7 +173,6 @@ func (r *Registry) refresh() {
 	r.take(files)
 }
 
-// refreshOnMiss refreshes at most as often as Run: a spec can be new.
 func (r *Registry) refreshOnMiss() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,7 +181,7 @@ func (r *Registry) refreshOnMiss() {
 	}
 }
 
-// take makes the snapshot of CDI's cache, which has read these files.
+// take reads CDI's cache.
 func (r *Registry) take(files []specFile) {
 	next := &snapshot{Kind: r.kind, Dirs: r.dirs, Files: files}
 	index := map[*cdi.Spec]int{}
@@ -229,7 +222,6 @@ func (s *snapshot) names() []string {
 	return names
 }
 
-// edits returns the edits of GPUs, and the GPUs without any.
 func (s *snapshot) edits(uuids []string) (edits []*cdispec.ContainerEdits, missing []string) {
 	for _, uuid := range uuids {
 		i := slices.IndexFunc(s.Specs, func(spec specEdits) bool { return spec.Devices[uuid] != nil })
@@ -242,7 +234,6 @@ func (s *snapshot) edits(uuids []string) (edits []*cdispec.ContainerEdits, missi
 	return edits, missing
 }
 
-// unresolved is the error of a lookup without a result.
 func (r *Registry) unresolved(missing []string) error {
 	now := r.current.Load()
 	err := fmt.Errorf("no CDI device %s in %s (of %s there: %s)",
@@ -261,7 +252,6 @@ func (r *Registry) unresolved(missing []string) error {
 		err, filepath.Join(dir, "nvidia.yaml"))
 }
 
-// qualified lists full CDI names.
 func (r *Registry) qualified(uuids []string) string {
 	names := make([]string, len(uuids))
 	for i, uuid := range uuids {
@@ -270,14 +260,12 @@ func (r *Registry) qualified(uuids []string) string {
 	return strings.Join(names, ", ")
 }
 
-// specFile identifies the content of a spec file.
 type specFile struct {
 	Path    string
 	Size    int64
 	Changed int64 // nanoseconds since 1970
 }
 
-// listSpecs lists the spec files. Missing directories have none.
 func listSpecs(dirs []string) []specFile {
 	var files []specFile
 	for _, dir := range dirs {

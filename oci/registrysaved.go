@@ -8,8 +8,8 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// NewSavedRegistry is NewRegistry for programs that run once for each container. It saves the content of the specs in a
-// file, and reads the specs, which takes milliseconds, only if one has changed. Only the caller may write to the file.
+// NewSavedRegistry is NewRegistry for short-lived programs. It saves the specs' content in a file that only the
+// caller may write, because reading them takes milliseconds.
 func NewSavedRegistry(cfg RegistryConfig, path string) (*Registry, error) {
 	r, err := newRegistry(cfg)
 	if err != nil {
@@ -32,7 +32,6 @@ func NewSavedRegistry(cfg RegistryConfig, path string) (*Registry, error) {
 	return r, nil
 }
 
-// readSnapshot returns nil if there is no valid file.
 func readSnapshot(path string) *snapshot {
 	data, err := rawfile.Read(path)
 	if err != nil {

@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ToolkitConfig is the configuration file of NVIDIA's container toolkit.
+// ToolkitConfig is NVIDIA's container toolkit's.
 const ToolkitConfig = "/etc/nvidia-container-runtime/config.toml"
 
-// defaultRequestName is the name in NVIDIA's documentation of swarm-resource. It is always included: an agent in a
-// container can't read the node's configuration, and to void an unused variable does no harm.
+// defaultRequestName is in NVIDIA's documentation of swarm-resource. It is always included, because an agent in a
+// container can't read the configuration.
 const defaultRequestName = "DOCKER_RESOURCE_GPU"
 
-// HostRequestNames returns the variables that NVIDIA's runtime prefers to NVIDIA_VISIBLE_DEVICES on this node:
-// swarm-resource of the toolkit's configuration.
+// HostRequestNames returns the variables that NVIDIA's runtime prefers to NVIDIA_VISIBLE_DEVICES on this node.
 func HostRequestNames() []string {
 	f, err := os.OpenFile(ToolkitConfig, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -31,13 +30,13 @@ func HostRequestNames() []string {
 	return append(UnknownRequestNames(string(data)), defaultRequestName)
 }
 
-// UnknownRequestNames returns the names that an agent without access to the configuration does not void.
+// UnknownRequestNames returns names that an agent without access to the configuration does not void.
 func UnknownRequestNames(config string) []string {
 	return slices.DeleteFunc(RequestNames(config), func(name string) bool { return name == defaultRequestName })
 }
 
-// RequestNames reads swarm-resource, names separated by commas, from the toolkit's configuration. It uses no TOML
-// library, because the runtime wrapper starts several times for each container.
+// RequestNames reads swarm-resource from the toolkit's configuration. It uses no TOML library, because the runtime
+// wrapper starts several times for each container.
 func RequestNames(config string) (names []string) {
 	for line := range strings.Lines(config) {
 		key, value, is := strings.Cut(strings.TrimSpace(line), "=")
@@ -61,7 +60,6 @@ func RequestNames(config string) (names []string) {
 	return names
 }
 
-// requested returns the request names that a container sets.
 func (c Container) requested() (names []string) {
 	for _, name := range c.RequestNames {
 		if _, set := c.getenv(name); set {

@@ -9,12 +9,12 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Resize changes the limits of a running container to the claim's shares, for grant.Ledger.Resize. Its processes read
-// them at their next call. The node's settings stay as they were at the creation.
+// Resize changes a running container's limits to the claim's shares, for grant.Ledger.Resize. The node's settings
+// stay as at the creation.
 //
-// The error is limiter.ErrHalfWritten if a writer was killed, and limiter.ErrForeign for the file of another
-// container: then Populate writes the limits again. A container older than its restored claim has other files mapped:
-// Resize fails, and the ledger keeps the higher of the old and new amounts reserved.
+// With limiter.ErrHalfWritten (a writer was killed) and limiter.ErrForeign (of another container), Populate can write
+// the limits. After a restore of the claim the container has older files mapped: then Resize fails, and the ledger
+// keeps the higher amounts reserved.
 func Resize(dir string, claim grant.Claim) error {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err != nil {
@@ -41,7 +41,7 @@ func Resize(dir string, claim grant.Claim) error {
 	return limiter.UpdateLimits(dir, limits)
 }
 
-// ResizeOrPopulate calls Resize, or Populate if the whole file must be written.
+// ResizeOrPopulate also rewrites a damaged file.
 func ResizeOrPopulate(dir string, claim grant.Claim, s Settings) error {
 	err := Resize(dir, claim)
 	if errors.Is(err, limiter.ErrHalfWritten) || errors.Is(err, limiter.ErrForeign) {
@@ -50,7 +50,7 @@ func ResizeOrPopulate(dir string, claim grant.Claim, s Settings) error {
 	return err
 }
 
-// resized returns the limit of a GPU for the share. The part of its memory on the GPU stays the same.
+// resized keeps the part of the memory that is on the GPU.
 func resized(d limiter.DeviceLimit, share grant.Share, ceiling int) limiter.DeviceLimit {
 	memory := uint64(share.MemoryMiB) * bytesPerMiB
 	if d.PhysicalBytes > 0 && memory != d.MemoryLimitBytes {

@@ -17,21 +17,19 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Rootfs are the facts about a root file system that decide how the limiter can be loaded.
+// Rootfs decides how the limiter can be loaded.
 type Rootfs struct {
-	// Glibc: there is a loader with glibc's name. glibc's reads /etc/ld.so.preload; a replacement on another libc
-	// (gcompat) does not.
+	// Glibc: a loader has glibc's name. It can be of another libc (gcompat), which ignores /etc/ld.so.preload.
 	Glibc bool
-	// Musl: there is musl's loader, which does not read /etc/ld.so.preload.
+	// Musl: it has musl's loader, which ignores /etc/ld.so.preload.
 	Musl bool
-	// Preload is the content of the image's own /etc/ld.so.preload, one library a line.
+	// Preload is its /etc/ld.so.preload, one library a line.
 	Preload string
-	// Links maps paths in the loader's variables to their resolved paths, if they differ.
+	// Links maps paths in the loader's variables to other resolved paths.
 	Links map[string]string
 }
 
-// Paths of the loaders by GOARCH. The ABIs fix glibc's (ld.so(8), psABIs); musl's is in /lib
-// ("ld-musl-$(ARCH).so.1").
+// Loaders by GOARCH, from ld.so(8), the psABIs, and musl ("ld-musl-$(ARCH).so.1").
 var (
 	glibcLoaders = map[string][]string{
 		"amd64":   {"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-x86-64.so.2"},
@@ -45,14 +43,13 @@ var (
 	}
 )
 
-// maxPreload bounds /etc/ld.so.preload in bytes. glibc has no limit.
+// maxPreload bounds /etc/ld.so.preload in bytes.
 const maxPreload = 64 << 10
 
 // maxLoads bounds the paths in the loader's variables.
 const maxLoads = 1000
 
-// RootfsFacts reads a mounted root file system, which is not trusted: it follows links only inside of it. env is the
-// container's environment.
+// RootfsFacts reads a mounted root file system, which is not trusted: links stay inside of it.
 func RootfsFacts(root string, env []string) (*Rootfs, error) {
 	dir, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -72,7 +69,6 @@ func RootfsFacts(root string, env []string) (*Rootfs, error) {
 	return r, r.findLinks(root, env)
 }
 
-// findLinks resolves the paths in the loader's variables and in ld.so.preload.
 func (r *Rootfs) findLinks(root string, env []string) error {
 	c := Container{Env: env}
 	lists := []string{r.Preload}
@@ -103,7 +99,6 @@ func (r *Rootfs) findLinks(root string, env []string) error {
 	return nil
 }
 
-// follow resolves a path with the known links.
 func (r *Rootfs) follow(file string) string {
 	if r != nil && r.Links[file] != "" {
 		return r.Links[file]
@@ -111,8 +106,7 @@ func (r *Rootfs) follow(file string) string {
 	return filepath.Clean(file)
 }
 
-// ignoresPreload returns why /etc/ld.so.preload does not limit every program. An unknown root file system (nil)
-// passes.
+// ignoresPreload passes an unknown root file system (nil).
 func (r *Rootfs) ignoresPreload() error {
 	switch {
 	case r == nil:
@@ -125,7 +119,7 @@ func (r *Rootfs) ignoresPreload() error {
 	return nil
 }
 
-// openIn opens a file inside root with O_PATH, or returns nil if there is none.
+// openIn opens a file inside root with O_PATH, or returns nil.
 func openIn(root *os.File, name string) (*os.File, error) {
 	f, err := pathrs.OpenatInRoot(root, name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
@@ -134,7 +128,6 @@ func openIn(root *os.File, name string) (*os.File, error) {
 	return f, err
 }
 
-// openRegular is openIn for regular files only.
 func openRegular(root *os.File, name string) (*os.File, error) {
 	f, err := openIn(root, name)
 	if err != nil {
@@ -161,7 +154,6 @@ func hasFile(root *os.File, names []string) (bool, error) {
 	return false, nil
 }
 
-// ownPreload reads the image's own list.
 func ownPreload(root *os.File) (string, error) {
 	handle, err := openRegular(root, limiter.ContainerPreloadPath)
 	if err != nil || handle == nil {
@@ -183,8 +175,7 @@ func ownPreload(root *os.File) (string, error) {
 	return preloadList(string(data)), nil
 }
 
-// preloadList reads a list as glibc does: names between white space and colons, comments from # to the end of the
-// line. It omits the limiter.
+// preloadList reads a list as glibc does, without the limiter.
 func preloadList(text string) string {
 	var list strings.Builder
 	for line := range strings.Lines(text) {
@@ -198,8 +189,7 @@ func preloadList(text string) string {
 	return list.String()
 }
 
-// PopulatePreload writes the /etc/ld.so.preload of a container whose image has its own: the limiter first, then the
-// image's. Without one it does nothing. Call it with [Populate].
+// PopulatePreload writes /etc/ld.so.preload for an image with its own: the limiter first. Call it with [Populate].
 func PopulatePreload(dir string, r *Rootfs) error {
 	if r == nil || r.Preload == "" {
 		return nil
@@ -207,5 +197,4 @@ func PopulatePreload(dir string, r *Rootfs) error {
 	return place(mergedPreload(dir), []byte(limiter.ContainerLibraryPath+"\n"+r.Preload), 0o644)
 }
 
-// mergedPreload is the path of that file.
 func mergedPreload(dir string) string { return filepath.Join(dir, preloadFile) }

@@ -7,25 +7,22 @@ import (
 	"slices"
 )
 
-// Injection is how the granted GPUs are made visible in a container.
+// Injection is how granted GPUs are made visible (--device-injection).
 type Injection string
 
-// The values of --device-injection.
 const (
-	// InjectAuto is InjectCDI if the registry has every granted GPU, else InjectEnvvar if the container has NVIDIA's
-	// runtime.
+	// InjectAuto is InjectCDI, or InjectEnvvar if a GPU has no CDI edits.
 	InjectAuto Injection = "auto"
 	// InjectCDI adds the edits of the node's CDI spec.
 	InjectCDI Injection = "cdi"
-	// InjectEnvvar lets NVIDIA's container runtime inject: it reads NVIDIA_VISIBLE_DEVICES, or volume mounts with the
-	// same meaning.
+	// InjectEnvvar lets NVIDIA's runtime inject, by NVIDIA_VISIBLE_DEVICES or mounts.
 	InjectEnvvar Injection = "envvar"
 )
 
-// CorePolicy is HAMi's GPU_CORE_UTILIZATION_POLICY: when shares of compute time are enforced.
+// CorePolicy is HAMi's GPU_CORE_UTILIZATION_POLICY.
 type CorePolicy string
 
-// The policies, with HAMi's meanings.
+// When shares of compute time are enforced.
 const (
 	// CoreDefault: while another container uses the GPU.
 	CoreDefault CorePolicy = "default"
@@ -35,41 +32,39 @@ const (
 	CoreDisable CorePolicy = "disable"
 )
 
-// Known reports whether p is one of the policies.
 func (p CorePolicy) Known() bool { return p == CoreDefault || p == CoreForce || p == CoreDisable }
 
-// Settings are the operator's settings of a node.
+// Settings of a node, by its operator.
 type Settings struct {
 	// Injection: empty is auto.
 	Injection Injection
-	// LibraryPath is the path on the host that InstallLibrary returns.
+	// LibraryPath is from InstallLibrary.
 	LibraryPath string
-	// PreloadPath is the host's file that is mounted as /etc/ld.so.preload.
+	// PreloadPath is from InstallLibrary.
 	PreloadPath string
 	// LimiterMode: empty is preload.
 	LimiterMode LimiterMode
-	// Stubs are needed in every mode but preload.
+	// Stubs are for every mode but preload.
 	Stubs Stubs
-	// MountCheck is the program that InstallMountCheck installs. A hook of each container calls it, and it refuses a
-	// container with other files at the paths of the limiter's files. Empty: no hook, for callers that check the
-	// image themselves.
+	// MountCheck is from InstallMountCheck. A hook of each container calls it, and refuses other files at the
+	// limiter's paths. Empty: the caller checks the image.
 	MountCheck string
-	// NvidiaHandlers are the RuntimeClass handlers with NVIDIA's container runtime, such as "nvidia".
+	// NvidiaHandlers are the RuntimeClass handlers with NVIDIA's runtime.
 	NvidiaHandlers []string
 	// DefaultRuntimeIsNvidia: the empty handler is one of them.
 	DefaultRuntimeIsNvidia bool
-	// NvidiaAdvice is what to do about another handler. Empty: the advice for Kubernetes.
+	// NvidiaAdvice is for other handlers; empty: Kubernetes' advice.
 	NvidiaAdvice string
-	// Nodes adds device nodes to containers with InjectEnvvar (--pass-device-specs): see [NodeFiles].
+	// Nodes adds device nodes with InjectEnvvar (--pass-device-specs).
 	Nodes DeviceEdits
-	// Oversubscription is, by UUID, the granted memory divided by the GPU's memory: 1.5 is half as much again; 0 and
-	// 1 are none. The rest of a container's memory may be in host memory (CUDA_OVERSUBSCRIBE).
+	// Oversubscription is granted memory / GPU memory, by UUID. The part beyond the GPU may be in host memory
+	// (CUDA_OVERSUBSCRIBE).
 	Oversubscription map[string]float64
-	// Graphics adds the driver's libraries for OpenCL, OpenGL, Vulkan and similar. The limiter can't see their use.
+	// Graphics adds the driver's libraries for OpenCL, OpenGL and Vulkan. The limiter can't see their use.
 	Graphics bool
 	// CorePolicy: empty is default.
 	CorePolicy CorePolicy
-	// ContextMiB is the expected memory of a CUDA context by the GPU's UUID, in MiB.
+	// ContextMiB is the memory of a CUDA context, by UUID.
 	ContextMiB map[string]int64
 }
 
@@ -119,8 +114,7 @@ func (s Settings) nvidiaRuntime(handler string) bool {
 	return slices.Contains(s.NvidiaHandlers, handler)
 }
 
-// checkHostPath refuses a path that is not absolute and clean: a runtime would search a relative mount source in the
-// bundle.
+// A runtime would search a relative mount source in the bundle.
 func checkHostPath(what, path string) error {
 	switch {
 	case path == "":
@@ -131,7 +125,6 @@ func checkHostPath(what, path string) error {
 	return nil
 }
 
-// checkHandlers refuses the empty handler, which has its own field.
 func checkHandlers(handlers []string) error {
 	if slices.Contains(handlers, "") {
 		return errors.New("an NVIDIA runtime handler is empty: set that the default runtime is NVIDIA's instead")

@@ -11,23 +11,21 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Stubs are the host's stub libraries, as [InstallStubs] returns them. In mode library they are mounted in place of
-// the driver's libraries. Each loads the limiter, and then the driver's library from the limiter's directory.
+// Stubs are mounted in place of the driver's libraries in mode library. Each loads the limiter, and then the driver's
+// own library from the limiter's directory.
 type Stubs struct {
 	CUDA string
 	NVML string
 }
 
-// driver is a driver library that has a stub library.
 type driver struct {
-	// hidden is its name in the limiter's directory. Only the stub library uses it, by its path: no search for a
-	// library finds it.
+	// hidden is its name in the limiter's directory. No search for a library finds it.
 	hidden string
 	stem   string // the start of all names of its file
 	stub   func(Stubs) string
 }
 
-// drivers lists them. Every program needs the first.
+// Every program needs the first.
 var drivers = []driver{
 	{"cuda", "libcuda.so", func(f Stubs) string { return f.CUDA }},
 	{"nvml", "libnvidia-ml.so", func(f Stubs) string { return f.NVML }},
@@ -38,11 +36,10 @@ var driverDir = path.Join(limiterDir, "driver")
 // driverPath is built into the stub libraries.
 func driverPath(d driver) string { return path.Join(driverDir, d.hidden) }
 
-// cudaCompatHook is NVIDIA's hook by which programs find the image's own libcuda.so.1 (cuda-compat) before the
-// mounted one.
+// With cudaCompatHook programs find the image's libcuda.so.1 (cuda-compat) before the mounted one.
 const cudaCompatHook = "enable-cuda-compat"
 
-// checkStubs returns why the stub libraries can't replace the libraries in these edits.
+// checkStubs returns why stub libraries can't be used.
 func checkStubs(visible *cdispec.ContainerEdits, way Injection) error {
 	if way == InjectEnvvar {
 		return errors.New("NVIDIA's runtime mounts the driver's libraries after gpuslice, so they can't be replaced: " +
@@ -60,8 +57,7 @@ func checkStubs(visible *cdispec.ContainerEdits, way Injection) error {
 	return nil
 }
 
-// mountStubs replaces the driver's libraries in the edits with the stub libraries, and returns the mounts of the
-// driver's.
+// mountStubs replaces the driver's libraries, and returns mounts for them.
 func mountStubs(visible *cdispec.ContainerEdits, f Stubs) []*cdispec.Mount {
 	var behind []*cdispec.Mount
 	for _, d := range drivers {
@@ -79,22 +75,21 @@ func mountStubs(visible *cdispec.ContainerEdits, f Stubs) []*cdispec.Mount {
 	return behind
 }
 
-// withoutCompat removes the hook by which programs would find another libcuda.so.1 than the stub. A preload limits
-// that one too.
+// A preload would limit the other libcuda.so.1 too.
 func withoutCompat(visible *cdispec.ContainerEdits) {
 	visible.Hooks = slices.DeleteFunc(visible.Hooks, func(h *cdispec.Hook) bool {
 		return slices.Contains(h.Args, cudaCompatHook)
 	})
 }
 
-// is reports whether a path is the library, in any version.
+// is matches any version.
 func (d driver) is(file string) bool {
 	base := path.Base(file)
 	return base == d.stem || strings.HasPrefix(base, d.stem+".")
 }
 
-// find returns the host's file of the library, or nothing. A spec can have several names for it, and files for 32-bit
-// programs, which can't load the limiter: they get the stub too, and so no GPU.
+// find returns the host's file, or nothing. 32-bit programs can't load the limiter: they get the stub library too,
+// and so no GPU.
 func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 	var files []string
 	for _, m := range mounts {
@@ -109,7 +104,7 @@ func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 		}
 		return "", nil
 	}
-	// The longest name is the file. The others are links to it.
+	// The longest name is the file. The others are links.
 	real := slices.MaxFunc(in64, func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 	})
@@ -121,7 +116,6 @@ func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 	return real, nil
 }
 
-// is32 reports whether a directory has 32-bit libraries, by its name and the directories of the other files.
 func is32(dir string, files []string) bool {
 	for _, part := range strings.Split(dir, "/") {
 		if part == "lib32" || part == "i386-linux-gnu" {

@@ -14,9 +14,9 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// CheckVolumes refuses a container with a volume of the host at a path above a mount of the edits, if the volume
-// lacks the mount point: a runtime would make it on the host, for example an empty /etc/ld.so.preload with -v
-// /etc:/etc. Volumes that an engine manages (…/_data) belong to their containers.
+// CheckVolumes refuses a volume of the host that lacks a mount point for the edits: the runtime would make it on the
+// host, for example an empty /etc/ld.so.preload with -v /etc:/etc. Volumes that an engine manages (…/_data) are
+// exempt.
 func CheckVolumes(mounts []rspec.Mount, edits *cdispec.ContainerEdits) error {
 	replaced := replacedMounts(mounts, edits)
 	for _, ours := range edits.Mounts {
@@ -44,7 +44,7 @@ func CheckVolumes(mounts []rspec.Mount, edits *cdispec.ContainerEdits) error {
 	return nil
 }
 
-// lowestAbove returns the mount, of those that stay, that a place is on.
+// lowestAbove ignores replaced mounts.
 func lowestAbove(mounts []rspec.Mount, place string, replaced []string) (above rspec.Mount, found bool) {
 	depth := -1
 	for _, m := range mounts {
@@ -60,7 +60,7 @@ func isBind(m rspec.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
 }
 
-// hasPlace looks for a path in a directory of the host as a runtime does: links don't lead out of it.
+// hasPlace follows links as a runtime does: not out of source.
 func hasPlace(source, rest string) (bool, error) {
 	root, err := os.OpenFile(source, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,4 +1,4 @@
-// Package ocitest checks config.json files against the runtime spec's own JSON schema, for tests.
+// Package ocitest checks config.json files against the runtime spec's JSON schema.
 package ocitest
 
 import (
@@ -14,10 +14,10 @@ import (
 	"sync"
 )
 
-// schema has the files of the runtime spec's schema by name.
+// schema is by file name.
 type schema map[string]map[string]any
 
-// CheckConfig returns what is wrong with a config.json. An error means that the schema was not found.
+// CheckConfig returns what is wrong with a config.json.
 func CheckConfig(data []byte) (bad []string, err error) {
 	s, err := ociSchema()
 	if err != nil {
@@ -30,7 +30,7 @@ func CheckConfig(data []byte) (bad []string, err error) {
 	return s.check("config-schema.json", s["config-schema.json"], config, ""), nil
 }
 
-// ociSchema reads the schema in the module of the runtime spec.
+// ociSchema reads it from the runtime spec's module.
 var ociSchema = sync.OnceValues(func() (schema, error) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/opencontainers/runtime-spec").Output()
 	if err != nil {
@@ -55,8 +55,7 @@ var ociSchema = sync.OnceValues(func() (schema, error) {
 	return s, nil
 })
 
-// check checks a value at a path by a rule of a file. It knows the keywords of the runtime spec's schema; any other is
-// reported, so that a newer schema is not partly ignored.
+// check reports unknown keywords too: a newer schema must not be partly ignored.
 func (s schema) check(file string, rule map[string]any, v any, at string) (bad []string) {
 	fail := func(format string, args ...any) { bad = append(bad, at+": "+fmt.Sprintf(format, args...)) }
 	check := func(rule, v any, at string) { bad = append(bad, s.check(file, rule.(map[string]any), v, at)...) }
@@ -136,7 +135,7 @@ func (s schema) check(file string, rule map[string]any, v any, at string) (bad [
 	return bad
 }
 
-// resolve finds the rule of "file.json#/definitions/X" in a file.
+// resolve finds "file.json#/definitions/X".
 func (s schema) resolve(file, ref string) (string, map[string]any) {
 	name, fragment, _ := strings.Cut(ref, "#")
 	if name == "" {

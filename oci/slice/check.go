@@ -18,8 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// limitedOtherwise reports whether the container has a claim of the runtime wrapper or the NRI plugin, and its limits
-// mounted. The spec is not enough.
+// limitedOtherwise reports whether the container has a claim and the limits of the runtime wrapper or the NRI plugin.
 func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec) (bool, error) {
 	if !oci.MountsFiles(spec.Mounts, filepath.Join(stateDir, "containers", id)) {
 		return false, nil
@@ -38,7 +37,7 @@ func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec
 	return slices.ContainsFunc(now.Claims(), func(c ledger.Claim) bool { return c.ContainerID == id }), nil
 }
 
-// checkSpec refuses a container with GPUs beyond the slice's, which would have no limits.
+// checkSpec refuses GPUs beyond the slice's, which would have no limits.
 func checkSpec(s Slice, c oci.Container) error {
 	c.Majors = oci.HostDriverMajors()
 	var granted []rspec.LinuxDevice
@@ -51,8 +50,8 @@ func checkSpec(s Slice, c oci.Container) error {
 	return nil
 }
 
-// checkFiles refuses a container in which the limiter's files are not in their places: because of an image's links, a
-// volume or a second slice, or because the slice got new files during the creation.
+// checkFiles refuses other files at the limiter's paths: by links, a volume, a second slice, or a slice renewed
+// during the creation.
 func checkFiles(s Slice, state rspec.State, spec *rspec.Spec) error {
 	root, err := rootWith(s.Files, state, spec)
 	if err != nil {
@@ -61,7 +60,7 @@ func checkFiles(s Slice, state rspec.State, spec *rspec.Spec) error {
 	return checkLoader(s, root, oci.ContainerOf(state.ID, spec))
 }
 
-// rootWith returns the container's root if all files are in their places there.
+// rootWith returns the container's root if it has all files.
 func rootWith(files []File, state rspec.State, spec *rspec.Spec) (root string, err error) {
 	if spec.Root == nil || state.Pid <= 0 {
 		return "", fmt.Errorf("its state has no process (%d) or its bundle has no root directory: is this a createRuntime hook?", state.Pid)
@@ -70,7 +69,7 @@ func rootWith(files []File, state rspec.State, spec *rspec.Spec) (root string, e
 	if !filepath.IsAbs(rootfs) {
 		rootfs = filepath.Join(state.Bundle, rootfs)
 	}
-	// Runtimes call the hook before they change the root directory, with the mounts in the container's namespace, or after.
+	// Runtimes call the hook before or after they change the root directory.
 	inside := "/proc/" + strconv.Itoa(state.Pid) + "/root"
 	first := checkRoot(files, inside+rootfs)
 	if first == nil {
@@ -82,8 +81,7 @@ func rootWith(files []File, state rspec.State, spec *rspec.Spec) (root string, e
 	return "", first
 }
 
-// checkLoader refuses an image whose programs the slice's mode does not limit, and variables that bypass the limiter: the
-// CDI spec is written before the image is known.
+// checkLoader checks the image: it is unknown when the CDI spec is written.
 func checkLoader(s Slice, root string, c oci.Container) error {
 	facts, err := oci.RootfsFacts(root, c.Env)
 	if err != nil {
@@ -97,7 +95,6 @@ func checkLoader(s Slice, root string, c oci.Container) error {
 	return oci.CheckLoading(oci.Enforcement(s.Mode), c)
 }
 
-// checkRoot checks the files below one directory.
 func checkRoot(files []File, dir string) error {
 	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -19,7 +19,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// claim reserves a slice for a container that is being created.
 func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *rspec.Spec) error {
 	s, err := Read(stateDir, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,13 +68,11 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 	return err
 }
 
-// openLedger opens the node's ledger. The caller closes it.
 func openLedger(stateDir string) (claimed.Releaser, error) {
 	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
 	return claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}, err
 }
 
-// reserve writes a slice's claim to the ledger.
 func reserve(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id string, record claimed.Record) error {
 	dir := Dir(stateDir, s.Name)
 	mark := filepath.Join(dir, markName)
@@ -91,7 +88,7 @@ func reserve(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, 
 	return err
 }
 
-// releaseOrphans releases the orphans of slices, with new files, and of the runtime wrapper.
+// releaseOrphans releases those of slices, with new files, and of the runtime wrapper.
 func releaseOrphans(ctx context.Context, r claimed.Releaser, stateDir string) (released bool, err error) {
 	names, err := List(stateDir)
 	if err != nil {
@@ -118,8 +115,8 @@ func releaseOrphans(ctx context.Context, r claimed.Releaser, stateDir string) (r
 	return released || more, err
 }
 
-// checkFree refuses a slice that another container uses. After an orphan, whose content must not reach the next
-// container, the slice gets new files. This container has the old files mounted, so it is refused once.
+// checkFree refuses a used slice. After an orphan it makes new files, and refuses this container, which has the old
+// ones mounted.
 func checkFree(ctx context.Context, r claimed.Releaser, stateDir, name string) error {
 	u, err := userOf(ctx, stateDir, name)
 	if err != nil {
@@ -144,7 +141,6 @@ func checkFree(ctx context.Context, r claimed.Releaser, stateDir, name string) e
 	return fmt.Errorf("container %s %s", short(u.id), again)
 }
 
-// others lists the free slices for a message.
 func others(ctx context.Context, stateDir, but string) string {
 	names, _ := List(stateDir)
 	var free []string
@@ -159,8 +155,8 @@ func others(ctx context.Context, stateDir, but string) string {
 	return "free slices: " + strings.Join(free, ", ")
 }
 
-// release releases the slice of a container that has ended. The claim must have the same bundle and an ended process:
-// IDs are unique only in the state of one runtime, and a runtime calls poststop also for a refused container.
+// release checks bundle and process: other runtimes use the same IDs, and poststop is called also for a refused
+// container.
 func release(ctx context.Context, stateDir, name string, state rspec.State) error {
 	if err := ledger.ValidateContainerID(state.ID); err != nil {
 		return err
@@ -189,7 +185,6 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 	return r.Drop(ctx, state.ID, record.Nonce)
 }
 
-// releaseOrphan releases the claim of a container that is gone.
 func releaseOrphan(ctx context.Context, r claimed.Releaser, dir string, u *user) error {
 	record, err := claimed.Read(u.dir)
 	if err != nil && !errors.Is(err, claimed.ErrDamaged) {
@@ -201,7 +196,7 @@ func releaseOrphan(ctx context.Context, r claimed.Releaser, dir string, u *user)
 	return r.Release(ctx, u.id, record.Nonce, false)
 }
 
-// renewOf renews a slice's files if a claim has them. Call it before the release, which makes the slice free.
+// renewOf precedes the release, which makes the slice free.
 func renewOf(dir, claimDir string) error {
 	if !sameLimits(dir, claimDir) {
 		return nil
@@ -209,7 +204,7 @@ func renewOf(dir, claimDir string) error {
 	return renew(dir)
 }
 
-// fillClaim mounts the slice's files in the claim's directory too, for the monitor, the CLI and a recovery of the ledger.
+// fillClaim mounts the slice's files in the claim's directory, for the monitor, the CLI and a recovery of the ledger.
 func fillClaim(dir, sliceDir, id string, r claimed.Record) error {
 	if err := vgpufs.Bind(sliceDir, dir); err != nil {
 		return err
@@ -220,7 +215,6 @@ func fillClaim(dir, sliceDir, id string, r claimed.Record) error {
 	return r.Write(dir)
 }
 
-// rootAdvice adds advice to a permission error.
 func rootAdvice(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: shares of a GPU are reserved as root, in the node's ledger: start the container with a daemon that runs as root", err)
@@ -228,7 +222,6 @@ func rootAdvice(err error) error {
 	return err
 }
 
-// short shortens a container ID as docker does.
 func short(id string) string {
 	if len(id) == 64 {
 		return id[:12]

@@ -1,7 +1,7 @@
-// Package slice implements CDI devices gpuslice.io/slice=NAME: a fixed share of fixed GPUs for one container at a time,
-// with plain runc or crun. Package cdispec makes the directories and the CDI spec, which mounts the files and names two
-// hooks ([Main]): createRuntime checks the mounts and claims the share in the ledger, or refuses the container; poststop
-// makes new files and releases the share. A runtime that ignores hooks still gives the limits, but without a claim.
+// Package slice implements CDI devices gpuslice.io/slice=NAME: a fixed share of fixed GPUs for one container at a
+// time, with plain runc or crun. Package cdispec makes them. The CDI spec mounts the limiter's files and names two
+// hooks ([Main]): createRuntime claims the share or refuses the container, poststop makes new files and releases it.
+// A runtime that ignores hooks still gives the limits, but without a claim.
 //
 //	<state>/slices/<name>/slice.json           the slice
 //	<state>/slices/<name>/vgpu/{limits,usage}  the limiter's files, in a file system of their own

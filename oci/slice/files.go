@@ -19,7 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// lock takes the lock of all slices in a state directory.
+// lock locks all slices.
 func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
 	dir := filepath.Join(stateDir, dirsName)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -36,7 +36,7 @@ func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Sweep removes the directories of killed calls of Put and Remove. It waits for running ones.
+// Sweep removes what killed calls of Put and Remove left.
 func Sweep(ctx context.Context, stateDir string) error {
 	if left, err := hidden(stateDir); len(left) == 0 {
 		return err
@@ -54,8 +54,7 @@ func Sweep(ctx context.Context, stateDir string) error {
 	return errors.Join(errs...)
 }
 
-// Put makes or changes a slice. It does not change a slice that a container uses: then it returns the slice with inUse,
-// and the change needs a Put after the container has ended. It releases an orphan.
+// Put makes or changes a slice. If a container uses it, Put returns it unchanged, with inUse. It releases an orphan.
 func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (now Slice, inUse bool, err error) {
 	unlock, err := lock(ctx, stateDir)
 	if err != nil {
@@ -92,7 +91,6 @@ func Peek(ctx context.Context, stateDir string, s Slice, settings oci.Settings) 
 	return s, false, err
 }
 
-// comparison is of an existing slice with a wanted one.
 type comparison struct {
 	old   Slice
 	same  bool
@@ -113,7 +111,6 @@ func compare(ctx context.Context, stateDir string, s Slice, settings oci.Setting
 	return c, err
 }
 
-// releaseUser releases the claim of a container that is gone, if there is one.
 func releaseUser(ctx context.Context, stateDir, dir string, u *user) error {
 	if u == nil {
 		return nil
@@ -126,7 +123,7 @@ func releaseUser(ctx context.Context, stateDir, dir string, u *user) error {
 	return releaseOrphan(ctx, r, dir, u)
 }
 
-// samePattern reports whether a slice has the limits that a new one would get.
+// samePattern reports whether a new slice would have the same limits.
 func samePattern(dir string, s Slice, settings oci.Settings) bool {
 	temp, err := os.MkdirTemp("", "gpuslice-")
 	if err != nil {
@@ -141,7 +138,6 @@ func samePattern(dir string, s Slice, settings oci.Settings) bool {
 	return err == nil && haveErr == nil && want.Oversubscribe == have.Oversubscribe && slices.Equal(want.Devices, have.Devices)
 }
 
-// build makes a new directory for a slice and exchanges it with the old one.
 func build(dir string, s Slice, settings oci.Settings) error {
 	temp, err := os.MkdirTemp(filepath.Dir(dir), newPrefix)
 	if err != nil {
@@ -160,7 +156,6 @@ func build(dir string, s Slice, settings oci.Settings) error {
 	return nil
 }
 
-// fill writes a slice's files to a new directory.
 func fill(dir string, s Slice, settings oci.Settings) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
@@ -181,8 +176,7 @@ func fill(dir string, s Slice, settings oci.Settings) error {
 	return s.write(dir)
 }
 
-// renew gives a slice a new file system with new files, so that nothing of its last container reaches the next. Processes
-// keep the old one mounted.
+// renew gives a slice a new file system: nothing of its last container reaches the next.
 func renew(dir string) error {
 	limits, err := limiter.ReadLimits(filepath.Join(dir, patternName))
 	for _, step := range []func() error{
@@ -201,7 +195,6 @@ func renew(dir string) error {
 	return nil
 }
 
-// marked reports whether a container uses, or used, the slice's files.
 func marked(dir string) bool { return exists(filepath.Join(dir, markName)) }
 
 // Remove removes a slice that no container uses.
@@ -232,7 +225,7 @@ func PeekRemove(ctx context.Context, stateDir, name string) (inUse bool, err err
 	return inUse, err
 }
 
-// used returns the claim that has a slice, and whether its container exists.
+// used returns the slice's container, also if it is gone.
 func used(ctx context.Context, stateDir, name string) (u *user, inUse bool, err error) {
 	u, err = userOf(ctx, stateDir, name)
 	return u, err == nil && u != nil && u.running(claimed.NewJudge()), err

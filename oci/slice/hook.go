@@ -18,7 +18,7 @@ import (
 // Command is Main's command of gpuslice-runtime.
 const Command = "slice"
 
-// The actions and options of Main. An option is "NAME=VALUE" in one argument.
+// An option is "NAME=VALUE" in one argument.
 const (
 	actionClaim   = "claim"
 	actionRelease = "release"
@@ -26,16 +26,15 @@ const (
 	optionState   = "--state-dir"
 )
 
-// maxWait bounds how long a hook waits for a lock: less than daemons wait for a runtime.
+// maxWait is less than daemons wait for a runtime.
 const maxWait = 30 * time.Second
 
-// maxInput bounds a state in bytes.
 const maxInput = 16 << 20
 
-// hookEnv is set because runtimes else pass their own environment, or the container's.
+// Without hookEnv, hooks get the runtime's environment, or the container's.
 const hookEnv = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Hooks returns the hooks of a slice's CDI device. program is the path of gpuslice-runtime.
+// Hooks returns the hooks of a slice; program is gpuslice-runtime.
 func Hooks(program, stateDir, name string) []*cdispec.Hook {
 	hook := func(stage, action string) *cdispec.Hook {
 		return &cdispec.Hook{HookName: stage, Path: program, Args: []string{
@@ -45,8 +44,7 @@ func Hooks(program, stateDir, name string) []*cdispec.Hook {
 	return []*cdispec.Hook{hook("createRuntime", actionClaim), hook("poststop", actionRelease)}
 }
 
-// Of returns the name of the slice of which a container has the hook, or "". Only root can add hooks. The hook checks and
-// claims for such a container.
+// Of returns the slice whose hook a container has, or "". Only root can add hooks. The hook makes the claim.
 func Of(spec *rspec.Spec) string {
 	if spec == nil || spec.Hooks == nil {
 		return ""
@@ -59,7 +57,6 @@ func Of(spec *rspec.Spec) string {
 	return ""
 }
 
-// option returns the value of an option, or "".
 func option(args []string, name string) string {
 	for _, arg := range args {
 		if value, is := strings.CutPrefix(arg, name+"="); is {
@@ -69,8 +66,8 @@ func option(args []string, name string) string {
 	return ""
 }
 
-// Main runs a slice's hook, with the container's state on stdin. It returns the exit status: 1 refuses the container,
-// with the reason on stderr.
+// Main runs a slice's hook, with the container's state on stdin. Status 1 refuses the container, with the reason on
+// stderr.
 func Main(ctx context.Context, args []string, stdin io.Reader, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("it took longer than %v", maxWait))
 	defer cancel()
@@ -121,7 +118,6 @@ func readState(stdin io.Reader) (state rspec.State, err error) {
 	return state, nil
 }
 
-// readSpec reads a bundle's config.json.
 func readSpec(bundle string) (*rspec.Spec, error) {
 	data, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 	if err != nil {

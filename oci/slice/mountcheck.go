@@ -13,8 +13,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// CheckMain is the createRuntime hook of the NRI plugin's containers (oci.Settings.MountCheck), with the container's
-// state on stdin. It returns the exit status: 1 refuses the container, with the reason on stderr.
+// CheckMain is the createRuntime hook of oci.Settings.MountCheck, with the container's state on stdin. Status 1
+// refuses the container, with the reason on stderr.
 func CheckMain(stdin io.Reader, stderr io.Writer) int {
 	return exit(stderr, checkMounts(stdin))
 }
@@ -46,7 +46,7 @@ func checkState(state rspec.State) error {
 	return checkNoLinks(root)
 }
 
-// checkNoLinks refuses an image in which the limiter's directory is a link, which the container could replace.
+// checkNoLinks: a container could replace a link.
 func checkNoLinks(root string) error {
 	dir, err := unix.Open(filepath.Join(root, limiter.ContainerDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,7 +55,7 @@ func checkNoLinks(root string) error {
 	return unix.Close(dir)
 }
 
-// limiterFiles returns the mounts at the limiter's paths, and from the directory of its libraries.
+// limiterFiles are at the limiter's paths, or from the directory of its libraries.
 func limiterFiles(spec *rspec.Spec, libraries string) []File {
 	var files []File
 	for _, m := range spec.Mounts {

@@ -16,7 +16,6 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// The names in a state directory, and in a slice's.
 const (
 	dirsName    = "slices"
 	lockName    = "lock" // of all slices
@@ -27,26 +26,23 @@ const (
 	markName    = "claimed"        // a container uses, or used, the files
 )
 
-// recordVersion is the version of slice.json.
 const recordVersion = 1
 
 // Slice is slice.json.
 type Slice struct {
-	Version int `json:"version"`
-	// Name is the operator's name, and the CDI device's.
-	Name string `json:"name"`
-	// Definition is the operator's. A different one makes the slice again.
-	Definition string `json:"definition"`
-	// Shares are what a container gets.
+	Version int    `json:"version"`
+	Name    string `json:"name"`
+	// Definition is the operator's. With another one the slice is made again.
+	Definition   string        `json:"definition"`
 	Shares       []grant.Share `json:"shares"`
 	HighPriority bool          `json:"highPriority,omitempty"`
-	// GPUs are the GPUs of the shares, for the ledger.
+	// GPUs are for the ledger.
 	GPUs []grant.GPU `json:"gpus"`
-	// Nodes are the device nodes in the CDI spec.
+	// Nodes are in the CDI spec.
 	Nodes []Node `json:"nodes"`
-	// Files are the limiter's files, which must be in the container.
+	// Files must be in the container.
 	Files []File `json:"files"`
-	// Mode is the oci.Enforcement.
+	// Mode is an oci.Enforcement.
 	Mode string `json:"mode,omitempty"`
 }
 
@@ -57,16 +53,15 @@ type Node struct {
 	Minor int64  `json:"minor"`
 }
 
-// File is a file of the host that a container mounts.
+// File is a mount of the limiter.
 type File struct {
 	Host      string `json:"host"`
 	Container string `json:"container"`
 }
 
-// Dir returns the path of a slice's directory.
+// Dir returns a slice's directory.
 func Dir(stateDir, name string) string { return filepath.Join(stateDir, dirsName, name) }
 
-// claim returns the claim of a container.
 func (s Slice) claim(id string) grant.Claim {
 	return grant.Claim{
 		ContainerID: id, Owner: grant.OwnerRuntime, Container: "slice " + s.Name,
@@ -74,7 +69,6 @@ func (s Slice) claim(id string) grant.Claim {
 	}
 }
 
-// capacities returns the slice's GPUs by UUID.
 func (s Slice) capacities() map[string]grant.GPU {
 	gpus := make(map[string]grant.GPU, len(s.GPUs))
 	for _, c := range s.GPUs {
@@ -83,7 +77,7 @@ func (s Slice) capacities() map[string]grant.GPU {
 	return gpus
 }
 
-// Read reads a slice. The error is fs.ErrNotExist if there is none.
+// Read reads a slice; fs.ErrNotExist if there is none.
 func Read(stateDir, name string) (Slice, error) {
 	path := filepath.Join(Dir(stateDir, name), recordName)
 	data, err := os.ReadFile(path)
@@ -101,7 +95,7 @@ func Read(stateDir, name string) (Slice, error) {
 	return s, nil
 }
 
-// List returns the sorted names of the slices.
+// List returns the sorted names.
 func List(stateDir string) ([]string, error) {
 	return directories(stateDir, func(name string) bool { return name[0] != '.' })
 }
@@ -130,13 +124,12 @@ func directories(stateDir string, wanted func(name string) bool) ([]string, erro
 	return names, nil
 }
 
-// equal reports whether two slices are the same for containers.
+// equal: for containers.
 func (s Slice) equal(other Slice) bool {
 	return s.Name == other.Name && s.Definition == other.Definition && s.HighPriority == other.HighPriority && s.Mode == other.Mode &&
 		slices.Equal(s.Shares, other.Shares) && slices.Equal(s.Files, other.Files)
 }
 
-// write writes slice.json.
 func (s Slice) write(dir string) error {
 	s.Version = recordVersion
 	data, err := json.MarshalIndent(s, "", "  ")
@@ -146,7 +139,6 @@ func (s Slice) write(dir string) error {
 	return atomicfile.Write(filepath.Join(dir, recordName), append(data, '\n'), 0o644)
 }
 
-// complete reports whether a slice has all of its files.
 func complete(dir string) bool {
 	for _, file := range []string{limiter.LimitsPath(dir), limiter.UsagePath(dir), filepath.Join(dir, patternName)} {
 		if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {

@@ -12,13 +12,12 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// user is the container that uses a slice.
 type user struct {
 	id  string
 	dir string // of its claim
 }
 
-// userOf finds the claim that has the slice's limits file, or nil. The ledger is the only record of it.
+// userOf finds the claim with the slice's limits file, or nil. The ledger is the only record of it.
 func userOf(ctx context.Context, stateDir, name string) (*user, error) {
 	if !exists(limiter.LimitsPath(Dir(stateDir, name))) {
 		return nil, nil
@@ -42,14 +41,13 @@ func userOf(ctx context.Context, stateDir, name string) (*user, error) {
 	return nil, nil
 }
 
-// sameLimits reports whether two directories have the same limits file.
 func sameLimits(a, b string) bool {
 	first, errA := os.Lstat(limiter.LimitsPath(a))
 	second, errB := os.Lstat(limiter.LimitsPath(b))
 	return errA == nil && errB == nil && os.SameFile(first, second)
 }
 
-// running reports whether the container exists, also if that is unknown.
+// running is true if it is unknown.
 func (u *user) running(j claimed.Judge) bool {
 	return exists(u.dir) && j.Alive(u.dir, false)
 }
