@@ -66,7 +66,7 @@ func removeReplaced(spec *rspec.Spec, edits *cdispec.ContainerEdits) {
 }
 
 // firstOf keeps the first value of each variable that the edits set, and no entry without a value ("NAME"), which a
-// runtime's.
+// runtime would pass on.
 func firstOf(env, edits []string) []string {
 	set, seen := byName(edits), map[string]bool{}
 	return slices.DeleteFunc(env, func(e string) bool {

@@ -27,7 +27,7 @@ type editsCase struct {
 	settings    func(*Settings)
 	container   func(*rspec.Spec)
 	noRegistry  bool
-	// uncontrolled: its user switched the limiter off, and may.
+	// noLimiter: its user disabled the limiter, with permission.
 	noLimiter bool
 	rootfs    *Rootfs
 }
@@ -46,9 +46,9 @@ func editsCases() []editsCase {
 
 	return []editsCase{
 		{name: "one-gpu", description: "one GPU, memory and cores", shares: one(8000, 30)},
-		{name: "one-gpu-cdi", description: "the same, CDI asked for", shares: one(8000, 30), settings: mode(InjectCDI)},
-		{name: "one-gpu-cdi-nvidia-runtime", description: "CDI wins on a node with NVIDIA's runtime, which is kept out", shares: one(8000, 30), handler: "nvidia"},
-		{name: "memory-only", description: "no cores is not limited, as HAMi's 0", shares: one(8000, 0)},
+		{name: "one-gpu-cdi", description: "the same, with CDI requested", shares: one(8000, 30), settings: mode(InjectCDI)},
+		{name: "one-gpu-cdi-nvidia-runtime", description: "CDI is used on a node with NVIDIA's runtime, which injects nothing", shares: one(8000, 30), handler: "nvidia"},
+		{name: "memory-only", description: "no cores means no limit, as HAMi's 0", shares: one(8000, 0)},
 		{name: "whole-cores", description: "all of the compute time", shares: one(8000, 100)},
 		{name: "smallest-share", description: "1 MiB and 1 %", shares: one(1, 1)},
 		{
@@ -61,10 +61,10 @@ func editsCases() []editsCase {
 		},
 		{name: "mig", description: "a MIG device by its UUID, with its capabilities", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856, CorePercent: 100}}},
 		{
-			name: "mig-and-its-gpu", description: "a device node that two share comes once",
+			name: "mig-and-its-gpu", description: "a device node of two GPUs comes once",
 			shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856}, {UUID: gpu2, MemoryMiB: 1000, CorePercent: 10}},
 		},
-		{name: "envvar", description: "NVIDIA's runtime asked for", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia"},
+		{name: "envvar", description: "NVIDIA's runtime is configured", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia"},
 		{
 			name: "envvar-default-runtime", description: "NVIDIA's runtime is the default", shares: one(8000, 30),
 			settings: func(s *Settings) { s.Injection = InjectEnvvar; s.DefaultRuntimeIsNvidia = true },
@@ -77,16 +77,16 @@ func editsCases() []editsCase {
 		{name: "auto-falls-to-envvar", description: "auto, the GPU in no spec, NVIDIA's runtime", shares: []grant.Share{{UUID: gpuX, MemoryMiB: 8000}}, handler: "nvidia"},
 		{name: "auto-without-registry", description: "auto, no registry at all, NVIDIA's runtime", shares: one(8000, 30), handler: "nvidia", noRegistry: true},
 		{name: "graphics", description: "the node gives the libraries for OpenCL and graphics too", shares: one(8000, 30), settings: func(s *Settings) { s.Graphics = true }},
-		{name: "envvar-asks-for-all-capabilities", description: "NVIDIA's runtime injects no libraries for graphics", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_DRIVER_CAPABILITIES=all")},
+		{name: "envvar-requests-all-capabilities", description: "NVIDIA's runtime injects no libraries for graphics", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_DRIVER_CAPABILITIES=all")},
 		{
-			name: "envvar-graphics", description: "unless the node gives them", shares: one(8000, 30), handler: "nvidia",
+			name: "envvar-graphics", description: "it does with the node's setting", shares: one(8000, 30), handler: "nvidia",
 			settings: func(s *Settings) { s.Injection = InjectEnvvar; s.Graphics = true }, container: env("NVIDIA_DRIVER_CAPABILITIES=all"),
 		},
 		{name: "oversubscribe", description: "the node oversubscribes", shares: one(8000, 30), settings: func(s *Settings) { s.Oversubscription = map[string]float64{gpu0: 1.5} }},
 		{name: "cores-disabled", description: "the node enforces no cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreDisable }},
 		{name: "cores-forced", description: "the node always enforces cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreForce }},
-		{name: "user-asks-for-all", description: "the image asks for every GPU", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")},
-		{name: "user-asks-for-all-envvar", description: "and NVIDIA's runtime is told the grant's", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_VISIBLE_DEVICES=all")},
+		{name: "user-requests-all", description: "the image requests every GPU", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")},
+		{name: "user-requests-all-envvar", description: "NVIDIA_VISIBLE_DEVICES is replaced with the grant's GPUs", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_VISIBLE_DEVICES=all")},
 		{
 			name: "user-sets-limits", description: "every limit variable set by the user is overwritten", shares: one(8000, 30),
 			container: env("CUDA_DEVICE_MEMORY_LIMIT=80g", "CUDA_DEVICE_MEMORY_LIMIT_0=80g", "CUDA_DEVICE_MEMORY_LIMIT_7=80g", "CUDA_DEVICE_MEMORY_LIMIT_15=1",
@@ -95,41 +95,41 @@ func editsCases() []editsCase {
 		},
 		{name: "user-switches-off", description: "the switches of HAMi's limiter", shares: one(8000, 30), container: env("CUDA_DISABLE_CONTROL=true", "CUDA_REDIRECT=/tmp/libcuda.so")},
 		{
-			name: "user-switches-off-and-may", description: "where the operator lets him: the GPU, and no library", shares: one(8000, 30),
+			name: "user-switches-off-and-may", description: "with the operator's permission: the GPU, and no library", shares: one(8000, 30),
 			noLimiter: true, container: env("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT_0=1g"),
 		},
-		{name: "library", description: "the limiter in front of the driver's libraries, and no preload", shares: one(8000, 30), settings: limiter(LimiterLibrary)},
+		{name: "library", description: "stub libraries in place of the driver's, and no preload", shares: one(8000, 30), settings: limiter(LimiterLibrary)},
 		{
-			name: "library-switched-off", description: "and not where the user switched it off, and may", shares: one(8000, 30), settings: limiter(LimiterLibrary),
+			name: "library-switched-off", description: "without the limiter, with the operator's permission", shares: one(8000, 30), settings: limiter(LimiterLibrary),
 			noLimiter: true, container: env("CUDA_DISABLE_CONTROL=true"),
 		},
 		{
-			name: "library-user-mounts-driver", description: "a volume on a driver's library goes, also where it now is", shares: one(8000, 30), settings: limiter(LimiterLibrary),
+			name: "library-user-mounts-driver", description: "volumes on a driver library, also at its new path, are removed", shares: one(8000, 30), settings: limiter(LimiterLibrary),
 			container: mounts(bind("/srv/a", "/.gpuslice/driver/cuda"), bind("/srv/b", "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15")),
 		},
-		{name: "auto-unknown-image", description: "auto takes both ways where nobody can look into the image", shares: one(8000, 30), settings: limiter(LimiterAuto)},
-		{name: "auto-musl", description: "an alpine-like image: both all the same, as a volume can bring glibc's loader", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Musl: true}},
-		{name: "auto-own-preload", description: "an image with a preload of its own keeps it, after ours", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Glibc: true, Preload: "/lib/libfaketime.so\n"}},
+		{name: "auto-unknown-image", description: "auto uses both ways for an unknown image", shares: one(8000, 30), settings: limiter(LimiterAuto)},
+		{name: "auto-musl", description: "an alpine-like image: both, because a volume can bring glibc's loader", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Musl: true}},
+		{name: "auto-own-preload", description: "an image's own preload comes after the limiter", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Glibc: true, Preload: "/lib/libfaketime.so\n"}},
 		{name: "user-duplicates", description: "a variable twice, as kubelet passes it", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES")},
 		{name: "user-visible-order", description: "CUDA_VISIBLE_DEVICES and LD_PRELOAD are the user's", shares: one(8000, 30), container: env("CUDA_VISIBLE_DEVICES=0", "LD_PRELOAD=/usr/lib/libjemalloc.so")},
-		{name: "user-mount-etc", description: "a volume on /etc: ours is deeper", shares: one(8000, 30), container: mounts(bind("/srv/etc", "/etc"))},
-		{name: "user-mount-preload", description: "a volume on /etc/ld.so.preload goes", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/ld.so.preload"))},
-		{name: "user-mount-preload-spelled", description: "also when it is spelled otherwise", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/../etc//ld.so.preload/"))},
-		{name: "user-mount-vgpu", description: "a volume on the limiter's directory goes", shares: one(8000, 30), container: mounts(bind("/srv/vgpu", "/.gpuslice"))},
+		{name: "user-mount-etc", description: "a volume on /etc stays: the limiter's mount is deeper", shares: one(8000, 30), container: mounts(bind("/srv/etc", "/etc"))},
+		{name: "user-mount-preload", description: "a volume on /etc/ld.so.preload is removed", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/ld.so.preload"))},
+		{name: "user-mount-preload-spelled", description: "also with another spelling", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/../etc//ld.so.preload/"))},
+		{name: "user-mount-vgpu", description: "a volume on the limiter's directory is removed", shares: one(8000, 30), container: mounts(bind("/srv/vgpu", "/.gpuslice"))},
 		{
-			name: "user-mounts-in-vgpu", description: "so do those in it", shares: one(8000, 30),
+			name: "user-mounts-in-vgpu", description: "volumes in it too", shares: one(8000, 30),
 			container: mounts(bind("/srv/limits", "/.gpuslice/limits"), bind("/srv/x", "/.gpuslice/x/y/z"), bind("/srv/limits", "/.gpuslice/limits")),
 		},
-		{name: "user-mount-local", description: "a volume on /usr/lib stays below ours", shares: one(8000, 30), container: mounts(bind("/srv/local", "/usr/lib"))},
+		{name: "user-mount-local", description: "a volume on /usr/lib stays", shares: one(8000, 30), container: mounts(bind("/srv/local", "/usr/lib"))},
 		{name: "user-mount-neighbour", description: "a directory with a similar name stays", shares: one(8000, 30), container: mounts(bind("/srv/x", "/.gpuslice-data"), bind("/srv/y", "/etc/ld.so.preload.d"))},
-		{name: "user-mount-deep", description: "ours come last, also after deeper ones", shares: one(8000, 30), container: mounts(bind("/srv/x", "/a/b/c/d/e/f/g"))},
-		{name: "user-mount-driver", description: "a volume on a driver's library goes", shares: one(8000, 30), container: mounts(bind("/srv/smi", "/usr/bin/nvidia-smi"))},
+		{name: "user-mount-deep", description: "the limiter's mounts come last, also after deeper ones", shares: one(8000, 30), container: mounts(bind("/srv/x", "/a/b/c/d/e/f/g"))},
+		{name: "user-mount-driver", description: "a volume on a driver library is removed", shares: one(8000, 30), container: mounts(bind("/srv/smi", "/usr/bin/nvidia-smi"))},
 		{name: "read-only-rootfs", description: "a read-only root changes nothing", shares: one(8000, 30), container: func(s *rspec.Spec) { s.Root.Readonly = true }},
 		{name: "non-root-user", description: "device nodes go to the user", shares: one(8000, 30), container: func(s *rspec.Spec) { s.Process.User = rspec.User{UID: 1000, GID: 1000} }},
 		{name: "privileged", description: "a privileged container has all nodes, and its limits", base: "privileged", shares: one(8000, 30)},
-		{name: "userns", description: "a user namespace: ours are mapped", base: "userns", shares: one(8000, 30)},
+		{name: "userns", description: "a user namespace: the mounts are mapped", base: "userns", shares: one(8000, 30)},
 		{
-			name: "device-plugin-gave-it", description: "a node of its own GPU, given by a device plugin, is ours once", shares: one(8000, 30),
+			name: "device-plugin-gave-it", description: "a node of its own GPU, from a device plugin, comes once", shares: one(8000, 30),
 			container: func(s *rspec.Spec) {
 				s.Linux.Devices = []rspec.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195, Minor: 0}, {Path: "/dev/nvidiactl", Type: "c", Major: 195, Minor: 255}}
 			},

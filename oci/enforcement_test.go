@@ -12,7 +12,7 @@ import (
 )
 
 func TestEnforcement(t *testing.T) {
-	noStub := errors.New("no front")
+	noStub := errors.New("no stub library")
 	glibc, musl, neither := &Rootfs{Glibc: true}, &Rootfs{Musl: true}, &Rootfs{}
 	standIn := &Rootfs{Glibc: true, Musl: true}
 	tests := []struct {
@@ -25,23 +25,23 @@ func TestEnforcement(t *testing.T) {
 	}{
 		{"preload, unknown image", LimiterPreload, nil, nil, EnforcePreload, nil},
 		{"preload, glibc", LimiterPreload, glibc, nil, EnforcePreload, nil},
-		{"preload needs no front", LimiterPreload, glibc, noStub, EnforcePreload, nil},
+		{"preload needs no stub library", LimiterPreload, glibc, noStub, EnforcePreload, nil},
 		{"preload, musl", LimiterPreload, musl, nil, "", []string{"limiter mode is preload", "musl", "auto or library"}},
 		{"preload, musl with a stand-in for glibc's loader", LimiterPreload, standIn, nil, "", []string{"musl"}},
 		{"preload, no loader at all", LimiterPreload, neither, nil, "", []string{"no loader of glibc's", "auto or library"}},
 		{"library, unknown image", LimiterLibrary, nil, nil, EnforceLibrary, nil},
 		{"library, glibc", LimiterLibrary, glibc, nil, EnforceLibrary, nil},
 		{"library, musl", LimiterLibrary, musl, nil, EnforceLibrary, nil},
-		{"library doesn't fall to preload", LimiterLibrary, glibc, noStub, "", []string{"limiter mode is library", "no front"}},
+		{"library doesn't fall to preload", LimiterLibrary, glibc, noStub, "", []string{"limiter mode is library", "no stub library"}},
 		{"auto, unknown image", LimiterAuto, nil, nil, EnforceBoth, nil},
 		{"auto, glibc", LimiterAuto, glibc, nil, EnforceBoth, nil},
 		{"auto, glibc and musl", LimiterAuto, standIn, nil, EnforceBoth, nil},
 		{"auto, musl", LimiterAuto, musl, nil, EnforceBoth, nil},
-		{"auto, static programs alone", LimiterAuto, neither, nil, EnforceBoth, nil},
-		{"auto, unknown image, no front", LimiterAuto, nil, noStub, EnforcePreload, nil},
-		{"auto, glibc, no front", LimiterAuto, glibc, noStub, EnforcePreload, nil},
-		{"auto, musl, no front", LimiterAuto, musl, noStub, "", []string{"neither way", "musl", "no front"}},
-		{"auto, glibc and musl, no front", LimiterAuto, standIn, noStub, "", []string{"neither way"}},
+		{"auto, only static programs", LimiterAuto, neither, nil, EnforceBoth, nil},
+		{"auto, unknown image, no stub library", LimiterAuto, nil, noStub, EnforcePreload, nil},
+		{"auto, glibc, no stub library", LimiterAuto, glibc, noStub, EnforcePreload, nil},
+		{"auto, musl, no stub library", LimiterAuto, musl, noStub, "", []string{"neither way", "musl", "no stub library"}},
+		{"auto, glibc and musl, no stub library", LimiterAuto, standIn, noStub, "", []string{"neither way"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.description, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestEnforcement(t *testing.T) {
 			}
 			off, err := enforcement(tt.mode, Container{Rootfs: tt.rootfs, NoLimiter: true}, tt.noStub)
 			require.NoError(t, err)
-			assert.Equal(t, EnforceNone, off, "where the user switched it off, and may")
+			assert.Equal(t, EnforceNone, off, "with the limiter disabled")
 		})
 	}
 }
@@ -84,7 +84,7 @@ func TestEnforcementOf(t *testing.T) {
 		}
 	}
 	assert.Equal(t, EnforceNone, EnforcementOf(nil, testSettings()))
-	assert.Equal(t, EnforceNone, EnforcementOf([]rspec.Mount{bind("/etc/mine", "/etc/ld.so.preload")}, testSettings()), "somebody else's")
+	assert.Equal(t, EnforceNone, EnforcementOf([]rspec.Mount{bind("/etc/mine", "/etc/ld.so.preload")}, testSettings()), "a preload of the user")
 }
 
 // mount is a driver's file in a CDI spec.
@@ -138,7 +138,7 @@ func TestStubsFindTheDriver(t *testing.T) {
 	assert.ErrorContains(t, checkStubs(&cdispec.ContainerEdits{}, InjectEnvvar), "NVIDIA's runtime")
 }
 
-// A container that has no preload must not be told of another libcuda.so.1 than the front.
+// Without a preload, programs must not find another libcuda.so.1 than the stub library.
 func TestStubsLeaveNoOtherDriver(t *testing.T) {
 	compat := &cdispec.Hook{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "enable-cuda-compat", "--host-driver-version=550.54.15"}}
 	cache := &cdispec.Hook{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "update-ldcache"}}
@@ -152,8 +152,8 @@ func TestStubsLeaveNoOtherDriver(t *testing.T) {
 	}
 }
 
-// Variables that are right elsewhere lead past the limiter: such a container is refused.
-func TestVariablesThatLeadPastTheLimiter(t *testing.T) {
+// Variables that are useful elsewhere can bypass the limiter: such a container is refused.
+func TestVariablesThatBypassTheLimiter(t *testing.T) {
 	all, library := LimiterModes, []LimiterMode{LimiterLibrary}
 	for _, tt := range []struct {
 		env     string
@@ -204,7 +204,7 @@ func TestVariablesThatLeadPastTheLimiter(t *testing.T) {
 			off := c
 			off.NoLimiter = true
 			_, err = enforcement(mode, off, nil)
-			assert.NoError(t, err, "who may switch the limiter off may do this")
+			assert.NoError(t, err, "without the limiter this is allowed")
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestVoid(t *testing.T) {
 		env         []string
 		want        bool
 	}{
-		{"nothing asked", []string{"PATH=/bin"}, false},
+		{"no request", []string{"PATH=/bin"}, false},
 		{"no environment", nil, false},
 		{"all, from an image", []string{"NVIDIA_VISIBLE_DEVICES=all"}, true},
 		{"an index", []string{"NVIDIA_VISIBLE_DEVICES=0"}, true},
@@ -28,7 +28,7 @@ func TestVoid(t *testing.T) {
 		{"all, and then void", []string{"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=void"}, true},
 		{"a name without a value", []string{"NVIDIA_VISIBLE_DEVICES"}, false},
 		{"an old CUDA image, which NVIDIA's runtime reads as all", []string{"CUDA_VERSION=8.0.61"}, true},
-		{"an old CUDA image that says no", []string{"CUDA_VERSION=8.0.61", "NVIDIA_VISIBLE_DEVICES="}, false},
+		{"an old CUDA image with an empty variable", []string{"CUDA_VERSION=8.0.61", "NVIDIA_VISIBLE_DEVICES="}, false},
 		{"a new CUDA image", []string{"CUDA_VERSION=12.4", "NVIDIA_REQUIRE_CUDA=cuda>=12.4"}, false},
 	}
 	for _, tt := range tests {
@@ -64,7 +64,7 @@ func TestHasGPU(t *testing.T) {
 	tests := []struct {
 		description string
 		container   Container
-		reason      string // empty: holds none
+		reason      string // empty: none
 	}{
 		{"nothing", Container{}, ""},
 		{"a GPU", node("/dev/nvidia0", "c", 195, 0), "/dev/nvidia0"},
@@ -128,7 +128,7 @@ func rule(allow bool, kind string, major, minor int64, access string) rspec.Linu
 	return rspec.LinuxDeviceCgroup{Allow: allow, Type: kind, Major: &major, Minor: &minor, Access: access}
 }
 
-// What a container has got already is no finding, and what is beside it is.
+// Granted nodes are ignored; nodes beyond them are found.
 func TestHasMoreGPUs(t *testing.T) {
 	granted := []rspec.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}, {Path: "/dev/nvidiactl", Type: "c", Major: 195, Minor: 255}}
 	c := Container{Devices: granted, DeviceRules: []rspec.LinuxDeviceCgroup{rule(true, "c", 195, 0, "rwm"), rule(true, "c", 195, 255, "rwm")}}

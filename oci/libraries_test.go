@@ -53,7 +53,7 @@ func names(t *testing.T, dir string) (all []string) {
 
 func TestPruneLibraries(t *testing.T) {
 	now := oci.Settings{LibraryPath: "/lib/" + newLibrary}
-	t.Run("what nobody has is removed", func(t *testing.T) {
+	t.Run("an unused library is removed", func(t *testing.T) {
 		dir := libraryDir(t, oldLibrary, oldStub, newLibrary, "ld.so.preload", "libvgpu.so", "libvgpu-mine.so")
 		removed, err := oci.PruneLibraries(dir, now, later(), nil, claims(claimWith(t, "/lib/"+newLibrary, "")))
 		require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestPruneLibraries(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, removed)
 	})
-	t.Run("what was just installed stays until somebody had time to say that he has it", func(t *testing.T) {
+	t.Run("a new library stays until its use can be recorded", func(t *testing.T) {
 		dir := libraryDir(t, oldLibrary, third, newLibrary)
 		require.NoError(t, os.Chtimes(filepath.Join(dir, third), time.Now().Add(time.Hour), time.Now().Add(time.Hour)))
 		removed, err := oci.PruneLibraries(dir, now, time.Now(), nil, claims())
@@ -98,7 +98,7 @@ func TestPruneLibraries(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{oldLibrary}, removed)
 	})
-	// The wrapper says what it gives, and books it after: whoever looked the other way round could miss both.
+	// The wrapper records the library before the claim: the other order could miss both.
 	t.Run("claims are looked at after what is mentioned", func(t *testing.T) {
 		dir := libraryDir(t, oldLibrary, third, newLibrary)
 		mention := filepath.Join(t.TempDir(), "limiter.json")

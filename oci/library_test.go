@@ -18,7 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// elfFile makes the smallest ELF file that says what a test wants said.
+// elfFile makes a minimal ELF file.
 func elfFile(t testing.TB, kind elf.Type, machine elf.Machine, symbols bool, extra string) []byte {
 	t.Helper()
 	names := "\x00.shstrtab\x00.dynsym\x00"
@@ -79,17 +79,17 @@ func TestInstallLibrary(t *testing.T) {
 	assert.Equal(t, lib, again)
 	info, err := os.Stat(lib)
 	require.NoError(t, err)
-	assert.True(t, info.ModTime().After(long), "it is as good as new")
-	assert.Equal(t, before, inode(t, lib), "what is there and right is left alone")
+	assert.True(t, info.ModTime().After(long), "LibraryGrace starts again")
+	assert.Equal(t, before, inode(t, lib), "a correct file is not changed")
 
 	other, _, err := InstallLibrary(library(t, "two"), dir)
 	require.NoError(t, err)
 	assert.NotEqual(t, lib, other)
-	assert.Equal(t, before, inode(t, lib), "an old version stays for those who use it")
-	assert.Equal(t, 3, countFiles(t, dir), "and nothing else does")
+	assert.Equal(t, before, inode(t, lib), "an old version stays for its containers")
+	assert.Equal(t, 3, countFiles(t, dir), "and no other file")
 }
 
-// A file that was changed in place is replaced, not written to: somebody maps it.
+// A file that was changed in place is replaced, not written to: containers map it.
 func TestInstallLibraryReplacesWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	src := library(t, "one")

@@ -14,9 +14,8 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Whatever variables and mounts a container has, what comes out says what the
-// grant says: each variable of ours once with the grant's value, each file of the
-// limiter mounted once, last, and from where it should.
+// With any variables and mounts of the container, the result has the grant's limits: each variable of gpuslice once,
+// with the grant's value, and each file of the limiter mounted once, last, from its source.
 func TestPropertyNothingContradictsTheGrant(t *testing.T) {
 	registry := testRegistry(t)
 	for seed := range uint64(500) {

@@ -218,9 +218,9 @@ func TestCompleteDeviceNode(t *testing.T) {
 	}{
 		{"a path only", node{Path: "/dev/nvidia0"}, node{Path: "/dev/nvidia0", HostPath: "/dev/nvidia0", Type: "c", Major: 195, FileMode: mode(0o666)}, ""},
 		{"another path in the container", node{Path: "/dev/x", HostPath: "/dev/nvidia-uvm"}, node{Path: "/dev/x", HostPath: "/dev/nvidia-uvm", Type: "c", Major: 511, FileMode: mode(0o660)}, ""},
-		{"all said", node{Path: "/dev/none", Type: "c", Major: 5, Minor: 6, FileMode: mode(0o600)}, node{Path: "/dev/none", HostPath: "/dev/none", Type: "c", Major: 5, Minor: 6, FileMode: mode(0o600)}, ""},
-		{"all but the mode", node{Path: "/dev/nvidia0", Type: "c", Major: 5}, node{Path: "/dev/nvidia0", HostPath: "/dev/nvidia0", Type: "c", Major: 5, FileMode: mode(0o666)}, ""},
-		{"all but the mode, not on the host", node{Path: "/dev/none", Type: "c", Major: 5}, node{Path: "/dev/none", HostPath: "/dev/none", Type: "c", Major: 5}, ""},
+		{"complete", node{Path: "/dev/none", Type: "c", Major: 5, Minor: 6, FileMode: mode(0o600)}, node{Path: "/dev/none", HostPath: "/dev/none", Type: "c", Major: 5, Minor: 6, FileMode: mode(0o600)}, ""},
+		{"no mode", node{Path: "/dev/nvidia0", Type: "c", Major: 5}, node{Path: "/dev/nvidia0", HostPath: "/dev/nvidia0", Type: "c", Major: 5, FileMode: mode(0o666)}, ""},
+		{"no mode, not on the host", node{Path: "/dev/none", Type: "c", Major: 5}, node{Path: "/dev/none", HostPath: "/dev/none", Type: "c", Major: 5}, ""},
 		{"unbuffered is a character device", node{Path: "/dev/nvidia0", Type: "u"}, node{Path: "/dev/nvidia0", HostPath: "/dev/nvidia0", Type: "u", Major: 195, FileMode: mode(0o666)}, ""},
 		{"a FIFO has no numbers", node{Path: "/dev/pipe"}, node{Path: "/dev/pipe", HostPath: "/dev/pipe", Type: "p", FileMode: mode(0o600)}, ""},
 		{"another type", node{Path: "/dev/nvidia0", Type: "b"}, node{}, `is of type "c", and of type "b" in its CDI spec`},

@@ -16,7 +16,7 @@ import (
 
 const resizedGPU = "GPU-0a000000-1111-2222-3333-444455556666"
 
-func TestResizeChangesTheAmountsAlone(t *testing.T) {
+func TestResizeChangesOnlyTheAmounts(t *testing.T) {
 	dir := claimDir(t)
 	claim := ledger.Claim{ContainerID: "c1", CoreCeiling: 50, HighPriority: true, Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000, CorePercent: 20}}}
 	settings := oci.Settings{
@@ -39,16 +39,16 @@ func TestResizeChangesTheAmountsAlone(t *testing.T) {
 	assert.Equal(t, was.Oversubscribe, now.Oversubscribe)
 	states, err := limiter.ReadCores(path)
 	require.NoError(t, err)
-	assert.Equal(t, state, states, "what the agent has found out stays")
+	assert.Equal(t, state, states, "the agent's state stays")
 	shares, err := oci.RecoverShares(dir)
 	require.NoError(t, err)
-	assert.Equal(t, claim.Shares, shares, "a lost record is recovered as it was last")
+	assert.Equal(t, claim.Shares, shares, "a recovery returns the last amounts")
 
 	generation := now.Generation
 	require.NoError(t, oci.Resize(dir, claim))
 	now, err = limiter.ReadLimits(path)
 	require.NoError(t, err)
-	assert.Equal(t, generation, now.Generation, "what is so already wakes nobody")
+	assert.Equal(t, generation, now.Generation, "no change wakes no process")
 }
 
 func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {

@@ -57,7 +57,7 @@ type Settings struct {
 	NvidiaAdvice string
 	// Nodes adds device nodes with InjectEnvvar (--pass-device-specs).
 	Nodes DeviceEdits
-	// Oversubscription is granted memory / GPU memory, by UUID. The part beyond the GPU may be in host memory
+	// Oversubscription is granted memory / GPU memory, by UUID; 0 and 1: none. The part beyond the GPU may be in host memory
 	// (CUDA_OVERSUBSCRIBE).
 	Oversubscription map[string]float64
 	// Graphics adds the driver's libraries for OpenCL, OpenGL and Vulkan. The limiter can't see their use.

@@ -13,7 +13,7 @@ import (
 func TestCheckVolumes(t *testing.T) {
 	edits := &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{
 		bindMount("/host/preload", "/etc/ld.so.preload"), bindMount("/host/vgpu", "/.gpuslice"),
-		bindMount("/host/libvgpu.so", "/.gpuslice/libvgpu.so"), bindMount("/host/front", "/usr/lib/libcuda.so.1"),
+		bindMount("/host/libvgpu.so", "/.gpuslice/libvgpu.so"), bindMount("/host/stub", "/usr/lib/libcuda.so.1"),
 	}}
 	empty, has, volume, linked := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "v/_data"), t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(has, "ld.so.preload"), nil, 0o600))
@@ -27,15 +27,15 @@ func TestCheckVolumes(t *testing.T) {
 		{"no volume", nil, ""},
 		{"a directory that lacks the place", []rspec.Mount{bind(empty, "/etc")}, "for which the runtime would make " + filepath.Join(empty, "ld.so.preload") + " on the host"},
 		{"one that has it", []rspec.Mount{bind(has, "/etc")}, ""},
-		{"one whose link leads out of it", []rspec.Mount{bind(linked, "/etc")}, "would make"},
+		{"one with a link out of it", []rspec.Mount{bind(linked, "/etc")}, "would make"},
 		{"a place some directories below", []rspec.Mount{bind(empty, "/usr")}, filepath.Join(empty, "lib/libcuda.so.1")},
 		{"by another spelling", []rspec.Mount{bind(empty, "/usr/../etc/")}, "would make"},
-		{"a volume of the engine's", []rspec.Mount{bind(volume, "/etc")}, ""},
+		{"a volume of the engine", []rspec.Mount{bind(volume, "/etc")}, ""},
 		{"a tmpfs", []rspec.Mount{{Destination: "/etc", Type: "tmpfs", Source: "tmpfs"}}, ""},
 		{"a tmpfs on a volume", []rspec.Mount{bind(empty, "/usr"), {Destination: "/usr/lib", Type: "tmpfs", Source: "tmpfs"}}, ""},
-		{"a bind that says so by its options alone", []rspec.Mount{{Destination: "/etc", Source: empty, Options: []string{"rbind"}}}, "would make"},
+		{"a bind by its options", []rspec.Mount{{Destination: "/etc", Source: empty, Options: []string{"rbind"}}}, "would make"},
 		{"a neighbour", []rspec.Mount{bind(empty, "/etcetera")}, ""},
-		{"a volume on our place, which goes", []rspec.Mount{bind(empty, "/.gpuslice"), bind(empty, "/etc/ld.so.preload")}, ""},
+		{"a volume that is replaced", []rspec.Mount{bind(empty, "/.gpuslice"), bind(empty, "/etc/ld.so.preload")}, ""},
 	} {
 		t.Run(c.description, func(t *testing.T) {
 			err := CheckVolumes(c.mounts, edits)

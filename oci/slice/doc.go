@@ -1,7 +1,8 @@
 // Package slice implements CDI devices gpuslice.io/slice=NAME: a fixed share of fixed GPUs for one container at a
 // time, with plain runc or crun. Package cdispec makes them. The CDI spec mounts the limiter's files and names two
 // hooks ([Main]): createRuntime claims the share or refuses the container, poststop makes new files and releases it.
-// A runtime that ignores hooks still gives the limits, but without a claim.
+// The device nodes and the limits are in one CDI device: a runtime that ignores hooks still gives the limits, but
+// without a claim. Without gpuslice-runtime, or after a reboot, the container is not created.
 //
 //	<state>/slices/<name>/slice.json           the slice
 //	<state>/slices/<name>/vgpu/{limits,usage}  the limiter's files, in a file system of their own

@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzState: what a runtime tells the hook books nothing of a slice that isn't there, and
-// makes no file outside the state directory.
+// FuzzState: no state on stdin claims a slice that does not exist, or makes a file outside the state directory.
 func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"ociVersion":"1.2.0","id":"a","status":"creating","bundle":"/nowhere"}`), true)
 	f.Add([]byte(`{"id":"../..","bundle":"/"}`), false)
@@ -33,7 +32,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzRead: a record that is read is of the name that was asked for.
+// FuzzRead: a slice that is read has the requested name.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"version":1,"name":"x","shares":[{"uuid":"GPU-a","memoryMiB":1,"cores":2}],"gpus":[{}]}`))
 	f.Add([]byte(`{"version":2}`))

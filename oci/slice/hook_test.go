@@ -71,7 +71,7 @@ func TestOf(t *testing.T) {
 		require.NotEmpty(t, h.Env, "%s: without one it gets the container's", h.HookName)
 	}
 	spec.Hooks.CreateRuntime = nil
-	require.Empty(t, Of(spec), "its poststop hook alone books nothing")
+	require.Empty(t, Of(spec), "only the createRuntime hook counts")
 	spec.Hooks.CreateRuntime = []rspec.Hook{{Path: "/x", Args: []string{"x", "slice"}}}
 	require.Empty(t, Of(spec))
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // A generation that was killed leaves hidden directories, with a file system mounted in them. The next one removes them, but
-// not those of one that is at work: it holds the lock.
+// not while a running one has the lock.
 func TestSweep(t *testing.T) {
 	ctx, state := context.Background(), t.TempDir()
 	require.NoError(t, Sweep(ctx, state))
