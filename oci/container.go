@@ -55,10 +55,8 @@ func ContainerOf(id string, spec *rspec.Spec) Container {
 
 // getenv returns the first value, as glibc's getenv does.
 func (c Container) getenv(name string) (value string, set bool) {
-	for _, e := range c.Env {
-		if k, v, ok := strings.Cut(e, "="); ok && k == name {
-			return v, true
-		}
+	if values := c.allenv(name); len(values) > 0 {
+		return values[0], true
 	}
 	return "", false
 }

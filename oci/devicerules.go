@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -125,14 +126,7 @@ func ruleText(r rspec.LinuxDeviceCgroup) string {
 		}
 		return strconv.FormatInt(*n, 10)
 	}
-	kind, access := r.Type, r.Access
-	if kind == "" {
-		kind = "a"
-	}
-	if access == "" {
-		access = "rwm"
-	}
-	return fmt.Sprintf("%s %s:%s %s", kind, number(r.Major), number(r.Minor), access)
+	return fmt.Sprintf("%s %s:%s %s", cmp.Or(r.Type, "a"), number(r.Major), number(r.Minor), cmp.Or(r.Access, "rwm"))
 }
 
 // AllowsAllDevices reports whether rules allow every device. With NRI that means privileged: a pod can't set rules,
@@ -169,6 +163,4 @@ func wildRule(r rspec.LinuxDeviceCgroup) bool {
 		(r.Access == "" || strings.Trim("rwm", r.Access) == "")
 }
 
-func anyNumber(n *int64) bool {
-	return n == nil || *n == -1
-}
+func anyNumber(n *int64) bool { return n == nil || *n == -1 }

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -76,18 +77,9 @@ func requireNvidiaRuntime(s Settings, c Container) error {
 	if s.NvidiaAdvice != "" {
 		return errors.New(s.NvidiaAdvice)
 	}
-	handler := c.RuntimeHandler
-	if handler == "" {
-		handler = "(default)"
-	}
 	return fmt.Errorf("the runtime handler %s does not run NVIDIA's container runtime, so nothing would inject the GPU: "+
 		"set the pod's runtimeClassName to one that does (known here: %s), or generate a CDI spec",
-		handler, orNone(s.NvidiaHandlers))
+		cmp.Or(c.RuntimeHandler, "(default)"), orNone(s.NvidiaHandlers))
 }
 
-func orNone(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
-}
+func orNone(names []string) string { return cmp.Or(strings.Join(names, ", "), "none") }

@@ -94,6 +94,10 @@ func ensureLimits(dir string, want limiter.Limits) error {
 
 func limitsOf(claim grant.Claim, s Settings) limiter.Limits {
 	limits := limiter.Limits{Identity: limiter.IdentityOf(claim.ContainerID)}
+	priority := taskPriority
+	if claim.HighPriority {
+		priority = limiter.PriorityHigh
+	}
 	for _, share := range claim.Shares {
 		memory, physical := uint64(share.MemoryMiB)*bytesPerMiB, uint64(0)
 		if s.oversubscribed(share.UUID) {
@@ -107,7 +111,7 @@ func limitsOf(claim grant.Claim, s Settings) limiter.Limits {
 			CorePercent:      uint32(share.CorePercent),
 			Policy:           limiterPolicies[s.corePolicy()],
 			CoreSoftPercent:  softPercent(share, claim.CoreCeiling),
-			Priority:         priority(claim),
+			Priority:         priority,
 			ContextBytes:     uint64(max(s.ContextMiB[share.UUID], 0)) * bytesPerMiB,
 		})
 	}
@@ -119,13 +123,6 @@ func softPercent(share grant.Share, ceiling int) uint32 {
 		return 0
 	}
 	return uint32(ceiling)
-}
-
-func priority(claim ledger.Claim) limiter.Priority {
-	if claim.HighPriority {
-		return limiter.PriorityHigh
-	}
-	return taskPriority
 }
 
 var limiterPolicies = map[CorePolicy]limiter.Policy{

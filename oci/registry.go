@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,9 +77,9 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 }
 
 func newRegistry(cfg RegistryConfig) (*Registry, error) {
-	r := &Registry{kind: cfg.Kind, dirs: slices.Clone(cfg.Dirs), wait: cfg.Interval, log: cfg.Log, stat: statNode, now: time.Now}
-	if r.kind == "" {
-		r.kind = DefaultKind
+	r := &Registry{
+		kind: cmp.Or(cfg.Kind, DefaultKind), dirs: slices.Clone(cfg.Dirs), wait: cmp.Or(max(cfg.Interval, 0), time.Second), log: cfg.Log,
+		stat: statNode, now: time.Now,
 	}
 	vendor, class := parser.ParseQualifier(r.kind)
 	if err := errors.Join(parser.ValidateVendorName(vendor), parser.ValidateClassName(class)); err != nil {
@@ -91,9 +92,6 @@ func newRegistry(cfg RegistryConfig) (*Registry, error) {
 		if !filepath.IsAbs(dir) {
 			return nil, fmt.Errorf("CDI spec directory %q is not an absolute path", dir)
 		}
-	}
-	if r.wait <= 0 {
-		r.wait = time.Second
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)

@@ -1,12 +1,9 @@
 package oci
 
 import (
-	"io"
 	"os"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // ToolkitConfig is NVIDIA's container toolkit's.
@@ -18,12 +15,7 @@ const defaultRequestName = "DOCKER_RESOURCE_GPU"
 
 // HostRequestNames returns the variables that NVIDIA's runtime prefers to NVIDIA_VISIBLE_DEVICES on this node.
 func HostRequestNames() []string {
-	f, err := os.OpenFile(ToolkitConfig, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return []string{defaultRequestName}
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	data, err := os.ReadFile(ToolkitConfig)
 	if err != nil {
 		return []string{defaultRequestName}
 	}

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -71,20 +72,16 @@ type Settings struct {
 // Validate reports every invalid field.
 func (s Settings) Validate() error {
 	var errs []error
-	switch s.Injection {
-	case "", InjectAuto, InjectCDI, InjectEnvvar:
-	default:
+	if !slices.Contains([]Injection{InjectAuto, InjectCDI, InjectEnvvar}, s.injection()) {
 		errs = append(errs, fmt.Errorf("device injection %q is not known: use auto, cdi or envvar", s.Injection))
 	}
-	if s.CorePolicy != "" && !s.CorePolicy.Known() {
+	if !s.corePolicy().Known() {
 		errs = append(errs, fmt.Errorf("core policy %q is not known: use default, force or disable", s.CorePolicy))
 	}
-	errs = append(errs,
-		checkHostPath("library", s.LibraryPath),
-		checkHostPath("ld.so.preload", s.PreloadPath),
-		s.checkMode(),
-		checkHandlers(s.NvidiaHandlers),
-	)
+	errs = append(errs, checkHostPath("library", s.LibraryPath), checkHostPath("ld.so.preload", s.PreloadPath), s.checkMode())
+	if slices.Contains(s.NvidiaHandlers, "") {
+		errs = append(errs, errors.New("an NVIDIA runtime handler is empty: set that the default runtime is NVIDIA's instead"))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("node settings: %w", err)
 	}
@@ -93,25 +90,12 @@ func (s Settings) Validate() error {
 
 func (s Settings) oversubscribed(uuid string) bool { return s.Oversubscription[uuid] > 1 }
 
-func (s Settings) injection() Injection {
-	if s.Injection == "" {
-		return InjectAuto
-	}
-	return s.Injection
-}
+func (s Settings) injection() Injection { return cmp.Or(s.Injection, InjectAuto) }
 
-func (s Settings) corePolicy() CorePolicy {
-	if s.CorePolicy == "" {
-		return CoreDefault
-	}
-	return s.CorePolicy
-}
+func (s Settings) corePolicy() CorePolicy { return cmp.Or(s.CorePolicy, CoreDefault) }
 
 func (s Settings) nvidiaRuntime(handler string) bool {
-	if handler == "" {
-		return s.DefaultRuntimeIsNvidia
-	}
-	return slices.Contains(s.NvidiaHandlers, handler)
+	return handler == "" && s.DefaultRuntimeIsNvidia || handler != "" && slices.Contains(s.NvidiaHandlers, handler)
 }
 
 // A runtime would search a relative mount source in the bundle.
@@ -121,13 +105,6 @@ func checkHostPath(what, path string) error {
 		return fmt.Errorf("%s path is empty: install the library first (gpuslice-agent does at start)", what)
 	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
 		return fmt.Errorf("%s path %q is not an absolute, clean path", what, path)
-	}
-	return nil
-}
-
-func checkHandlers(handlers []string) error {
-	if slices.Contains(handlers, "") {
-		return errors.New("an NVIDIA runtime handler is empty: set that the default runtime is NVIDIA's instead")
 	}
 	return nil
 }

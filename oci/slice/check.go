@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,17 +19,10 @@ import (
 
 // limitedOtherwise reports whether the container has a claim and the limits of the runtime wrapper or the NRI plugin.
 func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec) (bool, error) {
-	if !oci.MountsFiles(spec.Mounts, filepath.Join(stateDir, "containers", id)) {
+	if !oci.MountsFiles(spec.Mounts, claimDir(stateDir, id)) {
 		return false, nil
 	}
-	store, err := ledger.OpenReadOnly(stateDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	now, err := store.Snapshot(ctx)
+	now, err := snapshot(ctx, stateDir)
 	if err != nil {
 		return false, err
 	}

@@ -161,7 +161,7 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 	if err := ledger.ValidateContainerID(state.ID); err != nil {
 		return err
 	}
-	if !exists(filepath.Join(stateDir, "containers", state.ID)) {
+	if !exists(claimDir(stateDir, state.ID)) {
 		return nil // without a claim
 	}
 	unlock, err := lock(ctx, stateDir)

@@ -22,15 +22,16 @@ import (
 // lock locks all slices.
 func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
 	dir := filepath.Join(stateDir, dirsName)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("lock the slices: %w", err)
+	err = os.MkdirAll(dir, 0o755)
+	var f *os.File
+	if err == nil {
+		f, err = os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err == nil {
+		err = rawfile.Lock(ctx, int(f.Fd()))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("lock the slices: %w", err)
-	}
-	if err := rawfile.Lock(ctx, int(f.Fd())); err != nil {
-		f.Close()
+		f.Close() // nil is valid
 		return nil, fmt.Errorf("lock the slices: %w", err)
 	}
 	return func() { f.Close() }, nil

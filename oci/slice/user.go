@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
@@ -22,24 +23,31 @@ func userOf(ctx context.Context, stateDir, name string) (*user, error) {
 	if !exists(limiter.LimitsPath(Dir(stateDir, name))) {
 		return nil, nil
 	}
-	ledger, err := ledger.OpenReadOnly(stateDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find the container of slice %s: %w", name, err)
-	}
-	now, err := ledger.Snapshot(ctx)
+	now, err := snapshot(ctx, stateDir)
 	if err != nil {
 		return nil, fmt.Errorf("find the container of slice %s: %w", name, err)
 	}
 	for _, e := range now.Entries {
-		if dir := ledger.Dir(e.ContainerID); sameLimits(Dir(stateDir, name), dir) {
+		if dir := claimDir(stateDir, e.ContainerID); sameLimits(Dir(stateDir, name), dir) {
 			return &user{e.ContainerID, dir}, nil
 		}
 	}
 	return nil, nil
 }
+
+// snapshot reads the ledger. Without one it is empty.
+func snapshot(ctx context.Context, stateDir string) (*grant.Snapshot, error) {
+	ledger, err := grant.OpenReadOnly(stateDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &grant.Snapshot{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ledger.Snapshot(ctx)
+}
+
+func claimDir(stateDir, id string) string { return filepath.Join(stateDir, "containers", id) }
 
 func sameLimits(a, b string) bool {
 	first, errA := os.Lstat(limiter.LimitsPath(a))
