@@ -35,7 +35,7 @@ func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	if err := (&cdi.ContainerEdits{ContainerEdits: todo}).Apply(work); err != nil {
 		return fmt.Errorf("apply edits to the OCI spec: %w", err)
 	}
-	limiterMountsLast(work.Mounts)
+	limiterMountsLast(work)
 	uniqueRules(work)
 	*spec = *work
 	return nil
@@ -80,14 +80,10 @@ func firstOf(env, edits []string) []string {
 	})
 }
 
-func limiterMountsLast(mounts []rspec.Mount) {
-	rank := func(m rspec.Mount) int {
-		if OwnedDestination(m.Destination) {
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(mounts, func(a, b rspec.Mount) int { return rank(a) - rank(b) })
+func limiterMountsLast(spec *rspec.Spec) {
+	owned := func(m rspec.Mount) bool { return OwnedDestination(m.Destination) }
+	last := slices.DeleteFunc(slices.Clone(spec.Mounts), func(m rspec.Mount) bool { return !owned(m) })
+	spec.Mounts = append(slices.DeleteFunc(spec.Mounts, owned), last...)
 }
 
 // uniqueRules keeps the last of equal cgroup rules: they apply in order.

@@ -129,7 +129,7 @@ func TestCloneSpecSharesNothingThatEditsChange(t *testing.T) {
 	}}).Apply(copied))
 	copied.Annotations["new"] = "1"
 	removeReplaced(copied, &cdispec.ContainerEdits{Env: []string{"PATH=/x"}, Mounts: []*cdispec.Mount{{ContainerPath: "/dev"}}})
-	limiterMountsLast(copied.Mounts)
+	limiterMountsLast(copied)
 	uniqueRules(copied)
 	require.NotEqual(t, want, copied)
 	require.Equal(t, want, spec)

@@ -11,17 +11,18 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// nvidiaMajor is of the driver's GPU and control nodes (Linux' devices.txt). The others are in [DriverMajors].
+// nvidiaMajor is the major number of the driver's GPU and control nodes (Linux' devices.txt). [DriverMajors] has the
+// others.
 const nvidiaMajor = 195
 
-// nvidiaControlMinor is the lowest of a control node: 254 (modeset), 255 (ctl).
+// nvidiaControlMinor is the lowest minor number of a control node: 254 (modeset), 255 (ctl).
 const nvidiaControlMinor = 254
 
 // A mount in requestMounts requests a GPU from NVIDIA's runtime (accept-nvidia-visible-devices-as-volume-mounts).
 var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-container-devices"}
 
-// HasGPU reports whether a container has a GPU without edits, or requests one in a way that no variable can undo. It
-// is refused, unless it has a grant: then [Edits] checks it.
+// HasGPU reports whether a container has a GPU without edits, or requests one in a way that no variable can undo.
+// Such a container is refused, unless it has a grant: then [Edits] checks it.
 //
 // HasGPU checks device nodes, device cgroup rules, mounts, CDI names and annotations. It ignores /dev/dri, whose
 // nodes can't run CUDA, a mount of all of /dev, which the device cgroup limits, and the nodes of a privileged

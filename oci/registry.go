@@ -124,11 +124,7 @@ func (r *Registry) Run(ctx context.Context) {
 }
 
 // Refresh reads the specs again if a file has changed.
-func (r *Registry) Refresh() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.refresh()
-}
+func (r *Registry) Refresh() { r.refresh(0) }
 
 // Devices returns sorted CDI names, without the kind.
 func (r *Registry) Devices() []string { return r.current.Load().names() }
@@ -140,7 +136,7 @@ func (r *Registry) Err() error { return errors.Join(r.current.Load().errs...) }
 func (r *Registry) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
 	all, missing := r.current.Load().edits(uuids)
 	if len(missing) > 0 {
-		r.refreshOnMiss()
+		r.refresh(r.wait) // a spec can be new
 		all, missing = r.current.Load().edits(uuids)
 	}
 	if len(missing) > 0 {
@@ -155,7 +151,13 @@ func (r *Registry) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) 
 	return edits, nil
 }
 
-func (r *Registry) refresh() {
+// refresh does nothing if the last comparison is younger than age.
+func (r *Registry) refresh(age time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.now().Sub(r.checked) < age {
+		return
+	}
 	r.checked = r.now()
 	files := listSpecs(r.dirs)
 	if last := r.current.Load(); last != nil && slices.Equal(last.Files, files) {
@@ -169,14 +171,6 @@ func (r *Registry) refresh() {
 	}
 	_ = r.cache.Refresh() // take reads its errors
 	r.take(files)
-}
-
-func (r *Registry) refreshOnMiss() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.now().Sub(r.checked) >= r.wait {
-		r.refresh()
-	}
 }
 
 // take reads CDI's cache.

@@ -12,7 +12,7 @@ import (
 type Injection string
 
 const (
-	// InjectAuto is InjectCDI, or InjectEnvvar if a GPU has no CDI edits.
+	// InjectAuto is InjectCDI, or InjectEnvvar if a GPU has no CDI edits and the container has NVIDIA's runtime.
 	InjectAuto Injection = "auto"
 	// InjectCDI adds the edits of the node's CDI spec.
 	InjectCDI Injection = "cdi"
@@ -33,15 +33,16 @@ const (
 	CoreDisable CorePolicy = "disable"
 )
 
+// Known reports whether p is one of the policies.
 func (p CorePolicy) Known() bool { return p == CoreDefault || p == CoreForce || p == CoreDisable }
 
-// Settings of a node, by its operator.
+// Settings are the operator's settings of a node.
 type Settings struct {
 	// Injection: empty is auto.
 	Injection Injection
-	// LibraryPath is from InstallLibrary.
+	// LibraryPath is the limiter's library, from InstallLibrary.
 	LibraryPath string
-	// PreloadPath is from InstallLibrary.
+	// PreloadPath is mounted as /etc/ld.so.preload, from InstallLibrary.
 	PreloadPath string
 	// LimiterMode: empty is preload.
 	LimiterMode LimiterMode
@@ -58,14 +59,14 @@ type Settings struct {
 	NvidiaAdvice string
 	// Nodes adds device nodes with InjectEnvvar (--pass-device-specs).
 	Nodes DeviceEdits
-	// Oversubscription is granted memory / GPU memory, by UUID; 0 and 1: none. The part beyond the GPU may be in host memory
-	// (CUDA_OVERSUBSCRIBE).
+	// Oversubscription is granted memory / GPU memory, by UUID; 0 and 1: none. The part beyond the GPU may be in host
+	// memory (CUDA_OVERSUBSCRIBE).
 	Oversubscription map[string]float64
 	// Graphics adds the driver's libraries for OpenCL, OpenGL and Vulkan. The limiter can't see their use.
 	Graphics bool
 	// CorePolicy: empty is default.
 	CorePolicy CorePolicy
-	// ContextMiB is the memory of a CUDA context, by UUID.
+	// ContextMiB is the expected memory of a CUDA context, by the GPU's UUID.
 	ContextMiB map[string]int64
 }
 
