@@ -41,7 +41,8 @@ func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	return nil
 }
 
-// removeReplaced also removes hooks that the spec has from the edits: CDI would add them again.
+// removeReplaced removes from the spec what the edits replace, and from the edits hooks that the spec has: CDI would
+// add them again.
 func removeReplaced(spec *rspec.Spec, edits *cdispec.ContainerEdits) {
 	replaced := replacedMounts(spec.Mounts, edits)
 	spec.Mounts = slices.DeleteFunc(spec.Mounts, func(m rspec.Mount) bool {

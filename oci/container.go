@@ -20,16 +20,16 @@ type Container struct {
 	Dir     string
 	Mounts  []rspec.Mount
 	Devices []rspec.LinuxDevice
-	// Annotations are not its pod's.
+	// Annotations are the container's own, not its pod's.
 	Annotations map[string]string
 	// CDIDevices are the qualified CDI names in the request.
 	CDIDevices []string
 	// NoLimiter: its user disabled the limiter, with the operator's permission ([RequestsNoLimiter]).
 	NoLimiter   bool
 	DeviceRules []rspec.LinuxDeviceCgroup
-	// Majors of this node ([HostDriverMajors]). Without them only the nodes' names count.
+	// Majors are this node's ([HostDriverMajors]). Without them only the names of device nodes count.
 	Majors DriverMajors
-	// RequestNames of this node ([HostRequestNames]).
+	// RequestNames are the variables that NVIDIA's runtime prefers to NVIDIA_VISIBLE_DEVICES ([HostRequestNames]).
 	RequestNames []string
 	// Privileged: it is root of the node and has every device node. No edit can limit it.
 	Privileged bool
@@ -37,7 +37,7 @@ type Container struct {
 	Rootfs *Rootfs
 }
 
-// ContainerOf reads a spec. RuntimeHandler, Dir and Majors are not in it.
+// ContainerOf reads an OCI spec. RuntimeHandler, Dir and Majors are not in it.
 func ContainerOf(id string, spec *rspec.Spec) Container {
 	c := Container{ID: id, Mounts: spec.Mounts, Annotations: spec.Annotations}
 	if spec.Process != nil {

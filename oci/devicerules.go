@@ -32,7 +32,7 @@ func HostDriverMajors() DriverMajors {
 // builtinMajors are Linux' own (devices.txt: mem, tty, console, misc, pts).
 var builtinMajors = []int64{1, 4, 5, 10, 136}
 
-// HostDriverMajorsFor reads them only for containers to which they matter.
+// HostDriverMajorsFor reads them only for a container with devices, or rules of devices, to which they matter.
 func HostDriverMajorsFor(c Container) DriverMajors {
 	if !needsMajors(c) {
 		return DriverMajors{}
@@ -77,11 +77,11 @@ func (m DriverMajors) reaches(kind string, major, minor int64) (driver, gpu bool
 	return gpu || major == nvidiaMajor || slices.Contains(m.Other, major), gpu
 }
 
-// openRule finds a rule that lets a container open nodes of the driver (gpusOnly: of GPUs) beyond the granted ones:
-// docker's containers may make nodes.
+// openRule finds a rule that lets a container open nodes of the driver (gpusOnly: of GPUs) beyond the granted nodes.
+// With docker, containers can make such a node themselves.
 //
 // Only a denial of everything cancels earlier rules: runtimes differ on others. Every container may make nodes
-// (access "m").
+// (access "m"), without access to them.
 func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice, gpusOnly bool) (rule string, found bool) {
 	for _, r := range rules {
 		switch {

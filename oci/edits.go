@@ -21,6 +21,7 @@ type Result struct {
 	Replaced    Replaced
 }
 
+// Replaced lists what the edits replace in a container.
 type Replaced struct {
 	// Env are names of variables with other values in the container.
 	Env []string
@@ -76,8 +77,8 @@ const MountCheckCommand = "check-mounts"
 
 const mountCheckSeconds = 10
 
-// mountCheck returns a hook that checks the mounts before the program runs: the image's links have an effect only
-// then.
+// mountCheck returns a hook that checks the mounts before the program runs: links in the image
+// take effect only when the runtime mounts.
 func mountCheck(program string) []*cdispec.Hook {
 	if program == "" {
 		return nil
@@ -89,7 +90,7 @@ func mountCheck(program string) []*cdispec.Hook {
 	}}
 }
 
-// compose changes its arguments.
+// compose puts the limiter's edits over the GPUs'. It changes its arguments.
 func compose(visible *cdispec.ContainerEdits, stubs Stubs, how Enforcement, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
 	for _, m := range visible.Mounts {
 		if OwnedDestination(m.ContainerPath) {

@@ -15,9 +15,9 @@ import (
 const (
 	// EnvVisibleDevices selects the GPUs that NVIDIA's runtime injects.
 	EnvVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
-	// EnvMemoryLimit, "<MiB>m", is of every GPU; with "_<i>" of the i-th.
+	// EnvMemoryLimit is the limit of every GPU, "<MiB>m"; with "_<i>", of the container's i-th GPU.
 	EnvMemoryLimit = "CUDA_DEVICE_MEMORY_LIMIT"
-	// EnvCoreLimit, in percent, 0: no limit, is of every GPU; with "_<i>" of the i-th.
+	// EnvCoreLimit is the share of compute time of every GPU, in percent (0: no limit); with "_<i>", of the i-th GPU.
 	EnvCoreLimit = "CUDA_DEVICE_SM_LIMIT"
 	// EnvSharedCache is the path of the usage file.
 	EnvSharedCache = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
@@ -36,7 +36,7 @@ const (
 // With "void" NVIDIA's runtime does nothing; "none" injects the driver.
 const visibleVoid = "void"
 
-// taskPriority is the default. A container's own CUDA_TASK_PRIORITY is ignored: its neighbours would pay for it.
+// taskPriority is the default priority. A container's own CUDA_TASK_PRIORITY is ignored: its neighbours would pay for it.
 const taskPriority = limiter.PriorityLow
 
 // OwnedEnv reports whether gpuslice sets a variable.
@@ -120,7 +120,8 @@ func ownedNames(env []string) []string {
 	return slices.Compact(names)
 }
 
-// neutral is for variables that the container sets and the grant does not. NRI passes no removal without an addition.
+// neutral returns the value of a variable that the container sets and the grant does not. A removal is not possible:
+// NRI passes none to the runtime without an addition.
 func neutral(name string, shares []grant.Share, s Settings, c Container) string {
 	switch name {
 	case EnvMemoryLimit: // for every GPU without an indexed limit: the smallest limit

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// librariesFile, in a claim's directory, lists the libraries of its container: "libvgpu-0123456789abcdef.so 254:1
+// librariesFile, in a claim's directory, lists the libraries of its container, one a line: "libvgpu-0123456789abcdef.so 254:1
 // 4711", with device and inode if known.
 const librariesFile = "libraries"
 

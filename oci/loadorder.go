@@ -8,8 +8,8 @@ import (
 )
 
 // CheckLoading refuses variables by which programs load a driver library before the limiter, or find another than the
-// stub library. It is for mistakes and for images, not for what a program does. With NRI, where links are unknown,
-// the limiter also checks the order when CUDA starts.
+// stub library. It detects mistakes and images' settings, but not what a program does itself. With NRI, which can't
+// read links, the limiter checks the order again when CUDA starts.
 func CheckLoading(e Enforcement, c Container) error {
 	if e == EnforceNone {
 		return nil
@@ -60,7 +60,7 @@ func driverIn(list string, r *Rootfs) string {
 	return ""
 }
 
-// kernelLinks can lead anywhere, such as /proc/self/root. /dev/fd is a link to /proc/self/fd.
+// kernelLinks are paths of links that can lead anywhere, such as /proc/self/root. /dev/fd is a link to /proc/self/fd.
 var kernelLinks = []string{"/proc", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"}
 
 // behind reports whether a path can lead to the driver's own libraries.

@@ -12,8 +12,8 @@ import (
 // Resize changes a running container's limits to the claim's shares, for grant.Ledger.Resize. The node's settings
 // stay as at the creation.
 //
-// With limiter.ErrHalfWritten (a writer was killed) and limiter.ErrForeign (of another container), Populate can write
-// the limits. After a restore of the claim the container has older files mapped: then Resize fails, and the ledger
+// After limiter.ErrHalfWritten (a writer was killed) and limiter.ErrForeign (another container's file), Populate can
+// write the limits. After a restore of the claim the container has older files mapped: then Resize fails, and the ledger
 // keeps the higher amounts reserved.
 func Resize(dir string, claim grant.Claim) error {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
@@ -50,7 +50,7 @@ func ResizeOrPopulate(dir string, claim grant.Claim, s Settings) error {
 	return err
 }
 
-// resized keeps the part of the memory that is on the GPU.
+// resized keeps the proportion of the memory that is on the GPU.
 func resized(d limiter.DeviceLimit, share grant.Share, ceiling int) limiter.DeviceLimit {
 	memory := uint64(share.MemoryMiB) * bytesPerMiB
 	if d.PhysicalBytes > 0 && memory != d.MemoryLimitBytes {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Rootfs decides how the limiter can be loaded.
+// Rootfs has the facts about a root file system that decide how the limiter can be loaded.
 type Rootfs struct {
 	// Glibc: a loader has glibc's name. It can be of another libc (gcompat), which ignores /etc/ld.so.preload.
 	Glibc bool

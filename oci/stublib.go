@@ -25,7 +25,7 @@ type driver struct {
 	stub   func(Stubs) string
 }
 
-// Every program needs the first.
+// drivers are the driver's libraries with a stub library. Every program needs the first.
 var drivers = []driver{
 	{"cuda", "libcuda.so", func(f Stubs) string { return f.CUDA }},
 	{"nvml", "libnvidia-ml.so", func(f Stubs) string { return f.NVML }},
@@ -57,7 +57,7 @@ func checkStubs(visible *cdispec.ContainerEdits, way Injection) error {
 	return nil
 }
 
-// mountStubs replaces the driver's libraries, and returns mounts for them.
+// mountStubs replaces the driver's libraries, and returns their mounts in the limiter's directory.
 func mountStubs(visible *cdispec.ContainerEdits, f Stubs) []*cdispec.Mount {
 	var behind []*cdispec.Mount
 	for _, d := range drivers {
@@ -75,7 +75,7 @@ func mountStubs(visible *cdispec.ContainerEdits, f Stubs) []*cdispec.Mount {
 	return behind
 }
 
-// A preload would limit the other libcuda.so.1 too.
+// withoutCompat removes that hook: programs would bypass the stub library. With a preload it can stay.
 func withoutCompat(visible *cdispec.ContainerEdits) {
 	visible.Hooks = slices.DeleteFunc(visible.Hooks, func(h *cdispec.Hook) bool {
 		return slices.Contains(h.Args, cudaCompatHook)

@@ -44,7 +44,7 @@ func CheckVolumes(mounts []rspec.Mount, edits *cdispec.ContainerEdits) error {
 	return nil
 }
 
-// lowestAbove ignores replaced mounts.
+// lowestAbove returns the mount that a place is on. Replaced mounts don't count.
 func lowestAbove(mounts []rspec.Mount, place string, replaced []string) (above rspec.Mount, found bool) {
 	depth := -1
 	for _, m := range mounts {
