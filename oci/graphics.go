@@ -74,10 +74,10 @@ const EnvDriverCapabilities = "NVIDIA_DRIVER_CAPABILITIES"
 
 // driverCapabilities returns the requested ones for CUDA, or a default: unset means all for some images.
 func driverCapabilities(c Container) string {
-	asked := strings.Split(strings.Join(c.allenv(EnvDriverCapabilities), ","), ",")
+	requested := strings.Split(strings.Join(c.allenv(EnvDriverCapabilities), ","), ",")
 	var granted []string
 	for _, capability := range []string{"compute", "utility", "video"} {
-		if slices.ContainsFunc(asked, func(a string) bool {
+		if slices.ContainsFunc(requested, func(a string) bool {
 			a = strings.TrimSpace(a)
 			return a == capability || a == "all"
 		}) {

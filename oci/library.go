@@ -37,13 +37,14 @@ var elfMachines = map[string]elf.Machine{
 // InstallLibrary installs the limiter's library as "libvgpu-<16 hex of its SHA-256>.so", and ld.so.preload beside it.
 // Old versions stay, because containers map them. Concurrent calls are safe.
 func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
-	libPath, err = install(src, dir, "libvgpu-", "the limiter's library", "build it (make build), or name it (--library)")
+	const what = "the limiter's library"
+	libPath, err = install(src, dir, "libvgpu-", ".so", what, "build it (make build), or name it (--library)")
 	if err != nil {
 		return "", "", err
 	}
 	preloadPath = filepath.Join(filepath.Dir(libPath), preloadFile)
 	if err := place(preloadPath, []byte(limiter.ContainerLibraryPath+"\n"), 0o644); err != nil {
-		return "", "", fmt.Errorf("install the limiter's library: %w", err)
+		return "", "", fmt.Errorf("install %s: %w", what, err)
 	}
 	return libPath, preloadPath, nil
 }
@@ -51,7 +52,8 @@ func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
 // InstallStubs installs the stub libraries from the directory of src, the limiter's library.
 func InstallStubs(src, dir string) (stubs Stubs, err error) {
 	for name, path := range map[string]*string{cudaStub: &stubs.CUDA, nvmlStub: &stubs.NVML} {
-		*path, err = install(filepath.Join(filepath.Dir(src), name+".so"), dir, name+"-", "the limiter's stub library", "build it (make build), or set limiter mode to preload")
+		*path, err = install(filepath.Join(filepath.Dir(src), name+".so"), dir, name+"-", ".so",
+			"the limiter's stub library", "build it (make build), or set limiter mode to preload")
 		if err != nil {
 			return Stubs{}, err
 		}
@@ -59,47 +61,35 @@ func InstallStubs(src, dir string) (stubs Stubs, err error) {
 	return stubs, nil
 }
 
-func install(src, dir, prefix, what, advice string) (path string, err error) {
+// InstallMountCheck installs gpuslice-runtime for Settings.MountCheck.
+func InstallMountCheck(src, dir string) (path string, err error) {
+	return install(src, dir, mountCheckName, "", "the check of containers' mounts", "gpuslice-runtime must be in the directory of gpuslice-agent")
+}
+
+// install installs a program or a library, with its hash in the name. advice is for a missing file.
+func install(src, dir, prefix, suffix, what, advice string) (path string, err error) {
 	data, err := os.ReadFile(src)
 	if err != nil {
 		return "", fmt.Errorf("install %s: %w: %s", what, err, advice)
 	}
-	if err := checkLibrary(data); err != nil {
-		return "", fmt.Errorf("install %s: %s %w", what, src, err)
+	if suffix == ".so" {
+		if err := checkLibrary(data); err != nil {
+			return "", fmt.Errorf("install %s: %s %w", what, src, err)
+		}
 	}
-	if path, err = placeByContent(dir, prefix, ".so", data); err != nil {
-		return "", fmt.Errorf("install %s: %w", what, err)
+	if dir, err = filepath.Abs(dir); err == nil {
+		err = os.MkdirAll(dir, 0o755)
 	}
-	return path, nil
-}
-
-// InstallMountCheck installs gpuslice-runtime for Settings.MountCheck.
-func InstallMountCheck(src, dir string) (path string, err error) {
-	data, err := os.ReadFile(src)
-	if err != nil {
-		return "", fmt.Errorf("install the check of containers' mounts: %w: gpuslice-runtime must be in the directory of gpuslice-agent", err)
-	}
-	if path, err = placeByContent(dir, mountCheckName, "", data); err != nil {
-		return "", fmt.Errorf("install the check of containers' mounts: %w", err)
-	}
-	return path, nil
-}
-
-func placeByContent(dir, prefix, suffix string, data []byte) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make its directory: %w", err)
-	}
-	if err := checkExecutable(dir); err != nil {
-		return "", err
+	if err == nil {
+		err = checkExecutable(dir)
 	}
 	sum := sha256.Sum256(data)
-	path := filepath.Join(dir, prefix+hex.EncodeToString(sum[:8])+suffix)
-	if err := place(path, data, 0o755); err != nil {
-		return "", err
+	path = filepath.Join(dir, prefix+hex.EncodeToString(sum[:8])+suffix)
+	if err == nil {
+		err = place(path, data, 0o755)
+	}
+	if err != nil {
+		return "", fmt.Errorf("install %s: %w", what, err)
 	}
 	now := time.Now()
 	_ = os.Chtimes(path, now, now) // LibraryGrace starts again for an existing file

@@ -162,7 +162,7 @@ func TestInstallLibraryRefuses(t *testing.T) {
 	t.Run("a file for a directory", func(t *testing.T) {
 		src := library(t, "one")
 		_, _, err := InstallLibrary(src, src)
-		assert.ErrorContains(t, err, "make its directory")
+		assert.ErrorContains(t, err, "mkdir")
 	})
 }
 

@@ -19,8 +19,8 @@ import (
 // exempt.
 func CheckVolumes(mounts []rspec.Mount, edits *cdispec.ContainerEdits) error {
 	replaced := replacedMounts(mounts, edits)
-	for _, ours := range edits.Mounts {
-		place := cleanDestination(ours.ContainerPath)
+	for _, mount := range edits.Mounts {
+		place := cleanDestination(mount.ContainerPath)
 		if place != limiterDir && within(place, limiterDir) {
 			continue // Populate makes its mount point
 		}
