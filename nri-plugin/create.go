@@ -82,7 +82,7 @@ func decide(f *facts) (decision, error) {
 
 // withoutGrant gives a container no GPU, whatever it, its image or another device plugin requests.
 func withoutGrant(f *facts) (decision, error) {
-	if reason, holds := oci.HoldsGPU(f.container); holds {
+	if reason, holds := oci.HasGPU(f.container); holds {
 		return decision{}, f.noGrant(fmt.Errorf("%s: request a share (nvidia.com/gpu, nvidia.com/gpumem) in its place", reason))
 	}
 	void := oci.Void(f.container)

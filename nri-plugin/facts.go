@@ -53,7 +53,7 @@ func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
 	}
 	f.ceiling, f.ceilingErr = grant.CoreCeiling(f.pod, f.name)
 	f.container.Dir = p.Ledger.Dir(f.container.ID)
-	f.container.Uncontrolled = p.optsOut(pod, ctr)
+	f.container.NoLimiter = p.optsOut(pod, ctr)
 	if reason := p.unreconciled.Load(); reason != nil {
 		f.unreconciled = *reason
 	}

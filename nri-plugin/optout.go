@@ -15,7 +15,7 @@ func (p *Plugin) optsOut(pod *api.PodSandbox, ctr *api.Container) bool {
 }
 
 func requestsOptOut(ctr *api.Container) bool {
-	return oci.AsksForNoControl(oci.Container{Env: ctr.GetEnv()})
+	return oci.RequestsNoLimiter(oci.Container{Env: ctr.GetEnv()})
 }
 
 func (p *Plugin) allowsOptOut(namespace string) bool {

@@ -146,7 +146,7 @@ func foreign(intent, final *api.ContainerAdjustment) []error {
 			errs = append(errs, fmt.Errorf("it mounts %s over the limiter's files", m.Destination))
 		}
 	}
-	if oci.AsksForGPU(c) {
+	if oci.RequestsGPU(c) {
 		errs = append(errs, errors.New("its environment requests GPUs that were not granted"))
 	}
 	return errs

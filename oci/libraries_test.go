@@ -23,7 +23,7 @@ const (
 func claimWith(t *testing.T, library, stub string) string {
 	dir := t.TempDir()
 	share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
-	require.NoError(t, oci.Populate(dir, grant.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: library, Stubs: oci.Stubs{CUDA: stub}}))
+	require.NoError(t, oci.Populate(dir, ledger.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: library, Stubs: oci.Stubs{CUDA: stub}}))
 	return dir
 }
 

@@ -23,7 +23,7 @@ const bytesPerMiB = 1 << 20
 //
 // A repeated call keeps the files, because containers map them: it changes limits of the same GPUs in place, replaces
 // those of another container, and refuses other GPUs.
-func Populate(dir string, claim grant.Claim, s Settings) error {
+func Populate(dir string, claim ledger.Claim, s Settings) error {
 	if err := checkShares(claim.Shares); err != nil {
 		return fmt.Errorf("limits for %s: %w", dir, err)
 	}
@@ -92,7 +92,7 @@ func ensureLimits(dir string, want limiter.Limits) error {
 	}
 }
 
-func limitsOf(claim grant.Claim, s Settings) limiter.Limits {
+func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
 	limits := limiter.Limits{Identity: limiter.IdentityOf(claim.ContainerID)}
 	priority := taskPriority
 	if claim.HighPriority {

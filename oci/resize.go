@@ -9,13 +9,13 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Resize changes a running container's limits to the claim's shares, for grant.Ledger.Resize. The node's settings
+// Resize changes a running container's limits to the claim's shares, for ledger.Ledger.Resize. The node's settings
 // stay as at the creation.
 //
 // After limiter.ErrHalfWritten (a writer was killed) and limiter.ErrForeign (another container's file), Populate can
 // write the limits. After a restore of the claim the container has older files mapped: then Resize fails, and the ledger
 // keeps the higher amounts reserved.
-func Resize(dir string, claim grant.Claim) error {
+func Resize(dir string, claim ledger.Claim) error {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func Resize(dir string, claim grant.Claim) error {
 }
 
 // ResizeOrPopulate also rewrites a damaged file.
-func ResizeOrPopulate(dir string, claim grant.Claim, s Settings) error {
+func ResizeOrPopulate(dir string, claim ledger.Claim, s Settings) error {
 	err := Resize(dir, claim)
 	if errors.Is(err, limiter.ErrHalfWritten) || errors.Is(err, limiter.ErrForeign) {
 		return Populate(dir, claim, s)

@@ -91,7 +91,7 @@ func TestResizeOfOtherGPUs(t *testing.T) {
 	dir := claimDir(t)
 	require.NoError(t, oci.Populate(dir, ledger.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000}}}, oci.Settings{}))
 	other := grant.Share{UUID: "GPU-0b000000-1111-2222-3333-444455556666", MemoryMiB: 1000}
-	err := oci.Resize(dir, grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1}, other}})
+	err := oci.Resize(dir, ledger.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1}, other}})
 	require.ErrorContains(t, err, "have 1 GPUs, and the claim has 2")
 }
 

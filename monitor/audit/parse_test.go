@@ -168,7 +168,7 @@ func TestLibraries(t *testing.T) {
 	}
 	share := grant.Share{UUID: gpuA, MemoryMiB: 100, CorePercent: 10}
 	require.NoError(t, oci.Populate(claim, ledger.Claim{Shares: []grant.Share{share}},
-		oci.Settings{LibraryPath: path, Fronts: oci.Fronts{CUDA: filepath.Join(dir, "libvgpu-cuda-0123456789abcdef.so")}}))
+		oci.Settings{LibraryPath: path, Stubs: oci.Stubs{CUDA: filepath.Join(dir, "libvgpu-cuda-0123456789abcdef.so")}}))
 	made, err := oci.LibrariesOf(claim)
 	require.NoError(t, err)
 	require.Len(t, made, 2)

@@ -19,7 +19,7 @@ import (
 // Planned is a slice with its GPUs.
 type Planned struct {
 	Name         string
-	Asked        string
+	Definition        string
 	Shares       []grant.Share
 	HighPriority bool
 }
@@ -38,7 +38,7 @@ func Plan(config request.Config, gpus map[string]grant.GPU, there map[string]sli
 	kept := map[string]bool{}
 	for _, name := range names {
 		old, is := there[name]
-		if p := define(config, name); is && p.Asked == old.Asked && grant.CheckGPUs(old.Shares, gpus) == nil {
+		if p := define(config, name); is && p.Definition == old.Definition && grant.CheckGPUs(old.Shares, gpus) == nil {
 			p.Shares = old.Shares
 			planned, kept[name] = append(planned, p), true
 			add(usage, p.Shares)
@@ -71,7 +71,7 @@ func define(config request.Config, name string) Planned {
 	if err != nil {
 		data = []byte(err.Error()) // does not happen
 	}
-	return Planned{Name: name, Asked: string(data), HighPriority: bool(s.HighPriority)}
+	return Planned{Name: name, Definition: string(data), HighPriority: bool(s.HighPriority)}
 }
 
 func place(config request.Config, name string, gpus map[string]grant.GPU, usage map[string]ledger.Usage) (Planned, error) {

@@ -103,7 +103,7 @@ func TestPlanMovesNothingThatIsThere(t *testing.T) {
 	there := map[string]slice.Slice{}
 	other := map[string]string{gpuA: gpuB, gpuB: gpuA}[first[0].Shares[0].UUID]
 	// Not where it would be placed now.
-	there["b"] = slice.Slice{Name: "b", Asked: first[0].Asked, Shares: []grant.Share{{UUID: other, MemoryMiB: 8192, CorePercent: 25}}}
+	there["b"] = slice.Slice{Name: "b", Definition: first[0].Definition, Shares: []grant.Share{{UUID: other, MemoryMiB: 8192, CorePercent: 25}}}
 
 	c.Slices["a"] = amount(16) // by its name it would come first
 	planned, err := Plan(c, gpus(), there)

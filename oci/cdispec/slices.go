@@ -69,7 +69,7 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 		return cdispec.Device{}, slice.Slice{}, err
 	}
 	s := slice.Slice{
-		Name: p.Name, Definition: p.Asked, Shares: p.Shares, HighPriority: p.HighPriority, Mode: string(result.Enforcement),
+		Name: p.Name, Definition: p.Definition, Shares: p.Shares, HighPriority: p.HighPriority, Mode: string(result.Enforcement),
 	}
 	for _, share := range p.Shares {
 		s.GPUs = append(s.GPUs, n.GPUs[share.UUID])
@@ -155,7 +155,7 @@ func slicesBy(ctx context.Context, put put, config request.Config, n Node, dir s
 				continue
 			}
 		}
-		now = append(now, Planned{Name: s.Name, Asked: s.Definition, Shares: s.Shares, HighPriority: s.HighPriority})
+		now = append(now, Planned{Name: s.Name, Definition: s.Definition, Shares: s.Shares, HighPriority: s.HighPriority})
 	}
 	out.Spec, _, err = Spec(now, n)
 	out.Spec.Devices = append(out.Spec.Devices, asBefore...)

@@ -148,7 +148,7 @@ func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spe
 		return undo, err
 	}
 	res.container.Dir = ledger.Dir(c.ID)
-	res.container.Uncontrolled = r.Config.AllowControlSwitch && oci.AsksForNoControl(c)
+	res.container.NoLimiter = r.Config.AllowControlSwitch && oci.RequestsNoLimiter(c)
 	if err := res.reserve(ctx, spec); err != nil {
 		return undo, err
 	}
@@ -168,7 +168,7 @@ func (r *Runtime) settings(cr *creation, limiter Limiter, gpus GPUs) oci.Setting
 		LibraryPath:            limiter.Library,
 		PreloadPath:            limiter.Preload,
 		LimiterMode:            oci.LimiterMode(r.Config.LimiterMode),
-		Fronts:                 limiter.Fronts,
+		Stubs:                 limiter.Fronts,
 		DefaultRuntimeIsNvidia: isNvidia(cr.lowLevel) || cr.nvidia != "",
 		NvidiaAdvice:           cr.advice(),
 		Graphics:               r.Config.Graphics,

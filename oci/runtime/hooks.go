@@ -115,7 +115,7 @@ func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 	if reason, holds := holdsGPU(c); holds {
 		return fmt.Errorf("%s, but the container has no limits: start it with --runtime gpuslice-runtime and -e GPUSLICE_MEMORY=8GiB instead of the device", reason)
 	}
-	if oci.AsksForGPU(c) && callsNvidia(bundle.Spec) {
+	if oci.RequestsGPU(c) && callsNvidia(bundle.Spec) {
 		return errors.New("NVIDIA's hook would inject a GPU (NVIDIA_VISIBLE_DEVICES), but the container has no limits: start it with --runtime gpuslice-runtime")
 	}
 	if r.ConfigProblem != nil {

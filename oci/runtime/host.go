@@ -74,7 +74,7 @@ func queryDriver(ctx context.Context, program string, c request.Config) ([]byte,
 type Limiter struct {
 	Library string
 	Preload string
-	Fronts  oci.Fronts
+	Fronts  oci.Stubs
 }
 
 // FindLimiter installs the limiter's files if necessary: those beside this program, else it returns

@@ -45,14 +45,14 @@ func (r *Runtime) admitPod(ctx context.Context, cr *creation, spec *rspec.Spec, 
 		if spec.Process != nil {
 			spec.Process.Env = append(spec.Process.Env, BarrierEnv+"=1")
 		}
-		return cr.useNvidia(oci.AsksForGPU(c))
+		return cr.useNvidia(oci.RequestsGPU(c))
 	}
 	limited, err := r.limitedByNRI(ctx, c)
 	if err != nil {
 		return err
 	}
 	if limited {
-		if oci.AsksForGPU(c) {
+		if oci.RequestsGPU(c) {
 			return cr.useNvidia(true)
 		}
 		return nil

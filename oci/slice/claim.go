@@ -68,12 +68,12 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 	return err
 }
 
-func openLedger(stateDir string) (claimed.Releaser, error) {
-	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
-	return claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}, err
+func openLedger(stateDir string) (orphans.Releaser, error) {
+	opened, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
+	return orphans.Releaser{Ledger: opened, Judge: orphans.NewJudge()}, err
 }
 
-func reserve(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id string, record claimed.Record) error {
+func reserve(ctx context.Context, r orphans.Releaser, stateDir string, s Slice, id string, record orphans.Record) error {
 	dir := Dir(stateDir, s.Name)
 	mark := filepath.Join(dir, markName)
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
@@ -89,7 +89,7 @@ func reserve(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, 
 }
 
 // releaseOrphans releases those of slices, with new files, and of the runtime wrapper.
-func releaseOrphans(ctx context.Context, r claimed.Releaser, stateDir string) (released bool, err error) {
+func releaseOrphans(ctx context.Context, r orphans.Releaser, stateDir string) (released bool, err error) {
 	names, err := List(stateDir)
 	if err != nil {
 		return false, err
@@ -117,7 +117,7 @@ func releaseOrphans(ctx context.Context, r claimed.Releaser, stateDir string) (r
 
 // checkFree refuses a used slice. After an orphan it makes new files, and refuses this container, which has the old
 // ones mounted.
-func checkFree(ctx context.Context, r claimed.Releaser, stateDir, name string) error {
+func checkFree(ctx context.Context, r orphans.Releaser, stateDir, name string) error {
 	u, err := userOf(ctx, stateDir, name)
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 	}
 	defer r.Ledger.Close()
 	dir := r.Ledger.Dir(state.ID)
-	record, err := claimed.Read(dir)
+	record, err := orphans.Read(dir)
 	if err != nil || record.Slice != name || record.Bundle != state.Bundle || r.Judge.Proc.Lives(record.Creator) {
 		return nil // a claim of the wrapper, the agent, or another container
 	}
@@ -185,9 +185,9 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 	return r.Drop(ctx, state.ID, record.Nonce)
 }
 
-func releaseOrphan(ctx context.Context, r claimed.Releaser, dir string, u *user) error {
-	record, err := claimed.Read(u.dir)
-	if err != nil && !errors.Is(err, claimed.ErrDamaged) {
+func releaseOrphan(ctx context.Context, r orphans.Releaser, dir string, u *user) error {
+	record, err := orphans.Read(u.dir)
+	if err != nil && !errors.Is(err, orphans.ErrDamaged) {
 		return err
 	}
 	if err := renewOf(dir, u.dir); err != nil {
@@ -205,7 +205,7 @@ func renewOf(dir, claimDir string) error {
 }
 
 // fillClaim mounts the slice's files in the claim's directory, for the monitor, the CLI and a recovery of the ledger.
-func fillClaim(dir, sliceDir, id string, r claimed.Record) error {
+func fillClaim(dir, sliceDir, id string, r orphans.Record) error {
 	if err := vgpufs.Bind(sliceDir, dir); err != nil {
 		return err
 	}

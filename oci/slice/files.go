@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
-	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
@@ -229,5 +228,5 @@ func PeekRemove(ctx context.Context, stateDir, name string) (inUse bool, err err
 // used returns the slice's container, also if it is gone.
 func used(ctx context.Context, stateDir, name string) (u *user, inUse bool, err error) {
 	u, err = userOf(ctx, stateDir, name)
-	return u, err == nil && u != nil && u.running(claimed.NewJudge()), err
+	return u, err == nil && u != nil && u.running(orphans.NewJudge()), err
 }

@@ -62,9 +62,9 @@ type File struct {
 // Dir returns a slice's directory.
 func Dir(stateDir, name string) string { return filepath.Join(stateDir, dirsName, name) }
 
-func (s Slice) claim(id string) grant.Claim {
-	return grant.Claim{
-		ContainerID: id, Owner: grant.OwnerRuntime, Container: "slice " + s.Name,
+func (s Slice) claim(id string) ledger.Claim {
+	return ledger.Claim{
+		ContainerID: id, Owner: ledger.OwnerRuntime, Container: "slice " + s.Name,
 		Shares: s.Shares, HighPriority: s.HighPriority, Mode: s.Mode,
 	}
 }

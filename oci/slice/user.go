@@ -36,15 +36,15 @@ func userOf(ctx context.Context, stateDir, name string) (*user, error) {
 }
 
 // snapshot reads the ledger. Without one it is empty.
-func snapshot(ctx context.Context, stateDir string) (*grant.Snapshot, error) {
-	ledger, err := grant.OpenReadOnly(stateDir)
+func snapshot(ctx context.Context, stateDir string) (*ledger.Snapshot, error) {
+	opened, err := ledger.OpenReadOnly(stateDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &grant.Snapshot{}, nil
+		return &ledger.Snapshot{}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return ledger.Snapshot(ctx)
+	return opened.Snapshot(ctx)
 }
 
 func claimDir(stateDir, id string) string { return filepath.Join(stateDir, "containers", id) }
@@ -56,7 +56,7 @@ func sameLimits(a, b string) bool {
 }
 
 // running is true if it is unknown.
-func (u *user) running(j claimed.Judge) bool {
+func (u *user) running(j orphans.Judge) bool {
 	return exists(u.dir) && j.Alive(u.dir, false)
 }
 
