@@ -74,23 +74,23 @@ func rows() []row {
 				query{`max by (event) (node_event:gpuslice_nri_request_duration_seconds:p99_5m{node=~"$node"})`, "{{event}}"}),
 		}},
 		{"Scheduler", 8, []panel{
-			graph("Slowest of 100 calls", "s", "bind and annotate wait for the API server.", query{`door_verb:gpuslice_scheduler_verb_duration_seconds:p99_5m`, "{{door}} {{verb}}"}),
-			graph("Calls", "ops", "", query{`sum by (door, verb, outcome) (rate(gpuslice_scheduler_verb_duration_seconds_count[$__rate_interval]))`, "{{door}} {{verb}}: {{outcome}}"}),
+			graph("Slowest of 100 calls", "s", "bind and annotate wait for the API server.", query{`component_verb:gpuslice_scheduler_verb_duration_seconds:p99_5m`, "{{component}} {{verb}}"}),
+			graph("Calls", "ops", "", query{`sum by (component, verb, outcome) (rate(gpuslice_scheduler_verb_duration_seconds_count[$__rate_interval]))`, "{{component}} {{verb}}: {{outcome}}"}),
 			graph("Denials", "ops", "Pods that no node could take, by the reason that most nodes gave; each try counts.",
 				query{`sum by (reason) (rate(gpuslice_scheduler_denials_total[$__rate_interval]))`, "{{reason}}"}),
 			graph("Pods pending", "none", "By the reason that most nodes give; fragmented: the memory is free, but not on one GPU.",
 				query{`max by (reason) (gpuslice_scheduler_pending_pods)`, "{{reason}}"}, query{`max(gpuslice_scheduler_fragmented_pods)`, "fragmented"}),
 		}},
-		{"Bookings", 7, []panel{
-			graph("Booked of the GPUs", "percentunit", "The scheduler's own account, over all GPUs that are registered.",
-				query{`avg by (of) (max by (node, uuid, of) (gpuslice_scheduler_gpu_booked_ratio{node=~"$node"}))`, "{{of}}"}),
-			graph("Bookings", "ops", "refused: a double booking that was not made.", query{`sum by (end) (rate(gpuslice_scheduler_bookings_total[$__rate_interval]))`, "{{end}}"}),
+		{"Reservations", 7, []panel{
+			graph("Reserved part of the GPUs", "percentunit", "By the scheduler, over all registered GPUs.",
+				query{`avg by (of) (max by (node, uuid, of) (gpuslice_scheduler_gpu_reserved_ratio{node=~"$node"}))`, "{{of}}"}),
+			graph("Reservations", "ops", "refused: another pod had taken the GPU.", query{`sum by (outcome) (rate(gpuslice_scheduler_reservations_total[$__rate_interval]))`, "{{outcome}}"}),
 			graph("Webhook", "ops", "", query{`sum by (path, outcome, reason) (rate(gpuslice_scheduler_admission_total[$__rate_interval]))`, "{{path}} {{outcome}} {{reason}}"}),
-			graph("Problems", "none", "Annotations that can't be believed, and GPUs of which more is taken than there is.", query{`max(gpuslice_scheduler_problems)`, "problems"}),
+			graph("Problems", "none", "Annotations that are rejected, and overcommitted GPUs.", query{`max(gpuslice_scheduler_problems)`, "problems"}),
 		}},
 		{"Quotas", 7, []panel{
-			graph("Memory booked of the namespace's quota", "percentunit", "Of namespaces whose ResourceQuotas limit GPU memory.", query{quota("memory_used_bytes", "memory_limit_bytes"), "{{namespace}}"}),
-			graph("Compute time booked of the namespace's quota", "percentunit", "Of namespaces whose ResourceQuotas limit compute time.", query{quota("cores_used_ratio", "cores_limit_ratio"), "{{namespace}}"}),
+			graph("Memory reserved of the namespace's quota", "percentunit", "Of namespaces whose ResourceQuotas limit GPU memory.", query{quota("memory_used_bytes", "memory_limit_bytes"), "{{namespace}}"}),
+			graph("Compute time reserved of the namespace's quota", "percentunit", "Of namespaces whose ResourceQuotas limit compute time.", query{quota("cores_used_ratio", "cores_limit_ratio"), "{{namespace}}"}),
 		}},
 	}
 }

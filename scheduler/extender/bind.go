@@ -42,8 +42,8 @@ func (s *Server) bound(ctx context.Context, args *extenderv1.ExtenderBindingArgs
 	s.holds.take(pod.UID)
 	placement, err := s.Engine.Reserve(pod, r, args.Node, owner(pod.UID))
 	if err != nil {
-		if errors.Is(err, engine.ErrNoFit) {
-			s.Metrics.Prevented(Door)
+		if errors.Is(err, engine.ErrNoRoom) {
+			s.Metrics.Conflict(component)
 		}
 		return err
 	}

@@ -42,7 +42,7 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 	pod, r, err := s.wanted(args.Pod)
 	if err != nil {
 		// Such a pod fits nowhere, and evicting others doesn't help it.
-		s.Metrics.Denied(Door, "BadRequest")
+		s.Metrics.Denied(component, "BadRequest")
 		return nodes.none(err.Error()), err
 	}
 	if r == nil {
@@ -51,7 +51,7 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 	for range races {
 		fits, result, most := s.verdicts(pod, r, nodes)
 		if len(fits) == 0 {
-			s.Metrics.Denied(Door, most.String())
+			s.Metrics.Denied(component, most.String())
 			if reserve {
 				s.refusals.put(args.Pod)
 			}
@@ -68,12 +68,12 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 			return result, nil
 		case errors.Is(err, engine.ErrNoFit):
 			// Somebody was faster: the next look at the cluster knows it.
-			s.Metrics.Prevented(Door)
+			s.Metrics.Conflict(component)
 		default:
 			return nodes.none(err.Error()), err
 		}
 	}
-	s.Metrics.Denied(Door, "Races")
+	s.Metrics.Denied(component, "Races")
 	err = fmt.Errorf("pod %s/%s: others were faster %d times: it is tried again", pod.Namespace, pod.Name, races)
 	return nodes.later(err.Error()), err
 }

@@ -85,8 +85,8 @@ func TestRun(t *testing.T) {
 	require.Contains(t, fmt.Sprint(result.FailedNodes, result.FailedAndUnresolvableNodes), "quota")
 	_, text := w.status("/metrics")
 	for _, want := range []string{
-		`gpuslice_scheduler_verb_duration_seconds_count{door="extender",outcome="ok",verb="filter"} 1`,
-		`gpuslice_scheduler_denials_total{door="extender",reason="ResourceQuotaNotFit"} 1`,
+		`gpuslice_scheduler_verb_duration_seconds_count{component="extender",outcome="ok",verb="filter"} 1`,
+		`gpuslice_scheduler_denials_total{component="extender",reason="ResourceQuotaNotFit"} 1`,
 		"gpuslice_scheduler_reservations 1", "go_goroutines",
 	} {
 		require.Contains(t, text, want)

@@ -21,8 +21,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// Door is this door's name in metrics, and what its reservations' owners begin with.
-const Door = "extender"
+// component is the label in metrics and the prefix of reservation owners.
+const component = "extender"
 
 // DefaultHold is how long filter's reservation waits for a bind: kube-scheduler's own time for
 // what lies between, with room for a slow webhook or volume.
@@ -112,8 +112,8 @@ func New(o Options) *Server {
 	return s
 }
 
-// owner names a pod's reservation by this door.
-func owner(podUID string) string { return Door + "/" + podUID }
+// owner is the owner of a pod's reservation.
+func owner(podUID string) string { return component + "/" + podUID }
 
 // Run gives back reservations that nobody has bound in time, and wakes pods that were refused
 // too early, until ctx ends.
@@ -163,12 +163,12 @@ func call[Args, Answer any](s *Server, verb string, answer func(context.Context,
 		}
 		var args Args
 		if err := decode(w, r, &args); err != nil {
-			s.Metrics.Took(Door, verb, began, err)
+			s.Metrics.Observe(component, verb, began, err)
 			http.Error(w, fmt.Sprintf("%s: the call can't be read: %v", verb, err), http.StatusBadRequest)
 			return
 		}
 		result, err := answer(r.Context(), &args)
-		s.Metrics.Took(Door, verb, began, err)
+		s.Metrics.Observe(component, verb, began, err)
 		if err != nil {
 			s.Log.Debug("refused", "verb", verb, "error", err)
 		}

@@ -11,10 +11,10 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
-// HAMi collects, at each scrape, what an engine knows by the names, labels and units of
-// HAMi's scheduler: its present names and its former, so that its dashboards go on. It
-// costs a copy of the whole state. MIG instances that HAMi's plugin makes are not in it:
-// gpuslice gives out those that are there.
+// HAMi exports the state of an engine at each scrape under the names, labels and units of
+// HAMi's scheduler, current and former ones, so that dashboards for HAMi work. A scrape
+// copies the whole state. HAMi's metrics of created MIG instances are missing: gpuslice
+// creates none.
 func HAMi(e *engine.Engine) prometheus.Collector { return hamiCollector{e} }
 
 type hamiCollector struct{ engine *engine.Engine }
@@ -24,14 +24,14 @@ const (
 	bytesPerMiB = 1 << 20
 )
 
-// hamiMetric is a number of HAMi's by its present name and its former, if there is one.
+// hamiMetric is one value under HAMi's current and former name.
 type hamiMetric struct{ now, before *prometheus.Desc }
 
 func hamiDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, prometheus.Labels{"zone": hamiZone})
 }
 
-// The labels of GPUs and of containers' shares, as they are now and as they were.
+// Labels of GPUs and of shares, current and former.
 var (
 	hamiGPU, oldGPU     = []string{"node", "device_uuid", "device_index", "device_type"}, []string{"nodeid", "deviceuuid", "deviceidx", "devicetype"}
 	hamiShare, oldShare = []string{"namespace", "node", "pod", "container_index", "device_uuid"}, []string{"podnamespace", "nodename", "podname", "containeridx", "deviceuuid"}
@@ -42,36 +42,36 @@ func ofGPU(now, before, help string) hamiMetric {
 }
 
 var (
-	hamiMemoryLimit = ofGPU("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit", "Memory that may be given out of the GPU.")
-	hamiCoreLimit   = ofGPU("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit", "Compute time of the GPU, percent: now 100, before what may be given out of it.")
+	hamiMemoryLimit = ofGPU("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit", "Memory of the GPU that can be allocated.")
+	hamiCoreLimit   = ofGPU("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit", "Compute time of the GPU in percent. hami_gpu_core_limit_ratio is always 100, GPUDeviceCoreLimit is what can be allocated.")
 	hamiShared      = ofGPU("hami_gpu_shared_count", "GPUDeviceSharedNum", "Containers that have a share of the GPU.")
-	hamiCores       = ofGPU("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated", "Compute time that is given out: now percent of what may be, before as it was asked for.")
+	hamiCores       = ofGPU("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated", "Allocated compute time. hami_gpu_core_allocated_ratio is percent of what can be allocated, GPUDeviceCoreAllocated is as requested.")
 	hamiMemory      = hamiMetric{
-		hamiDesc("hami_gpu_memory_allocated_bytes", "Memory that is given out of the GPU.", "node", "device_uuid", "device_index", "device_cores", "device_type"),
-		hamiDesc("GPUDeviceMemoryAllocated", "Memory that is given out of the GPU.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicetype"),
+		hamiDesc("hami_gpu_memory_allocated_bytes", "Allocated memory of the GPU in bytes.", "node", "device_uuid", "device_index", "device_cores", "device_type"),
+		hamiDesc("GPUDeviceMemoryAllocated", "Allocated memory of the GPU in bytes.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicetype"),
 	}
 	hamiOverview = hamiMetric{
-		hamiDesc("hami_node_gpu_overview", "Memory that is given out of the GPU, bytes.", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
-		hamiDesc("nodeGPUOverview", "Memory that is given out of the GPU, bytes.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicememorylimit", "devicetype"),
+		hamiDesc("hami_node_gpu_overview", "Allocated memory of the GPU in bytes.", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
+		hamiDesc("nodeGPUOverview", "Allocated memory of the GPU in bytes.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicememorylimit", "devicetype"),
 	}
 	hamiPart = hamiMetric{
-		hamiDesc("hami_node_gpu_memory_allocated_ratio", "Part of the GPU's memory that is given out, 0 to 1.", "node", "device_uuid", "device_index"),
-		hamiDesc("nodeGPUMemoryPercentage", "Part of the GPU's memory that is given out, 0 to 1.", "nodeid", "deviceuuid", "deviceidx"),
+		hamiDesc("hami_node_gpu_memory_allocated_ratio", "Allocated part of the GPU's memory, 0 to 1.", "node", "device_uuid", "device_index"),
+		hamiDesc("nodeGPUMemoryPercentage", "Allocated part of the GPU's memory, 0 to 1.", "nodeid", "deviceuuid", "deviceidx"),
 	}
 	hamiShareMemory = hamiMetric{
-		hamiDesc("hami_vgpu_memory_allocated_bytes", "Memory that a container is given.", hamiShare...), hamiDesc("vGPUMemoryAllocated", "Memory that a container is given, bytes.", oldShare...),
+		hamiDesc("hami_vgpu_memory_allocated_bytes", "Memory allocated to a container in bytes.", hamiShare...), hamiDesc("vGPUMemoryAllocated", "Memory allocated to a container in bytes.", oldShare...),
 	}
 	hamiShareCores = hamiMetric{
-		hamiDesc("hami_vgpu_core_allocated_ratio", "Compute time that a container is given, percent of what may be given out of the GPU.", hamiShare...),
-		hamiDesc("vGPUCoreAllocated", "Compute time that a container is given, as it was asked for.", oldShare...),
+		hamiDesc("hami_vgpu_core_allocated_ratio", "Compute time allocated to a container, in percent of what can be allocated on the GPU.", hamiShare...),
+		hamiDesc("vGPUCoreAllocated", "Compute time allocated to a container, as requested.", oldShare...),
 	}
 )
 
-// What namespaces may have by their ResourceQuotas, and what is taken of it, memory in MiB and cores in percent.
+// Memory in MiB, cores in percent.
 var (
 	hamiQuotaUsed = hamiMetric{
-		hamiDesc("hami_resource_quota_used", "What is taken of a namespace's quota.", "namespace", "quota_name", "limit"),
-		hamiDesc("QuotaUsed", "What is taken of a namespace's quota.", "quotanamespace", "quotaName", "limit"),
+		hamiDesc("hami_resource_quota_used", "Used part of a namespace's quota.", "namespace", "quota_name", "limit"),
+		hamiDesc("QuotaUsed", "Used part of a namespace's quota.", "quotanamespace", "quotaName", "limit"),
 	}
 	hamiQuotaLimit = hamiDesc("hami_resource_quota_limit", "What a namespace may have by its quota.", "namespace", "quota_name")
 )
@@ -84,7 +84,7 @@ func (hamiCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- hamiQuotaLimit
 }
 
-// send tells a number by both names; where they differ in unit each has its own.
+// send exports a value under both names. Some differ in their unit.
 func (m hamiMetric) send(to chan<- prometheus.Metric, now, before float64, labels ...string) {
 	to <- prometheus.MustNewConstMetric(m.now, prometheus.GaugeValue, now, labels...)
 	to <- prometheus.MustNewConstMetric(m.before, prometheus.GaugeValue, before, labels...)
@@ -136,7 +136,7 @@ func sendHAMiGPU(to chan<- prometheus.Metric, node string, gpu engine.GPUState) 
 	}
 }
 
-// percentOf is rounded up, as HAMi's are.
+// percentOf rounds up, as HAMi does.
 func percentOf(part, of int) float64 {
 	if of <= 0 {
 		return 0
@@ -155,8 +155,8 @@ type hamiSum struct {
 	cores     int
 }
 
-// hamiShares are what containers have. HAMi's labels don't tell a pod from one of its name
-// that is going away, and Prometheus takes one number of each: it is their sum.
+// hamiShares are the shares of containers. HAMi's labels have no UID: shares of a new pod and
+// of a terminating one with the same name are added up.
 func hamiShares(pods []engine.PodState) map[hamiKey]hamiSum {
 	all := map[hamiKey]hamiSum{}
 	for _, p := range pods {

@@ -64,18 +64,18 @@ func TestHAMi(t *testing.T) {
 
 	require.NoError(t, registry.Register(Engine(e)), "beside our own")
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP gpuslice_scheduler_gpu_booked_ratio Part of a GPU that is booked, 0 to 1, by what of it.
-# TYPE gpuslice_scheduler_gpu_booked_ratio gauge
-gpuslice_scheduler_gpu_booked_ratio{node="n",of="cores",uuid="`+hamiTestGPU+`"} 0.25
-gpuslice_scheduler_gpu_booked_ratio{node="n",of="memory",uuid="`+hamiTestGPU+`"} 0.5
-gpuslice_scheduler_gpu_booked_ratio{node="n",of="slots",uuid="`+hamiTestGPU+`"} 0.2
-# HELP gpuslice_scheduler_quota_memory_limit_bytes GPU memory that a namespace may have by its ResourceQuotas.
+# HELP gpuslice_scheduler_gpu_reserved_ratio Reserved part of a GPU, 0 to 1, by resource: memory, cores or slots.
+# TYPE gpuslice_scheduler_gpu_reserved_ratio gauge
+gpuslice_scheduler_gpu_reserved_ratio{node="n",of="cores",uuid="`+hamiTestGPU+`"} 0.25
+gpuslice_scheduler_gpu_reserved_ratio{node="n",of="memory",uuid="`+hamiTestGPU+`"} 0.5
+gpuslice_scheduler_gpu_reserved_ratio{node="n",of="slots",uuid="`+hamiTestGPU+`"} 0.2
+# HELP gpuslice_scheduler_quota_memory_limit_bytes GPU memory that the ResourceQuotas of a namespace allow.
 # TYPE gpuslice_scheduler_quota_memory_limit_bytes gauge
 gpuslice_scheduler_quota_memory_limit_bytes{namespace="d"} 8.388608e+09
-# HELP gpuslice_scheduler_quota_memory_used_bytes GPU memory that is booked for the pods of a namespace with a ResourceQuota of it.
+# HELP gpuslice_scheduler_quota_memory_used_bytes GPU memory that pods of a namespace with a ResourceQuota for it have reserved.
 # TYPE gpuslice_scheduler_quota_memory_used_bytes gauge
 gpuslice_scheduler_quota_memory_used_bytes{namespace="d"} 5.24288e+08
-`), "gpuslice_scheduler_gpu_booked_ratio", "gpuslice_scheduler_quota_memory_limit_bytes", "gpuslice_scheduler_quota_memory_used_bytes", "gpuslice_scheduler_quota_cores_limit_ratio"))
+`), "gpuslice_scheduler_gpu_reserved_ratio", "gpuslice_scheduler_quota_memory_limit_bytes", "gpuslice_scheduler_quota_memory_used_bytes", "gpuslice_scheduler_quota_cores_limit_ratio"))
 }
 
 func words(m *dto.Metric) string {

@@ -1,14 +1,6 @@
-// Package metrics counts what the scheduler's doors decide, for Prometheus.
-//
-//	gpuslice_scheduler_verb_duration_seconds{door,verb,outcome}  how long a call took
-//	gpuslice_scheduler_denials_total{door,reason}                pods that no node could take, by the most frequent reason
-//	gpuslice_scheduler_double_bookings_prevented_total{door}     bookings refused, for another was faster
-//	gpuslice_scheduler_admission_total{path,outcome,reason}      what the webhook said of pods
-//
-// and of the engine at the moment of a scrape (Engine): nodes, GPUs, memory, cores,
-// slots, pods, reservations, problems, the pods that wait, by reason, and quotas.
-//
-// Labels of counters have words of ours only, never a name that a user chooses.
+// Package metrics exports the scheduler's decisions and state to Prometheus: New counts calls,
+// Engine exports an engine's state at each scrape, HAMi exports it by HAMi's metric names.
+// Label values of counters are words of this program, never names that users choose.
 package metrics
 
 import (
@@ -18,40 +10,40 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are a process's counters. It is a prometheus.Collector.
+// Metrics are the counters of a process. It is a prometheus.Collector.
 type Metrics struct {
 	durations *prometheus.HistogramVec
 	denials   *prometheus.CounterVec
-	prevented *prometheus.CounterVec
-	admitted  *prometheus.CounterVec
+	conflicts *prometheus.CounterVec
+	reviews   *prometheus.CounterVec
 }
 
-// New makes them, all at zero.
+// New returns counters at zero.
 func New() *Metrics {
 	return &Metrics{
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "gpuslice_scheduler_verb_duration_seconds",
-			Help: "How long a call of a door took, by its verb and whether it failed.",
-			// 50 µs to 13 s: from a verdict out of the cache to a bind at a slow API server.
+			Help: "Request latency by component, verb and outcome.",
+			// 50 µs to 13 s: from a cached verdict to a bind at a slow API server.
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 19),
-		}, []string{"door", "verb", "outcome"}),
+		}, []string{"component", "verb", "outcome"}),
 		denials: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuslice_scheduler_denials_total",
-			Help: "Pods that no node could take, by the reason that most nodes gave.",
-		}, []string{"door", "reason"}),
-		prevented: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpuslice_scheduler_double_bookings_prevented_total",
-			Help: "Bookings of GPUs that were refused, for another pod was faster.",
-		}, []string{"door"}),
-		admitted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Help: "Scheduling attempts of pods that fit on no node, by the most frequent reason among the nodes.",
+		}, []string{"component", "reason"}),
+		conflicts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpuslice_scheduler_reservation_conflicts_total",
+			Help: "GPU reservations that were rejected because another pod had taken the GPU.",
+		}, []string{"component"}),
+		reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuslice_scheduler_admission_total",
-			Help: "Requests that the webhook has answered, by path, outcome and reason.",
+			Help: "Admission reviews by path, outcome and reason.",
 		}, []string{"path", "outcome", "reason"}),
 	}
 }
 
 func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.durations, m.denials, m.prevented, m.admitted}
+	return []prometheus.Collector{m.durations, m.denials, m.conflicts, m.reviews}
 }
 
 // Describe implements prometheus.Collector.
@@ -68,23 +60,25 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Took tells of a call that began at a time and has ended now.
-func (m *Metrics) Took(door, verb string, began time.Time, err error) {
+// Observe counts a call that ended now.
+func (m *Metrics) Observe(component, verb string, began time.Time, err error) {
 	outcome := "ok"
 	if err != nil {
 		outcome = "error"
 	}
-	m.durations.WithLabelValues(door, verb, outcome).Observe(time.Since(began).Seconds())
+	m.durations.WithLabelValues(component, verb, outcome).Observe(time.Since(began).Seconds())
 }
 
-// Denied tells of a pod that no node could take.
-func (m *Metrics) Denied(door, reason string) { m.denials.WithLabelValues(door, reason).Inc() }
+// Denied counts a pod that fits on no node.
+func (m *Metrics) Denied(component, reason string) {
+	m.denials.WithLabelValues(component, reason).Inc()
+}
 
-// Prevented tells of a booking that came too late.
-func (m *Metrics) Prevented(door string) { m.prevented.WithLabelValues(door).Inc() }
+// Conflict counts a reservation that another pod prevented.
+func (m *Metrics) Conflict(component string) { m.conflicts.WithLabelValues(component).Inc() }
 
-// Reviewed tells of an answer of the webhook.
+// Reviewed counts an answer of the webhook.
 func (m *Metrics) Reviewed(path, outcome, reason string, took time.Duration) {
-	m.admitted.WithLabelValues(path, outcome, reason).Inc()
+	m.reviews.WithLabelValues(path, outcome, reason).Inc()
 	m.durations.WithLabelValues("webhook", strings.TrimPrefix(path, "/"), outcome).Observe(took.Seconds())
 }

@@ -41,7 +41,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, object *v1.P
 		set = nil
 	}
 	err := kube.Annotate(ctx, p.handle.ClientSet(), object, set, remove)
-	p.metrics.Took(door, "annotate", began, err)
+	p.metrics.Observe(component, "annotate", began, err)
 	return fwk.AsStatus(err)
 }
 
@@ -64,7 +64,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod,
 		err = kube.Bind(ctx, p.handle.ClientSet(), object, node, annotations)
 		c.unknown = errors.Is(err, kube.ErrUnknown)
 	}
-	p.metrics.Took(door, "bind", began, err)
+	p.metrics.Observe(component, "bind", began, err)
 	return fwk.AsStatus(err)
 }
 

@@ -24,7 +24,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	r, err := p.engine.Request(pod)
 	switch {
 	case err != nil:
-		p.metrics.Denied(door, "InvalidRequest")
+		p.metrics.Denied(component, "InvalidRequest")
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	case r == nil:
 		return nil, fwk.NewStatus(fwk.Skip)
@@ -38,9 +38,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	p.behind.catchUp(nodes)
 	quotas, resized := p.refused.since(object.Namespace), p.engine.Resized()
 	evaluation := p.engine.Evaluate(p.engine.Snapshot(), pod, r)
-	p.metrics.Took(door, "evaluate", began, evaluation.Err())
+	p.metrics.Observe(component, "evaluate", began, evaluation.Err())
 	if err := evaluation.Err(); err != nil { // a policy that there is not
-		p.metrics.Denied(door, "InvalidRequest")
+		p.metrics.Denied(component, "InvalidRequest")
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
 	state.Write(cycleKey, &cycle{pod: pod, request: r, evaluation: evaluation, quotas: quotas, resized: resized})

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
@@ -26,24 +27,14 @@ const Name = "GPUSlice"
 // (Unreserve), however long a bind or a group takes: it is for what was forgotten.
 const reservationTTL = 30 * time.Minute
 
-// Metrics are told what happens: *metrics.Metrics of package scheduler/metrics.
-type Metrics interface {
-	// Took tells of a call that has ended now.
-	Took(door, verb string, began time.Time, err error)
-	// Denied tells of a pod that no node could take.
-	Denied(door, reason string)
-	// Prevented tells of a booking that came too late.
-	Prevented(door string)
-}
-
-// door is this one, to metrics.
-const door = "plugin"
+// component is the label in metrics.
+const component = "plugin"
 
 // Factory makes the plugin for each profile of a process. All of them have one engine:
 // two would give the same GPUs twice.
 type Factory struct {
-	// Metrics are told what happens; nil: nobody is.
-	Metrics Metrics
+	// Metrics may be nil.
+	Metrics *metrics.Metrics
 	// Log is slog.Default where it is nil.
 	Log *slog.Logger
 	// Started is called once with the engine, before it knows anything, and the settings; it may be nil.
@@ -73,7 +64,7 @@ type shared struct {
 	// offering is which nodes have GPUs.
 	offering offering
 	keys     *grant.SigningKeyFile // nil: grants are not signed
-	metrics  Metrics
+	metrics  *metrics.Metrics
 	log      *slog.Logger
 	// bypassed says that another plugin has bound a pod with GPUs.
 	bypassed atomic.Bool
@@ -137,7 +128,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 		s.log = slog.Default()
 	}
 	if s.metrics == nil {
-		s.metrics = deaf{}
+		s.metrics = metrics.New()
 	}
 	options := args.Engine()
 	options.ReservationTTL = reservationTTL
@@ -197,10 +188,3 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 
 // task runs until the context of New ends.
 func (f *Factory) task(run func()) { f.tasks.Go(run) }
-
-// deaf are the Metrics of nobody.
-type deaf struct{}
-
-func (deaf) Took(string, string, time.Time, error) {}
-func (deaf) Denied(string, string)                 {}
-func (deaf) Prevented(string)                      {}

@@ -33,7 +33,7 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 		}
 	}
 	if main != engine.OK {
-		p.metrics.Denied(door, main.String())
+		p.metrics.Denied(component, main.String())
 	}
 	if counts[engine.ResourceQuotaNotFit] > 0 {
 		p.refused.add(object, p.handle, c.quotas)

@@ -33,10 +33,10 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod
 func (p *Plugin) reserve(c *cycle, node string) *fwk.Status {
 	began := time.Now()
 	placement, err := p.engine.Reserve(c.pod, c.request, node, owner)
-	p.metrics.Took(door, "reserve", began, err)
+	p.metrics.Observe(component, "reserve", began, err)
 	if err != nil {
-		if errors.Is(err, engine.ErrNoFit) {
-			p.metrics.Prevented(door)
+		if errors.Is(err, engine.ErrNoRoom) {
+			p.metrics.Conflict(component)
 		}
 		return fwk.AsStatus(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
+
+	schedmetrics "github.com/gpuslice/gpuslice/scheduler/metrics"
 )
 
 const (
@@ -38,16 +40,11 @@ type Metrics interface {
 	Reviewed(path, outcome, why string, took time.Duration)
 }
 
-// noMetrics is for who wants none.
-type noMetrics struct{}
-
-func (noMetrics) Reviewed(string, string, string, time.Duration) {}
-
 // Handler answers at /mutate, /validate, /healthz and /readyz. Rules are valid (Rules.Validate); ready
 // and metrics may be nil.
 func Handler(rules Rules, ready func() error, metrics Metrics, log *slog.Logger) http.Handler {
 	if metrics == nil {
-		metrics = noMetrics{}
+		metrics = schedmetrics.New()
 	}
 	mux := http.NewServeMux()
 	slots := make(chan struct{}, maxAtOnce)

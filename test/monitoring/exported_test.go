@@ -62,11 +62,11 @@ func scheduler(t *testing.T, door string, verbs ...string) http.Handler {
 	require.NoError(t, err)
 	m := metrics.New()
 	for _, verb := range verbs {
-		m.Took(door, verb, time.Now(), nil)
-		m.Took(door, verb, time.Now(), errors.New("no"))
+		m.Observe(door, verb, time.Now(), nil)
+		m.Observe(door, verb, time.Now(), errors.New("no"))
 	}
 	m.Denied(door, "CardInsufficientMemory")
-	m.Prevented(door)
+	m.Conflict(door)
 	return exporter(m, metrics.Engine(e))
 }
 
