@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpuslice/gpuslice/scheduler/webhook/testcases"
+	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -179,7 +179,7 @@ func TestOtherSettings(t *testing.T) {
 			with(func(r *Rules) { r.Request.Names.Count = "" }), "", "", ""},
 		{"other names", "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {example.com/mem: 1}}}\n",
 			with(func(r *Rules) { r.Request.Names.Count, r.Request.Names.Memory = "example.com/gpu", "example.com/mem" }),
-			`[{"op":"add","path":"/spec/containers/0/resources/limits/example.com~1GPU","value":"1"},{"op":"add","path":"/spec/containers/0/resources/requests","value":{"example.com/gpu":"1"}}]`, "", ""},
+			`[{"op":"add","path":"/spec/containers/0/resources/limits/example.com~1gpu","value":"1"},{"op":"add","path":"/spec/containers/0/resources/requests","value":{"example.com/gpu":"1"}}]`, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			require.NoError(t, tc.rules.Validate())

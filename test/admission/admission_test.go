@@ -17,7 +17,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/request"
-	"github.com/gpuslice/gpuslice/scheduler/webhook/testcases"
+	"github.com/gpuslice/gpuslice/test/testcases"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 

@@ -39,7 +39,7 @@ import (
 
 	manifests "github.com/gpuslice/gpuslice/install/admission"
 	"github.com/gpuslice/gpuslice/scheduler/webhook"
-	"github.com/gpuslice/gpuslice/scheduler/webhook/testcases"
+	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
 // strict refuses fields that don't exist.

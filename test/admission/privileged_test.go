@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 
-	"github.com/gpuslice/gpuslice/scheduler/webhook/testcases"
+	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
 // Pods that can open every GPU of their node are refused if the operator wants that, except in exempt namespaces.

@@ -8,7 +8,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/gpuslice/gpuslice/scheduler/webhook/testcases"
+	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
 // TestRights: what the webhook does with the API server is what webhook.yaml lets it, and that is no more.

@@ -35,7 +35,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpuslice/gpuslice/scheduler/webhook"
-	"github.com/gpuslice/gpuslice/scheduler/webhook/testcases"
+	"github.com/gpuslice/gpuslice/test/testcases"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
