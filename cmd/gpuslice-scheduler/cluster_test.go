@@ -160,7 +160,7 @@ func (c *cluster) bound(name string) bool {
 }
 
 // refused is why the pod was not placed, once it was tried.
-func (c *cluster) refused(name string) (why string) {
+func (c *cluster) rejected(name string) (why string) {
 	c.t.Helper()
 	c.until(name+" is refused", func() bool {
 		pod := c.pod(name)

@@ -15,7 +15,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
-// extenderCommand is the door for a kube-scheduler that can't be replaced.
 func extenderCommand() *cobra.Command {
 	var o common
 	var elect bool
@@ -23,7 +22,7 @@ func extenderCommand() *cobra.Command {
 	c := extender.Config{Version: version.String()}
 	command := &cobra.Command{
 		Use:   "extender",
-		Short: "Answer a stock kube-scheduler's calls of its extender, over HTTP",
+		Short: "Serve the extender protocol for a stock kube-scheduler over HTTP",
 		RunE: func(*cobra.Command, []string) error {
 			args, err := o.args()
 			if err != nil {
@@ -54,7 +53,7 @@ func extenderCommand() *cobra.Command {
 			if elect {
 				host, err := os.Hostname()
 				if err != nil {
-					return fmt.Errorf("name this replica: %w", err)
+					return fmt.Errorf("read the host name: %w", err)
 				}
 				election.Identity = cmp.Or(election.Identity, fmt.Sprintf("%s_%d_%d", host, os.Getpid(), time.Now().UnixNano()))
 				c.Election = &election
@@ -65,14 +64,14 @@ func extenderCommand() *cobra.Command {
 	fs := command.Flags()
 	o.flags(fs)
 	fs.StringVar(&c.Listen, "listen", "127.0.0.1:8080", "listen on this host:port")
-	fs.StringVar(&c.DebugAddress, "debug-address", "", "answer /, /debug/state, /debug/explain and /metrics on this host:port too, over plain HTTP; empty: on --listen alone")
-	fs.StringVar(&c.CertFile, "tls-cert-file", "", "serve TLS with this certificate; empty: plain HTTP, for an address that nobody else reaches")
-	fs.StringVar(&c.KeyFile, "tls-key-file", "", "the key of --tls-cert-file")
-	fs.DurationVar(&c.Hold, "hold", 0, "keep what was filtered reserved for so long, until it is bound; 0: the default")
-	fs.DurationVar(&c.GangTimeout, "group-timeout", extender.DefaultGangTimeout, "let a pod's bind wait for its group for so long: less than kube-scheduler's httpTimeout")
-	fs.StringVar(&c.LeaderLease, "leader-lease", "", "where an extender is beside each kube-scheduler, without an election: their Lease, as NAMESPACE/NAME; requests to resize pods are answered by the one whose host holds it")
-	fs.BoolVar(&elect, "leader-elect", true, "let replicas choose the one that answers, by a Lease")
-	fs.StringVar(&election.Namespace, "leader-elect-resource-namespace", election.Namespace, "the Lease's namespace")
-	fs.StringVar(&election.Name, "leader-elect-resource-name", election.Name, "the Lease's name")
+	fs.StringVar(&c.DebugAddress, "debug-address", "", "also serve /, /debug/state, /debug/explain and /metrics on this host:port, over plain HTTP; empty: only on --listen")
+	fs.StringVar(&c.CertFile, "tls-cert-file", "", "serve TLS with this certificate; empty: plain HTTP, only for an address that no other host can reach")
+	fs.StringVar(&c.KeyFile, "tls-key-file", "", "private key of --tls-cert-file")
+	fs.DurationVar(&c.ReservationTimeout, "reservation-timeout", extender.DefaultReservationTimeout, "release GPUs that filter reserved if the pod is not bound within this time")
+	fs.DurationVar(&c.GroupTimeout, "group-timeout", extender.DefaultGroupTimeout, "how long the bind of a pod waits for its group; must be less than kube-scheduler's httpTimeout")
+	fs.StringVar(&c.LeaderLease, "leader-lease", "", "Lease of the kube-schedulers (NAMESPACE/NAME), if an extender runs on each of their hosts without --leader-elect: only the extender on the leader's host answers resize requests")
+	fs.BoolVar(&elect, "leader-elect", true, "elect one replica to answer, by a Lease")
+	fs.StringVar(&election.Namespace, "leader-elect-resource-namespace", election.Namespace, "namespace of the Lease")
+	fs.StringVar(&election.Name, "leader-elect-resource-name", election.Name, "name of the Lease")
 	return command
 }

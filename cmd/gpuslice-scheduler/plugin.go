@@ -17,7 +17,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 )
 
-// withPlugin registers the plugin, and its metrics with kube-scheduler's own.
+// withPlugin registers the plugin and its metrics.
 func withPlugin(debugAddress *string) app.Option {
 	counters := metrics.New()
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
@@ -30,13 +30,13 @@ func withPlugin(debugAddress *string) app.Option {
 				legacyregistry.RawMustRegister(metrics.HAMi(e))
 			}
 		},
-		// kube-scheduler's own port takes no pages of others.
-		Beside: func(ctx context.Context, e *engine.Engine, cluster *kube.Feeding) {
+		// kube-scheduler's own port cannot have further handlers.
+		Serve: func(ctx context.Context, e *engine.Engine, cluster *kube.Feed) {
 			mux := http.NewServeMux()
-			extender.Pages(mux, e, cluster.Find, nil)
-			extender.ServePages(ctx, log, *debugAddress, mux)
+			extender.HandleDebug(mux, e, cluster.Find, nil)
+			extender.ServeDebug(ctx, log, *debugAddress, mux)
 		},
-		Leads: (&leading{gatherer: legacyregistry.DefaultGatherer}).check,
+		CheckLeader: (&leader{gatherer: legacyregistry.DefaultGatherer}).check,
 	}
 	return app.WithPlugin(plugin.Name, factory.New)
 }

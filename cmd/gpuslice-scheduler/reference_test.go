@@ -23,12 +23,12 @@ const reference = "../../docs/configuration/scheduler.md"
 
 const referenceHead = `# The scheduler's options
 
-` + "`gpuslice-scheduler`" + ` itself is kube-scheduler with the plugin: it has kube-scheduler's flags, and ` + "`--debug-address`" + ` (default 127.0.0.1:10261; empty: nowhere),
-where it answers about GPUs and pods. The plugin's settings are its args in the KubeSchedulerConfiguration (` + "`install/scheduler/config.yaml`" + `), and the same
-file is ` + "`--config`" + ` of the other two doors.
+` + "`gpuslice-scheduler`" + ` itself is kube-scheduler with the plugin: it has kube-scheduler's flags, and ` + "`--debug-address`" + ` (default 127.0.0.1:10261; empty: disabled),
+where it serves pages about GPUs and pods. The plugin's settings are its args in the KubeSchedulerConfiguration (` + "`install/scheduler/config.yaml`" + `), and the same
+file is ` + "`--config`" + ` of ` + "`" + `extender` + "`" + ` and ` + "`" + `webhook` + "`" + `.
 `
 
-// The reference is that of the options and args: `make generate` writes it.
+// `make generate` writes the reference.
 func TestReference(t *testing.T) {
 	var page strings.Builder
 	page.WriteString("<!-- Generated from the code by `make generate`. -->\n" + referenceHead)
@@ -44,10 +44,10 @@ func TestReference(t *testing.T) {
 	}
 	kept, err := os.ReadFile(reference)
 	require.NoError(t, err)
-	assert.True(t, page.String() == string(kept), "%s is not of the options as they are; if that is meant: make generate", reference)
+	assert.True(t, page.String() == string(kept), "%s is outdated: run make generate", reference)
 }
 
-// parseTypes are the structs of a file, with their comments.
+// parseTypes returns the structs of a file with their comments.
 func parseTypes(t *testing.T, path string) map[string]*ast.StructType {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	require.NoError(t, err)
@@ -64,8 +64,7 @@ func parseTypes(t *testing.T, path string) map[string]*ast.StructType {
 	return found
 }
 
-// fields writes a row for each field of a struct; one without a comment has that of the
-// fields before it.
+// fields writes a row for each field of a struct. A field without a comment gets the previous one.
 func fields(t *testing.T, page *strings.Builder, types map[string]*ast.StructType, name, prefix string) {
 	comment := ""
 	for _, f := range types[name].Fields.List {

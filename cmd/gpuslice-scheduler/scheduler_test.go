@@ -73,9 +73,9 @@ func TestPreemptionTakesNoMoreThanItNeeds(t *testing.T) {
 
 	// Nobody is evicted for a pod that fits nowhere, or that nobody is less important than.
 	c.create(gpuPod("too-big", 100, 90000, 0))
-	require.Contains(t, c.refused("too-big"), "with less than 90000 MiB free")
+	require.Contains(t, c.rejected("too-big"), "with less than 90000 MiB free")
 	c.create(gpuPod("equal", 0, 40000, 0))
-	require.Contains(t, c.refused("equal"), "n1: 2 GPUs: 2 with less than 40000 MiB free (most: 0 MiB)")
+	require.Contains(t, c.rejected("equal"), "n1: 2 GPUs: 2 with less than 40000 MiB free (most: 0 MiB)")
 	require.True(t, c.bound("high"))
 }
 
@@ -84,7 +84,7 @@ func TestAFreedGPUIsGivenToTheOneThatWaits(t *testing.T) {
 	c.create(gpuPod("first", 0, 60000, 0))
 	c.until("first", func() bool { return c.bound("first") })
 	c.create(gpuPod("second", 0, 60000, 0))
-	require.Contains(t, c.refused("second"), "0/1 nodes are available: 1 node(s): GPUs have too little free memory")
+	require.Contains(t, c.rejected("second"), "0/1 nodes are available: 1 node(s): GPUs have too little free memory")
 	c.delete("first")
 	c.until("second", func() bool { return c.bound("second") })
 }
@@ -96,7 +96,7 @@ func TestANodeThatCanGiveOutMoreIsTriedAtOnce(t *testing.T) {
 	away.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
 	c := start(t, away)
 	c.create(gpuPod("p", 0, 60000, 0))
-	require.Contains(t, c.refused("p"), "Insufficient nvidia.com/gpu")
+	require.Contains(t, c.rejected("p"), "Insufficient nvidia.com/gpu")
 	_, err := c.CoreV1().Nodes().UpdateStatus(t.Context(), node("n1", 1), metav1.UpdateOptions{})
 	require.NoError(t, err)
 	c.until("p", func() bool { return c.bound("p") })
@@ -105,7 +105,7 @@ func TestANodeThatCanGiveOutMoreIsTriedAtOnce(t *testing.T) {
 func TestARequestThatMakesNoSense(t *testing.T) {
 	c := start(t, node("n1", 1))
 	c.create(gpuPod("p", 0, 0, 150))
-	require.Contains(t, c.refused("p"), `container "main": nvidia.com/gpucores: 150: is percent of each GPU: ask for at most 100`)
+	require.Contains(t, c.rejected("p"), `container "main": nvidia.com/gpucores: 150: is percent of each GPU: ask for at most 100`)
 }
 
 func gang(name string, n int) (pods []*v1.Pod) {
@@ -122,7 +122,7 @@ func TestGroup(t *testing.T) {
 	c := start(t, node("n1", 3))
 	pods := gang("g", 3)
 	c.create(pods[:2]...)
-	require.Contains(t, c.refused("g-0"), "of the 3 pods that have to be placed together")
+	require.Contains(t, c.rejected("g-0"), "of the 3 pods that must be scheduled together")
 	require.Empty(t, c.taken())
 	c.create(pods[2])
 	for _, pod := range pods {
@@ -137,9 +137,9 @@ func TestAGroupThatDoesNotFitHoldsNothing(t *testing.T) {
 	c.until("all have had their turn", func() bool {
 		var why []string
 		for _, pod := range pods {
-			why = append(why, c.refused(pod.Name))
+			why = append(why, c.rejected(pod.Name))
 		}
-		return strings.Contains(strings.Join(why, "\n"), "none of its pods is placed")
+		return strings.Contains(strings.Join(why, "\n"), "none of its pods is scheduled")
 	})
 	require.Empty(t, c.taken())
 	// What it had is free again.

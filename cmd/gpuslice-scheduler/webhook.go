@@ -6,13 +6,12 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/webhook"
 )
 
-// webhookCommand is the API server's door.
 func webhookCommand() *cobra.Command {
 	var o common
 	options := webhook.DefaultOptions()
 	command := &cobra.Command{
 		Use:   "webhook",
-		Short: "Complete pods that ask for GPUs, and refuse what can't be, when they are made",
+		Short: "Complete and validate new pods that request GPUs (admission webhook)",
 		RunE: func(*cobra.Command, []string) error {
 			args, err := o.args()
 			if err != nil {

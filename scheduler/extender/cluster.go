@@ -23,7 +23,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// apiServer is the Cluster of a real API server, with the informers' cache before it.
+// apiServer is a Cluster: informer caches and the API server.
 type apiServer struct {
 	client kubernetes.Interface
 	pods   corelisters.PodLister
@@ -31,30 +31,30 @@ type apiServer struct {
 	pdbs   policylisters.PodDisruptionBudgetLister
 }
 
-// NewCluster is a Cluster by that client, and by caches of the factory, which is not started yet.
+// NewCluster returns a Cluster with that client and caches of the factory, which must not be started yet.
 func NewCluster(client kubernetes.Interface, factory informers.SharedInformerFactory) (Cluster, error) {
 	pods, pdbs := factory.Core().V1().Pods(), factory.Policy().V1().PodDisruptionBudgets()
-	if err := pods.Informer().AddIndexers(cache.Indexers{nominated: indexNominated}); err != nil {
-		return nil, fmt.Errorf("index pods by their nominated node: %w", err)
+	if err := pods.Informer().AddIndexers(cache.Indexers{nominatedIndex: indexNominated}); err != nil {
+		return nil, fmt.Errorf("index pods by nominated node: %w", err)
 	}
 	return apiServer{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister()}, nil
 }
 
-// nominated is the index, and its one key, of pods that wait for a node that was cleared for them.
-const nominated = "gpuslice.io/nominated"
+// nominatedIndex is an index and its only key: pods that wait until victims on their nominated node end.
+const nominatedIndex = "gpuslice.io/nominated"
 
 func indexNominated(object any) ([]string, error) {
 	if p, ok := object.(*v1.Pod); ok && p.Spec.NodeName == "" && p.Status.NominatedNodeName != "" && p.DeletionTimestamp == nil {
-		return []string{nominated}, nil
+		return []string{nominatedIndex}, nil
 	}
 	return nil, nil
 }
 
 // Nominated implements Cluster.
 func (a apiServer) Nominated() map[string][]*v1.Pod {
-	objects, err := a.index.ByIndex(nominated, nominated)
+	objects, err := a.index.ByIndex(nominatedIndex, nominatedIndex)
 	if err != nil || len(objects) == 0 {
-		return nil // of an index that there is: never
+		return nil
 	}
 	all := map[string][]*v1.Pod{}
 	for _, object := range objects {
@@ -72,12 +72,12 @@ func (a apiServer) Nominated() map[string][]*v1.Pod {
 func (a apiServer) Budgets() []*policyv1.PodDisruptionBudget {
 	budgets, err := a.pdbs.List(labels.Everything())
 	if err != nil {
-		return nil // of a lister that reads a cache: never
+		return nil // never: the lister reads a cache
 	}
 	return budgets
 }
 
-// Pod implements Cluster. The cache may be behind: what it doesn't know is asked for.
+// Pod implements Cluster. A pod that is not in the cache is read from the API server.
 func (a apiServer) Pod(ctx context.Context, namespace, name string, uid types.UID) (*v1.Pod, error) {
 	if p, err := a.pods.Pods(namespace).Get(name); err == nil && p.UID == uid {
 		return p, nil
@@ -96,7 +96,7 @@ func (a apiServer) Pod(ctx context.Context, namespace, name string, uid types.UI
 func (a apiServer) Bound(namespace, group string) (n int) {
 	pods, err := a.pods.Pods(namespace).List(labels.SelectorFromSet(labels.Set{request.LabelGroup: group}))
 	if err != nil {
-		return 0 // of a lister that reads a cache: never
+		return 0
 	}
 	for _, p := range pods {
 		if p.Spec.NodeName != "" && p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed {
@@ -110,7 +110,7 @@ func (a apiServer) Bound(namespace, group string) (n int) {
 func (a apiServer) Lower(priority int32) map[string][]*v1.Pod {
 	pods, err := a.pods.List(labels.Everything())
 	if err != nil {
-		return nil // of a lister that reads a cache: never
+		return nil
 	}
 	below := map[string][]*v1.Pod{}
 	for _, p := range pods {
@@ -134,9 +134,9 @@ func priorityOf(p *v1.Pod) int32 {
 	return *p.Spec.Priority
 }
 
-// Wake implements Cluster.
-func (a apiServer) Wake(ctx context.Context, pod *v1.Pod) error {
-	return kube.Annotate(ctx, a.client, pod, map[string]string{AnnotationWoken: time.Now().UTC().Format(time.RFC3339Nano)}, nil)
+// Requeue implements Cluster.
+func (a apiServer) Requeue(ctx context.Context, pod *v1.Pod) error {
+	return kube.Annotate(ctx, a.client, pod, map[string]string{AnnotationRequeued: time.Now().UTC().Format(time.RFC3339Nano)}, nil)
 }
 
 // Bind implements Cluster.

@@ -13,27 +13,26 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Election is a Lease.
+// Election is the Lease by which replicas elect a leader.
 type Election struct {
 	Namespace, Name, Identity string
 
-	// renew is how long the Lease is tried to be kept; tests are less patient.
-	renew time.Duration
+	renew time.Duration // renew deadline; 0: 10 s
 }
 
 var (
-	errNotLeading = errors.New("another replica answers")
-	errLost       = errors.New("the lease of the leader is lost")
+	errNotLeading = errors.New("another replica is the leader")
+	errLost       = errors.New("lost the leader election lease")
 )
 
-// A replica's way: it waits, leads, and ends.
+// States of a replica, in their order.
 const (
 	waiting = iota
 	leading
 	stopped
 )
 
-// leader is a replica's part in an election.
+// leader is a candidate of an election.
 type leader struct {
 	state atomic.Int32
 	lock  resourcelock.Interface
@@ -41,14 +40,13 @@ type leader struct {
 	ended chan struct{}
 }
 
-// leads says whether the Lease is ours.
 func (l *leader) leads() bool { return l.state.Load() == leading }
 
-// elect takes part in the election until release, and calls lost when the Lease is ours no more:
-// what is reserved here another one doesn't know.
+// elect joins the election until release. It calls lost when another replica may lead: that
+// replica does not know the reservations of this one.
 //
-// client-go's own release is not used: it gives the Lease away before it says that it is lost, while binds
-// are still under way.
+// client-go's ReleaseOnCancel is not used: it releases the Lease before OnStoppedLeading, while
+// binds are in progress.
 func (c Config) elect(lost func(error)) (*leader, error) {
 	l := &leader{ended: make(chan struct{}), lock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: c.Election.Namespace, Name: c.Election.Name},
@@ -60,7 +58,7 @@ func (c Config) elect(lost func(error)) (*leader, error) {
 		Lock: l.lock, Name: c.Election.Name,
 		LeaseDuration: renew + renew/2, RenewDeadline: renew, RetryPeriod: renew / 5,
 		Callbacks: leaderelection.LeaderCallbacks{
-			// It is called in a goroutine of its own, and may come last.
+			// It runs in its own goroutine and can be called after OnStoppedLeading.
 			OnStartedLeading: func(context.Context) { l.state.CompareAndSwap(waiting, leading) },
 			OnStoppedLeading: func() {
 				l.state.Store(stopped)
@@ -80,9 +78,8 @@ func (c Config) elect(lost func(error)) (*leader, error) {
 	return l, nil
 }
 
-// release ends the part in the election. A Lease that was kept to the end is given to
-// whoever waits for it; one that was lost is not touched: it ends by itself. To be called once nothing that
-// the Lease is for is under way any more.
+// release leaves the election and releases the Lease if this replica still has it. Call it when no
+// call that needs the Lease is in progress.
 func (l *leader) release() error {
 	kept := l.leads()
 	l.end()
@@ -100,7 +97,7 @@ func (l *leader) release() error {
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("give the lease back: %w", err)
+		return fmt.Errorf("release the leader election lease: %w", err)
 	}
 	return nil
 }

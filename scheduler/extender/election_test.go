@@ -86,7 +86,7 @@ func TestCallsEndWithTheLease(t *testing.T) {
 			return false, nil, nil
 		}
 	})
-	w, _, ended := start(t, Config{Client: client, GangTimeout: time.Hour,
+	w, _, ended := start(t, Config{Client: client, GroupTimeout: time.Hour,
 		Election: &Election{Namespace: "kube-system", Name: "extender", Identity: "first", renew: 500 * time.Millisecond}})
 	w.becomes(http.StatusOK)
 	body, err := json.Marshal(extenderv1.ExtenderBindingArgs{PodName: p.Name, PodNamespace: p.Namespace, PodUID: p.UID, Node: "n"})

@@ -40,8 +40,8 @@ type fakeCluster struct {
 	pods map[types.UID]*v1.Pod
 	fail error // of the next binds
 
-	budgets []*policyv1.PodDisruptionBudget
-	woken   []string
+	budgets  []*policyv1.PodDisruptionBudget
+	requeued []string
 }
 
 func (c *fakeCluster) Pod(_ context.Context, _, name string, uid types.UID) (*v1.Pod, error) {
@@ -93,10 +93,10 @@ func (c *fakeCluster) Nominated() map[string][]*v1.Pod {
 	return all
 }
 
-func (c *fakeCluster) Wake(_ context.Context, pod *v1.Pod) error {
+func (c *fakeCluster) Requeue(_ context.Context, pod *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.woken = append(c.woken, pod.Name)
+	c.requeued = append(c.requeued, pod.Name)
 	return nil
 }
 
@@ -388,19 +388,19 @@ func TestDryRunLeavesNoTrace(t *testing.T) {
 // What filter has reserved and nobody binds is given back; a bind that has come keeps it.
 func TestHoldsEnd(t *testing.T) {
 	now := time.Now()
-	w := newWorld(t, 1, 1, func(o *Options) { o.Hold = time.Minute; o.Clock = func() time.Time { return now } })
+	w := newWorld(t, 1, 1, func(o *Options) { o.ReservationTimeout = time.Minute; o.Clock = func() time.Time { return now } })
 	w.filter(pod("gone", 81920, 100))
-	w.server.holds.expire(now.Add(59 * time.Second))
-	require.NotEmpty(t, w.engine.AllocatedNode("uid-gone"))
-	w.server.holds.expire(now.Add(61 * time.Second))
-	require.Empty(t, w.engine.AllocatedNode("uid-gone"))
+	w.server.reservations.expire(now.Add(59 * time.Second))
+	require.NotEmpty(t, w.engine.Holding("uid-gone"))
+	w.server.reservations.expire(now.Add(61 * time.Second))
+	require.Empty(t, w.engine.Holding("uid-gone"))
 
 	p := pod("bound", 81920, 100)
 	w.cluster.add(p)
 	w.filter(p)
 	require.Empty(t, w.bind(p, w.nodes[0]))
-	w.server.holds.expire(now.Add(time.Hour))
-	require.Equal(t, w.nodes[0], w.engine.AllocatedNode("uid-bound"))
+	w.server.reservations.expire(now.Add(time.Hour))
+	require.Equal(t, w.nodes[0], w.engine.Holding("uid-bound"))
 }
 
 // 8 callers, as 8 schedulers at once, on a cluster that fits exactly: every pod is placed,
@@ -487,7 +487,7 @@ func grouped(group string, least int) func(*v1.Pod) {
 
 // The pods of a group are bound together or not at all.
 func TestGang(t *testing.T) {
-	w := newWorld(t, 1, 4, func(o *Options) { o.GangTimeout = 300 * time.Millisecond })
+	w := newWorld(t, 1, 4, func(o *Options) { o.GroupTimeout = 300 * time.Millisecond })
 	place := func(n int, group string, least int) (placed int) {
 		var g errgroup.Group
 		var mu sync.Mutex
@@ -532,7 +532,7 @@ func TestBadCalls(t *testing.T) {
 	}
 	var result extenderv1.ExtenderFilterResult
 	w.post("/filter", extenderv1.ExtenderArgs{NodeNames: &w.nodes}, &result)
-	require.Contains(t, result.FailedAndUnresolvableNodes["node-00"], "names no pod")
+	require.Contains(t, result.FailedAndUnresolvableNodes["node-00"], "call has no pod")
 
 	p := pod("half", 0, 0, func(p *v1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"tencent.com/vcuda-core": resource.MustParse("150"), "tencent.com/vcuda-memory": resource.MustParse("4")}
@@ -586,10 +586,10 @@ func TestRefusedAMomentTooEarly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go w.server.Run(ctx)
-	woken := func() []string {
+	requeued := func() []string {
 		w.cluster.mu.Lock()
 		defer w.cluster.mu.Unlock()
-		return slices.Clone(w.cluster.woken)
+		return slices.Clone(w.cluster.requeued)
 	}
 	_, why := w.place(pod("first", 81920, 100))
 	require.Empty(t, why)
@@ -600,7 +600,7 @@ func TestRefusedAMomentTooEarly(t *testing.T) {
 	require.Empty(t, passed)
 	w.server.Sink().DeletePod("uid-unknown") // makes no room
 	w.server.Sink().DeletePod("uid-first")
-	require.Eventually(t, func() bool { return slices.Equal(woken(), []string{"early"}) }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Equal(requeued(), []string{"early"}) }, 30*time.Second, time.Millisecond)
 
 	// Once is enough, and who has found room needs none.
 	passed, _ = w.filter(pod("early", 1000, 0))
@@ -613,5 +613,5 @@ func TestRefusedAMomentTooEarly(t *testing.T) {
 	passed, _ = w.filter(pod("late", 1000, 0))
 	require.Empty(t, passed)
 	w.server.Sink().SetPod(&scheduler.Pod{UID: "uid-whole", Namespace: "default", Name: "whole", Ended: true})
-	require.Eventually(t, func() bool { return slices.Equal(woken(), []string{"early", "late"}) }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Equal(requeued(), []string{"early", "late"}) }, 30*time.Second, time.Millisecond)
 }

@@ -1,6 +1,7 @@
 package extender
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,10 +16,10 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-var errNoPod = errors.New("the call names no pod")
+var errNoPod = errors.New("the call has no pod")
 
-// wanted is what a call's pod asks for; a nil request: nothing of ours.
-func (s *Server) wanted(p *v1.Pod) (*scheduler.Pod, *request.Request, error) {
+// request returns the request of a call's pod; nil if it requests no GPUs.
+func (s *Server) request(p *v1.Pod) (*scheduler.Pod, *request.Request, error) {
 	if p == nil {
 		return nil, nil, errNoPod
 	}
@@ -27,35 +28,34 @@ func (s *Server) wanted(p *v1.Pod) (*scheduler.Pod, *request.Request, error) {
 	return pod, r, err
 }
 
-// filter answers which nodes can take the pod, and reserves the best one.
+// filter returns the nodes that fit and reserves the best one.
 func (s *Server) filter(_ context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.ExtenderFilterResult, error) {
-	return s.judge(args, true)
+	return s.filterNodes(args, true)
 }
 
-// dryRun answers which nodes could take the pod. It changes nothing.
+// dryRun returns the nodes that fit and changes nothing.
 func (s *Server) dryRun(_ context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.ExtenderFilterResult, error) {
-	return s.judge(args, false)
+	return s.filterNodes(args, false)
 }
 
-func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1.ExtenderFilterResult, error) {
+func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1.ExtenderFilterResult, error) {
 	nodes := candidates(args)
-	pod, r, err := s.wanted(args.Pod)
+	pod, r, err := s.request(args.Pod)
 	if err != nil {
-		// Such a pod fits nowhere, and evicting others doesn't help it.
 		s.Metrics.Denied(component, "BadRequest")
 		return nodes.none(err.Error()), err
 	}
 	if r == nil {
 		return nodes.all(), nil
 	}
-	for range races {
-		fits, result, most := s.verdicts(pod, r, nodes)
+	for range maxAttempts {
+		fits, result, reason := s.evaluate(pod, r, nodes)
 		if len(fits) == 0 {
-			s.Metrics.Denied(component, most.String())
+			s.Metrics.Denied(component, reason.String())
 			if reserve {
-				s.refusals.put(args.Pod)
+				s.requeuer.add(args.Pod)
 			}
-			return result, fmt.Errorf("pod %s/%s: no node of %d can take it, mostly: %s", pod.Namespace, pod.Name, nodes.len(), most.Brief())
+			return result, fmt.Errorf("pod %s/%s fits on none of %d nodes, most frequent reason: %s", pod.Namespace, pod.Name, len(nodes.names), reason.Brief())
 		}
 		if !reserve {
 			return result, nil
@@ -63,24 +63,23 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 		_, err := s.reserve(pod, r, best(fits), owner(pod.UID))
 		switch {
 		case err == nil:
-			s.holds.put(pod.UID, s.Clock())
-			s.refusals.take(args.Pod.UID)
+			s.reservations.add(pod.UID, s.Clock())
+			s.requeuer.remove(args.Pod.UID)
 			return result, nil
-		case errors.Is(err, engine.ErrNoFit):
-			// Somebody was faster: the next look at the cluster knows it.
+		case errors.Is(err, engine.ErrNoRoom): // another pod reserved since the evaluation
 			s.Metrics.Conflict(component)
 		default:
 			return nodes.none(err.Error()), err
 		}
 	}
 	s.Metrics.Denied(component, "Races")
-	err = fmt.Errorf("pod %s/%s: others were faster %d times: it is tried again", pod.Namespace, pod.Name, races)
+	err = fmt.Errorf("pod %s/%s: other pods reserved the chosen GPUs %d times in a row: kube-scheduler retries", pod.Namespace, pod.Name, maxAttempts)
 	return nodes.later(err.Error()), err
 }
 
-// races is how often a call looks again after somebody else was given what it had seen. A
-// call must end: kube-scheduler waits for it, and holds all other pods meanwhile.
-const races = 5
+// maxAttempts limits the evaluations of a call: kube-scheduler waits for it and schedules no
+// other pod meanwhile.
+const maxAttempts = 5
 
 // fitting is a node that can take the pod.
 type fitting struct {
@@ -88,40 +87,35 @@ type fitting struct {
 	score int64
 }
 
-// best is the one with the highest score, of equals the first by name.
+// best returns the node with the highest score; among equals, the first by name.
 func best(fits []fitting) string {
 	return slices.MaxFunc(fits, func(a, b fitting) int {
-		if a.score != b.score {
-			return int(a.score - b.score)
-		}
-		if a.name < b.name {
-			return 1
-		}
-		return -1
+		return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(b.name, a.name))
 	}).name
 }
 
-// verdicts judges all candidates; most is the reason that most of the refused gave.
-func (s *Server) verdicts(pod *scheduler.Pod, r *request.Request, nodes nodeList) (fits []fitting, result *extenderv1.ExtenderFilterResult, most engine.Code) {
+// evaluate evaluates all candidates. reason is the most frequent one among those that do not fit.
+func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList) (fits []fitting, result *extenderv1.ExtenderFilterResult, reason engine.Code) {
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
 	if err := evaluation.Err(); err != nil {
 		return nil, nodes.none(err.Error()), engine.NodeUnregistered
 	}
 	failed, unresolvable := extenderv1.FailedNodesMap{}, extenderv1.FailedNodesMap{}
 	count := map[engine.Code]int{}
-	ahead := s.ahead(pod)
-	for name := range nodes.names() {
+	nominated := s.nominated(pod)
+	passed := []string{}
+	for _, name := range nodes.names {
 		v := evaluation.Verdict(name)
-		if others := ahead[name]; v.Fits && len(others) > 0 {
-			v = evaluation.On(s.nominate(evaluation.Snapshot().Overlay(), name, others), name)
+		if others := nominated[name]; v.Fits && len(others) > 0 {
+			v = evaluation.On(s.withPods(evaluation.Snapshot().Overlay(), name, others), name)
 		}
 		if v.Fits {
-			fits = append(fits, fitting{name, v.Score})
+			fits, passed = append(fits, fitting{name, v.Score}), append(passed, name)
 			continue
 		}
 		code := v.Reason()
-		if count[code]++; count[code] > count[most] || count[code] == count[most] && code > most {
-			most = code
+		if count[code]++; count[code] > count[reason] || count[code] == count[reason] && code > reason {
+			reason = code
 		}
 		if reasons := v.Reasons(); reasons.Evictable() {
 			failed[name] = v.Text()
@@ -129,29 +123,23 @@ func (s *Server) verdicts(pod *scheduler.Pod, r *request.Request, nodes nodeList
 			unresolvable[name] = v.Text()
 		}
 	}
-	passed := make([]string, len(fits))
-	for i, f := range fits {
-		passed[i] = f.name
-	}
-	return fits, nodes.answer(passed, failed, unresolvable), most
+	return fits, nodes.answer(passed, failed, unresolvable), reason
 }
 
-// prioritize answers how good the nodes are: 10 for the best one alone, so that the
-// scheduler takes the one that filter has reserved if nothing else speaks against it.
+// prioritize scores the nodes from 0 to 10. Only the best one, or the one that filter reserved, gets 10.
 func (s *Server) prioritize(_ context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.HostPriorityList, error) {
 	nodes := candidates(args)
-	list := make(extenderv1.HostPriorityList, 0, nodes.len())
-	pod, r, err := s.wanted(args.Pod)
+	list := make(extenderv1.HostPriorityList, len(nodes.names))
+	for i, name := range nodes.names {
+		list[i].Host = name
+	}
+	pod, r, err := s.request(args.Pod)
 	if err != nil || r == nil {
-		for name := range nodes.names() {
-			list = append(list, extenderv1.HostPriority{Host: name})
-		}
 		return &list, err
 	}
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
 	var fits []fitting
-	for name := range nodes.names() {
-		list = append(list, extenderv1.HostPriority{Host: name})
+	for _, name := range nodes.names {
 		if v := evaluation.Verdict(name); v.Fits {
 			fits = append(fits, fitting{name, v.Score})
 		}
@@ -160,16 +148,16 @@ func (s *Server) prioritize(_ context.Context, args *extenderv1.ExtenderArgs) (*
 		return &list, nil
 	}
 	first := best(fits)
-	if reserved := s.Engine.AllocatedNode(pod.UID); reserved != "" && slices.ContainsFunc(fits, func(f fitting) bool { return f.name == reserved }) {
-		first = reserved
-	}
 	low, high := fits[0].score, fits[0].score
+	reserved := s.Engine.Holding(pod.UID)
 	for _, f := range fits {
 		low, high = min(low, f.score), max(high, f.score)
+		if f.name == reserved {
+			first = reserved
+		}
 	}
 	scores := make(map[string]int64, len(fits))
 	for _, f := range fits {
-		scores[f.name] = 0
 		if high > low {
 			scores[f.name] = (extenderv1.MaxExtenderPriority - 1) * (f.score - low) / (high - low)
 		}

@@ -1,55 +1,32 @@
 package extender
 
 import (
-	"iter"
-
 	v1 "k8s.io/api/core/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
 
-// nodeList is a call's candidates: names, from a scheduler that calls with
-// nodeCacheCapable, or else objects. The answer has them in the same form.
+// nodeList are the candidates of a call. A scheduler with nodeCacheCapable sends names, others
+// send objects; the answer uses the same form.
 type nodeList struct {
-	list    []string
-	objects *v1.NodeList
+	names   []string
+	objects *v1.NodeList // nil if names were sent
 }
 
 func candidates(args *extenderv1.ExtenderArgs) nodeList {
+	n := nodeList{names: []string{}}
 	switch {
 	case args.NodeNames != nil:
-		return nodeList{list: *args.NodeNames}
+		n.names = append(n.names, *args.NodeNames...)
 	case args.Nodes != nil:
-		return nodeList{objects: args.Nodes}
-	}
-	return nodeList{}
-}
-
-func (n nodeList) len() int {
-	if n.objects != nil {
-		return len(n.objects.Items)
-	}
-	return len(n.list)
-}
-
-func (n nodeList) names() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, name := range n.list {
-			if !yield(name) {
-				return
-			}
-		}
-		if n.objects == nil {
-			return
-		}
-		for i := range n.objects.Items {
-			if !yield(n.objects.Items[i].Name) {
-				return
-			}
+		n.objects = args.Nodes
+		for i := range args.Nodes.Items {
+			n.names = append(n.names, args.Nodes.Items[i].Name)
 		}
 	}
+	return n
 }
 
-// answer says which have passed, in the order in which they were asked for.
+// answer returns the result for the nodes that passed, which are in the order of the call.
 func (n nodeList) answer(passed []string, failed, unresolvable extenderv1.FailedNodesMap) *extenderv1.ExtenderFilterResult {
 	result := &extenderv1.ExtenderFilterResult{FailedNodes: failed, FailedAndUnresolvableNodes: unresolvable}
 	if n.objects == nil {
@@ -65,32 +42,23 @@ func (n nodeList) answer(passed []string, failed, unresolvable extenderv1.Failed
 	return result
 }
 
-// all says that every candidate has passed.
-func (n nodeList) all() *extenderv1.ExtenderFilterResult {
-	if n.objects != nil {
-		return &extenderv1.ExtenderFilterResult{Nodes: n.objects}
-	}
-	names := n.list
-	if names == nil {
-		names = []string{}
-	}
-	return &extenderv1.ExtenderFilterResult{NodeNames: &names}
+// all accepts every candidate.
+func (n nodeList) all() *extenderv1.ExtenderFilterResult { return n.answer(n.names, nil, nil) }
+
+// none rejects every candidate for a reason that preemption cannot remove.
+func (n nodeList) none(reason string) *extenderv1.ExtenderFilterResult {
+	return n.answer([]string{}, extenderv1.FailedNodesMap{}, n.failed(reason))
 }
 
-// none says of every candidate the same, which evicting pods does not change.
-func (n nodeList) none(why string) *extenderv1.ExtenderFilterResult {
-	unresolvable := make(extenderv1.FailedNodesMap, n.len())
-	for name := range n.names() {
-		unresolvable[name] = why
-	}
-	return n.answer([]string{}, extenderv1.FailedNodesMap{}, unresolvable)
+// later rejects every candidate for a temporary reason.
+func (n nodeList) later(reason string) *extenderv1.ExtenderFilterResult {
+	return n.answer([]string{}, n.failed(reason), extenderv1.FailedNodesMap{})
 }
 
-// later says of every candidate the same, which holds for this moment alone.
-func (n nodeList) later(why string) *extenderv1.ExtenderFilterResult {
-	failed := make(extenderv1.FailedNodesMap, n.len())
-	for name := range n.names() {
-		failed[name] = why
+func (n nodeList) failed(reason string) extenderv1.FailedNodesMap {
+	failed := make(extenderv1.FailedNodesMap, len(n.names))
+	for _, name := range n.names {
+		failed[name] = reason
 	}
-	return n.answer([]string{}, failed, extenderv1.FailedNodesMap{})
+	return failed
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// preempt says on which nodes evicting whom makes room for the pod, GPUs included. Pods that
-// a budget protects are spared before all others.
+// preempt adds the victims whose GPUs the pod needs to those that kube-scheduler found. Pods that
+// a PodDisruptionBudget protects are the last choice.
 func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionArgs) (*extenderv1.ExtenderPreemptionResult, error) {
 	result := &extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{}}
-	pod, r, err := s.wanted(args.Pod)
+	pod, r, err := s.request(args.Pod)
 	if err != nil {
-		return result, err // nobody is evicted for a pod that fits nowhere
+		return result, err
 	}
 	if r == nil {
 		for node, victims := range metaVictims(args) {
@@ -31,16 +31,15 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 		return result, nil
 	}
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
-	lower, ahead, budgets := s.Cluster.Lower(pod.Priority), s.ahead(pod), s.Cluster.Budgets()
+	lower, nominated, budgets := s.Cluster.Lower(pod.Priority), s.nominated(pod), s.Cluster.Budgets()
 	for node, victims := range metaVictims(args) {
-		overlay := s.nominate(evaluation.Snapshot().Overlay(), node, ahead[node])
-		// Who is evicted for other reasons is gone whatever we say.
-		going := make([]string, len(victims.Pods))
+		overlay := s.withPods(evaluation.Snapshot().Overlay(), node, nominated[node])
+		chosen := make([]string, len(victims.Pods))
 		for i, v := range victims.Pods {
-			going[i] = v.UID
+			chosen[i] = v.UID
 			overlay = overlay.Without(node, v.UID)
 		}
-		protected, rest := byBudget(lower[node], going, budgets)
+		protected, rest := byBudget(lower[node], chosen, budgets)
 		more, ok := evaluation.Victims(overlay, node, append(protected, rest...))
 		if !ok {
 			continue
@@ -57,9 +56,9 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 	return result, nil
 }
 
-// byBudget are the pods, but for those that go anyway, in their order: first those whose budget allows
-// no eviction more, then the others. It counts as kube-scheduler does.
-func byBudget(pods []*v1.Pod, going []string, budgets []*policyv1.PodDisruptionBudget) (protected, rest []string) {
+// byBudget splits the pods without the chosen ones into those whose budget allows no further
+// eviction and the others. It counts as kube-scheduler does.
+func byBudget(pods []*v1.Pod, chosen []string, budgets []*policyv1.PodDisruptionBudget) (protected, rest []string) {
 	if len(budgets) == 0 {
 		for _, p := range pods {
 			rest = append(rest, string(p.UID))
@@ -78,7 +77,7 @@ func byBudget(pods []*v1.Pod, going []string, budgets []*policyv1.PodDisruptionB
 	}
 	evict := func(p *v1.Pod) (violates bool) {
 		for i, b := range budgets {
-			_, disrupted := b.Status.DisruptedPods[p.Name] // counted by the API server already
+			_, disrupted := b.Status.DisruptedPods[p.Name] // already counted by the API server
 			if b.Namespace != p.Namespace || disrupted || len(p.Labels) == 0 || selectors[i].Empty() || !selectors[i].Matches(labels.Set(p.Labels)) {
 				continue
 			}
@@ -87,15 +86,15 @@ func byBudget(pods []*v1.Pod, going []string, budgets []*policyv1.PodDisruptionB
 		}
 		return violates
 	}
-	goes := func(p *v1.Pod) bool { return slices.Contains(going, string(p.UID)) }
+	isChosen := func(p *v1.Pod) bool { return slices.Contains(chosen, string(p.UID)) }
 	for _, p := range pods {
-		if goes(p) {
+		if isChosen(p) {
 			evict(p)
 		}
 	}
 	for _, p := range pods {
 		switch {
-		case goes(p):
+		case isChosen(p):
 		case evict(p):
 			protected = append(protected, string(p.UID))
 		default:
@@ -105,9 +104,9 @@ func byBudget(pods []*v1.Pod, going []string, budgets []*policyv1.PodDisruptionB
 	return protected, rest
 }
 
-// ahead are the pods that nodes were cleared for and that don't come after the pod: it must not take
-// the room that others were evicted for.
-func (s *Server) ahead(pod *scheduler.Pod) map[string][]*v1.Pod {
+// nominated returns, by node, the nominated pods of at least the pod's priority: their victims were
+// evicted for them, so the pod must not take those GPUs.
+func (s *Server) nominated(pod *scheduler.Pod) map[string][]*v1.Pod {
 	all := s.Cluster.Nominated()
 	for node, pods := range all {
 		all[node] = slices.DeleteFunc(pods, func(p *v1.Pod) bool { return string(p.UID) == pod.UID || priorityOf(p) < pod.Priority })
@@ -115,8 +114,8 @@ func (s *Server) ahead(pod *scheduler.Pod) map[string][]*v1.Pod {
 	return all
 }
 
-// nominate is the overlay with those pods on the node.
-func (s *Server) nominate(o *engine.Overlay, node string, pods []*v1.Pod) *engine.Overlay {
+// withPods adds the pods to the node.
+func (s *Server) withPods(o *engine.Overlay, node string, pods []*v1.Pod) *engine.Overlay {
 	for _, p := range pods {
 		other := kube.Pod(p)
 		if r, err := s.Engine.Request(other); err == nil {
@@ -126,7 +125,7 @@ func (s *Server) nominate(o *engine.Overlay, node string, pods []*v1.Pod) *engin
 	return o
 }
 
-// metaVictims are the call's victims by UID, in whichever form they were sent. A null among them is nobody.
+// metaVictims returns the call's victims by UID. Null entries are ignored.
 func metaVictims(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.MetaVictims {
 	if args.NodeNameToMetaVictims != nil {
 		all := make(map[string]*extenderv1.MetaVictims, len(args.NodeNameToMetaVictims))

@@ -22,14 +22,14 @@ func TestRacesEnd(t *testing.T) {
 	require.Empty(t, passed)
 	require.Empty(t, result.Error, "an error would be the extender's, and not that of the moment")
 	require.Empty(t, result.FailedAndUnresolvableNodes)
-	require.Equal(t, races, lost)
+	require.Equal(t, maxAttempts, lost)
 	for _, node := range w.nodes {
-		require.Contains(t, result.FailedNodes[node], "others were faster 5 times")
+		require.Contains(t, result.FailedNodes[node], "5 times in a row")
 	}
 
 	w.server.reserve = func(p *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
-		if lost++; lost < 2*races {
-			return scheduler.Placement{}, &engine.NoFitError{}
+		if lost++; lost < 2*maxAttempts {
+			return scheduler.Placement{}, &engine.NoRoomError{}
 		}
 		return book(p, r, node, owner)
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// resizer is what answers requests to resize pods, while this extender is the one that is asked.
+// resizer configures the Resizer of this process.
 func (c Config) resizer(ctx context.Context, e *engine.Engine, ready func() error) kube.ResizerConfig {
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx)) // it ends with ctx
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.Client.CoreV1().Events("")})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "gpuslice-extender"})
 	return kube.ResizerConfig{
@@ -35,15 +35,15 @@ func (c Config) resizer(ctx context.Context, e *engine.Engine, ready func() erro
 			if err := ready(); err != nil {
 				return err
 			}
-			return c.besideLeader()
+			return c.checkHost()
 		},
 		Event: func(pod *v1.Pod, kind, reason, message string) { recorder.Event(pod, kind, reason, message) },
 	}
 }
 
-// besideLeader says whether the kube-scheduler of this host is the one that leads: its
-// Lease's holder begins with the host's name and "_".
-func (c Config) besideLeader() error {
+// checkHost returns an error if the leading kube-scheduler is on another host. The holder of its
+// Lease starts with the host's name and "_".
+func (c Config) checkHost() error {
 	if c.LeaderLease == "" {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (c Config) besideLeader() error {
 	defer cancel()
 	lease, err := c.Client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("which kube-scheduler leads: %w", err)
+		return fmt.Errorf("find the leading kube-scheduler: %w", err)
 	}
 	host, err := os.Hostname()
 	if err != nil {

@@ -7,9 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,48 +23,44 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
 )
 
-// Config is what a process that is an extender needs.
+// Config configures Run.
 type Config struct {
-	// Client is for binds and informers: its limits should be none of the cluster's
-	// bottlenecks (see install/scheduler).
+	// Client's rate limits have to be high (see install/scheduler).
 	Client kubernetes.Interface
 	Engine engine.Options
-	// GPUQuota names gpu-manager's ConfigMap of quotas; nil: there is none.
+	// GPUQuota is gpu-manager's ConfigMap of quotas; may be nil.
 	GPUQuota *GPUQuota
-	// Key signs grants; nil: they are not signed.
-	Key func() *grant.SigningKey
-	// Hold and GangTimeout are Options'.
-	Hold, GangTimeout time.Duration
-	// Listen is the address that is listened on.
+	// Key, ReservationTimeout and GroupTimeout: see Options.
+	Key                              func() *grant.SigningKey
+	ReservationTimeout, GroupTimeout time.Duration
+	// Listen is host:port.
 	Listen string
-	// DebugAddress has the pages and the metrics, which change nothing, at an address of their own too; empty: nowhere.
+	// DebugAddress serves the debug pages and metrics a second time, over plain HTTP; may be empty.
 	DebugAddress string
-	// CertFile and KeyFile are TLS's, read again when they change; empty: plain HTTP, for
-	// an address that nobody else reaches.
+	// CertFile and KeyFile are reloaded when they change; empty: plain HTTP.
 	CertFile, KeyFile string
-	// LeaderLease is the Lease of the kube-schedulers, by "namespace/name", where there is an extender
-	// beside each and no Election: requests to resize pods are answered by the one whose host
-	// holds it. Empty: by each that is ready.
+	// LeaderLease is the kube-schedulers' Lease, "namespace/name", for an extender on each of their
+	// hosts without Election: only the one on the leader's host answers resize requests.
 	LeaderLease string
-	// Election is the Lease by which replicas choose the one that answers; nil: there is but
-	// one replica. Each has a state of its own: two that answered would give the same GPUs twice.
+	// Election is nil for a single replica. Each replica has its own reservations: two that
+	// answered would give the same GPUs twice.
 	Election *Election
-	// HAMiMetrics has the GPUs told of by HAMi's names of metrics, too.
+	// HAMiMetrics adds metrics under HAMi's names.
 	HAMiMetrics bool
 	Log         *slog.Logger
 	Version     string
 }
 
-// GPUQuota is a ConfigMap, and the nodes' labels that it goes by.
+// GPUQuota is a ConfigMap and the node labels that it uses.
 type GPUQuota struct {
 	Namespace, Name string
 	Labels          quota.Labels
 }
 
-// Run serves until ctx ends, or until the Lease is lost. What calls need goes on until the last of
-// them has ended, and the Lease is given back after it.
+// Run serves until ctx ends or the Lease is lost. It releases the Lease after the last call ended.
 func Run(ctx context.Context, c Config) (err error) {
 	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
@@ -80,29 +74,29 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	budgets := factory.Policy().V1().PodDisruptionBudgets().Informer().HasSynced
-	var ready func() error // once there is something to be ready
+	var ready func() error // set below
 	counters := metrics.New()
-	var find Find // once there is a feeding
+	var find Find // set below
 	s := New(Options{
 		Find:   func(namespace, name string) (*scheduler.Pod, error) { return find(namespace, name) },
 		Engine: e, Cluster: cluster, Metrics: counters, Ready: func() error { return ready() },
-		Key: c.Key, Hold: c.Hold, GangTimeout: c.GangTimeout, Log: c.Log, Version: c.Version,
+		Key: c.Key, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, Log: c.Log, Version: c.Version,
 	})
-	feeding, err := kube.Feed(factory, s.Sink())
+	feed, err := kube.NewFeed(factory, s.Sink())
 	if err != nil {
 		return err
 	}
-	if err := feeding.Quotas(factory, e, c.Engine.Request, c.Log); err != nil {
+	if err := feed.Quotas(factory, e, c.Engine.Request, c.Log); err != nil {
 		return err
 	}
-	find = feeding.Find
-	resizer, err := feeding.Resizer(factory, c.resizer(running, e, func() error { return ready() }))
+	find = feed.Find
+	resizer, err := feed.Resizer(factory, c.resizer(running, e, func() error { return ready() }))
 	if err != nil {
 		return err
 	}
 	factories := []informers.SharedInformerFactory{factory}
 	if q := c.GPUQuota; q != nil {
-		one, err := feeding.GPUQuota(c.Client, q.Namespace, q.Name, q.Labels, e, c.Log)
+		one, err := feed.GPUQuota(c.Client, q.Namespace, q.Name, q.Labels, e, c.Log)
 		if err != nil {
 			return err
 		}
@@ -123,10 +117,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	ready = func() error {
 		switch {
-		case !feeding.Synced():
-			return errors.New("the cluster's nodes and pods are still being read")
+		case !feed.Synced():
+			return errors.New("reading the cluster's nodes and pods")
 		case !budgets():
-			return errors.New("the cluster's PodDisruptionBudgets are still being read: the extender has to have the right to")
+			return errors.New("reading PodDisruptionBudgets: check that the extender's ClusterRole allows it")
 		case election != nil && !election.leads():
 			return errNotLeading
 		}
@@ -135,7 +129,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	go s.Run(running)
 	resizing := make(chan struct{})
 	go func() { defer close(resizing); resizer.Run(running) }()
-	defer func() { end(nil); <-resizing }() // before the Lease is given back
+	defer func() { end(nil); <-resizing }() // before the Lease is released
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if c.HAMiMetrics {
@@ -146,15 +140,15 @@ func Run(ctx context.Context, c Config) (err error) {
 	mux.Handle("/", s.Handler())
 	mux.Handle("GET /metrics", scrape)
 	pages := http.NewServeMux()
-	Pages(pages, e, find, ready)
+	HandleDebug(pages, e, find, ready)
 	pages.Handle("GET /metrics", scrape)
-	telling := make(chan struct{})
-	go func() { defer close(telling); ServePages(running, c.Log, c.DebugAddress, pages) }()
-	defer func() { end(nil); <-telling }()
+	debugging := make(chan struct{})
+	go func() { defer close(debugging); ServeDebug(running, c.Log, c.DebugAddress, pages) }()
+	defer func() { end(nil); <-debugging }()
 	return serve(ctx, running, end, c, mux)
 }
 
-// gate lets calls through until it is closed, and closes when none is under way.
+// gate passes calls until close, which waits for those in progress.
 type gate struct {
 	http.Handler
 	mu     sync.RWMutex
@@ -165,7 +159,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	if g.closed {
-		http.Error(w, "the extender is ending", http.StatusServiceUnavailable)
+		http.Error(w, "the extender is shutting down", http.StatusServiceUnavailable)
 		return
 	}
 	g.Handler.ServeHTTP(w, r)
@@ -177,15 +171,14 @@ func (g *gate) close() {
 	g.closed = true
 }
 
-// drain is how long calls may take that are under way when the process is to end.
+// drain limits calls in progress at shutdown.
 const drain = 30 * time.Second
 
-// connections are open at the same time: far more than a kube-scheduler, its probes and a Prometheus have, and far
-// fewer than would leave the process no file for its own calls.
+// connections limits open connections, so that file descriptors are left for calls to the API server.
 const connections = 1024
 
-// serve listens until ctx ends, and then lets calls end that are under way; or until running
-// ends, which is the calls' own context: they end with it. When it returns none is under way.
+// serve serves until ctx ends, and then waits for calls in progress; or until running, the calls'
+// own context, ends. No call is in progress when it returns.
 func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, handler http.Handler) error {
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -198,16 +191,17 @@ func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, 
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
-	ended := make(chan error, 1)
-	go func() {
-		if c.CertFile == "" {
-			ended <- server.Serve(listener)
-			return
+	serve := server.Serve
+	if c.CertFile != "" {
+		files, err := certificate.NewFiles(c.CertFile, c.KeyFile, time.Now, c.Log)
+		if err != nil {
+			return errors.Join(err, listener.Close())
 		}
-		pair := &keyPair{cert: c.CertFile, key: c.KeyFile}
-		server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get}
-		ended <- server.ServeTLS(listener, "", "")
-	}()
+		server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: files.GetCertificate}
+		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- serve(listener) }()
 	c.Log.Info("serving", "address", listener.Addr().String(), "tls", c.CertFile != "")
 	select {
 	case err = <-ended:
@@ -217,36 +211,9 @@ func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, 
 		err = server.Shutdown(last)
 		cancel()
 	}
-	cause := context.Cause(running) // nil: it goes on
+	cause := context.Cause(running)
 	end(nil)
 	err = errors.Join(cause, err, server.Close())
 	calls.close()
 	return err
-}
-
-// keyPair is read again when its certificate's file was changed.
-type keyPair struct {
-	cert, key string
-	last      atomic.Pointer[loaded]
-}
-
-type loaded struct {
-	at   time.Time
-	pair tls.Certificate
-}
-
-func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	last := k.last.Load()
-	info, err := os.Stat(k.cert)
-	if err == nil && (last == nil || !info.ModTime().Equal(last.at)) {
-		var pair tls.Certificate
-		if pair, err = tls.LoadX509KeyPair(k.cert, k.key); err == nil {
-			last = &loaded{info.ModTime(), pair}
-			k.last.Store(last)
-		}
-	}
-	if last == nil {
-		return nil, err
-	}
-	return &last.pair, nil // the last good one
 }

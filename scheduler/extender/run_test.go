@@ -2,23 +2,12 @@ package extender
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,7 +76,7 @@ func TestRun(t *testing.T) {
 	for _, want := range []string{
 		`gpuslice_scheduler_verb_duration_seconds_count{component="extender",outcome="ok",verb="filter"} 1`,
 		`gpuslice_scheduler_denials_total{component="extender",reason="ResourceQuotaNotFit"} 1`,
-		"gpuslice_scheduler_reservations 1", "go_goroutines",
+		"gpuslice_scheduler_reserved_pods 1", "go_goroutines",
 	} {
 		require.Contains(t, text, want)
 	}
@@ -96,7 +85,7 @@ func TestRun(t *testing.T) {
 	_, text = w.status("/debug/state?format=json&node=n")
 	require.Contains(t, text, `"phase":"reserved"`)
 	told := &world{t: t, url: "http://" + pages}
-	for path, want := range map[string]string{"/debug/state": "default/small", "/": "default/small", "/metrics": "gpuslice_scheduler_reservations 1"} {
+	for path, want := range map[string]string{"/debug/state": "default/small", "/": "default/small", "/metrics": "gpuslice_scheduler_reserved_pods 1"} {
 		status, text := told.status(path)
 		require.Equal(t, http.StatusOK, status, path)
 		require.Contains(t, text, want, path)
@@ -134,38 +123,4 @@ func TestAddressInUse(t *testing.T) {
 	err = Run(t.Context(), Config{Client: fake.NewClientset(), Listen: l.Addr().String(), Log: slog.New(slog.DiscardHandler),
 		Engine: engine.Options{Request: request.DefaultOptions()}})
 	require.ErrorContains(t, err, "address already in use")
-}
-
-// A certificate that is renewed in its files is used at the next handshake; one that is
-// broken is not.
-func TestCertificateIsReadAgain(t *testing.T) {
-	dir := t.TempDir()
-	pair := &keyPair{cert: filepath.Join(dir, "tls.crt"), key: filepath.Join(dir, "tls.key")}
-	_, err := pair.get(nil)
-	require.ErrorIs(t, err, os.ErrNotExist)
-	var written atomic.Int64
-	write := func(serial int64) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		require.NoError(t, err)
-		template := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "x"}, NotAfter: time.Now().Add(time.Hour)}
-		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-		require.NoError(t, err)
-		private, err := x509.MarshalPKCS8PrivateKey(key)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(pair.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
-		require.NoError(t, os.WriteFile(pair.cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-		at := time.Unix(1_700_000_000+written.Add(1), 0)
-		require.NoError(t, os.Chtimes(pair.cert, at, at))
-	}
-	serial := func() int64 {
-		c, err := pair.get(&tls.ClientHelloInfo{})
-		require.NoError(t, err)
-		return c.Leaf.SerialNumber.Int64()
-	}
-	write(1)
-	require.EqualValues(t, 1, serial())
-	write(2)
-	require.EqualValues(t, 2, serial())
-	require.NoError(t, os.WriteFile(pair.cert, []byte("half"), 0o600))
-	require.EqualValues(t, 2, serial())
 }

@@ -24,73 +24,69 @@ import (
 // component is the label in metrics and the prefix of reservation owners.
 const component = "extender"
 
-// DefaultHold is how long filter's reservation waits for a bind: kube-scheduler's own time for
-// what lies between, with room for a slow webhook or volume.
-const DefaultHold = 30 * time.Second
+// DefaultReservationTimeout covers what kube-scheduler does between filter and bind.
+const DefaultReservationTimeout = 30 * time.Second
 
-// maxBody bounds a call: a kube-scheduler whose extender is not nodeCacheCapable sends
-// all nodes as objects, 20 KiB each.
+// maxBody limits a call: without nodeCacheCapable, kube-scheduler sends all nodes as objects of
+// about 20 KiB.
 const maxBody = 256 << 20
 
-// Cluster is what is asked and told of pods: the informers' cache and the API server.
+// Cluster reads and writes pods.
 type Cluster interface {
-	// Pod is a pod that waits to be bound. It is a NotFound error of the API server's if
-	// there is none of that UID.
+	// Pod returns a pending pod, or a NotFound error of the API server if there is none of that UID.
 	Pod(ctx context.Context, namespace, name string, uid types.UID) (*v1.Pod, error)
-	// Bound is how many pods of a group are bound already.
+	// Bound counts the bound pods of a group.
 	Bound(namespace, group string) int
-	// Lower are the pods of less than that priority by their nodes, the most important
-	// first: of the highest priority, and of equals the oldest.
+	// Lower returns the pods of lower priority by node, the highest priority and the oldest first.
 	Lower(priority int32) map[string][]*v1.Pod
-	// Budgets are those that say how many pods may be evicted.
+	// Budgets returns all PodDisruptionBudgets.
 	Budgets() []*policyv1.PodDisruptionBudget
-	// Nominated are the pods that wait for their victims to end, by the nodes that were cleared for them.
+	// Nominated returns the pods that wait until their victims end, by nominated node.
 	Nominated() map[string][]*v1.Pod
-	// Wake changes a pod that waits, so that kube-scheduler tries it again.
-	Wake(ctx context.Context, pod *v1.Pod) error
-	// Bind binds it, and writes the annotations in the same step.
+	// Requeue changes a pending pod, so that kube-scheduler retries it.
+	Requeue(ctx context.Context, pod *v1.Pod) error
+	// Bind binds the pod and writes the annotations in the same transaction.
 	Bind(ctx context.Context, pod *v1.Pod, node string, annotations map[string]string) error
 }
 
-// Options are a server's.
+// Options configure a Server.
 type Options struct {
 	Engine  *engine.Engine
 	Cluster Cluster
 	Metrics *metrics.Metrics
-	// Ready is nil once the state of the cluster is known.
+	// Ready returns nil when the state of the cluster is known; may be nil.
 	Ready func() error
-	// Key signs grants; nil: they are not signed.
+	// Key signs grants; nil: unsigned grants.
 	Key func() *grant.SigningKey
-	// Hold is how long filter's reservation waits; DefaultHold where it is 0.
-	Hold time.Duration
-	// GangTimeout is how long a pod of a group waits for the others; DefaultGangTimeout
-	// where it is 0.
-	GangTimeout time.Duration
-	Clock       func() time.Time
-	Log         *slog.Logger
-	// Version is answered by /version.
+	// ReservationTimeout is how long filter's reservation waits for its bind; 0: the default.
+	ReservationTimeout time.Duration
+	// GroupTimeout is how long a pod of a group waits for the others; 0: the default.
+	GroupTimeout time.Duration
+	Clock        func() time.Time
+	Log          *slog.Logger
+	// Version is the answer to /version.
 	Version string
-	// Find finds pods for /debug/explain; nil: it explains none.
+	// Find is for /debug/explain; may be nil.
 	Find Find
 }
 
-// Server answers a kube-scheduler's calls. It may be used by several.
+// Server answers the calls of kube-schedulers.
 type Server struct {
 	Options
-	holds *holds
-	gangs *gangs
-	// reserve is the engine's.
-	reserve  func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
-	refusals *refusals
+	reservations *reservations
+	requeuer     *requeuer
+	groups       *groups
+	// reserve is Engine.Reserve; tests replace it.
+	reserve func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
 }
 
-// New is a server that runs nothing yet.
+// New returns a Server. Run starts its background tasks.
 func New(o Options) *Server {
-	if o.Hold <= 0 {
-		o.Hold = DefaultHold
+	if o.ReservationTimeout <= 0 {
+		o.ReservationTimeout = DefaultReservationTimeout
 	}
-	if o.GangTimeout <= 0 {
-		o.GangTimeout = DefaultGangTimeout
+	if o.GroupTimeout <= 0 {
+		o.GroupTimeout = DefaultGroupTimeout
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -107,26 +103,29 @@ func New(o Options) *Server {
 	if o.Key == nil {
 		o.Key = func() *grant.SigningKey { return nil }
 	}
-	s := &Server{Options: o, gangs: newGangs(), reserve: o.Engine.Reserve, refusals: newRefusals(o.Clock)}
-	s.holds = newHolds(o.Hold, func(podUID string) { o.Engine.Unreserve(podUID, owner(podUID)) })
-	return s
+	if o.Find == nil {
+		o.Find = func(string, string) (*scheduler.Pod, error) { return nil, errors.New("the server cannot look up pods") }
+	}
+	return &Server{
+		Options: o, groups: newGroups(), reserve: o.Engine.Reserve, requeuer: newRequeuer(o.Clock),
+		reservations: newReservations(o.ReservationTimeout, func(podUID string) { o.Engine.Unreserve(podUID, owner(podUID)) }),
+	}
 }
 
 // owner is the owner of a pod's reservation.
 func owner(podUID string) string { return component + "/" + podUID }
 
-// Run gives back reservations that nobody has bound in time, and wakes pods that were refused
-// too early, until ctx ends.
+// Run releases expired reservations and requeues pods until ctx ends.
 func (s *Server) Run(ctx context.Context) {
-	go s.refusals.run(ctx, func(ctx context.Context, pod *v1.Pod) {
-		if err := s.Cluster.Wake(ctx, pod); err != nil { // it is tried again all the same, later
-			s.Log.Info("not woken", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+	go s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
+		if err := s.Cluster.Requeue(ctx, pod); err != nil { // kube-scheduler retries the pod later
+			s.Log.Info("failed to requeue pod", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}
 	})
-	s.holds.run(ctx)
+	s.reservations.run(ctx)
 }
 
-// Handler is the calls.
+// Handler returns the handler of all paths, gpu-admission's (/scheduler/...) included.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, path := range []string{"/filter", "/scheduler/predicates"} {
@@ -147,13 +146,12 @@ func (s *Server) Handler() http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	Pages(mux, s.Engine, s.find, s.Ready)
+	HandleDebug(mux, s.Engine, s.Find, s.Ready)
 	return mux
 }
 
-// call is a handler that decodes a call and encodes its answer. A call that can't be read
-// is a 400, one that comes too early a 503; what is wrong with a pod is in the answer, as
-// the protocol has it.
+// call decodes a call and encodes its answer. A malformed call gets status 400, one before Ready
+// 503. An error of a pod is part of the answer, as the protocol specifies.
 func call[Args, Answer any](s *Server, verb string, answer func(context.Context, *Args) (Answer, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
@@ -164,29 +162,29 @@ func call[Args, Answer any](s *Server, verb string, answer func(context.Context,
 		var args Args
 		if err := decode(w, r, &args); err != nil {
 			s.Metrics.Observe(component, verb, began, err)
-			http.Error(w, fmt.Sprintf("%s: the call can't be read: %v", verb, err), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("%s: malformed call: %v", verb, err), http.StatusBadRequest)
 			return
 		}
 		result, err := answer(r.Context(), &args)
 		s.Metrics.Observe(component, verb, began, err)
 		if err != nil {
-			s.Log.Debug("refused", "verb", verb, "error", err)
+			s.Log.Debug("call failed", "verb", verb, "error", err)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(result); err != nil {
-			s.Log.Debug("the answer was not taken", "verb", verb, "error", err)
+			s.Log.Debug("failed to write the answer", "verb", verb, "error", err)
 		}
 	})
 }
 
-// decode reads one JSON value and nothing after it.
+// decode reads exactly one JSON value.
 func decode(w http.ResponseWriter, r *http.Request, into any) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	if err := d.Decode(into); err != nil {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is something after the JSON value")
+		return errors.New("unexpected data after the JSON value")
 	}
 	return nil
 }

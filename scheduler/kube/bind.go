@@ -18,20 +18,15 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// ErrUnknown is of a Bind after which the pod may be bound or not: its GPUs are not to be given back before its
-// event, or a reservation's time, says which it is.
-var ErrUnknown = errors.New("whether it was bound is not known")
+// ErrUnknown means that a Bind may have bound the pod. Keep its GPUs reserved until the pod's event.
+var ErrUnknown = errors.New("it is unknown whether the pod was bound")
 
-// Bind binds the pod to the node and writes the annotations with it: the API server copies
-// those of a Binding to the pod in the transaction that sets its node. So there is no pod
-// that is bound without its grant, none that has a grant and is not bound, and no write
-// more than a pod without GPUs costs.
+// Bind binds the pod to the node and writes the annotations in the same transaction: the API
+// server copies the annotations of a Binding to the pod. So no pod is bound without its grant.
 //
-// It is idempotent: a pod that is bound to the node with the same grant is bound. A Binding says of which
-// version of the pod it is, and the API server takes it for no other: once the pod has changed, a Binding that
-// is still on its way comes to nothing. So an answer that doesn't say whether the pod was bound (a timeout, a lost
-// connection) is settled by looking, and by changing the pod where it is still the same, for
-// as long as ctx lets it: whoever gave the pod's GPUs back meanwhile would give them out twice.
+// It is idempotent. A Binding with a resourceVersion fails once the pod has changed. So if the
+// API server's answer is lost, Bind reads the pod, and changes it if it is still the same, until
+// the result is certain or ctx ends: releasing GPUs of a bound pod would give them out twice.
 func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string, annotations map[string]string) error {
 	pods := client.CoreV1().Pods(pod.Namespace)
 	for version, tries := pod.ResourceVersion, 0; ; tries++ {
@@ -39,74 +34,69 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version, Annotations: annotations},
 			Target:     v1.ObjectReference{Kind: "Node", Name: node},
 		}, metav1.CreateOptions{})
-		if err == nil || surelyRefused(err) {
-			return bindError(pod, node, err)
+		if err == nil {
+			return nil
 		}
-		found, looked := settle(ctx, client, pod, version)
+		bindErr := fmt.Errorf("bind pod %s/%s to node %s: %w", pod.Namespace, pod.Name, node, err)
+		if rejected(err) {
+			return bindErr
+		}
+		found, err2 := settle(ctx, client, pod, version)
 		switch {
-		case looked != nil:
-			return fmt.Errorf("%w; and %w: %w", bindError(pod, node, err), ErrUnknown, looked)
+		case err2 != nil:
+			return fmt.Errorf("%w; %w: %w", bindErr, ErrUnknown, err2)
 		case found.UID == pod.UID && found.Spec.NodeName == node && found.Annotations[grant.AnnotationGrant] == annotations[grant.AnnotationGrant]:
 			return nil
-		case apierrors.IsConflict(err) && found.UID == pod.UID && found.Spec.NodeName == "" && found.ResourceVersion != version && tries < mostTries:
-			version = found.ResourceVersion // the pod was changed since it was seen, as every label does
+		case apierrors.IsConflict(err) && found.UID == pod.UID && found.Spec.NodeName == "" && found.ResourceVersion != version && tries < maxTries:
+			version = found.ResourceVersion // the pod was changed, for example a label
 		default:
-			return bindError(pod, node, err)
+			return bindErr
 		}
 	}
 }
 
-// mostTries is how often a pod that changes all the time is tried again at once.
-const mostTries = 5
+const (
+	// maxTries limits immediate retries for a pod that changes all the time.
+	maxTries = 5
+	// retryInterval is for an API server that does not answer.
+	retryInterval = 500 * time.Millisecond
+	// annotationUnclear is written to change a pod whose Binding may be in progress. Its value is
+	// the previous resourceVersion; it is never read.
+	annotationUnclear = "gpuslice.io/bind-unclear"
+)
 
-// annotationUnclear is written to a pod of which it is not known whether it is being bound; its value is the
-// pod's version before. Nobody reads it.
-const annotationUnclear = "gpuslice.io/bind-unclear"
-
-// settle is the pod once no Binding of this version of it can come to anything any more: it is bound, or
-// it is another version.
+// settle returns the pod when no Binding of this version can succeed any more: the pod is bound or
+// has another version.
 func settle(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, version string) (found *v1.Pod, err error) {
-	pods := client.CoreV1().Pods(pod.Namespace)
 	settled := func(ctx context.Context) (bool, error) {
 		var err error
-		found, err = pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		found, err = client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err == nil && found.UID == pod.UID && found.Spec.NodeName == "" && version != "" && found.ResourceVersion == version {
-			found, err = mark(ctx, client, pod, version)
+			found, err = patch(ctx, client, pod, map[string]any{"annotations": map[string]any{annotationUnclear: version}})
 		}
-		switch {
-		case err == nil:
-			return true, nil
-		case surelyRefused(err) && !apierrors.IsTooManyRequests(err):
-			return false, err // the pod is gone, or may not be looked at
+		if rejected(err) && !apierrors.IsTooManyRequests(err) {
+			return false, err
 		}
-		return false, nil
+		return err == nil, nil
 	}
-	err = wait.PollUntilContextCancel(ctx, lookEvery, true, settled)
+	err = wait.PollUntilContextCancel(ctx, retryInterval, true, settled)
 	return found, err
 }
 
-// mark changes the pod, and is what it is then.
-func mark(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, version string) (*v1.Pod, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]any{annotationUnclear: version}}})
+// patch merges the fields into the pod's metadata if the pod still has its UID. It uses
+// pods/status, which schedulers may write: they need no right to change pods.
+func patch(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, metadata map[string]any) (*v1.Pod, error) {
+	metadata["uid"] = pod.UID
+	data, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return nil, err
 	}
-	return client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, data, metav1.PatchOptions{}, "status")
 }
 
-// lookEvery is how often a pod is asked for of an API server that doesn't answer.
-const lookEvery = 500 * time.Millisecond
-
-func bindError(pod *v1.Pod, node string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("bind pod %s/%s to node %s: %w", pod.Namespace, pod.Name, node, err)
-}
-
-// surelyRefused says that the API server did nothing. A conflict is none of these: the pod
-// may be bound since an earlier try.
-func surelyRefused(err error) bool {
+// rejected reports whether the API server certainly changed nothing. After a conflict, the pod may
+// have been bound by an earlier try.
+func rejected(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false
@@ -115,9 +105,7 @@ func surelyRefused(err error) bool {
 	return code >= 400 && code < 500 && code != http.StatusRequestTimeout && code != http.StatusConflict
 }
 
-// Annotate sets and removes annotations of the pod in one write. It is idempotent; another
-// pod of the same name is left alone. It writes through pods/status, as whoever may change
-// a pod's status can: a scheduler needs that right anyway, and none to change pods.
+// Annotate sets and removes annotations of the pod in one write. It is idempotent.
 func Annotate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, set map[string]string, remove []string) error {
 	annotations := make(map[string]any, len(set)+len(remove))
 	for _, key := range remove {
@@ -129,11 +117,7 @@ func Annotate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, set
 	if len(annotations) == 0 {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": annotations}})
-	if err == nil {
-		_, err = client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	}
-	if err != nil {
+	if _, err := patch(ctx, client, pod, map[string]any{"annotations": annotations}); err != nil {
 		return fmt.Errorf("annotate pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil

@@ -51,7 +51,7 @@ func TestBind(t *testing.T) {
 		{name: "it is bound with another grant", answer: lost, found: otherwise, want: "connection lost"},
 		{name: "it is bound elsewhere", answer: lost, found: elsewhere, want: "connection lost"},
 		{name: "another pod of its name is bound", answer: lost, found: anew, want: "connection lost"},
-		{name: "the answer was lost, and it is gone", answer: lost, looks: []error{apierrors.NewNotFound(podResource, "p")}, want: "not known"},
+		{name: "the answer was lost, and it is gone", answer: lost, looks: []error{apierrors.NewNotFound(podResource, "p")}, want: "unknown whether"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			client := fake.NewClientset()

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// Sink is what the cluster's events are told to: *engine.Engine.
+// Sink receives the cluster's nodes and pods: *engine.Engine.
 type Sink interface {
 	SetNode(*scheduler.Node)
 	DeleteNode(name string)
@@ -24,34 +24,32 @@ type Sink interface {
 	DeletePod(uid string)
 }
 
-// Feeding tells a sink of the cluster. An event says only what to look at: what is told is
-// always the newest that the informer has, so that Pod and Node can be called at any time,
-// from anywhere, and the sink never goes back.
-type Feeding struct {
+// Feed passes nodes and pods from informers to a sink. It always passes the newest object of the
+// informer, so that Pod and Node can be called at any time and the sink never goes back.
+type Feed struct {
 	sink   Sink
 	nodes  corelisters.NodeLister
 	pods   corelisters.PodLister
 	synced []cache.InformerSynced
 
-	mu sync.Mutex // from looking to telling
+	mu sync.Mutex // covers reading the object and passing it on
 }
 
-// Feed tells the sink of nodes and pods, from informers that may be started before or
-// after. An object that is set again as it was (a resync, a status that changed) is not
-// told of again.
-func Feed(factory informers.SharedInformerFactory, sink Sink) (*Feeding, error) {
+// NewFeed registers with the factory's informers, started or not. Updates that change nothing for
+// the scheduler (resync, status) are skipped.
+func NewFeed(factory informers.SharedInformerFactory, sink Sink) (*Feed, error) {
 	nodes, pods := factory.Core().V1().Nodes(), factory.Core().V1().Pods()
-	f := &Feeding{sink: sink, nodes: nodes.Lister(), pods: pods.Lister()}
+	f := &Feed{sink: sink, nodes: nodes.Lister(), pods: pods.Lister()}
 	if err := f.follow(nodes.Informer(), f.nodeHandler()); err != nil {
-		return nil, fmt.Errorf("follow the cluster's nodes: %w", err)
+		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
 	if err := f.follow(pods.Informer(), f.podHandler()); err != nil {
-		return nil, fmt.Errorf("follow the cluster's pods: %w", err)
+		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	return f, nil
 }
 
-func (f *Feeding) follow(informer cache.SharedInformer, handler cache.ResourceEventHandler) error {
+func (f *Feed) follow(informer cache.SharedInformer, handler cache.ResourceEventHandler) error {
 	registration, err := informer.AddEventHandler(handler)
 	if err != nil {
 		return err
@@ -60,8 +58,8 @@ func (f *Feeding) follow(informer cache.SharedInformer, handler cache.ResourceEv
 	return nil
 }
 
-// Synced says whether all that there was at the start has been told.
-func (f *Feeding) Synced() bool {
+// Synced reports whether the initial objects have been passed on.
+func (f *Feed) Synced() bool {
 	for _, synced := range f.synced {
 		if !synced() {
 			return false
@@ -70,16 +68,16 @@ func (f *Feeding) Synced() bool {
 	return true
 }
 
-// Wait returns once Synced, or with the context's error.
-func (f *Feeding) Wait(ctx context.Context) error {
+// Wait waits until Synced.
+func (f *Feed) Wait(ctx context.Context) error {
 	if f.Synced() || cache.WaitForCacheSync(ctx.Done(), f.synced...) {
 		return nil
 	}
 	return fmt.Errorf("wait for the cluster's nodes and pods: %w", context.Cause(ctx))
 }
 
-// Node tells the sink of the node as it is now.
-func (f *Feeding) Node(name string) {
+// Node passes the current node to the sink.
+func (f *Feed) Node(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch n, err := f.nodes.Get(name); {
@@ -90,13 +88,8 @@ func (f *Feeding) Node(name string) {
 	}
 }
 
-// Pod tells the sink of the pod as it is now. Another pod that has its name by now is told
-// of too.
-//
-// Of a pod that isn't bound, what only the scheduler may write is left out: its grant is
-// written in the transaction that binds it (Bind), so that whatever is there before is from
-// somebody else.
-func (f *Feeding) Pod(p *v1.Pod) {
+// Pod passes the current pod to the sink, and also a newer pod of the same name.
+func (f *Feed) Pod(p *v1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now, err := f.pods.Pods(p.Namespace).Get(p.Name)
@@ -104,28 +97,29 @@ func (f *Feeding) Pod(p *v1.Pod) {
 		f.sink.DeletePod(string(p.UID))
 	}
 	if err == nil {
-		f.sink.SetPod(believed(Pod(now)))
+		f.sink.SetPod(trusted(Pod(now)))
 	}
 }
 
-// Find is the pod of that name as it is now. It is a NotFound error of the API server's if
-// there is none.
-func (f *Feeding) Find(namespace, name string) (*scheduler.Pod, error) {
+// Find returns the current pod of that name, or a NotFound error of the API server.
+func (f *Feed) Find(namespace, name string) (*scheduler.Pod, error) {
 	p, err := f.pods.Pods(namespace).Get(name)
 	if err != nil {
 		return nil, err
 	}
-	return believed(Pod(p)), nil
+	return trusted(Pod(p)), nil
 }
 
-func believed(p *scheduler.Pod) *scheduler.Pod {
+// trusted removes the scheduler's annotations of a pod that is not bound: Bind writes them in the
+// transaction that binds, so they come from another author.
+func trusted(p *scheduler.Pod) *scheduler.Pod {
 	if p.Node == "" {
 		p.Annotations = Unowned(p.Annotations)
 	}
 	return p
 }
 
-// Unowned are the annotations without those that only the scheduler may write.
+// Unowned returns the annotations without those that only the scheduler may write.
 func Unowned(annotations map[string]string) map[string]string {
 	for key := range annotations {
 		if wire.IsOwned(key) {
@@ -137,7 +131,7 @@ func Unowned(annotations map[string]string) map[string]string {
 	return annotations
 }
 
-func (f *Feeding) nodeHandler() cache.ResourceEventHandler {
+func (f *Feed) nodeHandler() cache.ResourceEventHandler {
 	return Handler[*v1.Node]{
 		Set: func(n *v1.Node) { f.Node(n.Name) },
 		Replaced: func(old, n *v1.Node) {
@@ -149,11 +143,11 @@ func (f *Feeding) nodeHandler() cache.ResourceEventHandler {
 	}
 }
 
-func (f *Feeding) podHandler() cache.ResourceEventHandler {
+func (f *Feed) podHandler() cache.ResourceEventHandler {
 	return Handler[*v1.Pod]{
 		Set: f.Pod,
 		Replaced: func(old, p *v1.Pod) {
-			if old.UID != p.UID { // its deletion was missed
+			if old.UID != p.UID { // the informer missed the deletion
 				f.Pod(old)
 			}
 			if !samePod(old, p) {
@@ -164,13 +158,13 @@ func (f *Feeding) podHandler() cache.ResourceEventHandler {
 	}
 }
 
-// SameNode says that Node makes the same of both.
+// SameNode reports whether Node returns the same for both.
 func SameNode(a, b *v1.Node) bool {
 	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
-// samePod says that Pod makes the same of both. What a container may have of extended
-// resources doesn't change while its pod lives, nor do its containers.
+// samePod reports whether Pod returns the same for both. Containers and their extended resources
+// are immutable.
 func samePod(a, b *v1.Pod) bool {
 	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && ended(a) == ended(b) &&
 		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)

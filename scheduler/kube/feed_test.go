@@ -57,10 +57,10 @@ func pod(uid types.UID, nodeName string, phase v1.PodPhase, annotation string) *
 	}
 }
 
-// known is a Feeding whose informers know of these.
-func known(t *testing.T, sink Sink, objects ...runtime.Object) *Feeding {
+// known is a Feed whose informers know of these.
+func known(t *testing.T, sink Sink, objects ...runtime.Object) *Feed {
 	factory := NewInformers(fake.NewClientset())
-	f, err := Feed(factory, sink)
+	f, err := NewFeed(factory, sink)
 	require.NoError(t, err)
 	for _, o := range objects {
 		switch o := o.(type) {
@@ -131,17 +131,17 @@ func TestFeed(t *testing.T) {
 	client := fake.NewClientset(node("1"), pod("u1", "n1", v1.PodRunning, "1"))
 	factory := NewInformers(client)
 	j := &journal{}
-	feeding, err := Feed(factory, j)
+	feed, err := NewFeed(factory, j)
 	require.NoError(t, err)
-	require.False(t, feeding.Synced(), "nothing was started")
+	require.False(t, feed.Synced(), "nothing was started")
 
 	short, stop := context.WithCancel(ctx)
 	stop()
-	require.ErrorIs(t, feeding.Wait(short), context.Canceled)
+	require.ErrorIs(t, feed.Wait(short), context.Canceled)
 
 	factory.Start(ctx.Done())
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
-	require.NoError(t, feeding.Wait(ctx))
+	require.NoError(t, feed.Wait(ctx))
 	require.ElementsMatch(t, []string{"node n1 1", `pod u1 on "n1" ended false 1`}, j.take(), "told before Wait returns")
 
 	require.NoError(t, client.CoreV1().Pods("ns").Delete(ctx, "p", metav1.DeleteOptions{}))

@@ -2,7 +2,7 @@ package kube
 
 import "k8s.io/client-go/tools/cache"
 
-// Handler is a cache.ResourceEventHandler for objects of one kind. It calls what is not nil.
+// Handler is a cache.ResourceEventHandler for one kind of object. Fields may be nil.
 type Handler[T any] struct {
 	Set      func(T)
 	Replaced func(old, object T)
@@ -27,7 +27,6 @@ func (h Handler[T]) OnUpdate(before, object any) {
 
 // OnDelete implements cache.ResourceEventHandler.
 func (h Handler[T]) OnDelete(object any) {
-	// The deletion itself was missed: the informer gives the last that it knew.
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = tombstone.Obj
 	}

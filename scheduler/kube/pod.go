@@ -1,8 +1,6 @@
-// Package kube translates between Kubernetes and the scheduler's model: objects to
-// scheduler.Pod and scheduler.Node, and the API server's events into the engine.
-//
-// The doors (plugin, extender, webhook) use it; it may import the scheduler's other
-// rooms and client-go, and decides nothing about GPUs.
+// Package kube connects Kubernetes with the scheduler's model: Pod and Node convert objects,
+// Feed passes informer events to the engine, Bind binds a pod with its grant, Resizer answers
+// resize requests. It decides nothing about GPUs.
 package kube
 
 import (
@@ -16,7 +14,12 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Pod is what the scheduler has to know of a pod. It shares p's maps: neither is to be changed.
+// Node converts a node. The result shares n's maps: change neither.
+func Node(n *v1.Node) *scheduler.Node {
+	return &scheduler.Node{Name: n.Name, Labels: n.Labels, Annotations: n.Annotations}
+}
+
+// Pod converts a pod. The result shares p's maps: change neither.
 func Pod(p *v1.Pod) *scheduler.Pod {
 	pod := &scheduler.Pod{
 		UID:         string(p.UID),
@@ -46,8 +49,7 @@ func Pod(p *v1.Pod) *scheduler.Pod {
 	return pod
 }
 
-// ended is what kube-scheduler and the kubelet go by: one that is only being deleted
-// still runs.
+// ended is false for a terminating pod: its containers run.
 func ended(p *v1.Pod) bool {
 	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
 }
@@ -56,11 +58,10 @@ func container(c *v1.Container, kind scheduler.Kind) scheduler.Container {
 	return scheduler.Container{Name: c.Name, Kind: kind, Resources: extended(c.Resources)}
 }
 
-// extended are the resources with a domain in their names: Kubernetes' own have none,
-// and are none of ours.
+// extended returns the resources with a domain in their names.
 func extended(r v1.ResourceRequirements) map[string]scheduler.Amount {
 	var amounts map[string]scheduler.Amount
-	// The API server wants both to be equal where both are set.
+	// The API server requires both to be equal.
 	for _, list := range []v1.ResourceList{r.Requests, r.Limits} {
 		for name, quantity := range list {
 			if !isExtended(name) {
@@ -79,11 +80,9 @@ func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }
 
 func isExtended(name v1.ResourceName) bool { return strings.Contains(string(name), "/") }
 
-// Amount is the quantity as a whole number. "1k" and "1000m" are whole numbers; "1500m"
-// and "1e30" are not, and say why.
+// Amount converts a quantity to an integer: "1k" and "1000m" are valid, "1500m" and "1e30" are not.
 func Amount(q resource.Quantity) scheduler.Amount {
-	// Value rounds up, and is anything where the number is too large: what it returns is
-	// believed only if it is exactly the quantity.
+	// Value rounds up and overflows: compare it with the quantity.
 	value := q.Value()
 	switch {
 	case resource.NewQuantity(value, resource.DecimalSI).Cmp(q) == 0:
@@ -91,6 +90,6 @@ func Amount(q resource.Quantity) scheduler.Amount {
 	case q.CmpInt64(math.MaxInt64) > 0 || q.CmpInt64(math.MinInt64) < 0:
 		return scheduler.Amount{Invalid: fmt.Sprintf("%s does not fit in 64 bits", q.String())}
 	default:
-		return scheduler.Amount{Invalid: fmt.Sprintf("%s is no whole number", q.String())}
+		return scheduler.Amount{Invalid: fmt.Sprintf("%s is not a whole number", q.String())}
 	}
 }

@@ -22,9 +22,9 @@ func TestAmount(t *testing.T) {
 		"1000m":                {Value: 1},
 		"1e3":                  {Value: 1000},
 		"9223372036854775807":  {Value: 1<<63 - 1},
-		"1500m":                {Invalid: "1500m is no whole number"},
-		"0.5":                  {Invalid: "500m is no whole number"},
-		"1n":                   {Invalid: "1n is no whole number"},
+		"1500m":                {Invalid: "1500m is not a whole number"},
+		"0.5":                  {Invalid: "500m is not a whole number"},
+		"1n":                   {Invalid: "1n is not a whole number"},
 		"9223372036854775808":  {Invalid: "9223372036854775808 does not fit in 64 bits"},
 		"-9223372036854775809": {Invalid: "-9223372036854775809 does not fit in 64 bits"},
 		"16E":                  {Invalid: "16E does not fit in 64 bits"},
@@ -71,7 +71,7 @@ func TestPod(t *testing.T) {
 			{Name: "init", Kind: scheduler.Init, Resources: one},
 			{Name: "sidecar", Kind: scheduler.Sidecar, Resources: one},
 			{Name: "none", Kind: scheduler.App},
-			{Name: "main", Kind: scheduler.App, Resources: map[string]scheduler.Amount{"nvidia.com/gpumem": {Invalid: "1500m is no whole number"}}},
+			{Name: "main", Kind: scheduler.App, Resources: map[string]scheduler.Amount{"nvidia.com/gpumem": {Invalid: "1500m is not a whole number"}}},
 		},
 	}
 	require.Equal(t, want, Pod(gpuPod()))

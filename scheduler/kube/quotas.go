@@ -17,24 +17,23 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// QuotaSink is what quotas are told to: *engine.Engine.
+// QuotaSink receives quotas: *engine.Engine.
 type QuotaSink interface {
 	SetQuota(namespace, name string, l quota.Limits)
 	DeleteQuota(namespace, name string)
 	SetGPUQuota(*quota.GPUs)
 }
 
-// Quotas tells the sink of the namespaces' ResourceQuotas on memory and cores. Those with
-// scopes are passed over: they are of some of a namespace's pods, and what is counted here
-// is of all.
-func (f *Feeding) Quotas(factory informers.SharedInformerFactory, sink QuotaSink, o request.Options, log *slog.Logger) error {
+// Quotas passes the ResourceQuotas for GPU memory and cores to the sink. Those with scopes are
+// ignored: the scheduler counts all pods of a namespace.
+func (f *Feed) Quotas(factory informers.SharedInformerFactory, sink QuotaSink, o request.Options, log *slog.Logger) error {
 	set := func(q *v1.ResourceQuota) {
 		limits, err := quota.FromHard(hard(q), o)
 		if err != nil {
-			log.Error("a resource quota can't be read in part: nothing may be had of that part", "namespace", q.Namespace, "quota", q.Name, "error", err)
+			log.Error("invalid limits in ResourceQuota: allowing 0 for them", "namespace", q.Namespace, "quota", q.Name, "error", err)
 		}
 		if limits != quota.NoLimits && scoped(q) {
-			log.Warn("a resource quota with scopes limits no GPUs: write one without", "namespace", q.Namespace, "quota", q.Name)
+			log.Warn("ignoring ResourceQuota with scopes: remove the scopes to limit GPUs", "namespace", q.Namespace, "quota", q.Name)
 			limits = quota.NoLimits
 		}
 		if limits == quota.NoLimits {
@@ -53,7 +52,7 @@ func (f *Feeding) Quotas(factory informers.SharedInformerFactory, sink QuotaSink
 		Gone: func(q *v1.ResourceQuota) { sink.DeleteQuota(q.Namespace, q.Name) },
 	}
 	if err := f.follow(factory.Core().V1().ResourceQuotas().Informer(), handler); err != nil {
-		return fmt.Errorf("follow the cluster's resource quotas: %w", err)
+		return fmt.Errorf("watch resource quotas: %w", err)
 	}
 	return nil
 }
@@ -70,30 +69,30 @@ func hard(q *v1.ResourceQuota) map[string]scheduler.Amount {
 	return amounts
 }
 
-// GPUQuota tells the sink of gpu-manager's quota in that ConfigMap. The factory that it
-// returns watches this one object; it is the caller's to start. A ConfigMap that is
-// malformed leaves the quota as it was; where none was read before it, nobody gets GPUs.
-func (f *Feeding) GPUQuota(client kubernetes.Interface, namespace, name string, labels quota.Labels, sink QuotaSink, log *slog.Logger) (informers.SharedInformerFactory, error) {
-	inForce := false // events come one after the other
-	tell := func(gpus *quota.GPUs) {
-		inForce = gpus != nil
+// GPUQuota passes gpu-manager's quota in that ConfigMap to the sink. The caller starts the returned
+// factory, which watches only this object. If the ConfigMap is malformed, the last valid quota
+// stays; without one, no pod gets GPUs.
+func (f *Feed) GPUQuota(client kubernetes.Interface, namespace, name string, labels quota.Labels, sink QuotaSink, log *slog.Logger) (informers.SharedInformerFactory, error) {
+	valid := false // handlers are called one at a time
+	apply := func(gpus *quota.GPUs) {
+		valid = gpus != nil
 		sink.SetGPUQuota(gpus)
 	}
 	set := func(c *v1.ConfigMap) {
 		value, there := c.Data[quota.ConfigMapKey]
 		if !there {
-			tell(nil)
+			apply(nil)
 			return
 		}
 		gpus, err := quota.ParseGPUs(value, labels)
 		switch {
 		case err == nil:
-			tell(gpus)
-		case inForce:
-			log.Error("the quota of GPUs was not taken over: the one before stays in force", "namespace", namespace, "configmap", name, "error", err)
+			apply(gpus)
+		case valid:
+			log.Error("invalid GPU quota: keeping the previous one", "namespace", namespace, "configmap", name, "error", err)
 		default:
-			log.Error("the quota of GPUs can't be read: no pod gets GPUs until it is fixed or removed", "namespace", namespace, "configmap", name, "error", err)
-			sink.SetGPUQuota(quota.Unreadable(err))
+			log.Error("invalid GPU quota: no pod gets GPUs until it is fixed or removed", "namespace", namespace, "configmap", name, "error", err)
+			sink.SetGPUQuota(quota.Unread(err))
 		}
 	}
 	handler := Handler[*v1.ConfigMap]{
@@ -103,14 +102,14 @@ func (f *Feeding) GPUQuota(client kubernetes.Interface, namespace, name string, 
 				set(c)
 			}
 		},
-		Gone: func(*v1.ConfigMap) { tell(nil) },
+		Gone: func(*v1.ConfigMap) { apply(nil) },
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, time.Duration(0), informers.WithNamespace(namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 		}))
 	if err := f.follow(factory.Core().V1().ConfigMaps().Informer(), handler); err != nil {
-		return nil, fmt.Errorf("follow the quota of GPUs: %w", err)
+		return nil, fmt.Errorf("watch the GPU quota: %w", err)
 	}
 	return factory, nil
 }

@@ -45,7 +45,7 @@ func resourceQuota(memory string) *v1.ResourceQuota {
 func TestQuotas(t *testing.T) {
 	client := fake.NewClientset(resourceQuota("1k"))
 	factory, j := NewInformers(client), &journal{}
-	f, err := Feed(factory, j)
+	f, err := NewFeed(factory, j)
 	require.NoError(t, err)
 	require.NoError(t, f.Quotas(factory, j, request.DefaultOptions(), slog.New(slog.DiscardHandler)))
 	factory.Start(t.Context().Done())
@@ -71,7 +71,7 @@ func TestGPUQuota(t *testing.T) {
 	}
 	client := fake.NewClientset(config(`{"ns":{"pool":["p"],"quota":{"M40":2}}}`))
 	j := &journal{}
-	f, err := Feed(NewInformers(client), j)
+	f, err := NewFeed(NewInformers(client), j)
 	require.NoError(t, err)
 	factory, err := f.GPUQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), j, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
@@ -103,7 +103,7 @@ func TestAGPUQuotaThatWasNeverReadable(t *testing.T) {
 	}
 	client := fake.NewClientset(config(`{"ns":`))
 	q := &quotas{}
-	f, err := Feed(NewInformers(client), q)
+	f, err := NewFeed(NewInformers(client), q)
 	require.NoError(t, err)
 	factory, err := f.GPUQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), q, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestAQuotaWithScopesIsPassedOver(t *testing.T) {
 	selected.Name, selected.Spec.ScopeSelector = "r", &v1.ScopeSelector{}
 	client := fake.NewClientset(scoped, selected)
 	factory, j := NewInformers(client), &journal{}
-	f, err := Feed(factory, j)
+	f, err := NewFeed(factory, j)
 	require.NoError(t, err)
 	require.NoError(t, f.Quotas(factory, j, request.DefaultOptions(), slog.New(slog.DiscardHandler)))
 	factory.Start(t.Context().Done())
@@ -145,9 +145,9 @@ func TestAQuotaWithScopesIsPassedOver(t *testing.T) {
 func TestAPodThatWaitsIsNotBelievedItsGrant(t *testing.T) {
 	forged := pod("u1", "", v1.PodPending, "1")
 	forged.Annotations[grant.AnnotationGrant] = "forged"
-	require.Equal(t, map[string]string{"a": "1"}, believed(Pod(forged)).Annotations)
+	require.Equal(t, map[string]string{"a": "1"}, trusted(Pod(forged)).Annotations)
 	require.Len(t, forged.Annotations, 2, "the informer's object is left alone")
 	bound := forged.DeepCopy()
 	bound.Spec.NodeName = "n1"
-	require.Equal(t, bound.Annotations, believed(Pod(bound)).Annotations)
+	require.Equal(t, bound.Annotations, trusted(Pod(bound)).Annotations)
 }

@@ -109,13 +109,13 @@ func newResizing(t *testing.T, change func(*v1.Node, *v1.Pod, *ResizerConfig)) *
 	r.client = fake.NewClientset(node, pod)
 	c.Client = r.client
 	factory := NewInformers(r.client)
-	feeding, err := Feed(factory, r.engine)
+	feed, err := NewFeed(factory, r.engine)
 	require.NoError(t, err)
-	resizer, err := feeding.Resizer(factory, c)
+	resizer, err := feed.Resizer(factory, c)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	factory.Start(ctx.Done())
-	require.NoError(t, feeding.Wait(ctx))
+	require.NoError(t, feed.Wait(ctx))
 	ended := make(chan struct{})
 	go func() { defer close(ended); resizer.Run(ctx) }()
 	t.Cleanup(func() { cancel(); factory.Shutdown(); <-ended })
@@ -168,7 +168,7 @@ func TestResizerLeavesWhatIsNotItsBusiness(t *testing.T) {
 	hamis := newResizing(t, func(n *v1.Node, _ *v1.Pod, _ *ResizerConfig) { n.Annotations = nil })
 	hamis.ask(`{"main":{"memoryMiB":1000}}`)
 	status, _ := hamis.status()
-	assert.Contains(t, status.Message, "no gpuslice-agent tells of node n1")
+	assert.Contains(t, status.Message, "node n1 has no GPUs registered")
 	assert.Contains(t, foreign.pod().Annotations, grant.AnnotationResize)
 }
 

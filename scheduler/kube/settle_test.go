@@ -122,6 +122,6 @@ func TestAPodThatChangedIsBoundAsItIsNow(t *testing.T) {
 		return false, nil, nil
 	})
 	require.ErrorContains(t, Bind(t.Context(), client, seen, "n1", nil), "precondition")
-	require.Len(t, s.sent, mostTries+1)
+	require.Len(t, s.sent, maxTries+1)
 	require.Empty(t, s.pod.Spec.NodeName)
 }

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// NewInformers is for a process that has no informers yet: they keep of pods and nodes
-// only what this package reads, and pods that ended are deletions to them.
+// NewInformers returns informers that keep only the fields that the scheduler reads and omit pods
+// that ended.
 func NewInformers(client kubernetes.Interface) informers.SharedInformerFactory {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Slim))
 	running := fields.AndSelectors(
@@ -23,20 +23,19 @@ func NewInformers(client kubernetes.Interface) informers.SharedInformerFactory {
 	pods := coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
 		func(o *metav1.ListOptions) { o.FieldSelector = running })
-	_ = pods.SetTransform(Slim) // fails only for an informer that was started
+	_ = pods.SetTransform(Slim) // never: the informer is not started
 	factory.InformerFor(&v1.Pod{}, func(_ kubernetes.Interface, _ time.Duration) cache.SharedIndexInformer { return pods })
 	return factory
 }
 
-// Slim is a cache.TransformFunc: of a pod or a node it keeps what Pod and Node read, and
-// of others all but who wrote which field. It is idempotent.
+// Slim is a cache.TransformFunc that keeps the fields of pods and nodes that the scheduler reads.
 func Slim(object any) (any, error) {
 	switch o := object.(type) {
 	case *v1.Pod:
 		return slimPod(o), nil
 	case *v1.Node:
 		return &v1.Node{ObjectMeta: slimMeta(&o.ObjectMeta)}, nil
-	case metav1.Object: // a tombstone is none
+	case metav1.Object:
 		o.SetManagedFields(nil)
 	}
 	return object, nil

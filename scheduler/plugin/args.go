@@ -23,86 +23,80 @@ const (
 	argsKind    = "GPUSliceArgs"
 )
 
-// How the scheduler's annotations are written. With either, the profile must have this plugin
-// before DefaultBinder at the bind point.
+// How the scheduler's annotations are written. Both need this plugin before DefaultBinder at the
+// bind point of the profile.
 const (
-	// AnnotateWithBinding is in the write that binds.
-	AnnotateWithBinding = "Binding"
-	// AnnotateWithPatch is a write of its own before it, too, in PreBind: for those who look
-	// at a pod between the two.
-	AnnotateWithPatch = "Patch"
+	AnnotateWithBinding = "Binding" // with the Binding
+	AnnotateWithPatch   = "Patch"   // also in PreBind, before the Binding
 )
 
-// Args are the plugin's settings, in pluginConfig of a KubeSchedulerConfiguration. All
-// profiles of a process have the same: they share one state of the GPUs.
+// Args are the plugin's args in a KubeSchedulerConfiguration. All profiles need the same args.
 type Args struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Resources are the resources' names; those left out are HAMi's and gpu-manager's.
+	// Names of the resources; by default those of HAMi and gpu-manager.
 	Resources ResourceNames `json:"resources,omitempty"`
-	// Defaults are for containers that leave something out.
+	// Defaults for what containers do not request.
 	Defaults Defaults `json:"defaults,omitempty"`
-	// NodePolicy, GPUPolicy and Weights are for pods that name none.
+	// Policies and weights for pods without their own.
 	NodePolicy string `json:"nodePolicy,omitempty"`
 	GPUPolicy  string `json:"gpuPolicy,omitempty"`
 	Weights    string `json:"weights,omitempty"`
-	// Annotate is Binding or Patch; empty: Binding.
+	// Write the grant with the Binding (Binding, the default) or also before it (Patch).
 	Annotate string `json:"annotate,omitempty"`
-	// GrantPrivateKeyFile is the file with the private keys that sign grants, one or two in PEM. The
-	// first signs; both verify. Empty: grants are neither signed nor verified.
+	// File with one or two private keys in PEM: the first signs grants, both verify them. Empty:
+	// grants are neither signed nor verified.
 	GrantPrivateKeyFile string `json:"grantPrivateKeyFile,omitempty"`
-	// GroupTimeout is how long a pod waits, with its GPUs held, for the rest of its group.
+	// How long a pod waits, with its GPUs reserved, for the other pods of its group.
 	GroupTimeout metav1.Duration `json:"groupTimeout,omitempty"`
-	// GPUQuota is the ConfigMap of gpu-manager's quota, as namespace/name; empty: none is read.
+	// ConfigMap with gpu-manager's quota, as namespace/name; empty: no quota.
 	GPUQuota string `json:"gpuQuota,omitempty"`
-	// LegacyMetrics are others' names by which the GPUs are told of at /metrics too: hami.
+	// Also export metrics under these other names: hami.
 	LegacyMetrics []string `json:"legacyMetrics,omitempty"`
 }
 
-// legacyHAMi are HAMi's names of metrics.
 const legacyHAMi = "hami"
 
-// HAMiMetrics says whether HAMi's names are wanted.
+// HAMiMetrics reports whether metrics under HAMi's names are enabled.
 func (a *Args) HAMiMetrics() bool { return slices.Contains(a.LegacyMetrics, legacyHAMi) }
 
-// ResourceNames are as in request.Names. A name of "-" is no resource.
+// ResourceNames are as in request.Names. The name "-" disables a resource.
 type ResourceNames struct {
-	// The number of GPUs; if left out nvidia.com/gpu.
+	// Number of GPUs; default nvidia.com/gpu.
 	Count string `json:"count,omitempty"`
-	// Memory of each GPU in MiB; nvidia.com/gpumem.
+	// Memory of each GPU in MiB; default nvidia.com/gpumem.
 	Memory string `json:"memory,omitempty"`
-	// Memory in percent of each GPU's; nvidia.com/gpumem-percentage.
+	// Memory of each GPU in percent; default nvidia.com/gpumem-percentage.
 	MemoryPercentage string `json:"memoryPercentage,omitempty"`
-	// Compute time of each GPU in percent; nvidia.com/gpucores.
+	// Compute time of each GPU in percent; default nvidia.com/gpucores.
 	Cores string `json:"cores,omitempty"`
-	// HAMi's priority, 0 or 1; nvidia.com/priority.
+	// HAMi's priority, 0 or 1; default nvidia.com/priority.
 	Priority string `json:"priority,omitempty"`
-	// gpu-manager's cores, 100 a GPU; tencent.com/vcuda-core.
+	// gpu-manager's cores, 100 for a GPU; default tencent.com/vcuda-core.
 	VcudaCore string `json:"vcudaCore,omitempty"`
-	// gpu-manager's memory, in blocks of 256 MiB; tencent.com/vcuda-memory.
+	// gpu-manager's memory in blocks of 256 MiB; default tencent.com/vcuda-memory.
 	VcudaMemory string `json:"vcudaMemory,omitempty"`
 }
 
 // Defaults are as in request.Options.
 type Defaults struct {
-	// Memory in MiB of each GPU, where a container says none; 0: the whole GPU's.
+	// Memory of each GPU in MiB; 0: the whole GPU.
 	MemoryMiB int64 `json:"memoryMiB,omitempty"`
-	// Compute time in percent; 0: not limited.
+	// Compute time in percent; 0: unlimited.
 	Cores int `json:"cores,omitempty"`
-	// GPUs, where a container says memory or cores alone; 0: one.
+	// Number of GPUs for containers that request only memory or cores; 0: one.
 	Count int `json:"count,omitempty"`
-	// How many MiB one of the memory resource is; 0: one.
+	// MiB in one unit of the memory resource; 0: one.
 	MemoryFactor int64 `json:"memoryFactor,omitempty"`
 }
 
 const (
 	defaultGroupTimeout = time.Minute
-	// maxGroupTimeout is below what a reservation lasts.
-	maxGroupTimeout = 10 * time.Minute
+	maxGroupTimeout     = 10 * time.Minute // less than reservationTTL
 )
 
-// ParseArgs reads the args as kube-scheduler hands them to a plugin that isn't its own.
-// None are the defaults. Fields that there are not are mistakes.
+// ParseArgs decodes the args as kube-scheduler passes them. nil gives the defaults; unknown fields
+// are errors.
 func ParseArgs(object runtime.Object) (*Args, error) {
 	args := &Args{TypeMeta: metav1.TypeMeta{APIVersion: argsVersion, Kind: argsKind}}
 	switch object := object.(type) {
@@ -117,7 +111,7 @@ func ParseArgs(object runtime.Object) (*Args, error) {
 			return nil, fmt.Errorf("args of plugin %s: %w", Name, err)
 		}
 	default:
-		return nil, fmt.Errorf("args of plugin %s: are a %T, and must be JSON or YAML of %s %s", Name, object, argsVersion, argsKind)
+		return nil, fmt.Errorf("args of plugin %s: unsupported type %T: must be JSON or YAML of %s %s", Name, object, argsVersion, argsKind)
 	}
 	if err := args.complete(); err != nil {
 		return nil, fmt.Errorf("args of plugin %s: %w", Name, err)
@@ -125,7 +119,7 @@ func ParseArgs(object runtime.Object) (*Args, error) {
 	return args, nil
 }
 
-// complete puts the defaults in, and checks.
+// complete sets defaults and validates.
 func (a *Args) complete() error {
 	a.Annotate = cmp.Or(a.Annotate, AnnotateWithBinding)
 	a.GroupTimeout.Duration = cmp.Or(a.GroupTimeout.Duration, defaultGroupTimeout)
@@ -139,7 +133,7 @@ func (a *Args) complete() error {
 	case a.GPUQuota != "" && strings.Count(a.GPUQuota, "/") != 1:
 		return fmt.Errorf("gpuQuota: %q: must be namespace/name", a.GPUQuota)
 	case slices.ContainsFunc(a.LegacyMetrics, func(name string) bool { return name != legacyHAMi }):
-		return fmt.Errorf("legacyMetrics: %q: may have %s", a.LegacyMetrics, legacyHAMi)
+		return fmt.Errorf("legacyMetrics: %q: only %s is supported", a.LegacyMetrics, legacyHAMi)
 	case a.Defaults.MemoryMiB < 0:
 		return fmt.Errorf("defaults.memoryMiB: %d: must not be negative", a.Defaults.MemoryMiB)
 	case a.Defaults.Cores < 0 || a.Defaults.Cores > 100:
@@ -152,8 +146,7 @@ func (a *Args) complete() error {
 	return nil
 }
 
-// ReadArgs reads args from a YAML or JSON file, for processes that are not kube-scheduler
-// and have the same settings.
+// ReadArgs reads args from a YAML or JSON file.
 func ReadArgs(path string) (*Args, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -169,18 +162,17 @@ func ReadArgs(path string) (*Args, error) {
 	return args, nil
 }
 
-// Engine are the engine's options that the args say, without Keys.
+// Engine returns the engine's options without Keys.
 func (a *Args) Engine() engine.Options {
 	return engine.Options{Request: a.request(), NodePolicy: a.NodePolicy, GPUPolicy: a.GPUPolicy, Weights: a.Weights}
 }
 
-// GPUQuotaName is GPUQuota's two parts; empty where there is none.
+// GPUQuotaName splits GPUQuota; empty for none.
 func (a *Args) GPUQuotaName() (namespace, name string) {
 	namespace, name, _ = strings.Cut(a.GPUQuota, "/")
 	return namespace, name
 }
 
-// request is how requests are read.
 func (a *Args) request() request.Options {
 	o := request.DefaultOptions()
 	for _, n := range []struct {

@@ -20,7 +20,7 @@ func TestArgs(t *testing.T) {
 		{"defaults", `{` + head + `}`, ""},
 		{"all", `{` + head + `,"resources":{"count":"a/b","priority":"-"},"defaults":{"memoryMiB":5,"cores":10,"count":2,"memoryFactor":3},
 			"nodePolicy":"spread","gpuPolicy":"binpack","annotate":"Binding","groupTimeout":"30s","gpuQuota":"kube-system/gpuquota","legacyMetrics":["hami"]}`, ""},
-		{"metrics by nobody's names", `{` + head + `,"legacyMetrics":["hami","dcgm"]}`, "may have hami"},
+		{"metrics under unknown names", `{` + head + `,"legacyMetrics":["hami","dcgm"]}`, "only hami is supported"},
 		{"no version", `{"kind":"GPUSliceArgs"}`, `apiVersion "", kind "GPUSliceArgs": must be gpuslice.io/v1, GPUSliceArgs`},
 		{"another version", `{"apiVersion":"gpuslice.io/v2","kind":"GPUSliceArgs"}`, "must be gpuslice.io/v1"},
 		{"a field that there is not", `{` + head + `,"nodepolicies":"spread"}`, `unknown field "nodepolicies"`},
@@ -45,7 +45,7 @@ func TestArgs(t *testing.T) {
 		})
 	}
 	_, err := ParseArgs(&v1.Pod{})
-	require.ErrorContains(t, err, "are a *v1.Pod")
+	require.ErrorContains(t, err, "unsupported type *v1.Pod")
 }
 
 func TestArgsDefaults(t *testing.T) {

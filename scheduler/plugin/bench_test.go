@@ -25,14 +25,14 @@ func BenchmarkCycle(b *testing.B) {
 				b.Fatal(err)
 			}
 			w := &world{Plugin: p.(*Plugin), handle: h}
-			w.feeding = started(b, w)
+			w.feed = started(b, w)
 			var infos []fwk.NodeInfo
 			for i := range nodes {
 				node := gpuNode(fmt.Sprintf("node-%d", i), 8, i*8)
 				if err := factory.Core().V1().Nodes().Informer().GetStore().Add(node); err != nil {
 					b.Fatal(err)
 				}
-				w.feeding.Node(node.Name)
+				w.feed.Node(node.Name)
 				infos = append(infos, &nodeInfo{node: node, generation: int64(i + 1)})
 			}
 			b.ResetTimer()
@@ -43,13 +43,13 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// started is the world's feeding, with informers that have nothing to wait for.
-func started(b *testing.B, w *world) *kube.Feeding {
+// started is the world's feed, with informers that have nothing to wait for.
+func started(b *testing.B, w *world) *kube.Feed {
 	w.factory.Start(b.Context().Done())
-	if err := w.feeding.Wait(b.Context()); err != nil {
+	if err := w.feed.Wait(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	return w.feeding
+	return w.feed
 }
 
 func (w *world) cycle(b *testing.B, ctx context.Context, pod *v1.Pod, infos []fwk.NodeInfo, n int) {

@@ -22,10 +22,9 @@ func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, objec
 	return &fwk.PreBindPreFlightResult{AllowParallel: true}, nil
 }
 
-// PreBind implements fwk.PreBindPlugin: in one write, what the pod has brought along of the
-// scheduler's annotations goes, of a pod without GPUs too, and ours come unless Bind
-// writes them. It is idempotent: a cycle that fails later leaves annotations that the next
-// one replaces, and that nobody believes of a pod that isn't bound.
+// PreBind implements fwk.PreBindPlugin: it removes forged annotations of the scheduler, also of pods
+// without GPUs, and with AnnotateWithPatch writes the grant. It is idempotent: annotations of a
+// cycle that fails later are replaced by the next one, and are not trusted before the pod is bound.
 func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, object *v1.Pod, _ string) *fwk.Status {
 	began := time.Now()
 	var set map[string]string
@@ -45,16 +44,15 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, object *v1.P
 	return fwk.AsStatus(err)
 }
 
-// Bind implements fwk.BindPlugin, for pods with GPUs: kube.Bind alone finds out, where an
-// answer was lost, whether the pod was bound. If that were taken for a failure, the GPUs of
-// a pod that runs would be given back. The booking is asked for once more: a GPU may have
-// failed since, and one that was forgotten is not free by right.
+// Bind implements fwk.BindPlugin for pods with GPUs. DefaultBinder would treat a lost answer as a
+// failure and release the GPUs of a running pod; kube.Bind finds out. It reserves once more, because
+// a GPU may have failed since Reserve.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	c.offered = true
+	c.bindCalled = true
 	if status := p.reserve(c, node); status != nil {
 		return status
 	}
@@ -62,27 +60,26 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod,
 	annotations, err := p.annotations(c)
 	if err == nil {
 		err = kube.Bind(ctx, p.handle.ClientSet(), object, node, annotations)
-		c.unknown = errors.Is(err, kube.ErrUnknown)
+		c.bindUnknown = errors.Is(err, kube.ErrUnknown)
 	}
 	p.metrics.Observe(component, "bind", began, err)
 	return fwk.AsStatus(err)
 }
 
-var errBypassed = fmt.Errorf("another plugin binds pods with GPUs, without their grant: %s has to be before it at the bind point of the profile (install/scheduler/config.yaml)", Name)
+var errBypassed = fmt.Errorf("another plugin binds pods with GPUs without their grant: put %s before it at the bind point of the profile (see install/scheduler/config.yaml)", Name)
 
-// PostBind implements fwk.PostBindPlugin. A pod that was bound past Bind has no grant, or
-// one that may not be counted: the first that this happens to is the last.
+// PostBind implements fwk.PostBindPlugin. If another plugin bound the pod, its grant is missing or
+// unreserved: GPU scheduling stops.
 func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, object *v1.Pod, node string) {
-	if c := cycleOf(state); c != nil && !c.offered {
+	if c := cycleOf(state); c != nil && !c.bindCalled {
 		p.bypassed.Store(true)
-		p.log.Error("no pods with GPUs are placed any more", "pod", object.Namespace+"/"+object.Name, "node", node, "error", errBypassed)
+		p.log.Error("GPU scheduling halted: Bind was bypassed", "pod", object.Namespace+"/"+object.Name, "node", node, "error", errBypassed)
 	}
 }
 
-// annotations are what the pod gets.
 func (p *Plugin) annotations(c *cycle) (map[string]string, error) {
 	if c.placement == nil {
-		return nil, errors.New("the pod's GPUs are not reserved")
+		return nil, errors.New("no GPUs are reserved for the pod")
 	}
 	key, err := p.key()
 	if err != nil {
@@ -91,7 +88,7 @@ func (p *Plugin) annotations(c *cycle) (map[string]string, error) {
 	return wire.Annotations(c.pod, *c.placement, key, time.Now())
 }
 
-// owned are the pod's annotations that only the scheduler may write.
+// owned returns the keys of annotations that only the scheduler may write.
 func owned(object *v1.Pod) (keys []string) {
 	for key := range object.Annotations {
 		if wire.IsOwned(key) {

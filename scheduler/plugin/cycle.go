@@ -12,32 +12,28 @@ import (
 
 const cycleKey fwk.StateKey = Name
 
-// cycle is what is known of a pod while kube-scheduler places it.
+// cycle is the state of a pod's scheduling cycle.
 type cycle struct {
 	pod        *scheduler.Pod
 	request    *request.Request
 	evaluation *engine.Evaluation
-	// quotas is refused's count from before the evaluation.
-	quotas uint64
-	// resized is the engine's count from before the evaluation.
-	resized uint64
-	// overlay is what would be, for preemption; nil: what is.
+	// quotas and resized are versions from before the evaluation.
+	quotas, resized uint64
+	// overlay has the changes of AddPod and RemovePod; nil: none.
 	overlay *engine.Overlay
-	// placement is what Reserve has booked; nil: nothing.
+	// placement is what Reserve reserved; nil: nothing.
 	placement *scheduler.Placement
-	// offered says that Bind was called, and unknown that it could not find out whether the
-	// pod was bound.
-	offered, unknown bool
+	// bindUnknown: Bind could not find out whether the pod was bound.
+	bindCalled, bindUnknown bool
 }
 
-// Clone implements fwk.StateData. An overlay isn't changed but replaced, so that clones
-// have nothing in common that one of them could change.
+// Clone implements fwk.StateData. An overlay is never changed, only replaced.
 func (c *cycle) Clone() fwk.StateData {
 	clone := *c
 	return &clone
 }
 
-// cycleOf is the pod's; nil for a pod that asks for no GPU.
+// cycleOf returns nil for a pod that requests no GPU.
 func cycleOf(state fwk.CycleState) *cycle {
 	data, err := state.Read(cycleKey)
 	if err != nil {
@@ -47,7 +43,6 @@ func cycleOf(state fwk.CycleState) *cycle {
 	return c
 }
 
-// verdict is the node's, with what AddPod and RemovePod have changed.
 func (c *cycle) verdict(node string) engine.Verdict {
 	if c.overlay != nil {
 		return c.evaluation.On(c.overlay, node)
@@ -55,7 +50,7 @@ func (c *cycle) verdict(node string) engine.Verdict {
 	return c.evaluation.Verdict(node)
 }
 
-// lost is for a cycle that PreFilter must have begun.
-func lost(point string) *fwk.Status {
-	return fwk.AsStatus(fmt.Errorf("%s: PreFilter was not called: is %s enabled at all its extension points (multiPoint)?", point, Name))
+// missingPreFilter is the status of an extension point without a cycle.
+func missingPreFilter(point string) *fwk.Status {
+	return fwk.AsStatus(fmt.Errorf("%s: PreFilter was not called: enable %s at all extension points (multiPoint)", point, Name))
 }

@@ -133,13 +133,13 @@ func TestTheEngineIsNotBehindWithAPodThatWasJustPlaced(t *testing.T) {
 func TestBehindForgetsNodes(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 1, 1), gpuNode("n2", 1, 2))
 	a, b := &nodeInfo{node: gpuNode("n1", 1, 1), generation: 1}, &nodeInfo{node: gpuNode("n2", 1, 2), generation: 2}
-	w.behind.catchUp([]fwk.NodeInfo{a, b, &nodeInfo{}})
-	require.Len(t, w.behind.nodes, 2)
-	w.behind.catchUp([]fwk.NodeInfo{b, a}) // another order
-	require.Len(t, w.behind.nodes, 2)
-	w.behind.catchUp([]fwk.NodeInfo{b})
-	require.Len(t, w.behind.nodes, 1)
-	require.Equal(t, "n2", w.behind.order[0].name)
+	w.informerSync.update([]fwk.NodeInfo{a, b, &nodeInfo{}})
+	require.Len(t, w.informerSync.nodes, 2)
+	w.informerSync.update([]fwk.NodeInfo{b, a}) // another order
+	require.Len(t, w.informerSync.nodes, 2)
+	w.informerSync.update([]fwk.NodeInfo{b})
+	require.Len(t, w.informerSync.nodes, 1)
+	require.Equal(t, "n2", w.informerSync.order[0].name)
 }
 
 func TestAQuotaThatIsRaised(t *testing.T) {
@@ -159,13 +159,13 @@ func TestAQuotaThatIsRaised(t *testing.T) {
 	require.Eventually(t, func() bool { return len(w.took()) == 1 }, 10*time.Second, time.Millisecond, "it is tried again")
 	require.True(t, w.preFilter(t, pod).IsSuccess())
 	require.Equal(t, fwk.Success, w.filter(t, w.state, pod, "n1"))
-	w.refused.mu.Lock()
-	defer w.refused.mu.Unlock()
-	require.Empty(t, w.refused.pods)
+	w.quotaQueue.mu.Lock()
+	defer w.quotaQueue.mu.Unlock()
+	require.Empty(t, w.quotaQueue.pods)
 }
 
 func TestAQuotaThatIsRaisedMeanwhile(t *testing.T) {
-	sink := func(w *world) quotaSink { return quotaSink{w.engine, w.refused} }
+	sink := func(w *world) quotaSink { return quotaSink{w.engine, w.quotaQueue} }
 	for name, tc := range map[string]struct {
 		change func(w *world)
 		again  []string
@@ -194,5 +194,5 @@ func TestAllProfilesHaveOneState(t *testing.T) {
 	require.NoError(t, err)
 	require.Same(t, w.engine, second.(*Plugin).engine)
 	_, err = f.New(t.Context(), &runtime.Unknown{Raw: []byte(patching)}, w.handle)
-	require.ErrorContains(t, err, "give all the same")
+	require.ErrorContains(t, err, "use the same args")
 }

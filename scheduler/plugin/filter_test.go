@@ -25,9 +25,9 @@ func TestPreFilter(t *testing.T) {
 		{"asks for a GPU", gpuPod("a", 1000, 0), fwk.Success, ""},
 		{"asks for none", plainPod("b"), fwk.Skip, ""},
 		{"makes no sense", gpuPod("c", 0, 150), fwk.UnschedulableAndUnresolvable, `container "main": nvidia.com/gpucores: 150`},
-		{"is no whole number", with(gpuPod("d", 0, 0), func(p *v1.Pod) {
+		{"is not a whole number", with(gpuPod("d", 0, 0), func(p *v1.Pod) {
 			p.Spec.Containers[0].Resources.Limits["nvidia.com/gpumem"] = resource.MustParse("1500m")
-		}), fwk.UnschedulableAndUnresolvable, "1500m is no whole number"},
+		}), fwk.UnschedulableAndUnresolvable, "1500m is not a whole number"},
 		{"names a policy that there is not", with(gpuPod("e", 1000, 0), func(p *v1.Pod) {
 			p.Annotations = map[string]string{"hami.io/node-scheduler-policy": "best"}
 		}), fwk.UnschedulableAndUnresolvable, "best"},

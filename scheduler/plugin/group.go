@@ -11,8 +11,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// groupOf is the key of the pod's group, as namespace/name; empty: it is in none. A pod
-// without GPUs can be in one too.
+// groupOf returns the pod's group as namespace/name; empty for none. Pods without GPUs can be in
+// a group.
 func groupOf(pod *v1.Pod) string {
 	name := pod.Labels[request.LabelGroup]
 	if name == "" {
@@ -23,7 +23,7 @@ func groupOf(pod *v1.Pod) string {
 
 const groupIndex = "gpuslice.io/pod-group"
 
-// indexGroups lets an informer of pods find those of a group.
+// indexGroups indexes pods by group.
 var indexGroups = cache.Indexers{groupIndex: func(object any) ([]string, error) {
 	if pod, ok := object.(*v1.Pod); ok {
 		if key := groupOf(pod); key != "" {
@@ -33,31 +33,28 @@ var indexGroups = cache.Indexers{groupIndex: func(object any) ([]string, error) 
 	return nil, nil
 }}
 
-// group is a group's pods at a moment.
+// group is a snapshot of a group's pods.
 type group struct {
 	key     string
 	pods    []*v1.Pod
-	waiting []*v1.Pod // not bound yet
-	// least is how many have to be placed together: the most that a pod of it says.
-	least int
-	// admitted says that some are bound. They are so only since all were placed: a pod that
-	// comes later, in place of one that has failed, waits for nobody.
-	admitted bool
-	// priority and created are by what it goes before other groups.
-	priority int32
-	created  time.Time
+	pending []*v1.Pod // not bound
+	minimum int       // the largest minimum of its pods
+	// started: some are bound, so the minimum was reached. Replacements of failed pods need not wait.
+	started  bool
+	priority int32     // highest
+	created  time.Time // oldest
 }
 
-// together says whether the pods have to wait for each other.
-func (g *group) together() bool { return g.least > 1 && !g.admitted }
+// mustWait reports whether the pods have to wait for each other.
+func (g *group) mustWait() bool { return g.minimum > 1 && !g.started }
 
-// before orders groups that want the same GPUs: the more important first, then the older.
+// before orders groups by priority, then age.
 func (g *group) before(h *group) bool {
 	return cmp.Or(cmp.Compare(h.priority, g.priority), g.created.Compare(h.created), cmp.Compare(g.key, h.key)) < 0
 }
 
-// gathered is the group of these pods, some of which may have ended.
-func gathered(key string, pods []*v1.Pod) *group {
+// newGroup ignores pods that ended.
+func newGroup(key string, pods []*v1.Pod) *group {
 	g := &group{key: key}
 	for _, pod := range pods {
 		if pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
@@ -65,12 +62,12 @@ func gathered(key string, pods []*v1.Pod) *group {
 		}
 		g.pods = append(g.pods, pod)
 		if pod.Spec.NodeName == "" {
-			g.waiting = append(g.waiting, pod)
+			g.pending = append(g.pending, pod)
 		} else {
-			g.admitted = true
+			g.started = true
 		}
 		if n, err := strconv.Atoi(pod.Annotations[request.AnnotationGroupMin]); err == nil {
-			g.least = max(g.least, n)
+			g.minimum = max(g.minimum, n)
 		}
 		if p := pod.Spec.Priority; p != nil {
 			g.priority = max(g.priority, *p)

@@ -9,53 +9,51 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// groups place the pods of a group together or not at all: each that has a node waits, with
-// its GPUs held, until so many do as the group needs. What is decided of a group is
-// decided under one lock.
+// groups schedule the pods of a group together or not at all: each pod that has a node waits in
+// Permit, with its GPUs reserved, until the group's minimum wait.
 type groups struct {
 	timeout time.Duration
-	members cache.Indexer
+	pods    cache.Indexer
 
-	mu      sync.Mutex
-	handle  fwk.Handle // of any profile: they have their queue and waiting pods in common
-	forming map[string]*time.Timer
-	full    map[string]bool // as many pods as are needed are there: those before were tried again
+	mu       sync.Mutex
+	handle   fwk.Handle // of any profile: profiles share the queue and the waiting pods
+	timers   map[string]*time.Timer
+	complete map[string]bool // groups with enough pods, whose pending pods were retried
 }
 
 func newGroups(factory informers.SharedInformerFactory, timeout time.Duration) (*groups, error) {
 	informer := factory.Core().V1().Pods().Informer()
 	if err := informer.AddIndexers(indexGroups); err != nil {
-		return nil, fmt.Errorf("index pods by their group: %w", err)
+		return nil, fmt.Errorf("index pods by group: %w", err)
 	}
-	g := &groups{timeout: timeout, members: informer.GetIndexer(), forming: map[string]*time.Timer{}, full: map[string]bool{}}
-	if _, err := informer.AddEventHandler(kube.Handler[*v1.Pod]{Set: g.came, Replaced: func(_, pod *v1.Pod) { g.came(pod) }, Gone: g.came}); err != nil {
-		return nil, fmt.Errorf("follow the pods of groups: %w", err)
+	g := &groups{timeout: timeout, pods: informer.GetIndexer(), timers: map[string]*time.Timer{}, complete: map[string]bool{}}
+	if _, err := informer.AddEventHandler(kube.Handler[*v1.Pod]{Set: g.podChanged, Replaced: func(_, pod *v1.Pod) { g.podChanged(pod) }, Gone: g.podChanged}); err != nil {
+		return nil, fmt.Errorf("watch pods of groups: %w", err)
 	}
 	return g, nil
 }
 
-func (g *groups) join(p *Plugin) {
+func (g *groups) setHandle(handle fwk.Handle) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.handle = p.handle
+	g.handle = handle
 }
 
-// of is the pod's group as it is now; nil: it is in none.
+// of returns the pod's group; nil for none.
 func (g *groups) of(pod *v1.Pod) *group {
 	key := groupOf(pod)
 	if key == "" {
 		return nil
 	}
-	objects, err := g.members.ByIndex(groupIndex, key)
+	objects, err := g.pods.ByIndex(groupIndex, key)
 	if err != nil {
-		return nil // of an index that there is: never
+		return nil
 	}
 	pods := make([]*v1.Pod, 0, len(objects)+1)
 	known := false
@@ -68,21 +66,20 @@ func (g *groups) of(pod *v1.Pod) *group {
 	if !known {
 		pods = append(pods, pod)
 	}
-	return gathered(key, pods)
+	return newGroup(key, pods)
 }
 
-// exists says whether the pod is there, whatever kube-scheduler has been told of it.
+// exists reports whether the API server has the pod.
 func (g *groups) exists(pod *v1.Pod) bool {
-	object, there, err := g.members.GetByKey(pod.Namespace + "/" + pod.Name)
+	object, there, err := g.pods.GetByKey(pod.Namespace + "/" + pod.Name)
 	known, ok := object.(*v1.Pod)
 	return err == nil && there && ok && known.UID == pod.UID
 }
 
-// came is the event that a pod of a group has come, changed or gone. Once all are there that
-// are needed, those that were refused for that reason are tried again: kube-scheduler
-// has no event for a pod that was made. Once some are bound, nobody waits any more: a group
-// may have more pods than it needs.
-func (g *groups) came(pod *v1.Pod) {
+// podChanged handles a pod of a group that was created, changed or deleted. When the group has
+// enough pods, it retries the rejected ones: kube-scheduler has no event for a created pod. When
+// some are bound, no pod waits any more: a group may have more pods than its minimum.
+func (g *groups) podChanged(pod *v1.Pod) {
 	key := groupOf(pod)
 	if key == "" {
 		return
@@ -93,36 +90,28 @@ func (g *groups) came(pod *v1.Pod) {
 	if g.handle == nil {
 		return
 	}
-	if now.admitted {
-		g.allow(key) // also one that began to wait just when the first of the group was bound
+	if now.started {
+		g.allow(key)
 	}
-	full := len(now.pods) >= now.least
-	if full && now.together() && !g.full[key] {
-		g.activate(now.waiting)
+	complete := len(now.pods) >= now.minimum
+	if complete && now.mustWait() && !g.complete[key] {
+		activate(g.handle, now.pending...)
 	}
-	if full && len(now.waiting) > 0 {
-		g.full[key] = true
+	if complete && len(now.pending) > 0 {
+		g.complete[key] = true
 	} else {
-		delete(g.full, key)
+		delete(g.complete, key)
 	}
 }
 
-func (g *groups) activate(pods []*v1.Pod) {
-	all := make(map[string]*v1.Pod, len(pods))
-	for _, pod := range pods {
-		all[pod.Namespace+"/"+pod.Name] = pod
-	}
-	g.handle.Activate(klog.Background(), all)
-}
-
-// gather is PreFilter's: no GPUs are held for a group of which pods are still to be made.
-func (g *groups) gather(pod *v1.Pod) *fwk.Status {
+// checkComplete rejects pods of a group that has too few pods, so that they reserve no GPUs.
+func (g *groups) checkComplete(pod *v1.Pod) *fwk.Status {
 	now := g.of(pod)
-	if now == nil || !now.together() || len(now.pods) >= now.least {
+	if now == nil || !now.mustWait() || len(now.pods) >= now.minimum {
 		return nil
 	}
-	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("group %s has %d of the %d pods that have to be placed together (annotation %s)",
-		now.key, len(now.pods), now.least, request.AnnotationGroupMin))
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("group %s has %d of the %d pods that must be scheduled together (annotation %s)",
+		now.key, len(now.pods), now.minimum, request.AnnotationGroupMin))
 }
 
 // Permit implements fwk.PermitPlugin.
@@ -134,56 +123,54 @@ func (g *groups) permit(pod *v1.Pod) (*fwk.Status, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.of(pod)
-	if now == nil || !now.together() {
+	if now == nil || !now.mustWait() {
 		return nil, 0
 	}
 	placed := 1 // pod itself
-	g.each(now.key, func(w fwk.WaitingPod) {
+	g.eachWaiting(now.key, func(w fwk.WaitingPod) {
 		if w.GetPod().UID != pod.UID {
 			placed++
 		}
 	})
-	if placed >= now.least {
+	if placed >= now.minimum {
 		g.allow(now.key)
 		return nil, 0
 	}
-	if g.forming[now.key] == nil {
-		g.forming[now.key] = time.AfterFunc(g.timeout, func() { g.scatter(pod, fmt.Sprintf("was not complete after %v", g.timeout)) })
-		g.activate(now.waiting) // those that wait out a backoff, with the others' GPUs held
+	if g.timers[now.key] == nil {
+		g.timers[now.key] = time.AfterFunc(g.timeout, func() { g.rejectGroup(pod, fmt.Sprintf("was not complete after %v", g.timeout)) })
+		activate(g.handle, now.pending...) // skip their backoff
 	}
-	// The group has one end for all of them. Kube-scheduler's, a pod at a time, comes later.
+	// The timer rejects the whole group before kube-scheduler's timeouts of its pods.
 	return fwk.NewStatus(fwk.Wait), g.timeout + time.Minute
 }
 
-func (g *groups) end(key string) {
-	if timer := g.forming[key]; timer != nil {
+func (g *groups) stopTimer(key string) {
+	if timer := g.timers[key]; timer != nil {
 		timer.Stop()
-		delete(g.forming, key)
+		delete(g.timers, key)
 	}
 }
 
-// scatter gives back what the pods of pod's group hold that wait.
-func (g *groups) scatter(pod *v1.Pod, why string) {
+// rejectGroup rejects the waiting pods of the pod's group, which releases their GPUs.
+func (g *groups) rejectGroup(pod *v1.Pod, why string) {
 	if key := groupOf(pod); key != "" {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.reject(key, fmt.Sprintf("group %s %s: none of its pods is placed", key, why))
+		g.reject(key, fmt.Sprintf("group %s %s: none of its pods is scheduled", key, why))
 	}
 }
 
 func (g *groups) reject(key, text string) {
-	g.end(key)
-	g.each(key, func(w fwk.WaitingPod) { w.Reject(Name, text) })
+	g.stopTimer(key)
+	g.eachWaiting(key, func(w fwk.WaitingPod) { w.Reject(Name, text) })
 }
 
-// allow lets all pods of the group go that wait.
 func (g *groups) allow(key string) {
-	g.end(key)
-	g.each(key, func(w fwk.WaitingPod) { w.Allow(Name) })
+	g.stopTimer(key)
+	g.eachWaiting(key, func(w fwk.WaitingPod) { w.Allow(Name) })
 }
 
-// each goes through the pods of the group that wait.
-func (g *groups) each(key string, do func(fwk.WaitingPod)) {
+func (g *groups) eachWaiting(key string, do func(fwk.WaitingPod)) {
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
 		if groupOf(w.GetPod()) == key {
 			do(w)
@@ -191,31 +178,30 @@ func (g *groups) each(key string, do func(fwk.WaitingPod)) {
 	})
 }
 
-// failed is PostFilter's: a pod of a group has no place. Where it is for GPUs that others have
-// (shared), and groups that should come after have GPUs held, they give them back, and the pod is tried again
-// when they have; else its own group does. So of two groups that have half of their GPUs each one gets all,
-// and one that is not there yet, or that other plugins refuse, takes nothing from others.
-func (g *groups) failed(pod *v1.Pod, shared bool) {
+// failed handles a pod of a group that fits on no node. If it waits for GPUs of other pods, groups
+// that come after its group release theirs; if there are none, its own group does. So if two
+// groups have half of their GPUs each, one gets all.
+func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 	now := g.of(pod)
-	if now == nil || !now.together() {
+	if now == nil || !now.mustWait() {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one := map[string]*v1.Pod{} // of each group that has GPUs held
+	byGroup := map[string]*v1.Pod{} // a waiting pod of each other group
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
 		if key := groupOf(w.GetPod()); key != "" && key != now.key {
-			one[key] = w.GetPod()
+			byGroup[key] = w.GetPod()
 		}
 	})
-	later := 0
-	for key, pod := range one {
-		if other := g.of(pod); shared && len(now.pods) >= now.least && other.together() && now.before(other) {
-			g.reject(key, fmt.Sprintf("group %s makes room for group %s, which goes before it", key, now.key))
-			later++
+	released := false
+	for key, pod := range byGroup {
+		if other := g.of(pod); waitsForGPUs && len(now.pods) >= now.minimum && other.mustWait() && now.before(other) {
+			g.reject(key, fmt.Sprintf("group %s releases its GPUs for group %s, which comes first", key, now.key))
+			released = true
 		}
 	}
-	if later == 0 {
-		g.reject(now.key, fmt.Sprintf("group %s: no room for pod %s: none of its pods is placed", now.key, pod.Name))
+	if !released {
+		g.reject(now.key, fmt.Sprintf("group %s: pod %s fits on no node: none of its pods is scheduled", now.key, pod.Name))
 	}
 }

@@ -26,7 +26,7 @@ func gang(group string, n int) (pods []*v1.Pod) {
 func (w *world) forms() map[string]*time.Timer {
 	w.groups.mu.Lock()
 	defer w.groups.mu.Unlock()
-	return maps.Clone(w.groups.forming)
+	return maps.Clone(w.groups.timers)
 }
 
 func objects(pods ...*v1.Pod) (all []runtime.Object) {
@@ -77,7 +77,7 @@ func TestAGroupThatIsNotThereHoldsNothing(t *testing.T) {
 	w := newWorld(t, "", append(objects(pods[:2]...), gpuNode("n1", 3, 1))...)
 	status := w.preFilter(t, pods[0])
 	require.Equal(t, fwk.UnschedulableAndUnresolvable, status.Code())
-	require.Contains(t, status.Message(), "group ns/g has 2 of the 3 pods that have to be placed together")
+	require.Contains(t, status.Message(), "group ns/g has 2 of the 3 pods that must be scheduled together")
 	w.took()
 
 	_, err := w.client.CoreV1().Pods("ns").Create(t.Context(), pods[2], metav1.CreateOptions{})
@@ -96,7 +96,7 @@ func TestAGroupGivesBackAllOrNothing(t *testing.T) {
 	}{
 		{"a pod finds no room", func(w *world, pods []*v1.Pod, _ []*cycleState) {
 			w.PostFilter(t.Context(), newState(), pods[2], nil)
-		}, "no room for pod g-2"},
+		}, "pod g-2 fits on no node"},
 		{"a pod's cycle fails", func(w *world, pods []*v1.Pod, states []*cycleState) {
 			w.Unreserve(t.Context(), states[1], pods[1], "n1")
 		}, "could not be placed"},
@@ -142,7 +142,7 @@ func TestOfTwoGroupsOneGetsAll(t *testing.T) {
 	_, done := a.is()
 	require.False(t, done, "the older one keeps its GPUs")
 	why, _ := b.is()
-	require.Contains(t, why, "group ns/younger makes room for group ns/older")
+	require.Contains(t, why, "group ns/younger releases its GPUs for group ns/older")
 	w.Unreserve(t.Context(), state, younger[0], "n1")
 	last, _ := w.place(t, older[1], "n1")
 	require.Nil(t, last)
@@ -215,7 +215,7 @@ func TestTheYoungerGroupGivesWay(t *testing.T) {
 	for _, pod := range younger {
 		pod.Spec.Priority = &important
 	}
-	require.True(t, gathered("y", younger).before(gathered("o", older)), "priority goes before age")
+	require.True(t, newGroup("y", younger).before(newGroup("o", older)), "priority goes before age")
 }
 
 func TestAGroupThatIsPlacedWaitsNoMore(t *testing.T) {
@@ -272,11 +272,11 @@ func TestGathered(t *testing.T) {
 	pods[1].Status.Phase = v1.PodSucceeded
 	pods[2].Annotations = nil
 	pods[3].Annotations["gpuslice.io/pod-group-min"] = "many"
-	g := gathered("ns/g", pods)
+	g := newGroup("ns/g", pods)
 	require.Len(t, g.pods, 2)
-	require.False(t, g.admitted, "one that goes away counts for nothing")
-	require.Zero(t, g.least)
-	require.False(t, g.together())
+	require.False(t, g.started, "one that goes away counts for nothing")
+	require.Zero(t, g.minimum)
+	require.False(t, g.mustWait())
 	require.Empty(t, groupOf(plainPod("x")))
 }
 
@@ -301,7 +301,7 @@ func TestAGroupIsNotTriedAgainForItsOwnSake(t *testing.T) {
 	pods, other := gang("g", 2), gpuPod("other", 1000, 0)
 	w := newWorld(t, "", append(objects(pods...), other, gpuNode("n1", 1, 1))...)
 	hint := func(gone *v1.Pod) fwk.QueueingHint {
-		h, err := w.afterPodIsGone(klog.Background(), pods[1], gone, nil)
+		h, err := w.afterPodDelete(klog.Background(), pods[1], gone, nil)
 		require.NoError(t, err)
 		return h
 	}

@@ -251,7 +251,7 @@ func newWorld(t *testing.T, args string, objects ...runtime.Object) *world {
 	})
 	h.factory.WaitForCacheSync(ctx.Done())
 	w := &world{Plugin: p.(*Plugin), handle: h, client: client, state: newState()}
-	require.NoError(t, w.feeding.Wait(ctx))
+	require.NoError(t, w.feed.Wait(ctx))
 	// What is changed after the list, and before the watch, nobody is told of by this client.
 	for missing := map[string]bool{"nodes": true, "pods": true, "resourcequotas": true}; len(missing) > 0; {
 		delete(missing, <-watched)

@@ -20,54 +20,50 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
-// Name is the plugin's, in profiles.
+// Name is the plugin's name in profiles.
 const Name = "GPUSlice"
 
-// reservationTTL is what a reservation lasts that nobody gives back. This door always does
-// (Unreserve), however long a bind or a group takes: it is for what was forgotten.
+// reservationTTL is only a safeguard: kube-scheduler always calls Unreserve.
 const reservationTTL = 30 * time.Minute
 
 // component is the label in metrics.
 const component = "plugin"
 
-// Factory makes the plugin for each profile of a process. All of them have one engine:
-// two would give the same GPUs twice.
+// Factory creates the plugin for each profile of a process. They share one engine: two would
+// reserve the same GPUs twice.
 type Factory struct {
 	// Metrics may be nil.
 	Metrics *metrics.Metrics
-	// Log is slog.Default where it is nil.
+	// Log is slog.Default if nil.
 	Log *slog.Logger
-	// Started is called once with the engine, before it knows anything, and the settings; it may be nil.
+	// Started is called once, with an empty engine; may be nil.
 	Started func(*engine.Engine, *Args)
-	// Beside runs beside the plugin until its context ends, to show the engine and what it is
-	// told of to people; it may be nil.
-	Beside func(context.Context, *engine.Engine, *kube.Feeding)
-	// Leads is nil while this replica places pods: what is asked of running ones (a resize) it answers
-	// only then. Nil: it always does.
-	Leads func() error
+	// Serve runs until its context ends, to show the state of the engine; may be nil.
+	Serve func(context.Context, *engine.Engine, *kube.Feed)
+	// CheckLeader returns an error unless this replica is the leader, which answers resize
+	// requests; nil: always the leader.
+	CheckLeader func() error
 
 	mu       sync.Mutex
 	args     *Args
 	shared   *shared
-	profiles sync.Map // their names
+	profiles sync.Map // by name
 	tasks    sync.WaitGroup
 }
 
-// shared is what the plugins of all profiles have in common.
+// shared is the state that the plugins of all profiles share.
 type shared struct {
-	args    *Args
-	engine  *engine.Engine
-	feeding *kube.Feeding
-	behind  *behind
-	groups  *groups
-	refused *refused
-	// offering is which nodes have GPUs.
-	offering offering
-	keys     *grant.SigningKeyFile // nil: grants are not signed
-	metrics  *metrics.Metrics
-	log      *slog.Logger
-	// bypassed says that another plugin has bound a pod with GPUs.
-	bypassed atomic.Bool
+	args         *Args
+	engine       *engine.Engine
+	feed         *kube.Feed
+	informerSync *informerSync
+	groups       *groups
+	quotaQueue   *quotaQueue
+	gpuNodes     gpuNodes
+	keys         *grant.SigningKeyFile // nil: unsigned grants
+	metrics      *metrics.Metrics
+	log          *slog.Logger
+	bypassed     atomic.Bool // another plugin bound a pod with GPUs
 }
 
 // Plugin is the plugin of one profile.
@@ -96,7 +92,7 @@ var (
 // Name implements fwk.Plugin.
 func (p *Plugin) Name() string { return Name }
 
-// New is kube-scheduler's PluginFactory. What it starts ends with ctx: see Wait.
+// New is a PluginFactory of kube-scheduler. Its background tasks end with ctx: see Wait.
 func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	args, err := ParseArgs(object)
 	if err != nil {
@@ -111,19 +107,19 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		}
 		f.args = args
 	case !reflect.DeepEqual(f.args, args):
-		return nil, fmt.Errorf("args of plugin %s: those of profile %q are not those of the profiles before it: all have one state of the GPUs, so give all the same", Name, handle.ProfileName())
+		return nil, fmt.Errorf("args of plugin %s in profile %q differ from those of other profiles: all profiles share one state of the GPUs, so use the same args", Name, handle.ProfileName())
 	}
 	p := &Plugin{f.shared, handle}
 	f.profiles.Store(handle.ProfileName(), true)
-	f.shared.groups.join(p)
+	f.shared.groups.setHandle(handle)
 	return p, nil
 }
 
-// Wait returns once what New has started has ended.
+// Wait waits until the background tasks have ended.
 func (f *Factory) Wait() { f.tasks.Wait() }
 
 func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*shared, error) {
-	s := &shared{args: args, metrics: f.Metrics, log: f.Log, refused: newRefused()}
+	s := &shared{args: args, metrics: f.Metrics, log: f.Log, quotaQueue: newQuotaQueue()}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
@@ -135,7 +131,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	if args.GrantPrivateKeyFile != "" {
 		keys := grant.OpenSigningKeys(args.GrantPrivateKeyFile, s.log)
 		if err := keys.Ready(); err != nil {
-			return nil, fmt.Errorf("grants have to be signed: %w", err)
+			return nil, fmt.Errorf("no key to sign grants: %w", err)
 		}
 		s.keys, options.Keys = keys, keys
 	}
@@ -147,44 +143,41 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 		f.Started(s.engine, args)
 	}
 	informers := handle.SharedInformerFactory()
-	if s.feeding, err = kube.Feed(informers, resizeSink{s.engine, handle}); err != nil {
+	if s.feed, err = kube.NewFeed(informers, resizeSink{s.engine, handle}); err != nil {
 		return nil, err
 	}
-	s.behind = newBehind(s.feeding)
+	s.informerSync = newInformerSync(s.feed)
 	if s.groups, err = newGroups(informers, args.GroupTimeout.Duration); err != nil {
 		return nil, err
 	}
-	if _, err := informers.Core().V1().Pods().Informer().AddEventHandler(kube.Handler[*v1.Pod]{Gone: s.refused.forget}); err != nil {
+	if _, err := informers.Core().V1().Pods().Informer().AddEventHandler(kube.Handler[*v1.Pod]{Gone: s.quotaQueue.remove}); err != nil {
 		return nil, err
 	}
-	quotas := quotaSink{s.engine, s.refused}
-	if err := s.feeding.Quotas(informers, quotas, options.Request, s.log); err != nil {
+	quotas := quotaSink{s.engine, s.quotaQueue}
+	if err := s.feed.Quotas(informers, quotas, options.Request, s.log); err != nil {
 		return nil, err
 	}
 	if namespace, name := args.GPUQuotaName(); name != "" {
-		gpus, err := s.feeding.GPUQuota(handle.ClientSet(), namespace, name, quota.DefaultLabels(), quotas, s.log)
+		gpus, err := s.feed.GPUQuota(handle.ClientSet(), namespace, name, quota.DefaultLabels(), quotas, s.log)
 		if err != nil {
 			return nil, err
 		}
-		f.task(func() {
+		f.tasks.Go(func() {
 			gpus.Start(ctx.Done())
 			<-ctx.Done()
 			gpus.Shutdown()
 		})
 	}
 	if s.keys != nil {
-		f.task(func() { s.keys.Run(ctx) })
+		f.tasks.Go(func() { s.keys.Run(ctx) })
 	}
-	if f.Beside != nil {
-		f.task(func() { f.Beside(ctx, s.engine, s.feeding) })
+	if f.Serve != nil {
+		f.tasks.Go(func() { f.Serve(ctx, s.engine, s.feed) })
 	}
-	resizer, err := s.feeding.Resizer(informers, f.resizer(s, handle))
+	resizer, err := s.feed.Resizer(informers, f.resizer(s, handle))
 	if err != nil {
 		return nil, err
 	}
-	f.task(func() { resizer.Run(ctx) })
+	f.tasks.Go(func() { resizer.Run(ctx) })
 	return s, nil
 }
-
-// task runs until the context of New ends.
-func (f *Factory) task(run func()) { f.tasks.Go(run) }

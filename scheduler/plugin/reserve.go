@@ -11,12 +11,10 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
-// owner is whose reservations ours are.
 const owner = "plugin/" + Name
 
-// Reserve implements fwk.ReservePlugin. The engine decides on its newest state: where
-// another door was faster, the pod is tried again after its backoff, for no event will come
-// that says so.
+// Reserve implements fwk.ReservePlugin. If another pod reserved the GPUs first, kube-scheduler
+// retries the pod after its backoff, because no event follows.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
@@ -25,8 +23,8 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod
 	if status := p.reserve(c, node); status != nil {
 		return status
 	}
-	p.refused.forget(object)
-	p.behind.reserved(node, object)
+	p.quotaQueue.remove(object)
+	p.informerSync.reserved(node, object)
 	return nil
 }
 
@@ -44,12 +42,12 @@ func (p *Plugin) reserve(c *cycle, node string) *fwk.Status {
 	return nil
 }
 
-// Unreserve implements fwk.ReservePlugin. A pod of a group takes those with it that wait. One
-// that may be bound keeps its reservation, until its event or the reservation's time says which it is.
+// Unreserve implements fwk.ReservePlugin. It also rejects the waiting pods of the pod's group. A pod
+// that may be bound keeps its reservation until its event or the reservation's timeout.
 func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, object *v1.Pod, _ string) {
-	if c := cycleOf(state); c != nil && !c.unknown {
+	if c := cycleOf(state); c != nil && !c.bindUnknown {
 		p.engine.Unreserve(c.pod.UID, owner)
 		c.placement = nil
 	}
-	p.groups.scatter(object, "could not be placed")
+	p.groups.rejectGroup(object, "could not be placed")
 }

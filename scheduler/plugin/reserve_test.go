@@ -108,7 +108,7 @@ func TestWithoutKeysThatAreConfiguredItDoesNotStart(t *testing.T) {
 	f := &Factory{Log: slog.New(slog.DiscardHandler)}
 	args := strings.Replace(binding, `}`, `,"grantPrivateKeyFile":"/nonexistent/keys"}`, 1)
 	_, err := f.New(t.Context(), &runtime.Unknown{Raw: []byte(args)}, &handle{client: client, factory: kube.NewInformers(client)})
-	require.ErrorContains(t, err, "grants have to be signed: ")
+	require.ErrorContains(t, err, "no key to sign grants: ")
 	require.ErrorContains(t, err, "/nonexistent/keys")
 }
 
@@ -155,7 +155,7 @@ func TestAnUnknownEnd(t *testing.T) {
 	})
 	status := w.Bind(ctx, w.state, pod, "n1")
 	require.Equal(t, fwk.Error, status.Code())
-	require.Contains(t, status.Message(), "whether it was bound is not known")
+	require.Contains(t, status.Message(), "unknown whether the pod was bound")
 	w.Unreserve(t.Context(), w.state, pod, "n1")
 	require.Equal(t, "n1", w.engine.AllocatedNode(string(pod.UID)))
 }
@@ -188,7 +188,7 @@ func TestAnotherPluginBinds(t *testing.T) {
 	w.PostBind(t.Context(), w.state, pod, "n1")
 	status := w.preFilter(t, gpuPod("q", 1000, 10))
 	require.Equal(t, fwk.Error, status.Code())
-	require.Contains(t, status.Message(), "has to be before it at the bind point")
+	require.Contains(t, status.Message(), "before it at the bind point")
 	require.True(t, w.preFilter(t, plainPod("x")).IsSkip())
 }
 

@@ -15,16 +15,16 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// resizer is what answers requests to resize pods that this process's profiles have placed.
+// resizer configures the Resizer for pods of this process's profiles.
 func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 	return kube.ResizerConfig{
 		Engine: s.engine, Client: handle.ClientSet(), Key: s.key, Log: s.log,
 		Ready: func() error {
-			if !s.feeding.Synced() {
-				return errors.New("the cluster's nodes and pods are still being read")
+			if !s.feed.Synced() {
+				return errors.New("reading the cluster's nodes and pods")
 			}
-			if f.Leads != nil {
-				return f.Leads()
+			if f.CheckLeader != nil {
+				return f.CheckLeader()
 			}
 			return nil
 		},
@@ -40,26 +40,26 @@ func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 	}
 }
 
-// key signs grants; nil: they are not signed.
+// key returns nil for unsigned grants.
 func (s *shared) key() (*grant.SigningKey, error) {
 	if s.keys == nil {
 		return nil, nil
 	}
 	if err := s.keys.Ready(); err != nil {
-		return nil, fmt.Errorf("grants have to be signed: %w", err)
+		return nil, fmt.Errorf("no key to sign grants: %w", err)
 	}
 	return s.keys.Current(), nil
 }
 
-// resizeSink tells the engine, and has pods tried again that wait when others have less than
-// before: kube-scheduler makes no event of a change of annotations.
+// resizeSink retries pending pods when another pod's shares became smaller: kube-scheduler has no
+// event for changed annotations.
 type resizeSink struct {
 	*engine.Engine
 	handle fwk.Handle
 }
 
-// mostWoken bounds how many pods are tried again at once; the oldest are.
-const mostWoken = 1000
+// maxRequeued limits the retried pods; the oldest are retried.
+const maxRequeued = 1000
 
 // SetPod implements kube.Sink.
 func (s resizeSink) SetPod(p *scheduler.Pod) {
@@ -68,7 +68,7 @@ func (s resizeSink) SetPod(p *scheduler.Pod) {
 	if s.Resized() == before {
 		return
 	}
-	for _, w := range s.PendingUnreserved(mostWoken) {
-		waiter{&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: types.UID(w.UID)}}, s.handle}.activate()
+	for _, w := range s.Waiting(maxRequeued) {
+		activate(s.handle, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: types.UID(w.UID)}})
 	}
 }

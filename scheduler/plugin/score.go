@@ -15,12 +15,11 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ 
 	return nil
 }
 
-// Score implements fwk.ScorePlugin. What it tells is the engine's score, which
-// NormalizeScore makes one of kube-scheduler's of.
+// Score implements fwk.ScorePlugin with the engine's score; NormalizeScore scales it.
 func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	c := cycleOf(state)
 	if c == nil {
-		return 0, lost("Score")
+		return 0, missingPreFilter("Score")
 	}
 	return c.verdict(node.Node().Name).Score, nil
 }
@@ -28,9 +27,8 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node 
 // ScoreExtensions implements fwk.ScorePlugin.
 func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
-// NormalizeScore implements fwk.ScoreExtensions: the best of the candidates has 100, the
-// worst 0. A small pod changes a node's score by less than a hundredth, and the policy's
-// order would be lost in the rounding.
+// NormalizeScore implements fwk.ScoreExtensions: the best candidate gets 100, the worst 0. Without
+// it, differences of less than a hundredth would be rounded away.
 func (p *Plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
 	if len(scores) == 0 {
 		return nil

@@ -16,21 +16,20 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 )
 
-// subcommands are the doors that are not kube-scheduler's.
 func subcommands() []*cobra.Command {
-	doors := []*cobra.Command{extenderCommand(), webhookCommand()}
-	for _, c := range doors {
-		// kube-scheduler's help lists its own flags, whatever the command.
+	commands := []*cobra.Command{extenderCommand(), webhookCommand()}
+	for _, c := range commands {
+		// Without these, kube-scheduler's help lists its own flags.
 		bare := &cobra.Command{}
 		c.SetUsageFunc(bare.UsageFunc())
 		c.SetHelpFunc(bare.HelpFunc())
 		c.Args = cobra.NoArgs
 		c.SilenceUsage = true
 	}
-	return doors
+	return commands
 }
 
-// common is what both doors are told.
+// common are the options of all subcommands.
 type common struct {
 	config, kubeconfig, master string
 	qps                        float32
@@ -39,13 +38,12 @@ type common struct {
 }
 
 func (c *common) flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.config, "config", "", "read the settings that all doors share from this file: the GPUSliceArgs that the plugin has as args")
-	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "reach the API server by this file; empty: as a pod does")
-	fs.StringVar(&c.master, "master", "", "the API server's address, in place of the kubeconfig's")
-	// The API server has fair queueing of its own: a client that holds itself back is the
-	// bottleneck long before it.
-	fs.Float32Var(&c.qps, "kube-api-qps", 5000, "send the API server at most so many requests a second")
-	fs.IntVar(&c.burst, "kube-api-burst", 10000, "send the API server at most so many requests at once")
+	fs.StringVar(&c.config, "config", "", "read GPUSliceArgs, the settings that plugin, extender and webhook share, from this file")
+	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file; empty: use the pod's service account")
+	fs.StringVar(&c.master, "master", "", "address of the API server; overrides the kubeconfig")
+	// High limits: the API server has priority and fairness of its own.
+	fs.Float32Var(&c.qps, "kube-api-qps", 5000, "maximum requests per second to the API server")
+	fs.IntVar(&c.burst, "kube-api-burst", 10000, "maximum burst of requests to the API server")
 	fs.BoolVar(&c.verbose, "verbose", false, "log each decision")
 }
 
@@ -59,7 +57,7 @@ func (c *common) args() (*plugin.Args, error) {
 func (c *common) client(agent string) (kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags(c.master, c.kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("reach the API server: %w: name it by --kubeconfig", err)
+		return nil, fmt.Errorf("configure the API server client: %w: set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = c.qps, c.burst
 	config.ContentType = "application/vnd.kubernetes.protobuf"
@@ -75,7 +73,7 @@ func (c *common) log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }
 
-// untilSignal ends with SIGTERM or SIGINT; a second one ends the process at once.
+// untilSignal returns a context that ends at SIGTERM or SIGINT. A second signal kills the process.
 func untilSignal() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

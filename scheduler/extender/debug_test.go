@@ -19,7 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-func TestServePages(t *testing.T) {
+func TestServeDebug(t *testing.T) {
 	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)
 	e.SetNode(kube.Node(gpuNode("n1")))
@@ -27,11 +27,11 @@ func TestServePages(t *testing.T) {
 		"nvidia.com/gpu": {Value: 1}, "nvidia.com/gpumem": {Value: 1000},
 	}}}}
 	mux := http.NewServeMux()
-	Pages(mux, e, func(string, string) (*scheduler.Pod, error) { return waits, nil }, nil)
+	HandleDebug(mux, e, func(string, string) (*scheduler.Pod, error) { return waits, nil }, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	address, ended := freePort(t), make(chan struct{})
-	go func() { defer close(ended); ServePages(ctx, slog.New(slog.DiscardHandler), address, mux) }()
+	go func() { defer close(ended); ServeDebug(ctx, slog.New(slog.DiscardHandler), address, mux) }()
 	get := func(path string) string {
 		var response *http.Response
 		require.Eventually(t, func() bool {
@@ -48,7 +48,7 @@ func TestServePages(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(get("/debug/explain?namespace=ns&pod=p")), &explanation))
 	require.Equal(t, "pending", explanation.State)
 	require.Equal(t, []engine.NodeVerdict{{Node: "n1", Fits: true, Text: "fits", Score: explanation.Nodes[0].Score}}, explanation.Nodes)
-	require.Contains(t, get("/debug/explain?namespace=ns"), "which pod?")
+	require.Contains(t, get("/debug/explain?namespace=ns"), "no pod given")
 	for _, path := range []string{"/debug/state", "/"} {
 		require.Contains(t, get(path), "n1", path)
 	}
@@ -62,6 +62,6 @@ func TestServePagesAtAnAddressInUse(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	var said bytes.Buffer
-	ServePages(t.Context(), slog.New(slog.NewTextHandler(&said, nil)), l.Addr().String(), http.NotFoundHandler())
+	ServeDebug(t.Context(), slog.New(slog.NewTextHandler(&said, nil)), l.Addr().String(), http.NotFoundHandler())
 	require.Contains(t, said.String(), "address already in use")
 }

@@ -1,0 +1,137 @@
+package extender
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+)
+
+// AnnotationRequeued is the time when the extender made kube-scheduler retry the pod.
+const AnnotationRequeued = "gpuslice.io/requeued"
+
+const (
+	// lag is how far this process's caches can be behind those of kube-scheduler.
+	lag = 2 * time.Second
+	// maxRequeued limits the pods that wait to be requeued.
+	maxRequeued = 1000
+)
+
+// requeuer makes kube-scheduler retry pods that were rejected shortly before GPUs became free.
+// kube-scheduler can receive an event before this process does: it retries the pod, gets an
+// answer from the old state, and has no further event. A change of the pod is such an event.
+type requeuer struct {
+	clock func() time.Time
+
+	mu       sync.Mutex
+	rejected map[types.UID]rejection
+	queue    chan *v1.Pod
+}
+
+type rejection struct {
+	pod *v1.Pod
+	at  time.Time
+}
+
+func newRequeuer(clock func() time.Time) *requeuer {
+	return &requeuer{clock: clock, rejected: map[types.UID]rejection{}, queue: make(chan *v1.Pod, maxRequeued)}
+}
+
+// add records that the pod was rejected now.
+func (r *requeuer) add(pod *v1.Pod) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock()
+	for uid, old := range r.rejected {
+		if now.Sub(old.at) > lag {
+			delete(r.rejected, uid)
+		}
+	}
+	r.rejected[pod.UID] = rejection{pod, now}
+}
+
+// remove records that the pod has a reservation.
+func (r *requeuer) remove(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.rejected, uid)
+}
+
+// freed requeues the recently rejected pods, because GPUs may have become free.
+func (r *requeuer) freed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock()
+	for uid, old := range r.rejected {
+		delete(r.rejected, uid)
+		if now.Sub(old.at) <= lag {
+			r.enqueue(old.pod)
+		}
+	}
+}
+
+// enqueue drops the pod if the queue is full: then the next event comes soon.
+func (r *requeuer) enqueue(pod *v1.Pod) {
+	select {
+	case r.queue <- pod:
+	default:
+	}
+}
+
+// run requeues pods until ctx ends.
+func (r *requeuer) run(ctx context.Context, requeue func(context.Context, *v1.Pod)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case pod := <-r.queue:
+			requeue(ctx, pod)
+		}
+	}
+}
+
+// Sink returns the sink for cluster events.
+func (s *Server) Sink() Sink { return Sink{s.Engine, s.requeuer} }
+
+// Sink passes cluster events to the engine and requeues pods when GPUs become free.
+type Sink struct {
+	*engine.Engine
+	requeuer *requeuer
+}
+
+// SetNode implements kube.Sink.
+func (s Sink) SetNode(n *scheduler.Node) {
+	s.Engine.SetNode(n)
+	s.requeuer.freed()
+}
+
+// SetPod implements kube.Sink. kube-scheduler has no event for a pod whose share became smaller.
+func (s Sink) SetPod(p *scheduler.Pod) {
+	frees := p.Ended && s.Holding(p.UID) != ""
+	before := s.Resized()
+	s.Engine.SetPod(p)
+	if frees {
+		s.requeuer.freed()
+	}
+	if s.Resized() == before {
+		return
+	}
+	for _, w := range s.Waiting(maxRequeued) {
+		s.requeuer.enqueue(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: types.UID(w.UID)}})
+	}
+}
+
+// DeletePod implements kube.Sink.
+func (s Sink) DeletePod(uid string) {
+	frees := s.Holding(uid) != ""
+	s.Engine.DeletePod(uid)
+	if frees {
+		s.requeuer.freed()
+	}
+}
