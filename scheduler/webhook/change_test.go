@@ -32,7 +32,7 @@ func TestChanges(t *testing.T) {
 		{"a resize of nothing", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"main":{}}'`, "nvidia.com/gpu: 1"), "neither memoryMiB nor cores"},
 		{"a resize to nothing", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"main":{"memoryMiB":0}}'`, "nvidia.com/gpu: 1"), "whole number from 1"},
 		{"a resize of a pod without GPUs", pod("", "cpu: 1"), pod(`gpuslice.io/resize: '{"main":{"memoryMiB":9000}}'`, "cpu: 1"), ""},
-		{"a resize of another container", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"side":{"cores":9}}'`, "nvidia.com/gpu: 1"), `"side" is none of the pod's`},
+		{"a resize of another container", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"side":{"cores":9}}'`, "nvidia.com/gpu: 1"), `no container "side"`},
 		{"a bad resize that was there", pod(required+", gpuslice.io/resize: x", "nvidia.com/gpu: 1"), pod(required+", gpuslice.io/resize: x, a: b", "nvidia.com/gpu: 1"), ""},
 		{"it is required from now on", pod("", "nvidia.com/gpu: 1"), pod(required, "nvidia.com/gpu: 1"), ""},
 	} {
@@ -91,12 +91,12 @@ func TestRequiring(t *testing.T) {
 		{"another container's is none of ours", map[string]string{key + "/container.c": "[]", key: "[gpuslice]"}, []string{"a"}, map[string]string{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := requiring(tc.annotations, tc.containers, "gpuslice")
+			got, err := missingRequirements(tc.annotations, tc.containers, "gpuslice")
 			require.NoError(t, err)
 			require.Equal(t, tc.want, got)
 		})
 	}
-	_, err := requiring(map[string]string{key: "gpuslice"}, []string{"a"}, "gpuslice")
+	_, err := missingRequirements(map[string]string{key: "gpuslice"}, []string{"a"}, "gpuslice")
 	require.ErrorContains(t, err, "must be a list")
 }
 
@@ -105,5 +105,5 @@ func TestANewPodIsNotResized(t *testing.T) {
 spec: {containers: [{name: main}]}`)
 	answer := ask(t, DefaultRules(), "/validate", request)
 	require.False(t, answer.Allowed)
-	require.Contains(t, answer.Result.Message, "by its containers' limits")
+	require.Contains(t, answer.Result.Message, "set the limits of the containers")
 }

@@ -16,13 +16,9 @@ import (
 )
 
 const (
-	// maxBody bounds a review: two pods (an update's) of the 3 MiB that the API server reads, and some.
-	maxBody = 8 << 20
-	// maxAtOnce bounds how many reviews are read at a time, and so the memory that they take.
-	maxAtOnce = 16
-	// longest is how long a review may take, waiting for its turn included: the API server waits no longer
-	// for any webhook.
-	longest = 30 * time.Second
+	maxBody       = 8 << 20          // an update has two pods of up to 3 MiB
+	maxConcurrent = 16               // limits the memory for reviews
+	maxTimeout    = 30 * time.Second // the API server's limit for webhooks, waiting included
 )
 
 // Outcomes of a review.
@@ -30,24 +26,21 @@ const (
 	OutcomeAllowed = "allowed"
 	OutcomePatched = "patched"
 	OutcomeDenied  = "denied"
-	// OutcomeError is no review, or one that can't be read.
-	OutcomeError = "error"
+	OutcomeError   = "error" // no valid review
 )
 
-// Metrics is told of every review. Path is /mutate or /validate, outcome one of the above, why
-// one of the reasons to deny or empty.
+// Metrics counts reviews. Path is /mutate or /validate; reason is empty if the review is not denied.
 type Metrics interface {
-	Reviewed(path, outcome, why string, took time.Duration)
+	Reviewed(path, outcome, reason string, took time.Duration)
 }
 
-// Handler answers at /mutate, /validate, /healthz and /readyz. Rules are valid (Rules.Validate); ready
-// and metrics may be nil.
+// Handler serves /mutate, /validate, /healthz and /readyz. ready and metrics may be nil.
 func Handler(rules Rules, ready func() error, metrics Metrics, log *slog.Logger) http.Handler {
 	if metrics == nil {
 		metrics = schedmetrics.New()
 	}
 	mux := http.NewServeMux()
-	slots := make(chan struct{}, maxAtOnce)
+	slots := make(chan struct{}, maxConcurrent)
 	for path, decide := range map[string]func(*admissionv1.AdmissionRequest) answer{
 		"/mutate": rules.answerMutate, "/validate": rules.answerValidate,
 	} {
@@ -66,7 +59,7 @@ func Handler(rules Rules, ready func() error, metrics Metrics, log *slog.Logger)
 	return mux
 }
 
-// reviewer answers reviews of one path.
+// reviewer serves one path.
 type reviewer struct {
 	path    string
 	decide  func(*admissionv1.AdmissionRequest) answer
@@ -76,7 +69,7 @@ type reviewer struct {
 }
 
 func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), patience(r))
+	ctx, cancel := context.WithTimeout(r.Context(), timeout(r))
 	defer cancel()
 	select {
 	case v.slots <- struct{}{}:
@@ -88,52 +81,50 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	request, status, err := read(w, r)
 	if err != nil {
-		v.metrics.Reviewed(v.path, OutcomeError, WhyMalformed, time.Since(began))
-		v.log.Warn("no review", "path", v.path, "error", err)
+		v.metrics.Reviewed(v.path, OutcomeError, ReasonMalformed, time.Since(began))
+		v.log.Warn("failed to read a review", "path", v.path, "error", err)
 		http.Error(w, err.Error(), status)
 		return
 	}
-	if ctx.Err() != nil { // whoever asked has gone: others wait for the slot
+	if ctx.Err() != nil { // the client is gone, and others wait for the slot
 		v.late(w, time.Since(began))
 		return
 	}
 	a := v.decide(request)
 	data, err := a.encode(request)
 	if err != nil {
-		v.metrics.Reviewed(v.path, OutcomeError, WhyMalformed, time.Since(began))
-		v.log.Error("review", "path", v.path, "error", err)
+		v.metrics.Reviewed(v.path, OutcomeError, ReasonMalformed, time.Since(began))
+		v.log.Error("failed to encode a review", "path", v.path, "error", err)
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if _, err := w.Write(data); err != nil {
-		v.log.Warn("write the answer", "path", v.path, "error", err)
+		v.log.Warn("failed to write a review", "path", v.path, "error", err)
 	}
 	v.done(request, a, time.Since(began))
 }
 
-// patience is how long the caller waits for the answer. The API server says it in its call.
-func patience(r *http.Request) time.Duration {
-	if says, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil && says > 0 {
-		return min(says, longest)
+// timeout returns the timeout of the API server's call.
+func timeout(r *http.Request) time.Duration {
+	if d, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil && d > 0 {
+		return min(d, maxTimeout)
 	}
-	return longest
+	return maxTimeout
 }
 
-// late is for a caller that waits no more.
 func (v *reviewer) late(w http.ResponseWriter, took time.Duration) {
-	v.metrics.Reviewed(v.path, OutcomeError, WhyLate, took)
-	http.Error(w, "the review came too late to its turn: the webhook has too much to do", http.StatusServiceUnavailable)
+	v.metrics.Reviewed(v.path, OutcomeError, ReasonLate, took)
+	http.Error(w, "the webhook is overloaded: timeout before the review was read", http.StatusServiceUnavailable)
 }
 
-// done tells of an answer.
 func (v *reviewer) done(request *admissionv1.AdmissionRequest, a answer, took time.Duration) {
 	switch {
-	case a.refusal != nil:
-		v.metrics.Reviewed(v.path, OutcomeDenied, a.refusal.why, took)
-		v.log.Info("denied", "pod", request.Namespace+"/"+request.Name, "user", request.UserInfo.Username,
+	case a.rejection != nil:
+		v.metrics.Reviewed(v.path, OutcomeDenied, a.rejection.reason, took)
+		v.log.Info("review denied", "pod", request.Namespace+"/"+request.Name, "user", request.UserInfo.Username,
 			"operation", request.Operation, "resource", request.Resource.Resource, "subresource", request.SubResource,
-			"why", a.refusal.why, "message", a.refusal.message)
+			"reason", a.rejection.reason, "message", a.rejection.message)
 	case len(a.patch) > 0:
 		v.metrics.Reviewed(v.path, OutcomePatched, "", took)
 	default:
@@ -141,10 +132,10 @@ func (v *reviewer) done(request *admissionv1.AdmissionRequest, a answer, took ti
 	}
 }
 
-// read is the review of a request, or the HTTP status that says why there is none.
+// read returns the review of a request, or the HTTP status of the error.
 func read(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionRequest, int, error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("content type %.64q: only application/json is read", r.Header.Get("Content-Type"))
+		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("unsupported content type %.64q: use application/json", r.Header.Get("Content-Type"))
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {

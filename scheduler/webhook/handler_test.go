@@ -71,9 +71,9 @@ func TestNoReviews(t *testing.T) {
 	}{
 		{"nothing", "application/json", "", http.StatusBadRequest, "read the AdmissionReview"},
 		{"no JSON", "application/json", "{", http.StatusBadRequest, "read the AdmissionReview"},
-		{"another type of content", "text/plain", start + "}", http.StatusUnsupportedMediaType, "only application/json is read"},
-		{"no type of content", "", start + "}", http.StatusUnsupportedMediaType, "only application/json is read"},
-		{"another object", "application/json", `{"apiVersion":"v1","kind":"Pod"}`, http.StatusBadRequest, "only AdmissionReview of admission.k8s.io/v1 is answered"},
+		{"another type of content", "text/plain", start + "}", http.StatusUnsupportedMediaType, "use application/json"},
+		{"no type of content", "", start + "}", http.StatusUnsupportedMediaType, "use application/json"},
+		{"another object", "application/json", `{"apiVersion":"v1","kind":"Pod"}`, http.StatusBadRequest, "use AdmissionReview of admission.k8s.io/v1"},
 		{"an old version", "application/json", `{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview"}`, http.StatusBadRequest, "admission.k8s.io/v1beta1"},
 		{"no request", "application/json", start + "}", http.StatusBadRequest, "has no request"},
 		{"no uid", "application/json", start + `,"request":{}}`, http.StatusBadRequest, "has no uid"},

@@ -20,7 +20,7 @@ func TestAListIsReadOnce(t *testing.T) {
 		}
 		annotations := map[string]string{requiredPlugins: list}
 		return testing.AllocsPerRun(2, func() {
-			lacks, err := requiring(annotations, names, "gpuslice")
+			lacks, err := missingRequirements(annotations, names, "gpuslice")
 			require.NoError(t, err)
 			require.Empty(t, lacks)
 		})
@@ -31,8 +31,8 @@ func TestAListIsReadOnce(t *testing.T) {
 // TestAListOfPluginsIsShort: long ones are refused before they are read.
 func TestAListOfPluginsIsShort(t *testing.T) {
 	long := "[" + strings.Repeat("a,", maxRequired) + "gpuslice]"
-	_, err := requiring(map[string]string{requiredPlugins: long}, []string{"main"}, "gpuslice")
-	require.EqualError(t, err, fmt.Sprintf("annotation %s: has %d bytes, and may have %d", requiredPlugins, len(long), maxRequired))
+	_, err := missingRequirements(map[string]string{requiredPlugins: long}, []string{"main"}, "gpuslice")
+	require.EqualError(t, err, fmt.Sprintf("annotation %s: %d bytes are more than the maximum of %d", requiredPlugins, len(long), maxRequired))
 }
 
 // TestALateReview: nothing is done for a caller that has gone, whether it waits for its turn or has it.

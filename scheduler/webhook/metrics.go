@@ -10,8 +10,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 )
 
-// pages are the handler's, and /metrics.
-func (o *Options) pages(ready func() error) http.Handler {
+// handler returns Handler and /metrics.
+func (o *Options) handler(ready func() error) http.Handler {
 	counters := metrics.New()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -13,13 +13,12 @@ import (
 // taskPriority is HAMi's variable: "0" is high.
 const taskPriority = "CUDA_TASK_PRIORITY"
 
-// mutate is what a new pod lacks. It changes nothing that the author said, and nothing of
-// what the pod asks for; of a pod that has it all, it is nothing. A pod that can't be read is left
-// to validate, which says why.
+// mutate adds what a new pod needs. It changes no value of the author. Invalid requests are left to
+// validate, which reports them.
 func (r *Rules) mutate(pod *corev1.Pod) []operation {
-	seen := kube.Pod(pod)
-	asked, err := request.FromPod(seen, r.Request)
-	if err != nil || asked == nil {
+	model := kube.Pod(pod)
+	req, err := request.FromPod(model, r.Request)
+	if err != nil || req == nil {
 		return nil
 	}
 	var patch []operation
@@ -29,34 +28,33 @@ func (r *Rules) mutate(pod *corev1.Pod) []operation {
 	if r.RuntimeClass != "" && pod.Spec.RuntimeClassName == nil {
 		patch = append(patch, add("/spec/runtimeClassName", r.RuntimeClass))
 	}
-	for i, c := range seen.Containers {
-		if asked.Containers[i].GPUs == 0 {
+	for i, c := range model.Containers {
+		if req.Containers[i].GPUs == 0 {
 			continue
 		}
 		spec, path := containerAt(pod, i)
-		patch = append(patch, r.count(spec, path, c, asked.Containers[i].GPUs)...)
+		patch = append(patch, r.count(spec, path, c, req.Containers[i].GPUs)...)
 		patch = append(patch, r.priority(spec, path, c)...)
 	}
-	// An error is the author's, and validate's to tell.
-	if lacks, err := requiring(pod.Annotations, withGPUs(seen, asked), r.RequiredPlugin); err == nil {
-		patch = append(patch, addToMap("/metadata/annotations", len(pod.Annotations) > 0, lacks)...)
+	if missing, err := missingRequirements(pod.Annotations, withGPUs(model, req), r.RequiredPlugin); err == nil {
+		patch = append(patch, addToMap("/metadata/annotations", len(pod.Annotations) > 0, missing)...)
 	}
 	return patch
 }
 
-// count says in the spec how many GPUs a container has that asks for memory or cores alone.
+// count adds the number of GPUs to a container that requests only memory or cores.
 func (r *Rules) count(spec *corev1.Container, path string, c scheduler.Container, gpus int) []operation {
 	names := &r.Request.Names
 	if names.Count == "" || has(c, names.Count) || !has(c, names.Memory) && !has(c, names.MemoryPercentage) && !has(c, names.Cores) {
 		return nil
 	}
 	entry := map[string]string{names.Count: strconv.Itoa(gpus)}
-	// Kubernetes wants a limit, and a request that is equal to it.
+	// Kubernetes requires an equal limit and request.
 	return append(addToMap(path+"/resources/limits", len(spec.Resources.Limits) > 0, entry),
 		addToMap(path+"/resources/requests", len(spec.Resources.Requests) > 0, entry)...)
 }
 
-// priority hands the resource's value to the container, unless it has the variable.
+// priority sets HAMi's variable, unless the container has it.
 func (r *Rules) priority(spec *corev1.Container, path string, c scheduler.Container) []operation {
 	if !r.TaskPriority || !has(c, r.Request.Names.Priority) {
 		return nil
@@ -78,7 +76,7 @@ func has(c scheduler.Container, resource string) bool {
 	return resource != "" && there
 }
 
-// containerAt is the container at a position of scheduler.Pod, and its path in the pod.
+// containerAt returns the container at a position of scheduler.Pod.Containers and its JSON path.
 func containerAt(pod *corev1.Pod, i int) (*corev1.Container, string) {
 	if n := len(pod.Spec.InitContainers); i >= n {
 		return &pod.Spec.Containers[i-n], "/spec/containers/" + strconv.Itoa(i-n)
@@ -86,11 +84,11 @@ func containerAt(pod *corev1.Pod, i int) (*corev1.Container, string) {
 	return &pod.Spec.InitContainers[i], "/spec/initContainers/" + strconv.Itoa(i)
 }
 
-// withGPUs are the names of the containers that ask for GPUs.
-func withGPUs(pod *scheduler.Pod, asked *request.Request) []string {
+// withGPUs returns the names of the containers that request GPUs.
+func withGPUs(pod *scheduler.Pod, req *request.Request) []string {
 	var names []string
 	for i, c := range pod.Containers {
-		if asked.Containers[i].GPUs > 0 {
+		if req.Containers[i].GPUs > 0 {
 			names = append(names, c.Name)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// operation is one of a JSON patch (RFC 6902). Ours only add, which replaces what is there.
+// operation is an operation of a JSON patch (RFC 6902). "add" also replaces.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -15,10 +15,10 @@ type operation struct {
 
 func add(path string, value any) operation { return operation{"add", path, value} }
 
-// token is a name as a part of a path (RFC 6901).
+// token escapes a name for a path (RFC 6901).
 var token = strings.NewReplacer("~", "~0", "/", "~1").Replace
 
-// addToMap adds entries to the map at the path, which is made if it isn't there.
+// addToMap adds entries to the map at the path and creates the map if needed.
 func addToMap(path string, there bool, entries map[string]string) []operation {
 	if len(entries) == 0 {
 		return nil

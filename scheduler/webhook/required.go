@@ -8,26 +8,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// requiredPlugins is NRI's annotation (its pkg/plugin.RequiredPluginsAnnotation): a list in YAML
-// of the plugins without which a container is not created. NRI's default validator reads, for each
-// container, the first that is there of
-//
-//	required-plugins.noderesource.dev/container.<name>
-//	required-plugins.noderesource.dev/pod
-//	required-plugins.noderesource.dev
+// requiredPlugins is NRI's pkg/plugin.RequiredPluginsAnnotation: a YAML list of plugins without
+// which a container is not created. For each container, NRI's default validator reads the first of
+// <key>/container.<name>, <key>/pod and <key> that exists.
 const requiredPlugins = "required-plugins.noderesource.dev"
 
-// maxRequired bounds such a list: a name is short, and YAML is slow to read. The agent's own is 12 bytes.
+// maxRequired limits the bytes of a list, because YAML is slow to parse.
 const maxRequired = 4 << 10
 
-// requiring are the annotations that a pod lacks for NRI to require the plugin for each of
-// these containers. What else it requires stays. An error is for the pod's author. Each annotation is
-// read once, however many containers go by it.
-func requiring(annotations map[string]string, containers []string, plugin string) (map[string]string, error) {
+// missingRequirements returns the annotations to set so that NRI requires the plugin for these
+// containers, with the plugins that are required already. It parses each annotation once.
+func missingRequirements(annotations map[string]string, containers []string, plugin string) (map[string]string, error) {
 	if plugin == "" {
 		return nil, nil
 	}
-	lacks, read := map[string]string{}, map[string]bool{}
+	missing, done := map[string]string{}, map[string]bool{}
 	for _, name := range containers {
 		key := requiredPlugins
 		for _, k := range []string{requiredPlugins + "/container." + name, requiredPlugins + "/pod"} {
@@ -36,25 +31,25 @@ func requiring(annotations map[string]string, containers []string, plugin string
 				break
 			}
 		}
-		if read[key] {
+		if done[key] {
 			continue
 		}
-		read[key] = true
-		with, err := requiringIn(key, annotations[key], plugin)
+		done[key] = true
+		with, err := addPlugin(key, annotations[key], plugin)
 		if err != nil {
 			return nil, err
 		}
 		if with != "" {
-			lacks[key] = with
+			missing[key] = with
 		}
 	}
-	return lacks, nil
+	return missing, nil
 }
 
-// requiringIn is the annotation's list with the plugin; empty where it has it.
-func requiringIn(key, text, plugin string) (string, error) {
+// addPlugin adds the plugin to the annotation's list; "" if it is in the list.
+func addPlugin(key, text, plugin string) (string, error) {
 	if len(text) > maxRequired {
-		return "", fmt.Errorf("annotation %s: has %d bytes, and may have %d", key, len(text), maxRequired)
+		return "", fmt.Errorf("annotation %s: %d bytes are more than the maximum of %d", key, len(text), maxRequired)
 	}
 	var list []string
 	if err := yaml.Unmarshal([]byte(text), &list); err != nil {
@@ -70,7 +65,7 @@ func requiringIn(key, text, plugin string) (string, error) {
 	return string(data), nil
 }
 
-// isPlugin says whether an entry means the plugin: by its name, or with its index in front.
+// isPlugin accepts the plugin's name and "NN-name", with its index.
 func isPlugin(entry, plugin string) bool {
 	if entry == plugin {
 		return true

@@ -19,7 +19,7 @@ func FuzzRequired(f *testing.F) {
 	f.Add("a: {<<: *b}")
 	f.Fuzz(func(t *testing.T, text string) {
 		const plugin = "gpuslice"
-		with, err := requiringIn("key", text, plugin)
+		with, err := addPlugin("key", text, plugin)
 		if err != nil {
 			return
 		}
@@ -31,7 +31,7 @@ func FuzzRequired(f *testing.F) {
 		}
 		require.NoError(t, yaml.Unmarshal([]byte(with), &after))
 		require.Equal(t, append(before, plugin), after)
-		again, err := requiringIn("key", with, plugin)
+		again, err := addPlugin("key", with, plugin)
 		if len(with) <= maxRequired {
 			require.NoError(t, err)
 			require.Empty(t, again)

@@ -10,16 +10,15 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// checkResize is why a request to resize a pod (grant.AnnotationResize) is refused at once: it can't be
-// read, or names containers that the pod has not. Whether there is room is the scheduler's to say.
-// One that is there already, or is taken back, is nobody's concern.
+// checkResize rejects new resize requests (grant.AnnotationResize) that are malformed or name
+// unknown containers. Whether the resources are free is the scheduler's decision.
 func checkResize(request *admissionv1.AdmissionRequest, before, after map[string]string) string {
 	value, asked := after[grant.AnnotationResize]
 	if old, there := before[grant.AnnotationResize]; !asked || there && old == value {
 		return ""
 	}
 	if request.Operation == admissionv1.Create {
-		return fmt.Sprintf("annotation %s changes what a pod has that runs: a new one asks by its containers' limits", grant.AnnotationResize)
+		return fmt.Sprintf("annotation %s is only for running pods: set the limits of the containers instead", grant.AnnotationResize)
 	}
 	wanted, err := grant.DecodeResize(value)
 	if err != nil {
@@ -32,7 +31,7 @@ func checkResize(request *admissionv1.AdmissionRequest, before, after map[string
 	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	for _, name := range grant.Containers(wanted) {
 		if !slices.ContainsFunc(all, func(c corev1.Container) bool { return c.Name == name }) {
-			return fmt.Sprintf("annotation %s: container %q is none of the pod's", grant.AnnotationResize, name)
+			return fmt.Sprintf("annotation %s: the pod has no container %q", grant.AnnotationResize, name)
 		}
 	}
 	return ""

@@ -11,12 +11,10 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// reviewKind and reviewVersion are the only ones there are of a review.
 const reviewKind = "AdmissionReview"
 
 var reviewVersion = admissionv1.SchemeGroupVersion.String()
 
-// decodeReview reads what the API server asks.
 func decodeReview(body []byte) (*admissionv1.AdmissionRequest, error) {
 	var review admissionv1.AdmissionReview
 	if err := utiljson.Unmarshal(body, &review); err != nil {
@@ -24,7 +22,7 @@ func decodeReview(body []byte) (*admissionv1.AdmissionRequest, error) {
 	}
 	switch {
 	case review.Kind != reviewKind || review.APIVersion != reviewVersion:
-		return nil, fmt.Errorf("%.64q of %.64q: only %s of %s is answered", review.Kind, review.APIVersion, reviewKind, reviewVersion)
+		return nil, fmt.Errorf("unsupported kind %.64q of %.64q: use %s of %s", review.Kind, review.APIVersion, reviewKind, reviewVersion)
 	case review.Request == nil:
 		return nil, errors.New("the AdmissionReview has no request")
 	case review.Request.UID == "":
@@ -33,25 +31,22 @@ func decodeReview(body []byte) (*admissionv1.AdmissionRequest, error) {
 	return review.Request, nil
 }
 
-// answer is what the webhook says of a review.
 type answer struct {
-	refusal  *refusal
-	patch    []operation
-	warnings []string
+	rejection *rejection
+	patch     []operation
+	warnings  []string
 }
 
-// refuse is an answer.
-func refuse(why, message string) answer { return answer{refusal: &refusal{why, message}} }
+func reject(reason, message string) answer { return answer{rejection: &rejection{reason, message}} }
 
-// encode is the answer as the API server reads it.
 func (a answer) encode(request *admissionv1.AdmissionRequest) ([]byte, error) {
-	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: a.refusal == nil, Warnings: a.warnings}
-	if a.refusal != nil {
-		response.Result = &metav1.Status{Status: metav1.StatusFailure, Message: a.refusal.message, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity}
-		switch a.refusal.why {
-		case WhyOwned, WhyTolerance, WhyCheck:
+	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: a.rejection == nil, Warnings: a.warnings}
+	if a.rejection != nil {
+		response.Result = &metav1.Status{Status: metav1.StatusFailure, Message: a.rejection.message, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity}
+		switch a.rejection.reason {
+		case ReasonOwned, ReasonTolerance, ReasonCheck:
 			response.Result.Reason, response.Result.Code = metav1.StatusReasonForbidden, http.StatusForbidden
-		case WhyMalformed:
+		case ReasonMalformed:
 			response.Result.Reason, response.Result.Code = metav1.StatusReasonBadRequest, http.StatusBadRequest
 		}
 	}
@@ -68,7 +63,6 @@ func (a answer) encode(request *admissionv1.AdmissionRequest) ([]byte, error) {
 	})
 }
 
-// endpoint is what a review is about.
 type endpoint struct{ name, subresource string }
 
 func resourceOf(request *admissionv1.AdmissionRequest) endpoint {
@@ -80,17 +74,17 @@ func resourceOf(request *admissionv1.AdmissionRequest) endpoint {
 
 var (
 	pods     = endpoint{"pods", ""}
-	bindings = endpoint{"bindings", ""} // the old way to say pods/binding
+	bindings = endpoint{"bindings", ""} // deprecated form of pods/binding
 )
 
-// answerMutate answers a review at /mutate. What it isn't meant for is let through.
+// answerMutate answers a review at /mutate. It admits other resources unchanged.
 func (r *Rules) answerMutate(request *admissionv1.AdmissionRequest) answer {
 	if resourceOf(request) != pods || request.Operation != admissionv1.Create {
 		return answer{}
 	}
 	pod, err := decodePod(request.Object.Raw, request.Namespace)
 	if err != nil {
-		return refuse(WhyMalformed, err.Error())
+		return reject(ReasonMalformed, err.Error())
 	}
 	return answer{patch: r.mutate(pod)}
 }
@@ -112,43 +106,43 @@ func (r *Rules) answerValidate(request *admissionv1.AdmissionRequest) answer {
 		err = decodeObject(request.OldObject.Raw, &old)
 	}
 	if err != nil {
-		return refuse(WhyMalformed, err.Error())
+		return reject(ReasonMalformed, err.Error())
 	}
 	if message := r.checkOwned(request.UserInfo.Username, old.Metadata.Annotations, object.Metadata.Annotations); message != "" {
-		return refuse(WhyOwned, message)
+		return reject(ReasonOwned, message)
 	}
 	if message := r.checkTolerance(request.UserInfo.Username, request.Namespace, old.Metadata.Annotations, object.Metadata.Annotations); message != "" {
-		return refuse(WhyTolerance, message)
+		return reject(ReasonTolerance, message)
 	}
 	if about != pods {
 		return answer{}
 	}
 	if message := checkResize(request, old.Metadata.Annotations, object.Metadata.Annotations); message != "" {
-		return refuse(WhyResize, message)
+		return reject(ReasonResize, message)
 	}
 	return r.answerPod(request)
 }
 
-// answerPod is about the pod's request for GPUs.
+// answerPod checks the pod's GPU request.
 func (r *Rules) answerPod(request *admissionv1.AdmissionRequest) answer {
 	pod, err := decodePod(request.Object.Raw, request.Namespace)
 	if err != nil {
-		return refuse(WhyMalformed, err.Error())
+		return reject(ReasonMalformed, err.Error())
 	}
 	if request.Operation == admissionv1.Update {
 		old, err := decodePod(request.OldObject.Raw, request.Namespace)
 		if err != nil {
-			return refuse(WhyMalformed, err.Error())
+			return reject(ReasonMalformed, err.Error())
 		}
-		return answer{refusal: r.validateChange(old, pod)}
+		return answer{rejection: r.validateChange(old, pod)}
 	}
-	refused, warnings := r.validateNew(pod)
-	return answer{refusal: refused, warnings: warnings}
+	rejection, warnings := r.validateNew(pod)
+	return answer{rejection: rejection, warnings: warnings}
 }
 
 func decodeObject(raw []byte, into any) error {
 	if len(raw) == 0 {
-		return errors.New("the review has no object: the webhook's configuration asks about something that has none")
+		return errors.New("the review has no object: check the rules of the webhook configuration")
 	}
 	if err := utiljson.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("read the review's object: %w", err)

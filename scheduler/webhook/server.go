@@ -16,42 +16,36 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
 )
 
-// Options are a webhook server's.
+// Options configure Run.
 type Options struct {
 	Rules
-	// Address is what is listened on, host:port. Listener is used instead where it is set; Run closes it.
+	// Address is host:port. Listener replaces it if set; Run closes it.
 	Address  string
 	Listener net.Listener
-	// CertFile and KeyFile are what is served, where somebody else keeps it. Otherwise
-	// Certificate is.
+	// CertFile and KeyFile are served if set, otherwise Certificate.
 	CertFile, KeyFile string
 	Certificate       Certificate
-	// Client is for the Secret and the webhook configurations; not needed with files.
+	// Client is not needed with CertFile.
 	Client kubernetes.Interface
 	Log    *slog.Logger
-	// Linger is how long the server goes on, not ready any more, when it is to end: the API server
-	// learns late that it is asked elsewhere.
+	// Linger is how long Run continues, not ready, after its context ended, until the API server
+	// uses another replica.
 	Linger time.Duration
 
-	// after is time.After; tests have their own.
-	after func(time.Duration) <-chan time.Time
+	after func(time.Duration) <-chan time.Time // time.After; tests replace it
 }
 
-// Certificate says where the webhook keeps its own, and who trusts it.
+// Certificate configures the webhook's own certificate.
 type Certificate struct {
-	// Namespace and Secret are where it is kept.
-	Namespace, Secret string
-	// Service is the webhook's, in the same namespace.
-	Service string
-	// Names are further host names and addresses by which the webhook is called, where its configurations
-	// have a URL of it.
+	// Namespace has the Secret of the certificate and the webhook's Service.
+	Namespace, Secret, Service string
+	// Names are further host names and IP addresses, for webhook configurations with a URL.
 	Names []string
-	// Mutating and Validating are the webhook configurations whose caBundle is kept; one
-	// that is empty is left alone.
+	// Mutating and Validating are the webhook configurations to update; may be empty.
 	Mutating, Validating string
 }
 
-// DefaultOptions are what install/admission's manifests go with.
+// DefaultOptions match the manifests in install/admission.
 func DefaultOptions() Options {
 	return Options{
 		Rules: DefaultRules(), Address: ":8443", Log: slog.Default(), Linger: 5 * time.Second,
@@ -60,35 +54,34 @@ func DefaultOptions() Options {
 	}
 }
 
-// Validate says what of the options makes no sense.
+// Validate checks the options.
 func (o *Options) Validate() error {
 	errs := []error{o.Rules.Validate()}
 	c := o.Certificate
 	switch {
 	case (o.CertFile == "") != (o.KeyFile == ""):
-		errs = append(errs, errors.New("a certificate file goes with a key file: name both, or none"))
+		errs = append(errs, errors.New("certificate file or key file missing: set both or none"))
 	case o.CertFile == "" && (c.Namespace == "" || c.Secret == "" || c.Service == ""):
-		errs = append(errs, errors.New("a certificate of our own needs a namespace, a secret and the webhook's service: name them, or certificate and key files"))
+		errs = append(errs, errors.New("the webhook's own certificate needs a namespace, a Secret and the webhook's Service: set them, or certificate and key files"))
 	case o.CertFile == "" && o.Client == nil:
-		errs = append(errs, errors.New("a certificate of our own needs a client of the API server: give a kubeconfig, or certificate and key files"))
+		errs = append(errs, errors.New("the webhook's own certificate needs an API server client: set a kubeconfig, or certificate and key files"))
 	}
 	return errors.Join(errs...)
 }
 
 const (
-	// readLimit and writeLimit are above the API server's own limit of a webhook call (30 s at most).
-	readLimit, writeLimit, idleLimit = 30 * time.Second, 30 * time.Second, 2 * time.Minute
-	// drain is how long calls that are being answered may take when the server ends.
-	drain = 20 * time.Second
+	// The API server waits at most 30 s for a webhook.
+	readTimeout, writeTimeout, idleTimeout = 30 * time.Second, 30 * time.Second, 2 * time.Minute
+	drain                                  = 20 * time.Second // for calls in progress at shutdown
 )
 
-// source is what has the certificate.
+// source provides the certificate.
 type source interface {
 	GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	Ready() error
 }
 
-// Run serves until the context ends, and Linger longer. Reviews that are being answered then are answered.
+// Run serves until the context ends and Linger has passed, and completes reviews in progress.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -116,18 +109,18 @@ func Run(ctx context.Context, o Options) error {
 	}
 	ready := func() error {
 		if ctx.Err() != nil {
-			return errors.New("the server is ending")
+			return errors.New("the server is shutting down")
 		}
 		return certificates.Ready()
 	}
 	server := &http.Server{
-		Handler:           o.pages(ready),
+		Handler:           o.handler(ready),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificates.GetCertificate},
-		ReadHeaderTimeout: readLimit, ReadTimeout: readLimit, WriteTimeout: writeLimit, IdleTimeout: idleLimit,
+		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: 64 << 10,
-		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug), // probes that hang up in the handshake
+		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug), // failed handshakes of probes
 	}
-	o.Log.Info("webhook", "address", listener.Addr().String())
+	o.Log.Info("webhook is serving", "address", listener.Addr().String())
 	ended, failed := make(chan error, 1), make(chan struct{})
 	helpers.Go(func() {
 		<-ctx.Done()
@@ -144,13 +137,12 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
 	}
 	if err := <-ended; err != nil {
-		return fmt.Errorf("end the server on %s: %w", listener.Addr(), err)
+		return fmt.Errorf("shut down the server on %s: %w", listener.Addr(), err)
 	}
 	return nil
 }
 
-// certificates is where the certificate comes from. What keeps it ends with the context, and is
-// waited for by the group.
+// certificates starts the source of the certificate. Its tasks are in the group and end with ctx.
 func (o *Options) certificates(ctx context.Context, group *sync.WaitGroup) (source, error) {
 	if o.CertFile != "" {
 		return certificate.NewFiles(o.CertFile, o.KeyFile, time.Now, o.Log)

@@ -116,7 +116,7 @@ func TestRunLingers(t *testing.T) {
 	go func() { ended <- Run(ctx, o) }()
 	require.NoError(t, healthy(listener.Addr().String(), b.Trusted))
 	cancel()
-	require.ErrorContains(t, healthy(listener.Addr().String(), b.Trusted), "the server is ending")
+	require.ErrorContains(t, healthy(listener.Addr().String(), b.Trusted), "the server is shutting down")
 	close(lingered)
 	require.NoError(t, <-ended)
 	require.Error(t, healthy(listener.Addr().String(), b.Trusted))
@@ -124,10 +124,10 @@ func TestRunLingers(t *testing.T) {
 
 func TestRunRefusals(t *testing.T) {
 	for says, change := range map[string]func(*Options){
-		"goes with a key file":       func(o *Options) { o.CertFile = "x" },
-		"needs a client":             func(o *Options) { o.Client = nil },
+		"key file missing":       func(o *Options) { o.CertFile = "x" },
+		"needs an API server client":             func(o *Options) { o.Client = nil },
 		"needs a namespace":          func(o *Options) { o.Certificate.Service = "" },
-		"nobody may write":           func(o *Options) { o.Writers = nil },
+		"no user may write":           func(o *Options) { o.Writers = nil },
 		"read the certificate":       func(o *Options) { o.CertFile, o.KeyFile = "/nowhere/crt", "/nowhere/key" },
 		"listen on 127.0.0.1:100000": func(o *Options) { o.Address = "127.0.0.1:100000" },
 	} {

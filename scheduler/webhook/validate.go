@@ -13,114 +13,111 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// Why a review was answered as it was: the metrics' label.
+// Reasons of denials and errors: a label of the metrics.
 const (
-	WhyOwned      = "owned_annotation"
-	WhyRequest    = "impossible_request"
-	WhyScheduler  = "foreign_scheduler"
-	WhyNodeName   = "node_name"
-	WhyPrivileged = "privileged"
-	WhyPlugin     = "required_plugin"
-	WhyTolerance  = "toleration"
-	WhyCheck      = "check"
-	WhyResize     = "resize"
-	WhyMalformed  = "malformed"
-	// WhyLate is of a review that its caller didn't wait for.
-	WhyLate = "late"
+	ReasonOwned      = "owned_annotation"
+	ReasonRequest    = "impossible_request"
+	ReasonScheduler  = "foreign_scheduler"
+	ReasonNodeName   = "node_name"
+	ReasonPrivileged = "privileged"
+	ReasonPlugin     = "required_plugin"
+	ReasonTolerance  = "toleration"
+	ReasonCheck      = "check"
+	ReasonResize     = "resize"
+	ReasonMalformed  = "malformed"
+	ReasonLate       = "late" // the API server's timeout ended
 )
 
-// refusal is why a pod is not admitted.
-type refusal struct{ why, message string }
+type rejection struct{ reason, message string }
 
-// validateNew is why a new pod is refused; nil if it isn't, and what its author is warned of.
-func (r *Rules) validateNew(pod *corev1.Pod) (*refusal, []string) {
-	seen := kube.Pod(pod)
-	asked, err := request.FromPod(seen, r.Request)
+// validateNew returns why a new pod is rejected, or warnings.
+func (r *Rules) validateNew(pod *corev1.Pod) (*rejection, []string) {
+	model := kube.Pod(pod)
+	req, err := request.FromPod(model, r.Request)
 	if err != nil {
-		return &refusal{WhyRequest, err.Error()}, nil
+		return &rejection{ReasonRequest, err.Error()}, nil
 	}
-	if asked == nil {
+	if req == nil {
 		return nil, nil
 	}
 	if pod.Spec.NodeName != "" && !r.AllowNodeName {
-		return &refusal{WhyNodeName, fmt.Sprintf("spec.nodeName %q takes the pod past the scheduler, which alone gives GPUs: "+
-			"choose the node by spec.nodeSelector (kubernetes.io/hostname) or node affinity", pod.Spec.NodeName)}, nil
+		return &rejection{ReasonNodeName, fmt.Sprintf("spec.nodeName %q bypasses the scheduler, which assigns GPUs: "+
+			"select the node by spec.nodeSelector (kubernetes.io/hostname) or node affinity", pod.Spec.NodeName)}, nil
 	}
-	if message := r.checkPrivileges(pod, seen, asked); message != "" {
-		return &refusal{WhyPrivileged, message}, nil
+	if message := r.checkPrivileges(pod, model, req); message != "" {
+		return &rejection{ReasonPrivileged, message}, nil
 	}
-	if refused := r.requiresPlugin(pod, seen, asked); refused != nil {
-		return refused, nil
+	if rejection := r.requiresPlugin(pod, model, req); rejection != nil {
+		return rejection, nil
 	}
 	if r.Check != nil {
-		if err := r.Check(seen, asked); err != nil {
-			return &refusal{WhyCheck, err.Error()}, nil
+		if err := r.Check(model, req); err != nil {
+			return &rejection{ReasonCheck, err.Error()}, nil
 		}
 	}
 	return r.scheduler(pod.Spec.SchedulerName)
 }
 
-// scheduler is the answer to the scheduler that a pod with GPUs names.
-func (r *Rules) scheduler(name string) (*refusal, []string) {
+// scheduler checks the scheduler of a pod with GPUs.
+func (r *Rules) scheduler(name string) (*rejection, []string) {
 	if r.ours(name) {
 		return nil, nil
 	}
-	message := fmt.Sprintf("the pod asks for GPUs, and its scheduler %q gives none: ", name)
+	message := fmt.Sprintf("the pod requests GPUs, and its scheduler %q does not assign GPUs: ", name)
 	if r.ForeignSchedulers == ForeignLeave {
-		return nil, []string{message + "it runs without"}
+		return nil, []string{message + "it runs without GPUs"}
 	}
 	if r.SchedulerName == "" {
-		return &refusal{WhyScheduler, message + "leave spec.schedulerName out"}, nil
+		return &rejection{ReasonScheduler, message + "remove spec.schedulerName"}, nil
 	}
-	return &refusal{WhyScheduler, message + fmt.Sprintf("leave spec.schedulerName out, or name %q", r.SchedulerName)}, nil
+	return &rejection{ReasonScheduler, message + fmt.Sprintf("remove spec.schedulerName, or set it to %q", r.SchedulerName)}, nil
 }
 
-// validateChange is why an update of a pod is refused. Only what the update makes worse
-// counts: a pod that is there already can be labelled and deleted, whatever it asks for.
-func (r *Rules) validateChange(old, pod *corev1.Pod) *refusal {
-	seen := kube.Pod(pod)
-	asked, err := request.FromPod(seen, r.Request)
-	before := kube.Pod(old)
-	askedBefore, errBefore := request.FromPod(before, r.Request)
+// validateChange rejects updates that make a pod invalid. An existing invalid pod can still be
+// labelled and deleted.
+func (r *Rules) validateChange(old, pod *corev1.Pod) *rejection {
+	model := kube.Pod(pod)
+	req, err := request.FromPod(model, r.Request)
+	oldModel := kube.Pod(old)
+	oldReq, oldErr := request.FromPod(oldModel, r.Request)
 	switch {
-	case errBefore != nil:
+	case oldErr != nil:
 		return nil
 	case err != nil:
-		return &refusal{WhyRequest, err.Error()}
-	case asked == nil || askedBefore == nil:
+		return &rejection{ReasonRequest, err.Error()}
+	case req == nil || oldReq == nil:
 		return nil
 	}
-	if r.requiresPlugin(old, before, askedBefore) != nil {
+	if r.requiresPlugin(old, oldModel, oldReq) != nil {
 		return nil
 	}
-	return r.requiresPlugin(pod, seen, asked)
+	return r.requiresPlugin(pod, model, req)
 }
 
-// requiresPlugin refuses a pod whose containers NRI would create without our plugin.
-func (r *Rules) requiresPlugin(pod *corev1.Pod, seen *scheduler.Pod, asked *request.Request) *refusal {
-	lacks, err := requiring(pod.Annotations, withGPUs(seen, asked), r.RequiredPlugin)
-	if err == nil && len(lacks) > 0 {
+// requiresPlugin rejects a pod if NRI would create its containers without our plugin.
+func (r *Rules) requiresPlugin(pod *corev1.Pod, model *scheduler.Pod, req *request.Request) *rejection {
+	missing, err := missingRequirements(pod.Annotations, withGPUs(model, req), r.RequiredPlugin)
+	if err == nil && len(missing) > 0 {
 		err = errors.New("annotation " + requiredPlugins + " does not require it")
 	}
 	if err == nil {
 		return nil
 	}
-	return &refusal{WhyPlugin, fmt.Sprintf("a container that asks for GPUs is not to be created while NRI plugin %q is away: %v. Leave the annotation as the webhook sets it",
+	return &rejection{ReasonPlugin, fmt.Sprintf("containers with GPUs must require the NRI plugin %q: %v. Keep the annotation as the webhook sets it",
 		r.RequiredPlugin, err)}
 }
 
-// checkPrivileges returns why a pod that requests GPUs may not have its privileges; empty if it
-// may.
-func (r *Rules) checkPrivileges(pod *corev1.Pod, seen *scheduler.Pod, asked *request.Request) string {
-	if r.AllowPrivileged || contains(r.PrivilegedNamespaces, pod.Namespace) {
+// checkPrivileges rejects pods that can open all GPUs of their node.
+func (r *Rules) checkPrivileges(pod *corev1.Pod, model *scheduler.Pod, req *request.Request) string {
+	if r.AllowPrivileged || slices.Contains(r.PrivilegedNamespaces, pod.Namespace) {
 		return ""
 	}
 	if pod.Spec.HostPID {
 		return "spec.hostPID shows the pod the processes of other containers, and the audit can't tell them apart: " +
 			"remove spec.hostPID, or request no GPU (the operator can allow it in a namespace: --privileged-namespace)"
 	}
-	for i, c := range seen.Containers {
-		if asked.Containers[i].GPUs == 0 {
+	for i, c := range model.Containers {
+		if req.Containers[i].GPUs == 0 {
 			continue
 		}
 		spec, _ := containerAt(pod, i)
@@ -128,7 +125,7 @@ func (r *Rules) checkPrivileges(pod *corev1.Pod, seen *scheduler.Pod, asked *req
 		case privileged(spec):
 			return fmt.Sprintf("container %q is privileged: it has every GPU of its node, and no limits: "+
 				"remove securityContext.privileged, or request no GPU", c.Name)
-		case administers(spec):
+		case hasSysAdmin(spec):
 			return fmt.Sprintf("container %q has the capability SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU: "+
 				"remove it from securityContext.capabilities.add, or request no GPU (the operator can allow it in a namespace: --privileged-namespace)", c.Name)
 		}
@@ -140,9 +137,8 @@ func privileged(c *corev1.Container) bool {
 	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
 }
 
-// administers says whether a container has CAP_SYS_ADMIN. Runtimes ignore the case of names of
-// capabilities.
-func administers(c *corev1.Container) bool {
+// hasSysAdmin checks for CAP_SYS_ADMIN. Runtimes ignore the case of capabilities.
+func hasSysAdmin(c *corev1.Container) bool {
 	return c.SecurityContext != nil && c.SecurityContext.Capabilities != nil &&
 		slices.ContainsFunc(c.SecurityContext.Capabilities.Add, func(name corev1.Capability) bool {
 			switch strings.TrimPrefix(strings.ToUpper(string(name)), "CAP_") {

@@ -7,11 +7,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxContainers is how many containers of a pod are read; one with GPUs may have fewer (grant.MaxContainers).
+// maxContainers limits the containers that are read; see also grant.MaxContainers.
 const maxContainers = 1024
 
-// view is what is read of a pod. The whole of it is not: an author can write lists of empty
-// objects that are a hundred times as large in memory as in JSON.
+// view has the fields of a pod that are read. A complete pod is not decoded, because lists of empty
+// objects need a hundred times as much memory as their JSON.
 type view struct {
 	Metadata struct {
 		Name        string            `json:"name"`
@@ -47,13 +47,13 @@ type containerView struct {
 	RestartPolicy *corev1.ContainerRestartPolicy `json:"restartPolicy"`
 }
 
-// counted is an element of a list that is only counted. It takes no memory.
+// counted is a list element that needs no memory.
 type counted struct{}
 
-// UnmarshalJSON reads nothing.
+// UnmarshalJSON ignores the value.
 func (*counted) UnmarshalJSON([]byte) error { return nil }
 
-// decodePod reads a pod, which is of the namespace of the review: its own may be left out.
+// decodePod decodes a pod. The namespace is the review's: the pod's own may be missing.
 func decodePod(raw []byte, namespace string) (*corev1.Pod, error) {
 	var count struct {
 		Spec struct {
@@ -65,7 +65,7 @@ func decodePod(raw []byte, namespace string) (*corev1.Pod, error) {
 		return nil, err
 	}
 	if n := len(count.Spec.InitContainers) + len(count.Spec.Containers); n > maxContainers {
-		return nil, fmt.Errorf("the pod has %d containers: at most %d are read", n, maxContainers)
+		return nil, fmt.Errorf("the pod has %d containers: the maximum is %d", n, maxContainers)
 	}
 	var v view
 	if err := decodeObject(raw, &v); err != nil {

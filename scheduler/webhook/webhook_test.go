@@ -159,7 +159,7 @@ func TestOtherSettings(t *testing.T) {
 		{"another of ours", named("hami-scheduler"), with(func(r *Rules) { r.OurSchedulers = []string{"hami-scheduler"} }), "", "", ""},
 		{"the default scheduler has the extender", named("default-scheduler"), with(func(r *Rules) { r.SchedulerName, r.OurSchedulers = "", []string{"default-scheduler"} }), "", "", ""},
 		{"the default scheduler has it, and there is another", named("default-scheduler"), with(func(r *Rules) { r.OurSchedulers = []string{"default-scheduler"} }), "", "", ""},
-		{"no name to write", named("other"), with(func(r *Rules) { r.SchedulerName, r.OurSchedulers = "", []string{"default-scheduler"} }), "", "leave spec.schedulerName out", ""},
+		{"no name to write", named("other"), with(func(r *Rules) { r.SchedulerName, r.OurSchedulers = "", []string{"default-scheduler"} }), "", "remove spec.schedulerName", ""},
 		{"a runtime class", named("gpuslice-scheduler"), with(func(r *Rules) { r.RuntimeClass = "nvidia" }),
 			`[{"op":"add","path":"/spec/runtimeClassName","value":"nvidia"}]`, "", ""},
 		{"privileged, where it may be", "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, securityContext: {privileged: true}, resources: {limits: {nvidia.com/gpu: 1}}}\n",
@@ -210,7 +210,7 @@ func TestRulesThatMakeNoSense(t *testing.T) {
 	for says, change := range map[string]func(*Rules){
 		"no scheduler name": func(r *Rules) { r.SchedulerName = "" },
 		"must be deny":      func(r *Rules) { r.ForeignSchedulers = "perhaps" },
-		"nobody may write":  func(r *Rules) { r.Writers = nil },
+		"no user may write":  func(r *Rules) { r.Writers = nil },
 	} {
 		r := DefaultRules()
 		change(&r)

@@ -88,10 +88,10 @@ spec:
   {"op":"add","path":"/metadata/annotations/required-plugins.noderesource.dev~1container.main","value":"[\"other\",\"gpuslice\"]"},
   {"op":"add","path":"/metadata/annotations/required-plugins.noderesource.dev~1pod","value":"[\"gpuslice\"]"}]`},
 
-		{Name: "a foreign scheduler", Denied: `its scheduler "volcano" gives none`,
+		{Name: "a foreign scheduler", Denied: `its scheduler "volcano" does not assign GPUs`,
 			Manifest: "spec:\n  schedulerName: volcano\n  containers:\n  - {name: main, image: example.com/a:1, resources: {limits: {nvidia.com/gpu: 1}}}\n",
 			Patch:    "[" + requires + "]"},
-		{Name: "a node's name", Denied: `spec.nodeName "node-1" takes the pod past the scheduler`,
+		{Name: "a node's name", Denied: `spec.nodeName "node-1" bypasses the scheduler`,
 			Manifest: "spec:\n  nodeName: node-1\n  containers:\n  - {name: main, image: example.com/a:1, resources: {limits: {nvidia.com/gpu: 1}}}\n",
 			Patch:    "[" + toOurs + "," + requires + "]"},
 		{Name: "a privileged container", Denied: `container "main" is privileged`,

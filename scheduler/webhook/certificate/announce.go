@@ -7,86 +7,70 @@ import (
 	"errors"
 	"fmt"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedv1 "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 )
 
-// Configurations is an Announcer: the caBundle of every webhook of these two. A name that is
-// empty is left alone.
+// Configurations writes the caBundle of all webhooks of two configurations. An empty name is ignored.
 type Configurations struct {
 	Client     typedv1.AdmissionregistrationV1Interface
 	Mutating   string
 	Validating string
 }
 
-// entry is a webhook of either kind.
-type entry struct {
+// Announce implements Announcer. An error of one configuration does not affect the other.
+func (c Configurations) Announce(ctx context.Context, trusted []byte) error {
+	var errs []error
+	if c.Mutating != "" {
+		errs = append(errs, announce(ctx, "mutatingwebhookconfiguration", c.Mutating, c.Client.MutatingWebhookConfigurations(), trusted,
+			func(m *admissionv1.MutatingWebhookConfiguration) (all []webhook) {
+				for _, w := range m.Webhooks {
+					all = append(all, webhook{w.Name, w.ClientConfig.CABundle})
+				}
+				return all
+			}))
+	}
+	if c.Validating != "" {
+		errs = append(errs, announce(ctx, "validatingwebhookconfiguration", c.Validating, c.Client.ValidatingWebhookConfigurations(), trusted,
+			func(v *admissionv1.ValidatingWebhookConfiguration) (all []webhook) {
+				for _, w := range v.Webhooks {
+					all = append(all, webhook{w.Name, w.ClientConfig.CABundle})
+				}
+				return all
+			}))
+	}
+	return errors.Join(errs...)
+}
+
+// api is the client of a kind of configuration.
+type api[C any] interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (C, error)
+	Patch(ctx context.Context, name string, t types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (C, error)
+}
+
+type webhook struct {
 	name     string
 	caBundle []byte
 }
 
-// Announce writes the bundle where another is. One configuration that fails doesn't keep the
-// other from its bundle.
-func (c Configurations) Announce(ctx context.Context, trusted []byte) error {
-	return errors.Join(c.mutating(ctx, trusted), c.validating(ctx, trusted))
-}
-
-func (c Configurations) mutating(ctx context.Context, trusted []byte) error {
-	if c.Mutating == "" {
-		return nil
-	}
-	api := c.Client.MutatingWebhookConfigurations()
-	found, err := api.Get(ctx, c.Mutating, metav1.GetOptions{})
+func announce[C any](ctx context.Context, kind, name string, client api[C], trusted []byte, webhooks func(C) []webhook) error {
+	found, err := client.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("read mutatingwebhookconfiguration %s: %w", c.Mutating, err)
+		return fmt.Errorf("read %s %s: %w", kind, name, err)
 	}
-	patch := bundlePatch(entries(found.Webhooks, func(w admissionregistrationv1.MutatingWebhook) entry {
-		return entry{w.Name, w.ClientConfig.CABundle}
-	}), trusted)
-	if patch == nil {
-		return nil
-	}
-	if _, err = api.Patch(ctx, c.Mutating, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("write the caBundle of mutatingwebhookconfiguration %s: %w", c.Mutating, err)
+	if patch := bundlePatch(webhooks(found), trusted); patch != nil {
+		if _, err := client.Patch(ctx, name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("write the caBundle of %s %s: %w", kind, name, err)
+		}
 	}
 	return nil
 }
 
-func (c Configurations) validating(ctx context.Context, trusted []byte) error {
-	if c.Validating == "" {
-		return nil
-	}
-	api := c.Client.ValidatingWebhookConfigurations()
-	found, err := api.Get(ctx, c.Validating, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("read validatingwebhookconfiguration %s: %w", c.Validating, err)
-	}
-	patch := bundlePatch(entries(found.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) entry {
-		return entry{w.Name, w.ClientConfig.CABundle}
-	}), trusted)
-	if patch == nil {
-		return nil
-	}
-	if _, err = api.Patch(ctx, c.Validating, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("write the caBundle of validatingwebhookconfiguration %s: %w", c.Validating, err)
-	}
-	return nil
-}
-
-func entries[W any](webhooks []W, of func(W) entry) []entry {
-	all := make([]entry, len(webhooks))
-	for i, w := range webhooks {
-		all[i] = of(w)
-	}
-	return all
-}
-
-// bundlePatch is a JSON patch that gives every webhook the bundle; nil if each has it. A
-// patch, not an update: fields that this client doesn't know stay. Each webhook's name is
-// tested, for the patch goes by position.
-func bundlePatch(webhooks []entry, trusted []byte) []byte {
+// bundlePatch returns a JSON patch that sets the bundle where it differs; nil for no change. A
+// patch keeps fields that this client does not know. It tests the names, because paths are positions.
+func bundlePatch(webhooks []webhook, trusted []byte) []byte {
 	type operation struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
@@ -94,20 +78,13 @@ func bundlePatch(webhooks []entry, trusted []byte) []byte {
 	}
 	var patch []operation
 	for i, w := range webhooks {
-		if bytes.Equal(w.caBundle, trusted) {
-			continue
+		if at := fmt.Sprintf("/webhooks/%d", i); !bytes.Equal(w.caBundle, trusted) {
+			patch = append(patch, operation{"test", at + "/name", w.name}, operation{"add", at + "/clientConfig/caBundle", trusted})
 		}
-		at := fmt.Sprintf("/webhooks/%d", i)
-		patch = append(patch,
-			operation{"test", at + "/name", w.name},
-			operation{"add", at + "/clientConfig/caBundle", trusted}) // a []byte is base64 in JSON, as in the API
 	}
 	if patch == nil {
 		return nil
 	}
-	data, err := json.Marshal(patch)
-	if err != nil { // strings and bytes: there is nothing that JSON has no word for
-		return nil
-	}
+	data, _ := json.Marshal(patch) // strings and bytes cannot fail
 	return data
 }

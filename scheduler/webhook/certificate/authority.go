@@ -1,7 +1,6 @@
 package certificate
 
 import (
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -10,53 +9,43 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"time"
+
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
-// backdate is how long ago a new certificate began, for clocks that are behind ours.
+// backdate allows for API servers whose clocks are behind.
 const backdate = time.Hour
 
-// authority is a certificate that signs others, and its key.
+// authority is a CA certificate and its key.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// newAuthority makes an authority that signs itself.
+// newAuthority creates a self-signed authority.
 func newAuthority(now time.Time) (*authority, error) {
-	template, err := template(now, authorityLife)
-	if err != nil {
-		return nil, err
-	}
-	template.Subject = pkix.Name{CommonName: "gpuslice webhook authority"}
-	template.IsCA, template.BasicConstraintsValid = true, true
-	template.MaxPathLenZero = true // it signs no other authority
-	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("make the authority's key: %w", err)
-	}
-	a := &authority{cert: template, key: key}
-	der, err := a.sign(template, key.Public())
-	if err != nil {
-		return nil, err
-	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		return nil, fmt.Errorf("read the authority just made: %w", err)
-	}
-	return a, nil
+	return (&authority{}).sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: "gpuslice webhook authority"},
+		IsCA:    true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		KeyUsage:  x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(authorityLife),
+	})
 }
 
-// issue makes a server's certificate for the names, hosts' or IP addresses, the first of which is its subject. It
-// does not outlive its authority.
+// issue creates a serving certificate for host names and IP addresses. It ends with its authority.
 func (a *authority) issue(names []string, now time.Time) (certPEM, keyPEM []byte, err error) {
-	template, err := template(now, servingLife)
-	if err != nil {
-		return nil, nil, err
+	template := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: names[0][:min(len(names[0]), 64)]}, // 64 is the limit of X.509
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		NotBefore:   now.Add(-backdate), NotAfter: now.Add(servingLife),
 	}
-	template.Subject = pkix.Name{CommonName: shortened(names[0])}
+	if template.NotAfter.After(a.cert.NotAfter) {
+		template.NotAfter = a.cert.NotAfter
+	}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
 			template.IPAddresses = append(template.IPAddresses, ip)
@@ -64,87 +53,60 @@ func (a *authority) issue(names []string, now time.Time) (certPEM, keyPEM []byte
 			template.DNSNames = append(template.DNSNames, name)
 		}
 	}
-	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	if template.NotAfter.After(a.cert.NotAfter) {
-		template.NotAfter = a.cert.NotAfter
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make the serving key: %w", err)
-	}
-	der, err := a.sign(template, key.Public())
+	pair, err := a.sign(template)
 	if err != nil {
 		return nil, nil, err
 	}
-	if keyPEM, err = encodeKey(key); err != nil {
-		return nil, nil, err
-	}
-	return encodeCert(der), keyPEM, nil
+	keyPEM, err = keyutil.MarshalPrivateKeyToPEM(pair.key)
+	return encode(pair.cert), keyPEM, err
 }
 
-func (a *authority) sign(template *x509.Certificate, public crypto.PublicKey) ([]byte, error) {
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
+// sign creates a key and its certificate; an authority without a certificate signs itself.
+func (a *authority) sign(template *x509.Certificate) (*authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
 		return nil, fmt.Errorf("sign the certificate of %s: %w", template.Subject.CommonName, err)
 	}
-	return der, nil
+	signed, err := x509.ParseCertificate(der)
+	return &authority{signed, key}, err
 }
 
-func template(now time.Time, life time.Duration) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, fmt.Errorf("make a serial number: %w", err)
-	}
-	return &x509.Certificate{
-		SerialNumber: serial.Add(serial, big.NewInt(1)),
-		NotBefore:    now.Add(-backdate), NotAfter: now.Add(life),
-	}, nil
+func encode(certs ...*x509.Certificate) []byte {
+	data, _ := cert.EncodeCertificates(certs...) // fails only for invalid PEM headers; there are none
+	return data
 }
 
-// shortened is a name as a subject can hold it (64 bytes); what clients compare are the
-// alternative names.
-func shortened(name string) string { return name[:min(len(name), 64)] }
-
-func encodeCert(der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-}
-
-func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("encode a key: %w", err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
-}
-
-// parseAuthorities reads the certificates of authorities that stand one after the other.
-// What is none is left out.
+// parseAuthorities returns the CA certificates of a PEM file and ignores what it cannot read.
 func parseAuthorities(data []byte) []*x509.Certificate {
 	var found []*x509.Certificate
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
+		if block.Type != cert.CertificateBlockType {
 			continue
 		}
-		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && cert.IsCA {
-			found = append(found, cert)
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil && c.IsCA {
+			found = append(found, c)
 		}
 	}
 	return found
 }
 
-// parseAuthorityKey reads the key that belongs to the authority.
-func parseAuthorityKey(data []byte, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, errors.New("no key in PEM")
-	}
-	key, err := x509.ParseECPrivateKey(block.Bytes)
+// parseAuthorityKey returns the authority's key.
+func parseAuthorityKey(data []byte, authority *x509.Certificate) (*ecdsa.PrivateKey, error) {
+	parsed, err := keyutil.ParsePrivateKeyPEM(data)
 	if err != nil {
 		return nil, err
 	}
-	if public, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(key.Public()) {
-		return nil, errors.New("the key is another certificate's")
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if public, isEC := authority.PublicKey.(*ecdsa.PublicKey); !ok || !isEC || !public.Equal(key.Public()) {
+		return nil, errors.New("the key belongs to another certificate")
 	}
 	return key, nil
 }

@@ -7,98 +7,102 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"k8s.io/client-go/util/keyutil"
 )
 
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
 	servingLife   = 365 * 24 * time.Hour
-	// renewServing is what of its life a certificate has left when it is renewed.
-	renewServing = servingLife / 3
-	// renewAuthority leaves time for two more certificates of the old one.
-	renewAuthority = 2 * servingLife
-	// settle is how long every API server and every replica have to take up a change: a new authority is
-	// trusted for so long before it signs, and an old one for so long after its last certificate.
+	// A certificate is renewed when this part of its life is left.
+	renewServing   = servingLife / 3
+	renewAuthority = 2 * servingLife // time for two more certificates
+	// settle is the time in which all API servers and replicas receive a change: a new authority
+	// is trusted for this time before it signs, an old one after its last certificate.
 	settle = time.Hour
 )
 
-// Bundle is what the Secret holds, all of it PEM.
+// Bundle is the content of the Secret, in PEM.
 type Bundle struct {
-	// Trusted are the authorities' certificates, the newest first: the caBundle.
+	// Trusted are the certificates of authorities, the newest first: the caBundle.
 	Trusted []byte
-	// AuthorityKey is the key of the newest.
+	// AuthorityKey is the key of the newest authority.
 	AuthorityKey []byte
-	// Cert and Key are what is served.
+	// Cert and Key are served.
 	Cert, Key []byte
 }
 
-// Next is what the bundle has to become at this time to serve these names, and why; the
-// reason is empty where it stays as it is. A bundle that is empty, expired or damaged is
-// replaced as far as it has to be.
+// Next returns what the bundle has to be at this time for these names, and the reason; the reason
+// is empty if nothing changes. It replaces missing, expired and damaged parts.
 //
-// A change of authority takes two steps, so that no API server meets a certificate that it
-// can't trust yet: the new authority is trusted first, and signs an hour later.
+// A new authority is first only trusted and signs after settle, so that no API server gets a
+// certificate that it does not trust yet.
 func (b Bundle) Next(now time.Time, names []string) (Bundle, string, error) {
 	if len(names) == 0 {
-		return b, "", errors.New("a certificate without a name serves nobody: name the webhook's Service")
+		return b, "", errors.New("no names for the certificate: set the webhook's Service")
 	}
-	trusted := slices.DeleteFunc(parseAuthorities(b.Trusted), func(c *x509.Certificate) bool { return !within(c, now) })
-	newest, reason := b.newest(trusted, now)
-	if newest == nil {
-		var err error
+	var reasons []string
+	trusted := slices.DeleteFunc(parseAuthorities(b.Trusted), func(c *x509.Certificate) bool {
+		return now.Before(c.NotBefore) || now.After(c.NotAfter)
+	})
+	newest, err := b.newest(trusted, now)
+	if err != nil {
+		reasons = append(reasons, "new authority: "+err.Error())
 		if newest, err = newAuthority(now); err != nil {
 			return b, "", err
 		}
-		if b.AuthorityKey, err = encodeKey(newest.key); err != nil {
+		if b.AuthorityKey, err = keyutil.MarshalPrivateKeyToPEM(newest.key); err != nil {
 			return b, "", err
 		}
 		trusted = append([]*x509.Certificate{newest.cert}, trusted...)
 	}
-	serving, broken := b.serving(trusted, names, now)
+	serving, err := b.serving(trusted, names, now)
 	ripe := !now.Before(newest.cert.NotBefore.Add(backdate + settle))
+	renew := true
 	switch {
-	case broken != nil:
-		reason = join(reason, "the certificate is made again: "+broken.Error())
+	case err != nil:
+		reasons = append(reasons, "new certificate: "+err.Error())
 	case ripe && serving.CheckSignatureFrom(newest.cert) != nil:
-		reason = join(reason, "the certificate is made again: the new authority signs from now on")
-		serving = nil
+		reasons = append(reasons, "new certificate: signed by the new authority")
 	case now.After(serving.NotAfter.Add(-renewServing)) && (ripe || len(trusted) == 1):
-		reason = join(reason, "the certificate is renewed: it ends "+serving.NotAfter.Format(time.RFC3339))
-		serving = nil
+		reasons = append(reasons, "new certificate: the old one expires "+serving.NotAfter.Format(time.RFC3339))
+	default:
+		renew = false
 	}
-	if serving == nil {
-		var err error
+	if renew {
 		if b.Cert, b.Key, err = newest.issue(names, now); err != nil {
 			return b, "", err
 		}
 	} else if settled := serving.NotBefore.Add(backdate + settle); len(trusted) > 1 && serving.CheckSignatureFrom(newest.cert) == nil && !now.Before(settled) {
 		trusted = trusted[:1]
-		reason = join(reason, "former authorities are trusted no longer: nothing of theirs is served")
+		reasons = append(reasons, "removed former authorities: none of their certificates is served")
 	}
-	pem := encodeAll(trusted)
-	if reason == "" && !bytes.Equal(pem, b.Trusted) {
-		reason = "authorities that have expired or can't be read are left out"
+	encoded := encode(trusted...)
+	if len(reasons) == 0 && !bytes.Equal(encoded, b.Trusted) {
+		reasons = append(reasons, "removed expired or unreadable authorities")
 	}
-	b.Trusted = pem
-	return b, reason, nil
+	b.Trusted = encoded
+	return b, strings.Join(reasons, "; "), nil
 }
 
-// newest is the authority that signs; nil, and why, where there has to be a new one.
-func (b Bundle) newest(trusted []*x509.Certificate, now time.Time) (*authority, string) {
+// newest returns the authority that signs, or why a new one is needed.
+func (b Bundle) newest(trusted []*x509.Certificate, now time.Time) (*authority, error) {
 	if len(trusted) == 0 {
-		return nil, "a new authority: there is none"
+		return nil, errors.New("there is none")
 	}
 	key, err := parseAuthorityKey(b.AuthorityKey, trusted[0])
 	if err != nil {
-		return nil, "a new authority: the present one's key can't be used: " + err.Error()
+		return nil, fmt.Errorf("unusable key: %w", err)
 	}
 	if now.After(trusted[0].NotAfter.Add(-renewAuthority)) {
-		return nil, "a new authority: the present one ends " + trusted[0].NotAfter.Format(time.RFC3339)
+		return nil, fmt.Errorf("the old one expires %s", trusted[0].NotAfter.Format(time.RFC3339))
 	}
-	return &authority{cert: trusted[0], key: key}, ""
+	return &authority{cert: trusted[0], key: key}, nil
 }
 
-// serving is the certificate that is served, or why it can't be.
+// serving returns the certificate if it can be served for the names.
 func (b Bundle) serving(trusted []*x509.Certificate, names []string, now time.Time) (*x509.Certificate, error) {
 	pair, err := b.Pair()
 	if err != nil {
@@ -116,7 +120,7 @@ func (b Bundle) serving(trusted []*x509.Certificate, names []string, now time.Ti
 	return pair.Leaf, nil
 }
 
-// Pair is what is served.
+// Pair returns the certificate and key to serve.
 func (b Bundle) Pair() (*tls.Certificate, error) {
 	if len(b.Cert) == 0 {
 		return nil, errors.New("there is none")
@@ -126,23 +130,4 @@ func (b Bundle) Pair() (*tls.Certificate, error) {
 		return nil, fmt.Errorf("read the certificate and its key: %w", err)
 	}
 	return &pair, nil
-}
-
-func within(c *x509.Certificate, now time.Time) bool {
-	return !now.Before(c.NotBefore) && !now.After(c.NotAfter)
-}
-
-func encodeAll(certs []*x509.Certificate) []byte {
-	var all []byte
-	for _, c := range certs {
-		all = append(all, encodeCert(c.Raw)...)
-	}
-	return all
-}
-
-func join(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a + "; " + b
 }

@@ -34,7 +34,7 @@ func trusts(caBundle []byte, served Bundle, now time.Time) error {
 
 func TestNextOfNothing(t *testing.T) {
 	b, reason := next(t, Bundle{}, start)
-	require.Contains(t, reason, "a new authority: there is none")
+	require.Contains(t, reason, "new authority: there is none")
 	require.NoError(t, trusts(b.Trusted, b, start))
 	require.NoError(t, trusts(b.Trusted, b, start.Add(-backdate+time.Minute)), "a clock that is behind")
 	again, reason := next(t, b, start.Add(time.Minute))
@@ -42,7 +42,7 @@ func TestNextOfNothing(t *testing.T) {
 	require.Equal(t, b, again)
 
 	_, _, err := Bundle{}.Next(start, nil)
-	require.ErrorContains(t, err, "name the webhook's Service")
+	require.ErrorContains(t, err, "set the webhook's Service")
 }
 
 func TestNextRepairs(t *testing.T) {
@@ -59,12 +59,12 @@ func TestNextRepairs(t *testing.T) {
 		"no PEM":                   {func(b *Bundle) { b.Cert = []byte("x") }, "read the certificate", true},
 		"another's certificate":    {func(b *Bundle) { b.Cert, b.Key = other.Cert, other.Key }, "signed by unknown authority", true},
 		"no authority":             {func(b *Bundle) { b.Trusted = nil }, "there is none", false},
-		"no authority's key":       {func(b *Bundle) { b.AuthorityKey = nil }, "no key in PEM", false},
-		"another authority's key":  {func(b *Bundle) { b.AuthorityKey = other.AuthorityKey }, "another certificate's", false},
+		"no authority's key":       {func(b *Bundle) { b.AuthorityKey = nil }, "private key", false},
+		"another authority's key":  {func(b *Bundle) { b.AuthorityKey = other.AuthorityKey }, "another certificate", false},
 		"a server as an authority": {func(b *Bundle) { b.Trusted = b.Cert }, "there is none", false},
 		"an unreadable certificate": {func(b *Bundle) {
 			b.Trusted = append(b.Trusted, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"...)
-		}, "left out", true},
+		}, "unreadable", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := whole

@@ -10,45 +10,45 @@ import (
 	"time"
 )
 
-// lookAgain is how often the files are read at most; a handshake in between is served what was read last.
-const lookAgain = 10 * time.Second
+// rereadInterval limits how often handshakes read the files.
+const rereadInterval = 10 * time.Second
 
-// Files serves a certificate and its key from two files. They are read again at a handshake;
-// a pair that can't be used (half of a change, say) leaves the former one in place.
+// Files serves a certificate and its key from two files. Handshakes reread them; an invalid pair,
+// for example half of a change, is ignored.
 type Files struct {
 	certPath, keyPath string
 	now               func() time.Time
 	log               *slog.Logger
 
 	mu        sync.Mutex
-	looked    time.Time
+	lastRead  time.Time
 	cert, key []byte
 	pair      *tls.Certificate
 }
 
 // NewFiles reads the two files.
 func NewFiles(certPath, keyPath string, now func() time.Time, log *slog.Logger) (*Files, error) {
-	f := &Files{certPath: certPath, keyPath: keyPath, now: now, log: log, looked: now()}
+	f := &Files{certPath: certPath, keyPath: keyPath, now: now, log: log, lastRead: now()}
 	if err := f.read(); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
-// GetCertificate is tls.Config's.
+// GetCertificate is for tls.Config.
 func (f *Files) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := f.now(); now.Sub(f.looked) >= lookAgain {
-		f.looked = now
+	if now := f.now(); now.Sub(f.lastRead) >= rereadInterval {
+		f.lastRead = now
 		if err := f.read(); err != nil {
-			f.log.Error("the former certificate is served", "error", err)
+			f.log.Error("failed to reload the certificate: keeping the old one", "error", err)
 		}
 	}
 	return f.pair, nil
 }
 
-// Ready says that there is something to serve: NewFiles has seen to it.
+// Ready returns nil: NewFiles read a certificate.
 func (f *Files) Ready() error { return nil }
 
 func (f *Files) read() error {
@@ -68,7 +68,7 @@ func (f *Files) read() error {
 		return fmt.Errorf("certificate %s with key %s: %w", f.certPath, f.keyPath, err)
 	}
 	if f.pair != nil {
-		f.log.Info("a new certificate is served", "path", f.certPath, "until", pair.Leaf.NotAfter)
+		f.log.Info("certificate loaded", "path", f.certPath, "until", pair.Leaf.NotAfter)
 	}
 	f.cert, f.key, f.pair = cert, key, &pair
 	return nil

@@ -41,13 +41,13 @@ func TestFiles(t *testing.T) {
 	}
 	serves(one, "at first")
 	write(two.Cert, one.Key)
-	at = at.Add(lookAgain)
+	at = at.Add(rereadInterval)
 	serves(one, "half of a change")
 	write(two.Cert, two.Key)
-	serves(one, "it looked a moment ago")
-	at = at.Add(lookAgain)
+	serves(one, "it was read a moment ago")
+	at = at.Add(rereadInterval)
 	serves(two, "the whole change")
 	require.NoError(t, os.Remove(keyPath))
-	at = at.Add(lookAgain)
+	at = at.Add(rereadInterval)
 	serves(two, "a file that is gone")
 }

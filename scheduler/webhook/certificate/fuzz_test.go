@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Secret whose parts somebody has written is fixed: what is served from it is trusted by what is announced.
+// A Secret with arbitrary parts is fixed: the announced bundle trusts the served certificate.
 func FuzzBundle(f *testing.F) {
 	good, _ := next(f, Bundle{}, start)
 	f.Add(good.Trusted, good.AuthorityKey, good.Cert, good.Key)
@@ -19,7 +19,7 @@ func FuzzBundle(f *testing.F) {
 				require.True(t, own.PublicKey.Equal(found.PublicKey))
 			}
 		}
-		mended, _ := next(t, Bundle{Trusted: trusted, AuthorityKey: authorityKey, Cert: cert, Key: key}, start)
-		require.NoError(t, trusts(mended.Trusted, mended, start))
+		fixed, _ := next(t, Bundle{Trusted: trusted, AuthorityKey: authorityKey, Cert: cert, Key: key}, start)
+		require.NoError(t, trusts(fixed.Trusted, fixed, start))
 	})
 }

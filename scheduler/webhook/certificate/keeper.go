@@ -11,52 +11,48 @@ import (
 	"time"
 )
 
-// ErrConflict says that another replica was faster: what it wrote has to be read first.
-var ErrConflict = errors.New("changed meanwhile by another replica")
+// ErrConflict means that another replica has written the bundle.
+var ErrConflict = errors.New("changed by another replica")
 
-// Store holds the bundle that all replicas share.
+// Store has the bundle that all replicas share.
 type Store interface {
-	// Load is what it holds, and of which version; nothing, version "", if there is none yet.
+	// Load returns the bundle and its version; version "" if there is none.
 	Load(ctx context.Context) (Bundle, string, error)
-	// Save replaces what was loaded. ErrConflict: it is another version by now.
+	// Save returns ErrConflict if the version has changed.
 	Save(ctx context.Context, b Bundle, version string) error
 }
 
-// Announcer tells the API server which authorities to trust.
+// Announcer makes the API server trust authorities.
 type Announcer interface {
 	Announce(ctx context.Context, trusted []byte) error
 }
 
 const (
-	// lookEvery is how often a replica looks for what others changed, and whether
-	// something has to be renewed.
-	lookEvery = time.Minute
-	// retryAfter is how soon it looks again when it failed.
-	retryAfter = 5 * time.Second
-	// attempts are how often a conflict is met by reading again.
-	attempts = 5
+	syncInterval  = time.Minute
+	retryInterval = 5 * time.Second // after an error
+	maxAttempts   = 5               // at conflicts
 )
 
-// Keeper keeps the Secret's bundle valid, announces its authorities, and serves its certificate.
+// Keeper renews the bundle, announces its authorities and serves its certificate.
 type Keeper struct {
 	Store    Store
 	Announce Announcer
-	// Names are those that the API server calls the webhook by: its Service's, and maybe IP addresses.
+	// Names are the host names and IP addresses of the webhook.
 	Names []string
 	Now   func() time.Time
 	Log   *slog.Logger
 
 	served atomic.Pointer[tls.Certificate]
-	cert   []byte // of served; Sync's alone
+	cert   []byte // of served; only for Sync
 }
 
-// Run looks every minute until the context ends.
+// Run calls Sync every minute until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
 	for {
-		wait := lookEvery
+		wait := syncInterval
 		if err := k.Sync(ctx); err != nil && ctx.Err() == nil {
-			k.Log.Error("certificate", "error", err)
-			wait = retryAfter
+			k.Log.Error("failed to update the certificate", "error", err)
+			wait = retryInterval
 		}
 		select {
 		case <-ctx.Done():
@@ -66,10 +62,9 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Sync looks once. A certificate is served as soon as there is one, also where its
-// authority could not be announced.
+// Sync renews, announces and loads the bundle once. It loads the certificate even if Announce fails.
 func (k *Keeper) Sync(ctx context.Context) error {
-	b, err := k.agree(ctx)
+	b, err := k.renew(ctx)
 	if err != nil {
 		return err
 	}
@@ -81,14 +76,14 @@ func (k *Keeper) Sync(ctx context.Context) error {
 		}
 		k.served.Store(pair)
 		k.cert = b.Cert
-		k.Log.Info("a new certificate is served", "names", pair.Leaf.DNSNames, "until", pair.Leaf.NotAfter)
+		k.Log.Info("certificate loaded", "names", pair.Leaf.DNSNames, "until", pair.Leaf.NotAfter)
 	}
 	return announced
 }
 
-// agree is the bundle that all replicas have.
-func (k *Keeper) agree(ctx context.Context) (Bundle, error) {
-	for range attempts {
+// renew returns the current bundle of all replicas.
+func (k *Keeper) renew(ctx context.Context) (Bundle, error) {
+	for range maxAttempts {
 		b, version, err := k.Store.Load(ctx)
 		if err != nil {
 			return b, err
@@ -106,18 +101,18 @@ func (k *Keeper) agree(ctx context.Context) (Bundle, error) {
 		}
 		return next, err
 	}
-	return Bundle{}, fmt.Errorf("keep the certificate: %d times in a row %w", attempts, ErrConflict)
+	return Bundle{}, fmt.Errorf("update the certificate: %d tries: %w", maxAttempts, ErrConflict)
 }
 
-// GetCertificate is tls.Config's.
+// GetCertificate is for tls.Config.
 func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if pair := k.served.Load(); pair != nil {
 		return pair, nil
 	}
-	return nil, errors.New("there is no certificate yet")
+	return nil, errors.New("no certificate yet")
 }
 
-// Ready is an error as long as there is nothing to serve.
+// Ready returns an error until there is a certificate.
 func (k *Keeper) Ready() error {
 	_, err := k.GetCertificate(nil)
 	return err

@@ -115,11 +115,11 @@ func TestAnnounce(t *testing.T) {
 	v, err = client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, "v", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, []byte("other"), v.Webhooks[0].ClientConfig.CABundle, "one that is missing doesn't keep the other from its bundle")
-	require.NoError(t, Configurations{}.Announce(ctx, []byte("ca")), "none to tell")
+	require.NoError(t, Configurations{}.Announce(ctx, []byte("ca")), "no configurations")
 }
 
 func TestBundlePatchGoesByName(t *testing.T) {
-	patch := bundlePatch([]entry{{"one", []byte("ca")}, {"two", nil}}, []byte("ca"))
+	patch := bundlePatch([]webhook{{"one", []byte("ca")}, {"two", nil}}, []byte("ca"))
 	require.JSONEq(t, `[{"op":"test","path":"/webhooks/1/name","value":"two"},
 		{"op":"add","path":"/webhooks/1/clientConfig/caBundle","value":"Y2E="}]`, string(patch))
 	require.True(t, json.Valid(patch))

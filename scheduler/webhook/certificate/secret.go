@@ -10,19 +10,19 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// The Secret's keys: those of a Secret of type kubernetes.io/tls, and the authority's.
+// The Secret also has the keys of type kubernetes.io/tls.
 const (
 	keyTrusted      = "ca.crt"
 	keyAuthorityKey = "ca.key"
 )
 
-// Secret is a Store.
+// Secret is a Store in a Kubernetes Secret.
 type Secret struct {
 	Client          typedcorev1.SecretsGetter
 	Namespace, Name string
 }
 
-// Load reads the Secret. One that is empty, as the manifests make it, holds nothing.
+// Load implements Store. The manifests create an empty Secret.
 func (s Secret) Load(ctx context.Context) (Bundle, string, error) {
 	found, err := s.Client.Secrets(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -37,7 +37,7 @@ func (s Secret) Load(ctx context.Context) (Bundle, string, error) {
 	}, found.ResourceVersion, nil
 }
 
-// Save writes the Secret if it is of the version still; no version: it makes it.
+// Save implements Store. It creates the Secret if version is "".
 func (s Secret) Save(ctx context.Context, b Bundle, version string) error {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
@@ -53,13 +53,13 @@ func (s Secret) Save(ctx context.Context, b Bundle, version string) error {
 		case apierrors.IsAlreadyExists(err):
 			return fmt.Errorf("secret %s/%s: %w", s.Namespace, s.Name, ErrConflict)
 		case apierrors.IsForbidden(err):
-			return fmt.Errorf("secret %s/%s is not there, and making it is not allowed: apply install/admission/webhook.yaml, which has it empty: %w", s.Namespace, s.Name, err)
+			return fmt.Errorf("secret %s/%s does not exist and the webhook may not create it: apply install/admission/webhook.yaml: %w", s.Namespace, s.Name, err)
 		case err != nil:
-			return fmt.Errorf("make secret %s/%s: %w", s.Namespace, s.Name, err)
+			return fmt.Errorf("create secret %s/%s: %w", s.Namespace, s.Name, err)
 		}
 		return nil
 	}
-	// The labels, the owner and the type that it has stay: only data is replaced.
+	// Keep labels, owner and type.
 	found, err := secrets.Get(ctx, s.Name, metav1.GetOptions{})
 	if err == nil && found.ResourceVersion == version {
 		found.Data = secret.Data
