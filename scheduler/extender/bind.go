@@ -14,7 +14,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// bind reserves the pod's GPUs on the node and binds the pod with its grant.
 func (s *Server) bind(ctx context.Context, args *extenderv1.ExtenderBindingArgs) (*extenderv1.ExtenderBindingResult, error) {
 	if err := s.bindPod(ctx, args); err != nil {
 		err = fmt.Errorf("bind pod %s/%s to node %s: %w", args.PodNamespace, args.PodName, args.Node, err)
@@ -55,16 +54,15 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 	if err == nil {
 		err = s.Cluster.Bind(ctx, object, args.Node, annotations)
 	}
-	// If the caller hung up or the API server did not answer, the pod may be bound. The reservation
-	// stays until the pod's event or the engine's timeout.
+	// Without an answer of the API server the pod may be bound: then the reservation stays until
+	// the pod's event or the engine's timeout.
 	if err != nil && ctx.Err() == nil && !errors.Is(err, kube.ErrUnknown) {
 		s.Engine.Unreserve(pod.UID, owner(pod.UID))
 	}
 	return err
 }
 
-// waitForGroup waits for the other pods of the pod's group. A pod that joins a group with bound
-// pods does not wait: it replaces one that failed.
+// waitForGroup does not wait if pods of the group are bound: then the pod replaces one that failed.
 func (s *Server) waitForGroup(ctx context.Context, pod *scheduler.Pod, r *request.Request) error {
 	group := r.Rules.Group
 	if group == "" || r.Rules.GroupMin < 2 || s.Cluster.Bound(pod.Namespace, group) > 0 {

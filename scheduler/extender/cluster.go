@@ -23,15 +23,14 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// apiServer is a Cluster: informer caches and the API server.
 type apiServer struct {
 	client kubernetes.Interface
 	pods   corelisters.PodLister
-	index  cache.Indexer // of the same pods
+	index  cache.Indexer
 	pdbs   policylisters.PodDisruptionBudgetLister
 }
 
-// NewCluster returns a Cluster with that client and caches of the factory, which must not be started yet.
+// NewCluster returns a Cluster with caches of the factory, which must not be started yet.
 func NewCluster(client kubernetes.Interface, factory informers.SharedInformerFactory) (Cluster, error) {
 	pods, pdbs := factory.Core().V1().Pods(), factory.Policy().V1().PodDisruptionBudgets()
 	if err := pods.Informer().AddIndexers(cache.Indexers{nominatedIndex: indexNominated}); err != nil {
@@ -40,7 +39,7 @@ func NewCluster(client kubernetes.Interface, factory informers.SharedInformerFac
 	return apiServer{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister()}, nil
 }
 
-// nominatedIndex is an index and its only key: pods that wait until victims on their nominated node end.
+// nominatedIndex is the name and the only key of an index: pending pods with a nominated node.
 const nominatedIndex = "gpuslice.io/nominated"
 
 func indexNominated(object any) ([]string, error) {
@@ -77,7 +76,7 @@ func (a apiServer) Budgets() []*policyv1.PodDisruptionBudget {
 	return budgets
 }
 
-// Pod implements Cluster. A pod that is not in the cache is read from the API server.
+// Pod implements Cluster. It reads the API server if the cache lacks the pod.
 func (a apiServer) Pod(ctx context.Context, namespace, name string, uid types.UID) (*v1.Pod, error) {
 	if p, err := a.pods.Pods(namespace).Get(name); err == nil && p.UID == uid {
 		return p, nil

@@ -21,8 +21,7 @@ import (
 // Find returns the pod of that name, or a NotFound error of the API server.
 type Find func(namespace, name string) (*scheduler.Pod, error)
 
-// HandleDebug registers /, /debug/state and /debug/explain. They are read-only. Each reads the state of
-// the whole cluster, so the number of concurrent requests is limited.
+// HandleDebug registers /, /debug/state and /debug/explain, read-only and with limited concurrency.
 func HandleDebug(mux *http.ServeMux, e *engine.Engine, find Find, ready func() error) {
 	limited := func(pattern string, h http.Handler) { mux.Handle(pattern, httpserver.Few(httpserver.InFlight, h)) }
 	limited("GET /debug/state", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { debugState(e, w, r) }))
@@ -30,7 +29,7 @@ func HandleDebug(mux *http.ServeMux, e *engine.Engine, find Find, ready func() e
 	limited("GET /{$}", page.Handler(e, ready))
 }
 
-// debugState writes the engine's state as text, or as JSON with ?format=json; ?node=NAME selects a node.
+// Parameters: node=NAME, format=json.
 func debugState(e *engine.Engine, w http.ResponseWriter, r *http.Request) {
 	state := e.State(r.URL.Query().Get("node"))
 	if r.URL.Query().Get("format") == "json" {
@@ -41,7 +40,6 @@ func debugState(e *engine.Engine, w http.ResponseWriter, r *http.Request) {
 	_ = state.WriteText(w)
 }
 
-// debugExplain writes an engine.Explanation of ?namespace=&pod= as JSON.
 func debugExplain(e *engine.Engine, find Find, w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.URL.Query().Get("namespace"), r.URL.Query().Get("pod")
 	if namespace == "" || name == "" {
@@ -64,8 +62,7 @@ func writeJSON(w http.ResponseWriter, value any) {
 	_ = json.NewEncoder(w).Encode(value) // fails if the client is gone
 }
 
-// ServeDebug serves the handler at address until ctx ends; an empty address disables it. Errors
-// are only logged: scheduling does not depend on it.
+// ServeDebug serves at address, if any, until ctx ends. Errors are only logged.
 func ServeDebug(ctx context.Context, log *slog.Logger, address string, handler http.Handler) {
 	if address == "" {
 		return

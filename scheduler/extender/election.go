@@ -25,14 +25,12 @@ var (
 	errLost       = errors.New("lost the leader election lease")
 )
 
-// States of a replica, in their order.
 const (
 	waiting = iota
 	leading
 	stopped
 )
 
-// leader is a candidate of an election.
 type leader struct {
 	state atomic.Int32
 	lock  resourcelock.Interface
@@ -42,11 +40,10 @@ type leader struct {
 
 func (l *leader) leads() bool { return l.state.Load() == leading }
 
-// elect joins the election until release. It calls lost when another replica may lead: that
-// replica does not know the reservations of this one.
+// elect joins the election until release. It calls lost when another replica may lead, which does
+// not know the reservations of this one.
 //
-// client-go's ReleaseOnCancel is not used: it releases the Lease before OnStoppedLeading, while
-// binds are in progress.
+// client-go's ReleaseOnCancel is not used: it releases the Lease while binds are in progress.
 func (c Config) elect(lost func(error)) (*leader, error) {
 	l := &leader{ended: make(chan struct{}), lock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: c.Election.Namespace, Name: c.Election.Name},
@@ -58,7 +55,7 @@ func (c Config) elect(lost func(error)) (*leader, error) {
 		Lock: l.lock, Name: c.Election.Name,
 		LeaseDuration: renew + renew/2, RenewDeadline: renew, RetryPeriod: renew / 5,
 		Callbacks: leaderelection.LeaderCallbacks{
-			// It runs in its own goroutine and can be called after OnStoppedLeading.
+			// It can be called after OnStoppedLeading.
 			OnStartedLeading: func(context.Context) { l.state.CompareAndSwap(waiting, leading) },
 			OnStoppedLeading: func() {
 				l.state.Store(stopped)
@@ -78,8 +75,7 @@ func (c Config) elect(lost func(error)) (*leader, error) {
 	return l, nil
 }
 
-// release leaves the election and releases the Lease if this replica still has it. Call it when no
-// call that needs the Lease is in progress.
+// release leaves the election. Call it when no call is in progress.
 func (l *leader) release() error {
 	kept := l.leads()
 	l.end()

@@ -18,7 +18,6 @@ import (
 
 var errNoPod = errors.New("the call has no pod")
 
-// request returns the request of a call's pod; nil if it requests no GPUs.
 func (s *Server) request(p *v1.Pod) (*scheduler.Pod, *request.Request, error) {
 	if p == nil {
 		return nil, nil, errNoPod
@@ -28,12 +27,10 @@ func (s *Server) request(p *v1.Pod) (*scheduler.Pod, *request.Request, error) {
 	return pod, r, err
 }
 
-// filter returns the nodes that fit and reserves the best one.
 func (s *Server) filter(_ context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.ExtenderFilterResult, error) {
 	return s.filterNodes(args, true)
 }
 
-// dryRun returns the nodes that fit and changes nothing.
 func (s *Server) dryRun(_ context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.ExtenderFilterResult, error) {
 	return s.filterNodes(args, false)
 }
@@ -77,24 +74,22 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 	return nodes.later(err.Error()), err
 }
 
-// maxAttempts limits the evaluations of a call: kube-scheduler waits for it and schedules no
-// other pod meanwhile.
+// kube-scheduler waits for a call and schedules no other pod meanwhile.
 const maxAttempts = 5
 
-// fitting is a node that can take the pod.
 type fitting struct {
 	name  string
 	score int64
 }
 
-// best returns the node with the highest score; among equals, the first by name.
+// best prefers the first name among equal scores.
 func best(fits []fitting) string {
 	return slices.MaxFunc(fits, func(a, b fitting) int {
 		return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(b.name, a.name))
 	}).name
 }
 
-// evaluate evaluates all candidates. reason is the most frequent one among those that do not fit.
+// evaluate returns the most frequent reason among the nodes that do not fit.
 func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList) (fits []fitting, result *extenderv1.ExtenderFilterResult, reason engine.Code) {
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
 	if err := evaluation.Err(); err != nil {

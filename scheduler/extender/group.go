@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// DefaultGroupTimeout is how long the bind of a pod waits for the other pods of its group. It has
-// to be less than kube-scheduler's httpTimeout (30 s in the shipped configuration).
+// DefaultGroupTimeout is less than kube-scheduler's httpTimeout (30 s in the shipped
+// configuration).
 const DefaultGroupTimeout = 25 * time.Second
 
-// groups are those of which some pods wait in bind.
+// groups have the pods that wait in bind.
 type groups struct {
 	mu     sync.Mutex
 	byName map[string]*group
@@ -24,8 +24,7 @@ type group struct {
 
 func newGroups() *groups { return &groups{byName: map[string]*group{}} }
 
-// wait returns when minimum pods of the group wait. After the timeout it returns an error, and
-// the pod no longer counts.
+// wait returns when minimum pods of the group wait; after the timeout the pod no longer counts.
 func (g *groups) wait(ctx context.Context, timeout time.Duration, name, podUID string, minimum int) error {
 	if minimum < 2 {
 		return nil
@@ -38,7 +37,7 @@ func (g *groups) wait(ctx context.Context, timeout time.Duration, name, podUID s
 	}
 	this.pods[podUID] = true
 	if len(this.pods) >= minimum {
-		// Later pods start a new group. They do not wait once one of these is bound.
+		// Later pods start a new group, and do not wait once one of these is bound.
 		close(this.complete)
 		delete(g.byName, name)
 	}
@@ -55,7 +54,7 @@ func (g *groups) wait(ctx context.Context, timeout time.Duration, name, podUID s
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case <-this.complete: // it became complete at the same moment
+	case <-this.complete:
 		return nil
 	default:
 	}

@@ -5,11 +5,11 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
 
-// nodeList are the candidates of a call. A scheduler with nodeCacheCapable sends names, others
-// send objects; the answer uses the same form.
+// nodeList are the candidates of a call: names if kube-scheduler has nodeCacheCapable, else
+// objects. The answer uses the same form.
 type nodeList struct {
 	names   []string
-	objects *v1.NodeList // nil if names were sent
+	objects *v1.NodeList
 }
 
 func candidates(args *extenderv1.ExtenderArgs) nodeList {
@@ -26,7 +26,7 @@ func candidates(args *extenderv1.ExtenderArgs) nodeList {
 	return n
 }
 
-// answer returns the result for the nodes that passed, which are in the order of the call.
+// passed is in the order of the call.
 func (n nodeList) answer(passed []string, failed, unresolvable extenderv1.FailedNodesMap) *extenderv1.ExtenderFilterResult {
 	result := &extenderv1.ExtenderFilterResult{FailedNodes: failed, FailedAndUnresolvableNodes: unresolvable}
 	if n.objects == nil {
@@ -42,7 +42,6 @@ func (n nodeList) answer(passed []string, failed, unresolvable extenderv1.Failed
 	return result
 }
 
-// all accepts every candidate.
 func (n nodeList) all() *extenderv1.ExtenderFilterResult { return n.answer(n.names, nil, nil) }
 
 // none rejects every candidate for a reason that preemption cannot remove.

@@ -56,8 +56,8 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 	return result, nil
 }
 
-// byBudget splits the pods without the chosen ones into those whose budget allows no further
-// eviction and the others. It counts as kube-scheduler does.
+// byBudget finds the pods whose budget allows no further eviction. It counts as kube-scheduler
+// does.
 func byBudget(pods []*v1.Pod, chosen []string, budgets []*policyv1.PodDisruptionBudget) (protected, rest []string) {
 	if len(budgets) == 0 {
 		for _, p := range pods {
@@ -104,8 +104,8 @@ func byBudget(pods []*v1.Pod, chosen []string, budgets []*policyv1.PodDisruption
 	return protected, rest
 }
 
-// nominated returns, by node, the nominated pods of at least the pod's priority: their victims were
-// evicted for them, so the pod must not take those GPUs.
+// nominated returns, by node, the nominated pods of at least the pod's priority: victims were
+// evicted for them.
 func (s *Server) nominated(pod *scheduler.Pod) map[string][]*v1.Pod {
 	all := s.Cluster.Nominated()
 	for node, pods := range all {
@@ -114,7 +114,6 @@ func (s *Server) nominated(pod *scheduler.Pod) map[string][]*v1.Pod {
 	return all
 }
 
-// withPods adds the pods to the node.
 func (s *Server) withPods(o *engine.Overlay, node string, pods []*v1.Pod) *engine.Overlay {
 	for _, p := range pods {
 		other := kube.Pod(p)
@@ -125,7 +124,7 @@ func (s *Server) withPods(o *engine.Overlay, node string, pods []*v1.Pod) *engin
 	return o
 }
 
-// metaVictims returns the call's victims by UID. Null entries are ignored.
+// metaVictims ignores null entries.
 func metaVictims(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.MetaVictims {
 	if args.NodeNameToMetaVictims != nil {
 		all := make(map[string]*extenderv1.MetaVictims, len(args.NodeNameToMetaVictims))

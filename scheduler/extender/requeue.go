@@ -13,19 +13,18 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
-// AnnotationRequeued is the time when the extender made kube-scheduler retry the pod.
+// AnnotationRequeued has the time of the last requeue.
 const AnnotationRequeued = "gpuslice.io/requeued"
 
 const (
 	// lag is how far this process's caches can be behind those of kube-scheduler.
-	lag = 2 * time.Second
-	// maxRequeued limits the pods that wait to be requeued.
+	lag         = 2 * time.Second
 	maxRequeued = 1000
 )
 
 // requeuer makes kube-scheduler retry pods that were rejected shortly before GPUs became free.
-// kube-scheduler can receive an event before this process does: it retries the pod, gets an
-// answer from the old state, and has no further event. A change of the pod is such an event.
+// kube-scheduler may receive an event before this process does: then the retry is evaluated on the
+// old state, and no event follows. A change of the pod is an event.
 type requeuer struct {
 	clock func() time.Time
 
@@ -43,7 +42,6 @@ func newRequeuer(clock func() time.Time) *requeuer {
 	return &requeuer{clock: clock, rejected: map[types.UID]rejection{}, queue: make(chan *v1.Pod, maxRequeued)}
 }
 
-// add records that the pod was rejected now.
 func (r *requeuer) add(pod *v1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,14 +54,13 @@ func (r *requeuer) add(pod *v1.Pod) {
 	r.rejected[pod.UID] = rejection{pod, now}
 }
 
-// remove records that the pod has a reservation.
 func (r *requeuer) remove(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.rejected, uid)
 }
 
-// freed requeues the recently rejected pods, because GPUs may have become free.
+// freed requeues the recently rejected pods.
 func (r *requeuer) freed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,7 +81,6 @@ func (r *requeuer) enqueue(pod *v1.Pod) {
 	}
 }
 
-// run requeues pods until ctx ends.
 func (r *requeuer) run(ctx context.Context, requeue func(context.Context, *v1.Pod)) {
 	for {
 		select {
@@ -99,7 +95,7 @@ func (r *requeuer) run(ctx context.Context, requeue func(context.Context, *v1.Po
 // Sink returns the sink for cluster events.
 func (s *Server) Sink() Sink { return Sink{s.Engine, s.requeuer} }
 
-// Sink passes cluster events to the engine and requeues pods when GPUs become free.
+// Sink passes events to the engine and requeues pods when GPUs become free.
 type Sink struct {
 	*engine.Engine
 	requeuer *requeuer

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// reservations are those that filter made and no bind has used yet. They expire earlier than
-// the engine's reservations, whose time covers a bind in progress.
+// reservations are those of filter that no bind has used. They expire earlier than the engine's,
+// which cover a bind in progress.
 type reservations struct {
 	timeout time.Duration
 	release func(podUID string)
@@ -20,22 +20,20 @@ func newReservations(timeout time.Duration, release func(string)) *reservations 
 	return &reservations{timeout: timeout, release: release, until: map[string]time.Time{}}
 }
 
-// add starts the pod's timeout.
 func (r *reservations) add(podUID string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.until[podUID] = now.Add(r.timeout)
 }
 
-// remove ends the pod's timeout: its bind has started.
 func (r *reservations) remove(podUID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.until, podUID)
 }
 
-// expire releases reservations after their timeout. It keeps the lock while it releases, so that
-// no bind starts with a reservation that is being released.
+// expire releases with the lock held, so that no bind starts with a reservation that is being
+// released.
 func (r *reservations) expire(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -4,17 +4,25 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/httpserver"
@@ -32,8 +40,7 @@ type Config struct {
 	Client kubernetes.Interface
 	Engine engine.Options
 	// GPUQuota is gpu-manager's ConfigMap of quotas; may be nil.
-	GPUQuota *GPUQuota
-	// Key, ReservationTimeout and GroupTimeout: see Options.
+	GPUQuota                         *GPUQuota
 	Key                              func() *grant.SigningKey
 	ReservationTimeout, GroupTimeout time.Duration
 	// Listen is host:port.
@@ -43,24 +50,22 @@ type Config struct {
 	// CertFile and KeyFile are reloaded when they change; empty: plain HTTP.
 	CertFile, KeyFile string
 	// LeaderLease is the kube-schedulers' Lease, "namespace/name", for an extender on each of their
-	// hosts without Election: only the one on the leader's host answers resize requests.
+	// hosts: only the one on the leader's host answers resize requests.
 	LeaderLease string
-	// Election is nil for a single replica. Each replica has its own reservations: two that
-	// answered would give the same GPUs twice.
-	Election *Election
-	// HAMiMetrics adds metrics under HAMi's names.
+	// Election is nil for a single replica. Reservations are in memory, so only one replica may
+	// answer.
+	Election    *Election
 	HAMiMetrics bool
 	Log         *slog.Logger
 	Version     string
 }
 
-// GPUQuota is a ConfigMap and the node labels that it uses.
 type GPUQuota struct {
 	Namespace, Name string
 	Labels          quota.Labels
 }
 
-// Run serves until ctx ends or the Lease is lost. It releases the Lease after the last call ended.
+// Run serves until ctx ends or the Lease is lost.
 func Run(ctx context.Context, c Config) (err error) {
 	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
@@ -148,7 +153,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	return serve(ctx, running, end, c, mux)
 }
 
-// gate passes calls until close, which waits for those in progress.
+// close waits for calls in progress.
 type gate struct {
 	http.Handler
 	mu     sync.RWMutex
@@ -171,14 +176,13 @@ func (g *gate) close() {
 	g.closed = true
 }
 
-// drain limits calls in progress at shutdown.
 const drain = 30 * time.Second
 
-// connections limits open connections, so that file descriptors are left for calls to the API server.
+// connections leaves file descriptors for calls to the API server.
 const connections = 1024
 
-// serve serves until ctx ends, and then waits for calls in progress; or until running, the calls'
-// own context, ends. No call is in progress when it returns.
+// serve also ends when running, the context of the calls, ends. No call is in progress when it
+// returns.
 func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, handler http.Handler) error {
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -216,4 +220,49 @@ func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, 
 	err = errors.Join(cause, err, server.Close())
 	calls.close()
 	return err
+}
+
+func (c Config) resizer(ctx context.Context, e *engine.Engine, ready func() error) kube.ResizerConfig {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.Client.CoreV1().Events("")})
+	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "gpuslice-extender"})
+	return kube.ResizerConfig{
+		Engine: e, Client: c.Client, Log: c.Log,
+		Key: func() (*grant.SigningKey, error) {
+			if c.Key == nil {
+				return nil, nil
+			}
+			return c.Key(), nil
+		},
+		Ready: func() error {
+			if err := ready(); err != nil {
+				return err
+			}
+			return c.checkHost()
+		},
+		Event: func(pod *v1.Pod, kind, reason, message string) { recorder.Event(pod, kind, reason, message) },
+	}
+}
+
+// checkHost compares the holder of LeaderLease, which starts with the host's name and "_", with
+// this host.
+func (c Config) checkHost() error {
+	if c.LeaderLease == "" {
+		return nil
+	}
+	namespace, name, _ := strings.Cut(c.LeaderLease, "/")
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	lease, err := c.Client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("find the leading kube-scheduler: %w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	if holder := lease.Spec.HolderIdentity; holder == nil || !strings.HasPrefix(*holder, host+"_") {
+		return errNotLeading
+	}
+	return nil
 }

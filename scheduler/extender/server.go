@@ -1,3 +1,9 @@
+// Package extender implements kube-scheduler's extender protocol (HTTP), for clusters where
+// kube-scheduler cannot be replaced. New and Server.Handler answer the calls, Run is the process.
+//
+// Filter reserves the best node, because kube-scheduler binds in the background and would show
+// the same free GPU to the next pod. Bind reserves again on the node that kube-scheduler chose,
+// and writes node and grant in one Binding: no pod is bound without its grant.
 package extender
 
 import (
@@ -21,31 +27,30 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// component is the label in metrics and the prefix of reservation owners.
+// component is a label in metrics and the prefix of reservation owners.
 const component = "extender"
 
 // DefaultReservationTimeout covers what kube-scheduler does between filter and bind.
 const DefaultReservationTimeout = 30 * time.Second
 
-// maxBody limits a call: without nodeCacheCapable, kube-scheduler sends all nodes as objects of
-// about 20 KiB.
+// Without nodeCacheCapable, kube-scheduler sends all nodes, about 20 KiB each.
 const maxBody = 256 << 20
 
 // Cluster reads and writes pods.
 type Cluster interface {
-	// Pod returns a pending pod, or a NotFound error of the API server if there is none of that UID.
+	// Pod returns a NotFound error of the API server if there is no pod of that UID.
 	Pod(ctx context.Context, namespace, name string, uid types.UID) (*v1.Pod, error)
 	// Bound counts the bound pods of a group.
 	Bound(namespace, group string) int
-	// Lower returns the pods of lower priority by node, the highest priority and the oldest first.
+	// Lower returns the pods of lower priority by node, highest priority and oldest first.
 	Lower(priority int32) map[string][]*v1.Pod
 	// Budgets returns all PodDisruptionBudgets.
 	Budgets() []*policyv1.PodDisruptionBudget
-	// Nominated returns the pods that wait until their victims end, by nominated node.
+	// Nominated returns the pending pods by nominated node.
 	Nominated() map[string][]*v1.Pod
-	// Requeue changes a pending pod, so that kube-scheduler retries it.
+	// Requeue makes kube-scheduler retry the pod.
 	Requeue(ctx context.Context, pod *v1.Pod) error
-	// Bind binds the pod and writes the annotations in the same transaction.
+	// Bind writes the annotations in the same transaction.
 	Bind(ctx context.Context, pod *v1.Pod, node string, annotations map[string]string) error
 }
 
@@ -54,21 +59,25 @@ type Options struct {
 	Engine  *engine.Engine
 	Cluster Cluster
 	Metrics *metrics.Metrics
-	// Ready returns nil when the state of the cluster is known; may be nil.
+	// Ready, Key and Find may be nil.
 	Ready func() error
-	// Key signs grants; nil: unsigned grants.
-	Key func() *grant.SigningKey
-	// ReservationTimeout is how long filter's reservation waits for its bind; 0: the default.
+	Key   func() *grant.SigningKey
+	// ReservationTimeout limits the time from filter to bind; 0: the default.
 	ReservationTimeout time.Duration
-	// GroupTimeout is how long a pod of a group waits for the others; 0: the default.
+	// GroupTimeout limits how long a pod waits for its group in bind; 0: the default.
 	GroupTimeout time.Duration
 	Clock        func() time.Time
 	Log          *slog.Logger
-	// Version is the answer to /version.
-	Version string
-	// Find is for /debug/explain; may be nil.
-	Find Find
+	Version      string
+	Find         Find
 }
+
+// Limits of the protocol, compared with the plugin:
+//   - Incomplete groups reserve GPUs: nothing would retry their pods when the last one is created.
+//   - Of two groups that each reserved a part of the GPUs, both give up after the timeout.
+//   - kube-scheduler calls /preempt only for nodes where its own simulation helps. That one knows
+//     nvidia.com/gpu but not memory or cores.
+//   - There are no queueing hints: see requeue.go.
 
 // Server answers the calls of kube-schedulers.
 type Server struct {
@@ -76,7 +85,7 @@ type Server struct {
 	reservations *reservations
 	requeuer     *requeuer
 	groups       *groups
-	// reserve is Engine.Reserve; tests replace it.
+	// replaced by tests
 	reserve func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
 }
 
@@ -112,13 +121,12 @@ func New(o Options) *Server {
 	}
 }
 
-// owner is the owner of a pod's reservation.
 func owner(podUID string) string { return component + "/" + podUID }
 
 // Run releases expired reservations and requeues pods until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	go s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
-		if err := s.Cluster.Requeue(ctx, pod); err != nil { // kube-scheduler retries the pod later
+		if err := s.Cluster.Requeue(ctx, pod); err != nil {
 			s.Log.Info("failed to requeue pod", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}
 	})
@@ -150,8 +158,8 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// call decodes a call and encodes its answer. A malformed call gets status 400, one before Ready
-// 503. An error of a pod is part of the answer, as the protocol specifies.
+// call answers 400 to a malformed call and 503 before Ready. Errors of a pod are part of the
+// answer.
 func call[Args, Answer any](s *Server, verb string, answer func(context.Context, *Args) (Answer, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
@@ -177,7 +185,6 @@ func call[Args, Answer any](s *Server, verb string, answer func(context.Context,
 	})
 }
 
-// decode reads exactly one JSON value.
 func decode(w http.ResponseWriter, r *http.Request, into any) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	if err := d.Decode(into); err != nil {

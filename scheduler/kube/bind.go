@@ -18,15 +18,15 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// ErrUnknown means that a Bind may have bound the pod. Keep its GPUs reserved until the pod's event.
+// ErrUnknown: the pod may be bound. Keep its GPUs reserved until the pod's event.
 var ErrUnknown = errors.New("it is unknown whether the pod was bound")
 
-// Bind binds the pod to the node and writes the annotations in the same transaction: the API
-// server copies the annotations of a Binding to the pod. So no pod is bound without its grant.
+// Bind binds the pod and writes the annotations in the same transaction: the API server copies
+// those of a Binding. So no pod is bound without its grant.
 //
-// It is idempotent. A Binding with a resourceVersion fails once the pod has changed. So if the
-// API server's answer is lost, Bind reads the pod, and changes it if it is still the same, until
-// the result is certain or ctx ends: releasing GPUs of a bound pod would give them out twice.
+// It is idempotent. If the API server's answer is lost, Bind reads the pod, and changes it if it is
+// not bound, so that a Binding in progress fails at its resourceVersion: releasing the GPUs of a
+// bound pod would assign them twice.
 func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string, annotations map[string]string) error {
 	pods := client.CoreV1().Pods(pod.Namespace)
 	for version, tries := pod.ResourceVersion, 0; ; tries++ {
@@ -48,7 +48,7 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 		case found.UID == pod.UID && found.Spec.NodeName == node && found.Annotations[grant.AnnotationGrant] == annotations[grant.AnnotationGrant]:
 			return nil
 		case apierrors.IsConflict(err) && found.UID == pod.UID && found.Spec.NodeName == "" && found.ResourceVersion != version && tries < maxTries:
-			version = found.ResourceVersion // the pod was changed, for example a label
+			version = found.ResourceVersion
 		default:
 			return bindErr
 		}
@@ -56,17 +56,14 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 }
 
 const (
-	// maxTries limits immediate retries for a pod that changes all the time.
-	maxTries = 5
-	// retryInterval is for an API server that does not answer.
+	maxTries      = 5
 	retryInterval = 500 * time.Millisecond
-	// annotationUnclear is written to change a pod whose Binding may be in progress. Its value is
-	// the previous resourceVersion; it is never read.
+	// annotationUnclear is written to change a pod. Its value, the previous resourceVersion, is
+	// never read.
 	annotationUnclear = "gpuslice.io/bind-unclear"
 )
 
-// settle returns the pod when no Binding of this version can succeed any more: the pod is bound or
-// has another version.
+// settle returns the pod when no Binding of this version can succeed any more.
 func settle(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, version string) (found *v1.Pod, err error) {
 	settled := func(ctx context.Context) (bool, error) {
 		var err error
@@ -83,8 +80,8 @@ func settle(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, versi
 	return found, err
 }
 
-// patch merges the fields into the pod's metadata if the pod still has its UID. It uses
-// pods/status, which schedulers may write: they need no right to change pods.
+// patch merges the fields into the pod's metadata. It writes pods/status, so that schedulers need
+// no right to change pods.
 func patch(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, metadata map[string]any) (*v1.Pod, error) {
 	metadata["uid"] = pod.UID
 	data, err := json.Marshal(map[string]any{"metadata": metadata})
@@ -94,8 +91,8 @@ func patch(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, metada
 	return client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, data, metav1.PatchOptions{}, "status")
 }
 
-// rejected reports whether the API server certainly changed nothing. After a conflict, the pod may
-// have been bound by an earlier try.
+// rejected reports whether the API server changed nothing. At a conflict, an earlier try may have
+// succeeded.
 func rejected(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -105,7 +102,7 @@ func rejected(err error) bool {
 	return code >= 400 && code < 500 && code != http.StatusRequestTimeout && code != http.StatusConflict
 }
 
-// Annotate sets and removes annotations of the pod in one write. It is idempotent.
+// Annotate sets and removes annotations of the pod in one write.
 func Annotate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, set map[string]string, remove []string) error {
 	annotations := make(map[string]any, len(set)+len(remove))
 	for _, key := range remove {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// Sink receives the cluster's nodes and pods: *engine.Engine.
+// Sink is implemented by *engine.Engine.
 type Sink interface {
 	SetNode(*scheduler.Node)
 	DeleteNode(name string)
@@ -25,18 +25,17 @@ type Sink interface {
 }
 
 // Feed passes nodes and pods from informers to a sink. It always passes the newest object of the
-// informer, so that Pod and Node can be called at any time and the sink never goes back.
+// informer, so Pod and Node can be called at any time.
 type Feed struct {
 	sink   Sink
 	nodes  corelisters.NodeLister
 	pods   corelisters.PodLister
 	synced []cache.InformerSynced
 
-	mu sync.Mutex // covers reading the object and passing it on
+	mu sync.Mutex // from reading the object to the sink
 }
 
-// NewFeed registers with the factory's informers, started or not. Updates that change nothing for
-// the scheduler (resync, status) are skipped.
+// NewFeed registers with the factory's informers, started or not.
 func NewFeed(factory informers.SharedInformerFactory, sink Sink) (*Feed, error) {
 	nodes, pods := factory.Core().V1().Nodes(), factory.Core().V1().Pods()
 	f := &Feed{sink: sink, nodes: nodes.Lister(), pods: pods.Lister()}
@@ -88,7 +87,7 @@ func (f *Feed) Node(name string) {
 	}
 }
 
-// Pod passes the current pod to the sink, and also a newer pod of the same name.
+// Pod passes the current pod of that name to the sink.
 func (f *Feed) Pod(p *v1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,7 +100,7 @@ func (f *Feed) Pod(p *v1.Pod) {
 	}
 }
 
-// Find returns the current pod of that name, or a NotFound error of the API server.
+// Find returns a NotFound error of the API server if there is no such pod.
 func (f *Feed) Find(namespace, name string) (*scheduler.Pod, error) {
 	p, err := f.pods.Pods(namespace).Get(name)
 	if err != nil {
@@ -110,8 +109,8 @@ func (f *Feed) Find(namespace, name string) (*scheduler.Pod, error) {
 	return trusted(Pod(p)), nil
 }
 
-// trusted removes the scheduler's annotations of a pod that is not bound: Bind writes them in the
-// transaction that binds, so they come from another author.
+// trusted removes the scheduler's annotations of a pod that is not bound: they are forged (see
+// Bind).
 func trusted(p *scheduler.Pod) *scheduler.Pod {
 	if p.Node == "" {
 		p.Annotations = Unowned(p.Annotations)
@@ -158,14 +157,46 @@ func (f *Feed) podHandler() cache.ResourceEventHandler {
 	}
 }
 
-// SameNode reports whether Node returns the same for both.
+// SameNode compares what Node returns.
 func SameNode(a, b *v1.Node) bool {
 	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
-// samePod reports whether Pod returns the same for both. Containers and their extended resources
-// are immutable.
+// samePod compares what Pod returns. Containers and extended resources are immutable.
 func samePod(a, b *v1.Pod) bool {
 	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && ended(a) == ended(b) &&
 		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
+}
+
+// Handler is a cache.ResourceEventHandler for one type. Fields may be nil.
+type Handler[T any] struct {
+	Set      func(T)
+	Replaced func(old, object T)
+	Gone     func(T)
+}
+
+// OnAdd implements cache.ResourceEventHandler.
+func (h Handler[T]) OnAdd(object any, _ bool) {
+	if o, ok := object.(T); ok && h.Set != nil {
+		h.Set(o)
+	}
+}
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (h Handler[T]) OnUpdate(before, object any) {
+	old, hadOld := before.(T)
+	o, ok := object.(T)
+	if ok && hadOld && h.Replaced != nil {
+		h.Replaced(old, o)
+	}
+}
+
+// OnDelete implements cache.ResourceEventHandler.
+func (h Handler[T]) OnDelete(object any) {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	if o, ok := object.(T); ok && h.Gone != nil {
+		h.Gone(o)
+	}
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// QuotaSink receives quotas: *engine.Engine.
+// QuotaSink is implemented by *engine.Engine.
 type QuotaSink interface {
 	SetQuota(namespace, name string, l quota.Limits)
 	DeleteQuota(namespace, name string)
 	SetGPUQuota(*quota.GPUs)
 }
 
-// Quotas passes the ResourceQuotas for GPU memory and cores to the sink. Those with scopes are
-// ignored: the scheduler counts all pods of a namespace.
+// Quotas passes ResourceQuotas for GPUs to the sink. It ignores those with scopes, because the
+// scheduler counts all pods of a namespace.
 func (f *Feed) Quotas(factory informers.SharedInformerFactory, sink QuotaSink, o request.Options, log *slog.Logger) error {
 	set := func(q *v1.ResourceQuota) {
 		limits, err := quota.FromHard(hard(q), o)
@@ -69,11 +69,10 @@ func hard(q *v1.ResourceQuota) map[string]scheduler.Amount {
 	return amounts
 }
 
-// GPUQuota passes gpu-manager's quota in that ConfigMap to the sink. The caller starts the returned
-// factory, which watches only this object. If the ConfigMap is malformed, the last valid quota
-// stays; without one, no pod gets GPUs.
+// GPUQuota passes gpu-manager's quota to the sink. The caller starts the returned factory. If the
+// ConfigMap is malformed, the last valid quota stays; without one, no pod gets GPUs.
 func (f *Feed) GPUQuota(client kubernetes.Interface, namespace, name string, labels quota.Labels, sink QuotaSink, log *slog.Logger) (informers.SharedInformerFactory, error) {
-	valid := false // handlers are called one at a time
+	valid := false
 	apply := func(gpus *quota.GPUs) {
 		valid = gpus != nil
 		sink.SetGPUQuota(gpus)

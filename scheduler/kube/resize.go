@@ -34,27 +34,25 @@ const (
 type ResizerConfig struct {
 	Engine *engine.Engine
 	Client kubernetes.Interface
-	// Ready returns nil if this process has read the cluster's state and is the leader.
+	// Ready returns an error unless this process is the leader and has read the cluster's state.
 	Ready func() error
 	// Key returns nil, nil for unsigned grants.
 	Key func() (*grant.SigningKey, error)
-	// Ours reports whether this engine places the pods of that scheduler; nil: of all.
-	Ours func(schedulerName string) bool
-	// Event records an event on the pod.
+	// Ours reports whether this engine schedules for that scheduler name; nil: for all.
+	Ours  func(schedulerName string) bool
 	Event func(pod *v1.Pod, kind, reason, message string)
 	Log   *slog.Logger
 }
 
-// Resizer answers resize requests on running pods (grant.AnnotationResize): the engine reserves
-// the new shares, and the Resizer writes the new grant or the reason for the refusal. The same
-// write removes the request. It applies only to the version of the pod that was evaluated.
+// Resizer answers resize requests on running pods (grant.AnnotationResize): it writes the new
+// grant, or the reason for the refusal, and removes the request in the same write.
 type Resizer struct {
 	ResizerConfig
 	feed  *Feed
 	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
 }
 
-// Resizer returns a Resizer for the pods of the factory.
+// Resizer returns a Resizer for the factory's pods.
 func (f *Feed) Resizer(factory informers.SharedInformerFactory, c ResizerConfig) (*Resizer, error) {
 	r := &Resizer{c, f, workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](100*time.Millisecond, time.Minute))}
 	add := func(p *v1.Pod) {
@@ -91,7 +89,7 @@ func (r *Resizer) Run(ctx context.Context) {
 	}
 }
 
-// answer answers the pod's request, if any. After an error it is called again.
+// answer is called again after an error.
 func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 	object, err := r.feed.pods.Pods(name.Namespace).Get(name.Name)
 	if apierrors.IsNotFound(err) {
@@ -107,7 +105,7 @@ func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 	pod := Pod(object)
 	request, asked := object.Annotations[grant.AnnotationResize]
 	if !asked {
-		r.Engine.CancelResize(pod) // an earlier try may have reserved
+		r.Engine.CancelResize(pod)
 		return nil
 	}
 	status := grant.ResizeStatus{Request: request, Time: time.Now().UTC().Truncate(time.Second)}
@@ -127,8 +125,8 @@ func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 		err = r.write(ctx, object, status, annotations)
 	}
 	if err != nil {
-		// If the write may have succeeded or the pod changed, the larger of both shares stays
-		// reserved until the next try.
+		// If the write may have succeeded, the larger of both shares stays reserved until the next
+		// try.
 		if rejected(err) {
 			r.Engine.CancelResize(pod)
 		}
@@ -139,7 +137,7 @@ func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 	return nil
 }
 
-// reserve returns the new placement, or the reason for the refusal.
+// reserve returns the reason for a refusal as an error.
 func (r *Resizer) reserve(object *v1.Pod, pod *scheduler.Pod, request string) (scheduler.Placement, error) {
 	wanted, err := grant.DecodeResize(request)
 	if err != nil {
@@ -160,9 +158,8 @@ func (r *Resizer) annotations(pod *scheduler.Pod, next scheduler.Placement) (map
 	return wire.Resized(pod, next, key, time.Now())
 }
 
-// write removes the request and writes the answer and the annotations if the pod still has its
-// resourceVersion. So it can retry when the answer of the API server is lost: the write succeeds
-// at most once.
+// write succeeds at most once, because of the resourceVersion. So it can retry if the answer is
+// lost.
 func (r *Resizer) write(ctx context.Context, object *v1.Pod, status grant.ResizeStatus, annotations map[string]string) error {
 	answer, err := json.Marshal(status)
 	if err != nil {
@@ -180,7 +177,7 @@ func (r *Resizer) write(ctx context.Context, object *v1.Pod, status grant.Resize
 		case apierrors.IsConflict(err) && tried:
 			found, err2 := r.Client.CoreV1().Pods(object.Namespace).Get(ctx, object.Name, metav1.GetOptions{})
 			if err2 == nil && found.UID == object.UID && found.Annotations[grant.AnnotationResizeStatus] == string(answer) {
-				return nil // the answer to an earlier try was lost
+				return nil
 			}
 			return errors.Join(err, err2)
 		case apierrors.IsConflict(err) || rejected(err) && !apierrors.IsTooManyRequests(err):
@@ -194,7 +191,6 @@ func (r *Resizer) write(ctx context.Context, object *v1.Pod, status grant.Resize
 	}
 }
 
-// describe lists the shares of the containers.
 func describe(pod *scheduler.Pod, p scheduler.Placement) string {
 	var parts []string
 	for i, shares := range p.Containers {

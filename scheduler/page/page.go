@@ -1,6 +1,4 @@
-// Package page is the scheduler's page of the cluster: its nodes, their GPUs as bars, the
-// pods on them, and the pods that wait, with the reasons. It imports scheduler/engine and
-// internal/htmlpage; the extender's server and the scheduler's debug server call it.
+// Package page renders the scheduler's web page: nodes, their GPUs and pods, and pending pods.
 package page
 
 import (
@@ -20,19 +18,17 @@ import (
 )
 
 const (
-	// nodesAPage is how many nodes are shown at once; ?page=2 shows the next.
-	nodesAPage = 50
-	// maxPending and maxProblems are how many of these are shown.
+	// nodesAPage: ?page=2 shows the next nodes.
+	nodesAPage              = 50
 	maxPending, maxProblems = 100, 50
 )
 
-// Handler answers / with the cluster as the engine knows it, and nothing else. ?node=NAME
-// is of that node alone. While ready, which may be nil, says that what the engine knows is
-// not all, the page does too.
+// Handler serves /; ?node=NAME selects a node. An error of ready, which may be nil, is shown on the
+// page.
 func Handler(e *engine.Engine, ready func() error) http.Handler {
 	return shell.Handler(func(_ context.Context, r *http.Request) (shell.Page, error) {
 		pods, total := e.Pending(maxPending)
-		number, _ := strconv.Atoi(r.URL.Query().Get("page")) // what is no number is the first page
+		number, _ := strconv.Atoi(r.URL.Query().Get("page"))
 		p := describe(e.State(r.URL.Query().Get("node")), pods, total, number, time.Now())
 		if ready == nil {
 			return p, nil
@@ -41,7 +37,6 @@ func Handler(e *engine.Engine, ready func() error) http.Handler {
 	})
 }
 
-// describe is that page of the nodes of a state.
 func describe(s engine.State, waiting []engine.Pending, total, number int, now time.Time) shell.Page {
 	p := shell.Page{Title: "GPUs of the cluster", Legend: []shell.Key{{Kind: shell.Granted, Text: "granted"}}, Problems: problems(s.Problems)}
 	var sum, of scheduler.Use
@@ -84,7 +79,6 @@ func problems(all []engine.Problem) (texts []string) {
 	return texts
 }
 
-// pending is the section of the pods that wait.
 func pending(pods []engine.Pending, total int, now time.Time) shell.Section {
 	s := shell.Section{Title: "Pending pods"}
 	table := shell.Table{Caption: "Pods that ask for GPUs and are on no node", Empty: "No pod waits for GPUs.", Columns: []string{"Pod", "Why"}}
@@ -112,7 +106,6 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%d h", int(d.Hours()))
 }
 
-// node is a node's section.
 func node(n engine.NodeState) shell.Section {
 	s := shell.Section{Title: n.Name, Links: []shell.Link{{Text: "this node alone", Query: "?" + url.Values{"node": {n.Name}}.Encode()}}}
 	if !n.Registered {
@@ -143,7 +136,7 @@ func condition(c *scheduler.GPU) string {
 	return ""
 }
 
-// podRows are the shares of the node's pods: by GPU, as these are in their table.
+// podRows are sorted like the GPUs in their table.
 func podRows(n engine.NodeState) (rows [][]shell.Cell) {
 	names, order := map[string]string{}, map[string]int{}
 	for i := range n.GPUs {
@@ -197,7 +190,6 @@ func slots(used, of scheduler.Use) shell.Cell {
 	return amount(float64(used.Slots), float64(of.Slots), fmt.Sprintf("%d of %d", used.Slots, of.Slots))
 }
 
-// amount is a cell with a bar. More than there is, is said so.
 func amount(value, of float64, text string) shell.Cell {
 	c := shell.Cell{Text: text, Bars: []shell.Bar{{Of: of, Parts: []shell.Part{{Kind: shell.Granted, Value: value}}}}}
 	if value > of {
@@ -206,7 +198,6 @@ func amount(value, of float64, text string) shell.Cell {
 	return c
 }
 
-// pages are the links to the other pages.
 func pages(number, last int) shell.Section {
 	s := shell.Section{Title: fmt.Sprintf("Page %d of %d", number, last)}
 	if number > 1 {

@@ -23,8 +23,7 @@ const (
 	argsKind    = "GPUSliceArgs"
 )
 
-// How the scheduler's annotations are written. Both need this plugin before DefaultBinder at the
-// bind point of the profile.
+// How the grant is written. Both need this plugin before DefaultBinder at the bind point.
 const (
 	AnnotateWithBinding = "Binding" // with the Binding
 	AnnotateWithPatch   = "Patch"   // also in PreBind, before the Binding
@@ -34,7 +33,7 @@ const (
 type Args struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Names of the resources; by default those of HAMi and gpu-manager.
+	// Names of the resources.
 	Resources ResourceNames `json:"resources,omitempty"`
 	// Defaults for what containers do not request.
 	Defaults Defaults `json:"defaults,omitempty"`
@@ -42,12 +41,12 @@ type Args struct {
 	NodePolicy string `json:"nodePolicy,omitempty"`
 	GPUPolicy  string `json:"gpuPolicy,omitempty"`
 	Weights    string `json:"weights,omitempty"`
-	// Write the grant with the Binding (Binding, the default) or also before it (Patch).
+	// When to write the grant: with the Binding (default) or also before it (Patch).
 	Annotate string `json:"annotate,omitempty"`
-	// File with one or two private keys in PEM: the first signs grants, both verify them. Empty:
-	// grants are neither signed nor verified.
+	// File with one or two private keys in PEM: the first signs grants, both verify. Empty: grants
+	// are not signed.
 	GrantPrivateKeyFile string `json:"grantPrivateKeyFile,omitempty"`
-	// How long a pod waits, with its GPUs reserved, for the other pods of its group.
+	// How long a pod waits, with its GPUs reserved, for its group.
 	GroupTimeout metav1.Duration `json:"groupTimeout,omitempty"`
 	// ConfigMap with gpu-manager's quota, as namespace/name; empty: no quota.
 	GPUQuota string `json:"gpuQuota,omitempty"`
@@ -57,10 +56,10 @@ type Args struct {
 
 const legacyHAMi = "hami"
 
-// HAMiMetrics reports whether metrics under HAMi's names are enabled.
+// HAMiMetrics reports whether HAMi's names are enabled.
 func (a *Args) HAMiMetrics() bool { return slices.Contains(a.LegacyMetrics, legacyHAMi) }
 
-// ResourceNames are as in request.Names. The name "-" disables a resource.
+// ResourceNames are as in request.Names; "-" disables a resource.
 type ResourceNames struct {
 	// Number of GPUs; default nvidia.com/gpu.
 	Count string `json:"count,omitempty"`
@@ -95,8 +94,7 @@ const (
 	maxGroupTimeout     = 10 * time.Minute // less than reservationTTL
 )
 
-// ParseArgs decodes the args as kube-scheduler passes them. nil gives the defaults; unknown fields
-// are errors.
+// ParseArgs decodes args; nil gives the defaults, unknown fields are errors.
 func ParseArgs(object runtime.Object) (*Args, error) {
 	args := &Args{TypeMeta: metav1.TypeMeta{APIVersion: argsVersion, Kind: argsKind}}
 	switch object := object.(type) {
@@ -119,7 +117,6 @@ func ParseArgs(object runtime.Object) (*Args, error) {
 	return args, nil
 }
 
-// complete sets defaults and validates.
 func (a *Args) complete() error {
 	a.Annotate = cmp.Or(a.Annotate, AnnotateWithBinding)
 	a.GroupTimeout.Duration = cmp.Or(a.GroupTimeout.Duration, defaultGroupTimeout)
@@ -146,7 +143,7 @@ func (a *Args) complete() error {
 	return nil
 }
 
-// ReadArgs reads args from a YAML or JSON file.
+// ReadArgs reads a YAML or JSON file.
 func ReadArgs(path string) (*Args, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

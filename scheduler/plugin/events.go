@@ -23,15 +23,14 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	}, nil
 }
 
-// afterPodDelete retries the pod if the deleted one had GPUs. kube-scheduler's informer reports a
-// pod that ended as deleted.
+// afterPodDelete retries the pod if the deleted or ended one had GPUs.
 func (p *Plugin) afterPodDelete(_ klog.Logger, pod *v1.Pod, old, _ any) (fwk.QueueingHint, error) {
 	gone, ok := old.(*v1.Pod)
 	if !ok {
 		return fwk.Queue, nil
 	}
 	if key := groupOf(pod); key != "" && key == groupOf(gone) && p.groups.exists(gone) {
-		return fwk.QueueSkip, nil // its own group released GPUs, and they were not enough
+		return fwk.QueueSkip, nil // its own group released too few GPUs
 	}
 	if _, granted := gone.Annotations[grant.AnnotationGrant]; granted || p.requestsGPUs(gone) {
 		return p.queueIfValid(pod), nil
@@ -45,7 +44,7 @@ func (p *Plugin) requestsGPUs(pod *v1.Pod) bool {
 	return err == nil && r != nil
 }
 
-// queueIfValid skips pods with an invalid request: they are retried when they change.
+// queueIfValid skips pods with an invalid request: only their own change helps.
 func (p *Plugin) queueIfValid(pod *v1.Pod) fwk.QueueingHint {
 	if _, err := p.engine.Request(kube.Pod(pod)); err != nil {
 		return fwk.QueueSkip
@@ -53,7 +52,7 @@ func (p *Plugin) queueIfValid(pod *v1.Pod) fwk.QueueingHint {
 	return fwk.Queue
 }
 
-// afterPodUpdate retries the pod if its own labels or annotations changed.
+// afterPodUpdate retries the pod if its labels or annotations changed.
 func (p *Plugin) afterPodUpdate(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
 	old, _ := before.(*v1.Pod)
 	now, _ := after.(*v1.Pod)
@@ -66,8 +65,7 @@ func (p *Plugin) afterPodUpdate(_ klog.Logger, pod *v1.Pod, before, after any) (
 	return fwk.Queue, nil
 }
 
-// afterNode retries the pod if the node's GPUs, the labels that quotas use, or its allocatable
-// resources (see gpuNodes) changed.
+// afterNode also handles allocatable resources: see gpuNodes.
 func (p *Plugin) afterNode(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
 	old, _ := before.(*v1.Node)
 	now, _ := after.(*v1.Node)

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -9,8 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 // PreFilter implements fwk.PreFilterPlugin.
@@ -47,12 +50,12 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	if names := p.gpuNodes.names(evaluation.Snapshot()); len(names) > 0 {
 		return &fwk.PreFilterResult{NodeNames: names}, nil
 	}
-	return nil, nil // Filter returns the reason of each node
+	return nil, nil
 }
 
-// gpuNodes caches the names of nodes with GPUs, PreFilter's result for pods with GPUs. With it,
-// kube-scheduler also uses this plugin's queueing hints when another plugin rejected the pod. The
-// hints of NodeResourcesFit ignore ignoredResources (1.36): no node ever has room for gpumem.
+// gpuNodes caches the names of nodes with GPUs. Because PreFilter returns them, kube-scheduler uses
+// this plugin's queueing hints also when another plugin rejected the pod. The hints of
+// NodeResourcesFit do not support ignoredResources (1.36).
 type gpuNodes struct {
 	mu     sync.Mutex
 	filled bool
@@ -73,7 +76,7 @@ func (o *gpuNodes) names(s *engine.Snapshot) sets.Set[string] {
 // PreFilterExtensions implements fwk.PreFilterPlugin.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return p }
 
-// AddPod implements fwk.PreFilterExtensions: a removed pod, or one nominated to the node.
+// AddPod implements fwk.PreFilterExtensions, for removed and nominated pods.
 func (p *Plugin) AddPod(_ context.Context, state fwk.CycleState, _ *v1.Pod, add fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
@@ -82,7 +85,7 @@ func (p *Plugin) AddPod(_ context.Context, state fwk.CycleState, _ *v1.Pod, add 
 	pod := kube.Pod(add.GetPod())
 	r, err := p.engine.Request(pod)
 	if err != nil {
-		r = nil // invalid since the settings changed: it cannot be scheduled
+		r = nil // invalid since settings changed
 	}
 	c.overlay = p.engine.With(c.start(), node.Node().Name, pod, r)
 	return nil
@@ -118,8 +121,8 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 	return rejection(&verdict)
 }
 
-// rejection returns the status of a node that does not fit. Its text has no numbers, because
-// kube-scheduler counts nodes by the text; PostFilter reports the numbers.
+// rejection has a text without numbers, because kube-scheduler counts nodes by text. PostFilter
+// adds numbers.
 func rejection(verdict *engine.Verdict) *fwk.Status {
 	code := fwk.UnschedulableAndUnresolvable
 	if reasons := verdict.Reasons(); reasons.Evictable() {
@@ -128,8 +131,7 @@ func rejection(verdict *engine.Verdict) *fwk.Status {
 	return fwk.NewStatus(code, "node(s): "+verdict.Reason().Brief())
 }
 
-// SignPod implements fwk.SignPlugin: pods with equal signatures get equal results. The namespace is
-// part of it because of quotas.
+// SignPod implements fwk.SignPlugin. The namespace counts because of quotas.
 func (p *Plugin) SignPod(_ context.Context, object *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	r, err := p.engine.Request(kube.Pod(object))
 	if err != nil {
@@ -142,3 +144,83 @@ func (p *Plugin) SignPod(_ context.Context, object *v1.Pod) ([]fwk.SignFragment,
 }
 
 const signKey = "gpuslice.io/Request.Signature"
+
+const cycleKey fwk.StateKey = Name
+
+type cycle struct {
+	pod             *scheduler.Pod
+	request         *request.Request
+	evaluation      *engine.Evaluation
+	quotas, resized uint64               // versions before the evaluation
+	overlay         *engine.Overlay      // changes of AddPod and RemovePod; may be nil
+	placement       *scheduler.Placement // set by Reserve
+	bindCalled      bool
+	bindUnknown     bool // Bind could not find out whether the pod was bound
+}
+
+// Clone implements fwk.StateData. An overlay is never changed, only replaced.
+func (c *cycle) Clone() fwk.StateData {
+	clone := *c
+	return &clone
+}
+
+// cycleOf returns nil for a pod that requests no GPU.
+func cycleOf(state fwk.CycleState) *cycle {
+	data, err := state.Read(cycleKey)
+	if err != nil {
+		return nil
+	}
+	c, _ := data.(*cycle)
+	return c
+}
+
+func (c *cycle) verdict(node string) engine.Verdict {
+	if c.overlay != nil {
+		return c.evaluation.On(c.overlay, node)
+	}
+	return c.evaluation.Verdict(node)
+}
+
+func missingPreFilter(point string) *fwk.Status {
+	return fwk.AsStatus(fmt.Errorf("%s: PreFilter was not called: enable %s at all extension points (multiPoint)", point, Name))
+}
+
+// PreScore implements fwk.PreScorePlugin.
+func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	if cycleOf(state) == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	return nil
+}
+
+// Score implements fwk.ScorePlugin.
+func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	c := cycleOf(state)
+	if c == nil {
+		return 0, missingPreFilter("Score")
+	}
+	return c.verdict(node.Node().Name).Score, nil
+}
+
+// ScoreExtensions implements fwk.ScorePlugin.
+func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
+
+// NormalizeScore implements fwk.ScoreExtensions: the best candidate gets 100, the worst 0, because
+// small differences would be rounded away.
+func (p *Plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+	if len(scores) == 0 {
+		return nil
+	}
+	worst, best := scores[0].Score, scores[0].Score
+	for _, s := range scores {
+		worst, best = min(worst, s.Score), max(best, s.Score)
+	}
+	for i := range scores {
+		if best == worst {
+			scores[i].Score = fwk.MaxScore
+			continue
+		}
+		scores[i].Score = (scores[i].Score - worst) * fwk.MaxScore / (best - worst)
+	}
+	return nil
+}

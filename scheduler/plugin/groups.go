@@ -1,8 +1,10 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,16 +17,16 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// groups schedule the pods of a group together or not at all: each pod that has a node waits in
-// Permit, with its GPUs reserved, until the group's minimum wait.
+// groups schedule the pods of a group together: each waits in Permit, with its GPUs reserved, until
+// the group's minimum waits.
 type groups struct {
 	timeout time.Duration
 	pods    cache.Indexer
 
 	mu       sync.Mutex
-	handle   fwk.Handle // of any profile: profiles share the queue and the waiting pods
+	handle   fwk.Handle // profiles share queue and waiting pods
 	timers   map[string]*time.Timer
-	complete map[string]bool // groups with enough pods, whose pending pods were retried
+	complete map[string]bool // their pending pods were retried
 }
 
 func newGroups(factory informers.SharedInformerFactory, timeout time.Duration) (*groups, error) {
@@ -45,7 +47,7 @@ func (g *groups) setHandle(handle fwk.Handle) {
 	g.handle = handle
 }
 
-// of returns the pod's group; nil for none.
+// of returns nil for a pod without a group.
 func (g *groups) of(pod *v1.Pod) *group {
 	key := groupOf(pod)
 	if key == "" {
@@ -76,9 +78,8 @@ func (g *groups) exists(pod *v1.Pod) bool {
 	return err == nil && there && ok && known.UID == pod.UID
 }
 
-// podChanged handles a pod of a group that was created, changed or deleted. When the group has
-// enough pods, it retries the rejected ones: kube-scheduler has no event for a created pod. When
-// some are bound, no pod waits any more: a group may have more pods than its minimum.
+// podChanged retries rejected pods when the group is complete: kube-scheduler has no event for
+// created pods. When some are bound, no pod waits any more: a group may exceed its minimum.
 func (g *groups) podChanged(pod *v1.Pod) {
 	key := groupOf(pod)
 	if key == "" {
@@ -104,7 +105,7 @@ func (g *groups) podChanged(pod *v1.Pod) {
 	}
 }
 
-// checkComplete rejects pods of a group that has too few pods, so that they reserve no GPUs.
+// checkComplete prevents that incomplete groups reserve GPUs.
 func (g *groups) checkComplete(pod *v1.Pod) *fwk.Status {
 	now := g.of(pod)
 	if now == nil || !now.mustWait() || len(now.pods) >= now.minimum {
@@ -140,7 +141,7 @@ func (g *groups) permit(pod *v1.Pod) (*fwk.Status, time.Duration) {
 		g.timers[now.key] = time.AfterFunc(g.timeout, func() { g.rejectGroup(pod, fmt.Sprintf("was not complete after %v", g.timeout)) })
 		activate(g.handle, now.pending...) // skip their backoff
 	}
-	// The timer rejects the whole group before kube-scheduler's timeouts of its pods.
+	// The timer ends before kube-scheduler's timeouts of the pods.
 	return fwk.NewStatus(fwk.Wait), g.timeout + time.Minute
 }
 
@@ -151,7 +152,7 @@ func (g *groups) stopTimer(key string) {
 	}
 }
 
-// rejectGroup rejects the waiting pods of the pod's group, which releases their GPUs.
+// rejectGroup rejects the waiting pods, which releases their GPUs.
 func (g *groups) rejectGroup(pod *v1.Pod, why string) {
 	if key := groupOf(pod); key != "" {
 		g.mu.Lock()
@@ -178,9 +179,9 @@ func (g *groups) eachWaiting(key string, do func(fwk.WaitingPod)) {
 	})
 }
 
-// failed handles a pod of a group that fits on no node. If it waits for GPUs of other pods, groups
-// that come after its group release theirs; if there are none, its own group does. So if two
-// groups have half of their GPUs each, one gets all.
+// failed handles a pod that fits on no node. If it waits for GPUs of other pods, groups that come
+// after its group release theirs; otherwise its own group does. So if two groups have half of their
+// GPUs each, one gets all.
 func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 	now := g.of(pod)
 	if now == nil || !now.mustWait() {
@@ -188,7 +189,7 @@ func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	byGroup := map[string]*v1.Pod{} // a waiting pod of each other group
+	byGroup := map[string]*v1.Pod{}
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
 		if key := groupOf(w.GetPod()); key != "" && key != now.key {
 			byGroup[key] = w.GetPod()
@@ -204,4 +205,68 @@ func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 	if !released {
 		g.reject(now.key, fmt.Sprintf("group %s: pod %s fits on no node: none of its pods is scheduled", now.key, pod.Name))
 	}
+}
+
+// groupOf returns namespace/name; empty for none. Pods without GPUs can be in a group.
+func groupOf(pod *v1.Pod) string {
+	name := pod.Labels[request.LabelGroup]
+	if name == "" {
+		return ""
+	}
+	return pod.Namespace + "/" + name
+}
+
+const groupIndex = "gpuslice.io/pod-group"
+
+var indexGroups = cache.Indexers{groupIndex: func(object any) ([]string, error) {
+	if pod, ok := object.(*v1.Pod); ok {
+		if key := groupOf(pod); key != "" {
+			return []string{key}, nil
+		}
+	}
+	return nil, nil
+}}
+
+type group struct {
+	key     string
+	pods    []*v1.Pod
+	pending []*v1.Pod // not bound
+	minimum int
+	// Some are bound: replacements of failed pods need not wait.
+	started  bool
+	priority int32     // highest
+	created  time.Time // oldest
+}
+
+func (g *group) mustWait() bool { return g.minimum > 1 && !g.started }
+
+// before compares priority, then age.
+func (g *group) before(h *group) bool {
+	return cmp.Or(cmp.Compare(h.priority, g.priority), g.created.Compare(h.created), cmp.Compare(g.key, h.key)) < 0
+}
+
+// newGroup ignores pods that ended.
+func newGroup(key string, pods []*v1.Pod) *group {
+	g := &group{key: key}
+	for _, pod := range pods {
+		if pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
+			continue
+		}
+		g.pods = append(g.pods, pod)
+		if pod.Spec.NodeName == "" {
+			g.pending = append(g.pending, pod)
+		} else {
+			g.started = true
+		}
+		if n, err := strconv.Atoi(pod.Annotations[request.AnnotationGroupMin]); err == nil {
+			g.minimum = max(g.minimum, n)
+		}
+		if p := pod.Spec.Priority; p != nil {
+			g.priority = max(g.priority, *p)
+		}
+		if at := pod.CreationTimestamp.Time; g.created.IsZero() || at.Before(g.created) {
+			g.created = at
+		}
+	}
+	return g
 }

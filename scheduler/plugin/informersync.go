@@ -10,18 +10,17 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// informerSync updates the engine to the state of kube-scheduler's snapshot. Both use the same
-// informers, each at its own pace: if kube-scheduler retries a pod after a deletion that the
-// engine has not received, the pod would be rejected and not retried again.
+// informerSync updates the engine to kube-scheduler's snapshot. Both use the same informers at
+// different pace: a pod that is retried after a deletion would be rejected, and not retried again,
+// if the engine has not received the deletion.
 type informerSync struct {
 	feed *kube.Feed
 
 	mu    sync.Mutex
 	nodes map[string]*seenNode
-	order []*seenNode // of the last cycle; usually the same in the next one
+	order []*seenNode // usually the same in the next cycle
 }
 
-// seenNode is a node as it was in the last cycle.
 type seenNode struct {
 	name       string
 	generation int64
@@ -33,15 +32,14 @@ func newInformerSync(f *kube.Feed) *informerSync {
 	return &informerSync{feed: f, nodes: map[string]*seenNode{}}
 }
 
-// update passes nodes and pods that changed or disappeared since the last cycle to the engine. It
-// compares one generation per node, and the pods of changed nodes.
+// update costs a comparison per node, and the pods of changed nodes.
 func (s *informerSync) update(nodes []fwk.NodeInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	order := s.order[:0:len(s.order)]
 	for i, info := range nodes {
 		node := info.Node()
-		if node == nil { // deleted, but it still has pods
+		if node == nil { // deleted, with pods left
 			continue
 		}
 		last := s.nodes[node.Name]
@@ -63,7 +61,7 @@ func (s *informerSync) update(nodes []fwk.NodeInfo) {
 	}
 }
 
-// reserved adds the pod to the node, so that its deletion before the next cycle is noticed.
+// reserved makes the next update notice if the pod is gone.
 func (s *informerSync) reserved(node string, pod *v1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

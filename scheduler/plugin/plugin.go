@@ -29,19 +29,17 @@ const reservationTTL = 30 * time.Minute
 // component is the label in metrics.
 const component = "plugin"
 
-// Factory creates the plugin for each profile of a process. They share one engine: two would
-// reserve the same GPUs twice.
+// Factory creates the plugin for each profile of a process. They share one engine.
 type Factory struct {
-	// Metrics may be nil.
+	// Metrics, Log, Started, Serve and CheckLeader may be nil.
 	Metrics *metrics.Metrics
-	// Log is slog.Default if nil.
-	Log *slog.Logger
-	// Started is called once, with an empty engine; may be nil.
+	Log     *slog.Logger
+	// Started is called once, with an empty engine.
 	Started func(*engine.Engine, *Args)
-	// Serve runs until its context ends, to show the state of the engine; may be nil.
+	// Serve runs until its context ends.
 	Serve func(context.Context, *engine.Engine, *kube.Feed)
 	// CheckLeader returns an error unless this replica is the leader, which answers resize
-	// requests; nil: always the leader.
+	// requests.
 	CheckLeader func() error
 
 	mu       sync.Mutex
@@ -92,7 +90,7 @@ var (
 // Name implements fwk.Plugin.
 func (p *Plugin) Name() string { return Name }
 
-// New is a PluginFactory of kube-scheduler. Its background tasks end with ctx: see Wait.
+// New is a PluginFactory of kube-scheduler.
 func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	args, err := ParseArgs(object)
 	if err != nil {
@@ -115,7 +113,7 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 	return p, nil
 }
 
-// Wait waits until the background tasks have ended.
+// Wait waits until the tasks that New started have ended with its context.
 func (f *Factory) Wait() { f.tasks.Wait() }
 
 func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*shared, error) {

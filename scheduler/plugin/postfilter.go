@@ -14,8 +14,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
-// PostFilter implements fwk.PostFilterPlugin: it reports why no node fits and updates the pod's
-// group. It runs after DefaultPreemption (see multiPoint), only if that evicted no pods.
+// PostFilter implements fwk.PostFilterPlugin: it reports why no node fits. It runs only if
+// DefaultPreemption evicted no pods.
 func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	c := cycleOf(state)
 	p.groups.failed(object, c.waitsForGPUs(statuses))
@@ -47,7 +47,7 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 	return nil, status
 }
 
-// waitsForGPUs reports whether this plugin rejected a node because other pods have its GPUs.
+// waitsForGPUs reports whether other pods have the GPUs of a rejected node.
 func (c *cycle) waitsForGPUs(statuses fwk.NodeToStatusReader) bool {
 	return c != nil && statuses != nil && slices.ContainsFunc(c.evaluation.Nodes(), func(node string) bool {
 		status := statuses.Get(node)
@@ -64,11 +64,11 @@ func activate(handle fwk.Handle, pods ...*v1.Pod) {
 	handle.Activate(klog.Background(), byName)
 }
 
-// quotaQueue has the pods that a quota rejected: kube-scheduler has no event for quotas.
+// quotaQueue has the pods that quotas rejected: kube-scheduler has no event for quotas.
 type quotaQueue struct {
 	mu   sync.Mutex
 	pods map[types.UID]queuedPod
-	// changes counts quota changes by namespace; "" is for quotas of all namespaces.
+	// changes counts quota changes by namespace; "" is for all.
 	changes map[string]uint64
 }
 
@@ -88,7 +88,7 @@ func (q *quotaQueue) version(namespace string) uint64 {
 	return q.changes[""] + q.changes[namespace]
 }
 
-// add queues a pod that was evaluated at that version. If quotas have changed since, it is retried now.
+// add retries the pod now if quotas have changed since version.
 func (q *quotaQueue) add(pod *v1.Pod, handle fwk.Handle, version uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -105,7 +105,7 @@ func (q *quotaQueue) remove(pod *v1.Pod) {
 	delete(q.pods, pod.UID)
 }
 
-// requeue retries the pods of a namespace; of all if it is "".
+// requeue retries the pods of a namespace; "" is for all.
 func (q *quotaQueue) requeue(namespace string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -118,7 +118,6 @@ func (q *quotaQueue) requeue(namespace string) {
 	}
 }
 
-// quotaSink passes quotas to the engine and retries the pods that a quota rejected.
 type quotaSink struct {
 	engine *engine.Engine
 	queue  *quotaQueue

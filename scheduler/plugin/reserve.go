@@ -3,18 +3,104 @@ package plugin
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
+
+// PreBindPreFlight implements fwk.PreBindPlugin.
+func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, object *v1.Pod, _ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	if len(owned(object)) == 0 && (cycleOf(state) == nil || p.args.Annotate == AnnotateWithBinding) {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	return &fwk.PreBindPreFlightResult{AllowParallel: true}, nil
+}
+
+// PreBind implements fwk.PreBindPlugin: it removes forged annotations, also of pods without GPUs,
+// and with AnnotateWithPatch writes the grant. If the cycle fails later, the next one replaces
+// them.
+func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, object *v1.Pod, _ string) *fwk.Status {
+	began := time.Now()
+	var set map[string]string
+	if c := cycleOf(state); c != nil {
+		annotations, err := p.annotations(c)
+		if err != nil {
+			return fwk.AsStatus(err)
+		}
+		set = annotations
+	}
+	remove := slices.DeleteFunc(owned(object), func(key string) bool { return set[key] != "" })
+	if p.args.Annotate == AnnotateWithBinding {
+		set = nil
+	}
+	err := kube.Annotate(ctx, p.handle.ClientSet(), object, set, remove)
+	p.metrics.Observe(component, "annotate", began, err)
+	return fwk.AsStatus(err)
+}
+
+// Bind implements fwk.BindPlugin. DefaultBinder would treat a lost answer as a failure and release
+// GPUs of a running pod. It reserves again, because a GPU may have failed.
+func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod, node string) *fwk.Status {
+	c := cycleOf(state)
+	if c == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	c.bindCalled = true
+	if status := p.reserve(c, node); status != nil {
+		return status
+	}
+	began := time.Now()
+	annotations, err := p.annotations(c)
+	if err == nil {
+		err = kube.Bind(ctx, p.handle.ClientSet(), object, node, annotations)
+		c.bindUnknown = errors.Is(err, kube.ErrUnknown)
+	}
+	p.metrics.Observe(component, "bind", began, err)
+	return fwk.AsStatus(err)
+}
+
+var errBypassed = fmt.Errorf("another plugin binds pods with GPUs without their grant: put %s before it at the bind point of the profile (see install/scheduler/config.yaml)", Name)
+
+// PostBind implements fwk.PostBindPlugin. A pod that another plugin bound has no grant: GPU
+// scheduling stops.
+func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, object *v1.Pod, node string) {
+	if c := cycleOf(state); c != nil && !c.bindCalled {
+		p.bypassed.Store(true)
+		p.log.Error("GPU scheduling halted: Bind was bypassed", "pod", object.Namespace+"/"+object.Name, "node", node, "error", errBypassed)
+	}
+}
+
+func (p *Plugin) annotations(c *cycle) (map[string]string, error) {
+	if c.placement == nil {
+		return nil, errors.New("no GPUs are reserved for the pod")
+	}
+	key, err := p.key()
+	if err != nil {
+		return nil, err
+	}
+	return wire.Annotations(c.pod, *c.placement, key, time.Now())
+}
+
+func owned(object *v1.Pod) (keys []string) {
+	for key := range object.Annotations {
+		if wire.IsOwned(key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
 
 const owner = "plugin/" + Name
 
-// Reserve implements fwk.ReservePlugin. If another pod reserved the GPUs first, kube-scheduler
-// retries the pod after its backoff, because no event follows.
+// Reserve implements fwk.ReservePlugin. After a conflict, kube-scheduler retries the pod after its
+// backoff.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
@@ -42,8 +128,8 @@ func (p *Plugin) reserve(c *cycle, node string) *fwk.Status {
 	return nil
 }
 
-// Unreserve implements fwk.ReservePlugin. It also rejects the waiting pods of the pod's group. A pod
-// that may be bound keeps its reservation until its event or the reservation's timeout.
+// Unreserve implements fwk.ReservePlugin. A pod that may be bound keeps its reservation until its
+// event or the timeout.
 func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, object *v1.Pod, _ string) {
 	if c := cycleOf(state); c != nil && !c.bindUnknown {
 		p.engine.Unreserve(c.pod.UID, owner)

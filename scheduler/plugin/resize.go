@@ -15,7 +15,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// resizer configures the Resizer for pods of this process's profiles.
 func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 	return kube.ResizerConfig{
 		Engine: s.engine, Client: handle.ClientSet(), Key: s.key, Log: s.log,
@@ -51,15 +50,13 @@ func (s *shared) key() (*grant.SigningKey, error) {
 	return s.keys.Current(), nil
 }
 
-// resizeSink retries pending pods when another pod's shares became smaller: kube-scheduler has no
-// event for changed annotations.
+// resizeSink retries pending pods when a share became smaller: kube-scheduler has no event for it.
 type resizeSink struct {
 	*engine.Engine
 	handle fwk.Handle
 }
 
-// maxRequeued limits the retried pods; the oldest are retried.
-const maxRequeued = 1000
+const maxRequeued = 1000 // the oldest
 
 // SetPod implements kube.Sink.
 func (s resizeSink) SetPod(p *scheduler.Pod) {

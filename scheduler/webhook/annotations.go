@@ -5,12 +5,15 @@ import (
 	"slices"
 	"strings"
 
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// changedOwned returns the keys of scheduler annotations that differ, sorted. A removal counts: it
-// makes GPUs look free that are in use.
+// changedOwned returns the scheduler's annotations that differ. A removal makes GPUs look free that
+// are in use.
 func changedOwned(before, after map[string]string) []string {
 	changed := added(before, after, wire.IsOwned)
 	for key := range before {
@@ -22,7 +25,7 @@ func changedOwned(before, after map[string]string) []string {
 	return changed
 }
 
-// added returns the matching keys that are new or have a new value, sorted.
+// added returns the matching keys that are new or changed.
 func added(before, after map[string]string, matches func(key string) bool) []string {
 	var keys []string
 	for key, value := range after {
@@ -34,7 +37,6 @@ func added(before, after map[string]string, matches func(key string) bool) []str
 	return keys
 }
 
-// checkOwned rejects changes of scheduler annotations by users that are not Writers.
 func (r *Rules) checkOwned(user string, before, after map[string]string) string {
 	changed := changedOwned(before, after)
 	if len(changed) == 0 || slices.Contains(r.Writers, user) {
@@ -48,15 +50,13 @@ func (r *Rules) checkOwned(user string, before, after map[string]string) string 
 		"(the operator names the scheduler's users by --annotation-writer)", annotations(changed), user, it)
 }
 
-// isTolerance reports whether NRI's default validator may read the annotation as the toleration of
-// missing plugins, for the pod or a container.
+// isTolerance: NRI's default validator reads it for the pod or, with a suffix, a container.
 func isTolerance(key string) bool {
 	rest, is := strings.CutPrefix(key, grant.AnnotationTolerance)
 	return is && (rest == "" || rest[0] == '/')
 }
 
-// checkTolerance rejects tolerations, which let containers start while the agent is away. Removing
-// one is allowed.
+// checkTolerance rejects annotations that let containers start while the agent is away.
 func (r *Rules) checkTolerance(user, namespace string, before, after map[string]string) string {
 	if slices.Contains(r.Writers, user) || slices.Contains(r.ToleratedUsers, user) || slices.Contains(r.ToleratedNamespaces, namespace) {
 		return ""
@@ -75,4 +75,31 @@ func annotations(keys []string) string {
 		word = "annotations "
 	}
 	return word + strings.Join(keys, ", ")
+}
+
+// checkResize checks only the format and the names; the scheduler decides whether resources are
+// free.
+func checkResize(request *admissionv1.AdmissionRequest, before, after map[string]string) string {
+	value, asked := after[grant.AnnotationResize]
+	if old, there := before[grant.AnnotationResize]; !asked || there && old == value {
+		return ""
+	}
+	if request.Operation == admissionv1.Create {
+		return fmt.Sprintf("annotation %s is only for running pods: set the limits of the containers instead", grant.AnnotationResize)
+	}
+	wanted, err := grant.DecodeResize(value)
+	if err != nil {
+		return fmt.Sprintf("annotation %s: %v", grant.AnnotationResize, err)
+	}
+	pod, err := decodePod(request.Object.Raw, request.Namespace)
+	if err != nil {
+		return err.Error()
+	}
+	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	for _, name := range grant.Containers(wanted) {
+		if !slices.ContainsFunc(all, func(c corev1.Container) bool { return c.Name == name }) {
+			return fmt.Sprintf("annotation %s: the pod has no container %q", grant.AnnotationResize, name)
+		}
+	}
+	return ""
 }

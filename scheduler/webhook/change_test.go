@@ -1,15 +1,12 @@
 package webhook
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 func TestChanges(t *testing.T) {
@@ -50,25 +47,6 @@ func TestChanges(t *testing.T) {
 			require.Empty(t, string(ask(t, DefaultRules(), "/mutate", request).Patch), "only new pods are changed")
 		})
 	}
-}
-
-func TestACheckOfItsOwn(t *testing.T) {
-	r := DefaultRules()
-	r.RequiredPlugin = ""
-	r.Check = func(pod *scheduler.Pod, asked *request.Request) error {
-		require.Equal(t, "team-a", pod.Namespace, "the namespace of the path, which a pod may leave out")
-		if asked.Containers[0].GPUs > 2 {
-			return errors.New("namespace team-a may have 2 GPUs")
-		}
-		return nil
-	}
-	pod := func(gpus string) string {
-		return "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpu: " + gpus + "}}}\n"
-	}
-	require.True(t, ask(t, r, "/validate", newPod(t, pod("2"))).Allowed)
-	answer := ask(t, r, "/validate", newPod(t, pod("3")))
-	require.False(t, answer.Allowed)
-	require.Equal(t, "namespace team-a may have 2 GPUs", answer.Result.Message)
 }
 
 func TestRequiring(t *testing.T) {

@@ -6,8 +6,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// AddFlags adds flags for the options, with their values as defaults. The names of resources are in
-// GPUSliceArgs.
+// AddFlags adds flags with the current values as defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Address, "address", o.Address, "listen on this host:port")
 	fs.StringVar(&o.CertFile, "tls-cert-file", o.CertFile, "serve this certificate and reload it when it changes; empty: create one in --certificate-secret")
@@ -35,7 +34,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.ToleratedUsers, "tolerated-user", o.ToleratedUsers, "user that may set "+grant.AnnotationTolerance+" (repeatable)")
 }
 
-// Set implements pflag.Value. Rules.Validate checks the value.
+// Set implements pflag.Value.
 func (f *Foreign) Set(value string) error { *f = Foreign(value); return nil }
 
 // String implements pflag.Value.

@@ -1,3 +1,6 @@
+// Package webhook is an admission webhook. /mutate adds what pods with GPUs need, /validate rejects
+// pods that cannot run as written and forged annotations of the scheduler. Rules are the settings,
+// Handler serves HTTP, Run also manages the certificate.
 package webhook
 
 import (
@@ -16,9 +19,9 @@ import (
 )
 
 const (
-	maxBody       = 8 << 20          // an update has two pods of up to 3 MiB
-	maxConcurrent = 16               // limits the memory for reviews
-	maxTimeout    = 30 * time.Second // the API server's limit for webhooks, waiting included
+	maxBody       = 8 << 20 // an update has two pods of up to 3 MiB
+	maxConcurrent = 16
+	maxTimeout    = 30 * time.Second // the API server's limit
 )
 
 // Outcomes of a review.
@@ -29,7 +32,7 @@ const (
 	OutcomeError   = "error" // no valid review
 )
 
-// Metrics counts reviews. Path is /mutate or /validate; reason is empty if the review is not denied.
+// Metrics counts reviews. reason is empty if not denied.
 type Metrics interface {
 	Reviewed(path, outcome, reason string, took time.Duration)
 }
@@ -59,7 +62,6 @@ func Handler(rules Rules, ready func() error, metrics Metrics, log *slog.Logger)
 	return mux
 }
 
-// reviewer serves one path.
 type reviewer struct {
 	path    string
 	decide  func(*admissionv1.AdmissionRequest) answer
@@ -105,7 +107,7 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.done(request, a, time.Since(began))
 }
 
-// timeout returns the timeout of the API server's call.
+// timeout is set by the API server.
 func timeout(r *http.Request) time.Duration {
 	if d, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil && d > 0 {
 		return min(d, maxTimeout)
@@ -132,7 +134,6 @@ func (v *reviewer) done(request *admissionv1.AdmissionRequest, a answer, took ti
 	}
 }
 
-// read returns the review of a request, or the HTTP status of the error.
 func read(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionRequest, int, error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("unsupported content type %.64q: use application/json", r.Header.Get("Content-Type"))

@@ -1,7 +1,10 @@
 package webhook
 
 import (
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -13,8 +16,7 @@ import (
 // taskPriority is HAMi's variable: "0" is high.
 const taskPriority = "CUDA_TASK_PRIORITY"
 
-// mutate adds what a new pod needs. It changes no value of the author. Invalid requests are left to
-// validate, which reports them.
+// mutate changes no value of the author. It ignores invalid requests: validate reports them.
 func (r *Rules) mutate(pod *corev1.Pod) []operation {
 	model := kube.Pod(pod)
 	req, err := request.FromPod(model, r.Request)
@@ -42,7 +44,7 @@ func (r *Rules) mutate(pod *corev1.Pod) []operation {
 	return patch
 }
 
-// count adds the number of GPUs to a container that requests only memory or cores.
+// count adds the number of GPUs if only memory or cores are requested.
 func (r *Rules) count(spec *corev1.Container, path string, c scheduler.Container, gpus int) []operation {
 	names := &r.Request.Names
 	if names.Count == "" || has(c, names.Count) || !has(c, names.Memory) && !has(c, names.MemoryPercentage) && !has(c, names.Cores) {
@@ -54,7 +56,6 @@ func (r *Rules) count(spec *corev1.Container, path string, c scheduler.Container
 		addToMap(path+"/resources/requests", len(spec.Resources.Requests) > 0, entry)...)
 }
 
-// priority sets HAMi's variable, unless the container has it.
 func (r *Rules) priority(spec *corev1.Container, path string, c scheduler.Container) []operation {
 	if !r.TaskPriority || !has(c, r.Request.Names.Priority) {
 		return nil
@@ -76,7 +77,7 @@ func has(c scheduler.Container, resource string) bool {
 	return resource != "" && there
 }
 
-// containerAt returns the container at a position of scheduler.Pod.Containers and its JSON path.
+// containerAt returns the container at a position of scheduler.Pod.Containers, and its path.
 func containerAt(pod *corev1.Pod, i int) (*corev1.Container, string) {
 	if n := len(pod.Spec.InitContainers); i >= n {
 		return &pod.Spec.Containers[i-n], "/spec/containers/" + strconv.Itoa(i-n)
@@ -84,7 +85,6 @@ func containerAt(pod *corev1.Pod, i int) (*corev1.Container, string) {
 	return &pod.Spec.InitContainers[i], "/spec/initContainers/" + strconv.Itoa(i)
 }
 
-// withGPUs returns the names of the containers that request GPUs.
 func withGPUs(pod *scheduler.Pod, req *request.Request) []string {
 	var names []string
 	for i, c := range pod.Containers {
@@ -93,4 +93,31 @@ func withGPUs(pod *scheduler.Pod, req *request.Request) []string {
 		}
 	}
 	return names
+}
+
+// operation is of a JSON patch (RFC 6902). "add" also replaces.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+func add(path string, value any) operation { return operation{"add", path, value} }
+
+// token escapes a name for a path (RFC 6901).
+var token = strings.NewReplacer("~", "~0", "/", "~1").Replace
+
+// addToMap creates the map if needed.
+func addToMap(path string, there bool, entries map[string]string) []operation {
+	if len(entries) == 0 {
+		return nil
+	}
+	if !there {
+		return []operation{add(path, entries)}
+	}
+	var patch []operation
+	for _, key := range slices.Sorted(maps.Keys(entries)) {
+		patch = append(patch, add(path+"/"+token(key), entries[key]))
+	}
+	return patch
 }

@@ -8,16 +8,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// requiredPlugins is NRI's pkg/plugin.RequiredPluginsAnnotation: a YAML list of plugins without
-// which a container is not created. For each container, NRI's default validator reads the first of
-// <key>/container.<name>, <key>/pod and <key> that exists.
+// requiredPlugins is NRI's RequiredPluginsAnnotation, a YAML list. For each container, NRI's
+// default validator reads the first of KEY/container.NAME, KEY/pod and KEY.
 const requiredPlugins = "required-plugins.noderesource.dev"
 
-// maxRequired limits the bytes of a list, because YAML is slow to parse.
+// maxRequired limits the bytes of a list: YAML is slow to parse.
 const maxRequired = 4 << 10
 
 // missingRequirements returns the annotations to set so that NRI requires the plugin for these
-// containers, with the plugins that are required already. It parses each annotation once.
+// containers.
 func missingRequirements(annotations map[string]string, containers []string, plugin string) (map[string]string, error) {
 	if plugin == "" {
 		return nil, nil
@@ -46,7 +45,7 @@ func missingRequirements(annotations map[string]string, containers []string, plu
 	return missing, nil
 }
 
-// addPlugin adds the plugin to the annotation's list; "" if it is in the list.
+// addPlugin returns the list with the plugin; "" if it has it.
 func addPlugin(key, text, plugin string) (string, error) {
 	if len(text) > maxRequired {
 		return "", fmt.Errorf("annotation %s: %d bytes are more than the maximum of %d", key, len(text), maxRequired)

@@ -44,7 +44,7 @@ func (a answer) encode(request *admissionv1.AdmissionRequest) ([]byte, error) {
 	if a.rejection != nil {
 		response.Result = &metav1.Status{Status: metav1.StatusFailure, Message: a.rejection.message, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity}
 		switch a.rejection.reason {
-		case ReasonOwned, ReasonTolerance, ReasonCheck:
+		case ReasonOwned, ReasonTolerance:
 			response.Result.Reason, response.Result.Code = metav1.StatusReasonForbidden, http.StatusForbidden
 		case ReasonMalformed:
 			response.Result.Reason, response.Result.Code = metav1.StatusReasonBadRequest, http.StatusBadRequest
@@ -77,7 +77,6 @@ var (
 	bindings = endpoint{"bindings", ""} // deprecated form of pods/binding
 )
 
-// answerMutate answers a review at /mutate. It admits other resources unchanged.
 func (r *Rules) answerMutate(request *admissionv1.AdmissionRequest) answer {
 	if resourceOf(request) != pods || request.Operation != admissionv1.Create {
 		return answer{}
@@ -89,7 +88,6 @@ func (r *Rules) answerMutate(request *admissionv1.AdmissionRequest) answer {
 	return answer{patch: r.mutate(pod)}
 }
 
-// answerValidate answers a review at /validate.
 func (r *Rules) answerValidate(request *admissionv1.AdmissionRequest) answer {
 	about := resourceOf(request)
 	if about.name != pods.name && about != bindings ||
@@ -123,7 +121,6 @@ func (r *Rules) answerValidate(request *admissionv1.AdmissionRequest) answer {
 	return r.answerPod(request)
 }
 
-// answerPod checks the pod's GPU request.
 func (r *Rules) answerPod(request *admissionv1.AdmissionRequest) answer {
 	pod, err := decodePod(request.Object.Raw, request.Namespace)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -27,30 +26,29 @@ const DefaultWriter = "system:serviceaccount:kube-system:gpuslice-scheduler"
 // Rules are the settings of the webhook's decisions.
 type Rules struct {
 	Request request.Options
-	// SchedulerName is set in pods that request GPUs and have no scheduler (or default-scheduler,
-	// the API server's default). If empty, OurSchedulers must have default-scheduler.
+	// SchedulerName is set in pods with GPUs that have none or default-scheduler, the API server's
+	// default. If empty, OurSchedulers must have default-scheduler.
 	SchedulerName string
-	// OurSchedulers also assign GPUs: further profiles, or default-scheduler with plugin or extender.
+	// OurSchedulers also assign GPUs: profiles, or default-scheduler with plugin or extender.
 	OurSchedulers     []string
 	ForeignSchedulers Foreign
-	// RuntimeClass is set in pods that request GPUs and have none; may be empty.
+	// RuntimeClass is set in pods with GPUs that have none; may be empty.
 	RuntimeClass string
-	// RequiredPlugin is the NRI plugin without which containers with GPUs are not created; may be empty.
+	// RequiredPlugin is an NRI plugin without which containers with GPUs are not created; may be
+	// empty.
 	RequiredPlugin string
 	// TaskPriority sets CUDA_TASK_PRIORITY from nvidia.com/priority, as HAMi does.
 	TaskPriority bool
-	// AllowPrivileged admits GPU requests of containers that can open all GPUs of the node:
-	// privileged, CAP_SYS_ADMIN, or hostPID. PrivilegedNamespaces admits them in some namespaces.
+	// AllowPrivileged admits pods that can open all GPUs of their node, PrivilegedNamespaces only
+	// in these namespaces.
 	AllowPrivileged      bool
 	PrivilegedNamespaces []string
-	// AllowNodeName admits GPU requests of pods with spec.nodeName, which bypass the scheduler.
+	// AllowNodeName admits pods with spec.nodeName, which bypass the scheduler.
 	AllowNodeName bool
-	// Writers may write the scheduler's annotations.
+	// Writers may set the scheduler's annotations.
 	Writers []string
-	// ToleratedNamespaces and ToleratedUsers may set the toleration of a missing agent.
+	// ToleratedNamespaces and ToleratedUsers may tolerate a missing agent.
 	ToleratedNamespaces, ToleratedUsers []string
-	// Check is an additional check of new pods; may be nil.
-	Check func(*scheduler.Pod, *request.Request) error
 }
 
 // DefaultRules match the manifests in install/admission.
@@ -77,12 +75,11 @@ func (r *Rules) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ours reports whether a scheduler assigns GPUs.
 func (r *Rules) ours(name string) bool {
 	return name != "" && (name == r.SchedulerName || slices.Contains(r.OurSchedulers, name))
 }
 
-// replaced reports whether to set SchedulerName in a pod with this scheduler.
+// replaced reports whether to set SchedulerName.
 func (r *Rules) replaced(name string) bool {
 	return r.SchedulerName != "" && (name == "" || name == corev1.DefaultSchedulerName && !r.ours(name))
 }

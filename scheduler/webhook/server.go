@@ -11,25 +11,28 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
 )
 
 // Options configure Run.
 type Options struct {
 	Rules
-	// Address is host:port. Listener replaces it if set; Run closes it.
+	// Listener, if set, replaces Address.
 	Address  string
 	Listener net.Listener
-	// CertFile and KeyFile are served if set, otherwise Certificate.
+	// Certificate is used without CertFile.
 	CertFile, KeyFile string
 	Certificate       Certificate
-	// Client is not needed with CertFile.
-	Client kubernetes.Interface
-	Log    *slog.Logger
-	// Linger is how long Run continues, not ready, after its context ended, until the API server
-	// uses another replica.
+	Client            kubernetes.Interface
+	Log               *slog.Logger
+	// Linger is how long Run continues after its context ended, until API servers use other
+	// replicas.
 	Linger time.Duration
 
 	after func(time.Duration) <-chan time.Time // time.After; tests replace it
@@ -37,11 +40,11 @@ type Options struct {
 
 // Certificate configures the webhook's own certificate.
 type Certificate struct {
-	// Namespace has the Secret of the certificate and the webhook's Service.
+	// Namespace has Secret and Service.
 	Namespace, Secret, Service string
-	// Names are further host names and IP addresses, for webhook configurations with a URL.
+	// Names are further host names and IP addresses.
 	Names []string
-	// Mutating and Validating are the webhook configurations to update; may be empty.
+	// Mutating and Validating are updated with the caBundle; may be empty.
 	Mutating, Validating string
 }
 
@@ -75,13 +78,12 @@ const (
 	drain                                  = 20 * time.Second // for calls in progress at shutdown
 )
 
-// source provides the certificate.
 type source interface {
 	GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	Ready() error
 }
 
-// Run serves until the context ends and Linger has passed, and completes reviews in progress.
+// Run serves until the context ends and Linger has passed.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -118,7 +120,7 @@ func Run(ctx context.Context, o Options) error {
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificates.GetCertificate},
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: 64 << 10,
-		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug), // failed handshakes of probes
+		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
 	o.Log.Info("webhook is serving", "address", listener.Addr().String())
 	ended, failed := make(chan error, 1), make(chan struct{})
@@ -142,7 +144,6 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// certificates starts the source of the certificate. Its tasks are in the group and end with ctx.
 func (o *Options) certificates(ctx context.Context, group *sync.WaitGroup) (source, error) {
 	if o.CertFile != "" {
 		return certificate.NewFiles(o.CertFile, o.KeyFile, time.Now, o.Log)
@@ -157,4 +158,14 @@ func (o *Options) certificates(ctx context.Context, group *sync.WaitGroup) (sour
 	}
 	group.Go(func() { keeper.Run(ctx) })
 	return keeper, nil
+}
+
+func (o *Options) handler(ready func() error) http.Handler {
+	counters := metrics.New()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(counters, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("/", Handler(o.Rules, ready, counters, o.Log))
+	return mux
 }

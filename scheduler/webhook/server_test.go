@@ -124,10 +124,10 @@ func TestRunLingers(t *testing.T) {
 
 func TestRunRefusals(t *testing.T) {
 	for says, change := range map[string]func(*Options){
-		"key file missing":       func(o *Options) { o.CertFile = "x" },
-		"needs an API server client":             func(o *Options) { o.Client = nil },
+		"key file missing":           func(o *Options) { o.CertFile = "x" },
+		"needs an API server client": func(o *Options) { o.Client = nil },
 		"needs a namespace":          func(o *Options) { o.Certificate.Service = "" },
-		"no user may write":           func(o *Options) { o.Writers = nil },
+		"no user may write":          func(o *Options) { o.Writers = nil },
 		"read the certificate":       func(o *Options) { o.CertFile, o.KeyFile = "/nowhere/crt", "/nowhere/key" },
 		"listen on 127.0.0.1:100000": func(o *Options) { o.Address = "127.0.0.1:100000" },
 	} {

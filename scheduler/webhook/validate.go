@@ -22,7 +22,6 @@ const (
 	ReasonPrivileged = "privileged"
 	ReasonPlugin     = "required_plugin"
 	ReasonTolerance  = "toleration"
-	ReasonCheck      = "check"
 	ReasonResize     = "resize"
 	ReasonMalformed  = "malformed"
 	ReasonLate       = "late" // the API server's timeout ended
@@ -30,7 +29,7 @@ const (
 
 type rejection struct{ reason, message string }
 
-// validateNew returns why a new pod is rejected, or warnings.
+// validateNew returns a rejection or warnings.
 func (r *Rules) validateNew(pod *corev1.Pod) (*rejection, []string) {
 	model := kube.Pod(pod)
 	req, err := request.FromPod(model, r.Request)
@@ -50,15 +49,9 @@ func (r *Rules) validateNew(pod *corev1.Pod) (*rejection, []string) {
 	if rejection := r.requiresPlugin(pod, model, req); rejection != nil {
 		return rejection, nil
 	}
-	if r.Check != nil {
-		if err := r.Check(model, req); err != nil {
-			return &rejection{ReasonCheck, err.Error()}, nil
-		}
-	}
 	return r.scheduler(pod.Spec.SchedulerName)
 }
 
-// scheduler checks the scheduler of a pod with GPUs.
 func (r *Rules) scheduler(name string) (*rejection, []string) {
 	if r.ours(name) {
 		return nil, nil
@@ -73,7 +66,7 @@ func (r *Rules) scheduler(name string) (*rejection, []string) {
 	return &rejection{ReasonScheduler, message + fmt.Sprintf("remove spec.schedulerName, or set it to %q", r.SchedulerName)}, nil
 }
 
-// validateChange rejects updates that make a pod invalid. An existing invalid pod can still be
+// validateChange rejects only what an update makes worse, so that invalid pods can still be
 // labelled and deleted.
 func (r *Rules) validateChange(old, pod *corev1.Pod) *rejection {
 	model := kube.Pod(pod)
@@ -94,7 +87,6 @@ func (r *Rules) validateChange(old, pod *corev1.Pod) *rejection {
 	return r.requiresPlugin(pod, model, req)
 }
 
-// requiresPlugin rejects a pod if NRI would create its containers without our plugin.
 func (r *Rules) requiresPlugin(pod *corev1.Pod, model *scheduler.Pod, req *request.Request) *rejection {
 	missing, err := missingRequirements(pod.Annotations, withGPUs(model, req), r.RequiredPlugin)
 	if err == nil && len(missing) > 0 {

@@ -7,11 +7,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxContainers limits the containers that are read; see also grant.MaxContainers.
-const maxContainers = 1024
+const maxContainers = 1024 // see also grant.MaxContainers
 
-// view has the fields of a pod that are read. A complete pod is not decoded, because lists of empty
-// objects need a hundred times as much memory as their JSON.
+// view has the fields that are read. Lists of empty objects in a complete pod would need a hundred
+// times as much memory as their JSON.
 type view struct {
 	Metadata struct {
 		Name        string            `json:"name"`
@@ -47,13 +46,12 @@ type containerView struct {
 	RestartPolicy *corev1.ContainerRestartPolicy `json:"restartPolicy"`
 }
 
-// counted is a list element that needs no memory.
 type counted struct{}
 
 // UnmarshalJSON ignores the value.
 func (*counted) UnmarshalJSON([]byte) error { return nil }
 
-// decodePod decodes a pod. The namespace is the review's: the pod's own may be missing.
+// decodePod sets the review's namespace: the pod's own may be missing.
 func decodePod(raw []byte, namespace string) (*corev1.Pod, error) {
 	var count struct {
 		Spec struct {

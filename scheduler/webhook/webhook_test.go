@@ -210,7 +210,7 @@ func TestRulesThatMakeNoSense(t *testing.T) {
 	for says, change := range map[string]func(*Rules){
 		"no scheduler name": func(r *Rules) { r.SchedulerName = "" },
 		"must be deny":      func(r *Rules) { r.ForeignSchedulers = "perhaps" },
-		"no user may write":  func(r *Rules) { r.Writers = nil },
+		"no user may write": func(r *Rules) { r.Writers = nil },
 	} {
 		r := DefaultRules()
 		change(&r)

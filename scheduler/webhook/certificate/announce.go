@@ -13,14 +13,14 @@ import (
 	typedv1 "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 )
 
-// Configurations writes the caBundle of all webhooks of two configurations. An empty name is ignored.
+// Configurations writes the caBundle of two configurations; names may be empty.
 type Configurations struct {
 	Client     typedv1.AdmissionregistrationV1Interface
 	Mutating   string
 	Validating string
 }
 
-// Announce implements Announcer. An error of one configuration does not affect the other.
+// Announce implements Announcer.
 func (c Configurations) Announce(ctx context.Context, trusted []byte) error {
 	var errs []error
 	if c.Mutating != "" {
@@ -44,7 +44,6 @@ func (c Configurations) Announce(ctx context.Context, trusted []byte) error {
 	return errors.Join(errs...)
 }
 
-// api is the client of a kind of configuration.
 type api[C any] interface {
 	Get(ctx context.Context, name string, o metav1.GetOptions) (C, error)
 	Patch(ctx context.Context, name string, t types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (C, error)
@@ -68,8 +67,8 @@ func announce[C any](ctx context.Context, kind, name string, client api[C], trus
 	return nil
 }
 
-// bundlePatch returns a JSON patch that sets the bundle where it differs; nil for no change. A
-// patch keeps fields that this client does not know. It tests the names, because paths are positions.
+// bundlePatch returns nil for no change. A patch keeps fields that this client does not know; it
+// tests names, because paths are positions.
 func bundlePatch(webhooks []webhook, trusted []byte) []byte {
 	type operation struct {
 		Op    string `json:"op"`
@@ -85,6 +84,6 @@ func bundlePatch(webhooks []webhook, trusted []byte) []byte {
 	if patch == nil {
 		return nil
 	}
-	data, _ := json.Marshal(patch) // strings and bytes cannot fail
+	data, _ := json.Marshal(patch)
 	return data
 }

@@ -16,16 +16,14 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// backdate allows for API servers whose clocks are behind.
+// backdate is for clocks that are behind.
 const backdate = time.Hour
 
-// authority is a CA certificate and its key.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// newAuthority creates a self-signed authority.
 func newAuthority(now time.Time) (*authority, error) {
 	return (&authority{}).sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "gpuslice webhook authority"},
@@ -35,10 +33,10 @@ func newAuthority(now time.Time) (*authority, error) {
 	})
 }
 
-// issue creates a serving certificate for host names and IP addresses. It ends with its authority.
+// issue creates a serving certificate. It ends with its authority.
 func (a *authority) issue(names []string, now time.Time) (certPEM, keyPEM []byte, err error) {
 	template := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: names[0][:min(len(names[0]), 64)]}, // 64 is the limit of X.509
+		Subject:     pkix.Name{CommonName: names[0][:min(len(names[0]), 64)]}, // limit of X.509
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		NotBefore:   now.Add(-backdate), NotAfter: now.Add(servingLife),
@@ -61,7 +59,7 @@ func (a *authority) issue(names []string, now time.Time) (certPEM, keyPEM []byte
 	return encode(pair.cert), keyPEM, err
 }
 
-// sign creates a key and its certificate; an authority without a certificate signs itself.
+// sign creates a key and its certificate; without a.cert, it is self-signed.
 func (a *authority) sign(template *x509.Certificate) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -80,11 +78,11 @@ func (a *authority) sign(template *x509.Certificate) (*authority, error) {
 }
 
 func encode(certs ...*x509.Certificate) []byte {
-	data, _ := cert.EncodeCertificates(certs...) // fails only for invalid PEM headers; there are none
+	data, _ := cert.EncodeCertificates(certs...) // never fails
 	return data
 }
 
-// parseAuthorities returns the CA certificates of a PEM file and ignores what it cannot read.
+// parseAuthorities ignores what it cannot read.
 func parseAuthorities(data []byte) []*x509.Certificate {
 	var found []*x509.Certificate
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
@@ -98,7 +96,6 @@ func parseAuthorities(data []byte) []*x509.Certificate {
 	return found
 }
 
-// parseAuthorityKey returns the authority's key.
 func parseAuthorityKey(data []byte, authority *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	parsed, err := keyutil.ParsePrivateKeyPEM(data)
 	if err != nil {

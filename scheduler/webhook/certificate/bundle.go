@@ -16,29 +16,27 @@ import (
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
 	servingLife   = 365 * 24 * time.Hour
-	// A certificate is renewed when this part of its life is left.
+	// A certificate is renewed when this time is left.
 	renewServing   = servingLife / 3
-	renewAuthority = 2 * servingLife // time for two more certificates
-	// settle is the time in which all API servers and replicas receive a change: a new authority
-	// is trusted for this time before it signs, an old one after its last certificate.
+	renewAuthority = 2 * servingLife // for two more certificates
+	// settle is how long API servers and replicas may need to receive a change.
 	settle = time.Hour
 )
 
 // Bundle is the content of the Secret, in PEM.
 type Bundle struct {
-	// Trusted are the certificates of authorities, the newest first: the caBundle.
+	// Trusted is the caBundle: authorities, the newest first.
 	Trusted []byte
-	// AuthorityKey is the key of the newest authority.
+	// AuthorityKey belongs to the newest authority.
 	AuthorityKey []byte
-	// Cert and Key are served.
-	Cert, Key []byte
+	Cert, Key    []byte
 }
 
-// Next returns what the bundle has to be at this time for these names, and the reason; the reason
-// is empty if nothing changes. It replaces missing, expired and damaged parts.
+// Next returns the bundle for this time and these names, and the reason of a change. It replaces
+// missing, expired and damaged parts.
 //
-// A new authority is first only trusted and signs after settle, so that no API server gets a
-// certificate that it does not trust yet.
+// A new authority signs only after settle, when all API servers trust it. The old one stays trusted
+// until settle after its last certificate was replaced.
 func (b Bundle) Next(now time.Time, names []string) (Bundle, string, error) {
 	if len(names) == 0 {
 		return b, "", errors.New("no names for the certificate: set the webhook's Service")
@@ -87,7 +85,7 @@ func (b Bundle) Next(now time.Time, names []string) (Bundle, string, error) {
 	return b, strings.Join(reasons, "; "), nil
 }
 
-// newest returns the authority that signs, or why a new one is needed.
+// newest returns an error if a new authority is needed.
 func (b Bundle) newest(trusted []*x509.Certificate, now time.Time) (*authority, error) {
 	if len(trusted) == 0 {
 		return nil, errors.New("there is none")
@@ -102,7 +100,7 @@ func (b Bundle) newest(trusted []*x509.Certificate, now time.Time) (*authority, 
 	return &authority{cert: trusted[0], key: key}, nil
 }
 
-// serving returns the certificate if it can be served for the names.
+// serving returns an error if a new certificate is needed.
 func (b Bundle) serving(trusted []*x509.Certificate, names []string, now time.Time) (*x509.Certificate, error) {
 	pair, err := b.Pair()
 	if err != nil {
@@ -120,7 +118,7 @@ func (b Bundle) serving(trusted []*x509.Certificate, names []string, now time.Ti
 	return pair.Leaf, nil
 }
 
-// Pair returns the certificate and key to serve.
+// Pair returns what to serve.
 func (b Bundle) Pair() (*tls.Certificate, error) {
 	if len(b.Cert) == 0 {
 		return nil, errors.New("there is none")

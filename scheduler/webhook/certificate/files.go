@@ -10,11 +10,9 @@ import (
 	"time"
 )
 
-// rereadInterval limits how often handshakes read the files.
 const rereadInterval = 10 * time.Second
 
-// Files serves a certificate and its key from two files. Handshakes reread them; an invalid pair,
-// for example half of a change, is ignored.
+// Files serves a certificate from two files. Handshakes reread them and ignore an invalid pair.
 type Files struct {
 	certPath, keyPath string
 	now               func() time.Time

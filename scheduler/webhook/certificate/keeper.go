@@ -1,3 +1,5 @@
+// Package certificate provides the webhook's TLS certificate: Files loads one from files, Keeper
+// manages one, with its authority, in a Secret that replicas share.
 package certificate
 
 import (
@@ -11,18 +13,17 @@ import (
 	"time"
 )
 
-// ErrConflict means that another replica has written the bundle.
+// ErrConflict: another replica has written the bundle.
 var ErrConflict = errors.New("changed by another replica")
 
-// Store has the bundle that all replicas share.
+// Store has the bundle of all replicas.
 type Store interface {
-	// Load returns the bundle and its version; version "" if there is none.
+	// Load returns version "" if there is no bundle.
 	Load(ctx context.Context) (Bundle, string, error)
-	// Save returns ErrConflict if the version has changed.
 	Save(ctx context.Context, b Bundle, version string) error
 }
 
-// Announcer makes the API server trust authorities.
+// Announcer makes API servers trust authorities.
 type Announcer interface {
 	Announce(ctx context.Context, trusted []byte) error
 }
@@ -33,20 +34,20 @@ const (
 	maxAttempts   = 5               // at conflicts
 )
 
-// Keeper renews the bundle, announces its authorities and serves its certificate.
+// Keeper renews and announces the bundle and serves its certificate.
 type Keeper struct {
 	Store    Store
 	Announce Announcer
-	// Names are the host names and IP addresses of the webhook.
+	// Names are host names and IP addresses.
 	Names []string
 	Now   func() time.Time
 	Log   *slog.Logger
 
 	served atomic.Pointer[tls.Certificate]
-	cert   []byte // of served; only for Sync
+	cert   []byte // used only by Sync
 }
 
-// Run calls Sync every minute until the context ends.
+// Run calls Sync every minute.
 func (k *Keeper) Run(ctx context.Context) {
 	for {
 		wait := syncInterval
@@ -62,7 +63,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Sync renews, announces and loads the bundle once. It loads the certificate even if Announce fails.
+// Sync renews, announces and loads the bundle, even if announcing fails.
 func (k *Keeper) Sync(ctx context.Context) error {
 	b, err := k.renew(ctx)
 	if err != nil {
@@ -81,7 +82,6 @@ func (k *Keeper) Sync(ctx context.Context) error {
 	return announced
 }
 
-// renew returns the current bundle of all replicas.
 func (k *Keeper) renew(ctx context.Context) (Bundle, error) {
 	for range maxAttempts {
 		b, version, err := k.Store.Load(ctx)
@@ -112,7 +112,7 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return nil, errors.New("no certificate yet")
 }
 
-// Ready returns an error until there is a certificate.
+// Ready returns an error without a certificate.
 func (k *Keeper) Ready() error {
 	_, err := k.GetCertificate(nil)
 	return err

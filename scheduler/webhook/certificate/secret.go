@@ -10,19 +10,19 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// The Secret also has the keys of type kubernetes.io/tls.
+// Keys, besides those of type kubernetes.io/tls.
 const (
 	keyTrusted      = "ca.crt"
 	keyAuthorityKey = "ca.key"
 )
 
-// Secret is a Store in a Kubernetes Secret.
+// Secret is a Store.
 type Secret struct {
 	Client          typedcorev1.SecretsGetter
 	Namespace, Name string
 }
 
-// Load implements Store. The manifests create an empty Secret.
+// Load implements Store. The Secret may be empty.
 func (s Secret) Load(ctx context.Context) (Bundle, string, error) {
 	found, err := s.Client.Secrets(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -37,7 +37,7 @@ func (s Secret) Load(ctx context.Context) (Bundle, string, error) {
 	}, found.ResourceVersion, nil
 }
 
-// Save implements Store. It creates the Secret if version is "".
+// Save implements Store.
 func (s Secret) Save(ctx context.Context, b Bundle, version string) error {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
