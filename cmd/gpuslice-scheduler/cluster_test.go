@@ -218,7 +218,7 @@ func node(name string, gpus int) *v1.Node {
 	}
 }
 
-// gpuPod asks for a GPU with so much memory and cores; 0: says nothing of it.
+// gpuPod requests a GPU with memory and cores; 0: no such request.
 func gpuPod(name string, priority int32, memoryMiB, cores int64) *v1.Pod {
 	limits := v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 	if memoryMiB > 0 {

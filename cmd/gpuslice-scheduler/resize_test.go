@@ -39,5 +39,5 @@ func TestResize(t *testing.T) {
 	c.until("it is refused", answered)
 	require.Contains(t, c.pod("first").Annotations[grant.AnnotationResizeStatus], `"outcome":"refused"`)
 	ask(`"{\"main\":{\"memoryMiB\":20000}}"`)
-	c.until("second is placed in the room that was given back", func() bool { return c.bound("second") })
+	c.until("second is placed on the released GPU", func() bool { return c.bound("second") })
 }

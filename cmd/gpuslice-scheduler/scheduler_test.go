@@ -37,8 +37,8 @@ func TestPreemption(t *testing.T) {
 		memory, cores       int64 // of the two that are there
 		wanted, wantedCores int64
 	}{
-		{"by memory alone", 40000, 0, 60000, 0},
-		{"by cores alone", 1000, 50, 1000, 80},
+		{"only by memory", 40000, 0, 60000, 0},
+		{"only by cores", 1000, 50, 1000, 80},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := start(t, node("n1", 1))
@@ -71,7 +71,7 @@ func TestPreemptionTakesNoMoreThanItNeeds(t *testing.T) {
 	}
 	require.Equal(t, 3, left)
 
-	// Nobody is evicted for a pod that fits nowhere, or that nobody is less important than.
+	// No pod is evicted for one that fits on no node or has no higher priority.
 	c.create(gpuPod("too-big", 100, 90000, 0))
 	require.Contains(t, c.rejected("too-big"), "with less than 90000 MiB free")
 	c.create(gpuPod("equal", 0, 40000, 0))
@@ -90,7 +90,7 @@ func TestAFreedGPUIsGivenToTheOneThatWaits(t *testing.T) {
 }
 
 // An agent that starts again takes its node's replicas away for a moment: NodeResourcesFit refuses the
-// pod, whose hint for what comes back knows nothing of ignoredResources.
+// pod, and its queueing hint ignores ignoredResources.
 func TestANodeThatCanGiveOutMoreIsTriedAtOnce(t *testing.T) {
 	away := node("n1", 1)
 	away.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")

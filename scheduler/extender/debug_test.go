@@ -56,12 +56,12 @@ func TestServeDebug(t *testing.T) {
 	<-ended
 }
 
-// An address that can't be had is said, and holds nothing up.
+// An address in use is logged and stops nothing.
 func TestServePagesAtAnAddressInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	var said bytes.Buffer
-	ServeDebug(t.Context(), slog.New(slog.NewTextHandler(&said, nil)), l.Addr().String(), http.NotFoundHandler())
-	require.Contains(t, said.String(), "address already in use")
+	var logged bytes.Buffer
+	ServeDebug(t.Context(), slog.New(slog.NewTextHandler(&logged, nil)), l.Addr().String(), http.NotFoundHandler())
+	require.Contains(t, logged.String(), "address already in use")
 }

@@ -27,7 +27,7 @@ type story struct {
 	what []string
 }
 
-func (s *story) tell(what string) {
+func (s *story) record(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.what = append(s.what, what)
@@ -47,13 +47,13 @@ func TestTheLeaseIsGivenBackAfterTheLastBind(t *testing.T) {
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		close(under)
 		<-on
-		happened.tell("bound")
+		happened.record("bound")
 		return true, nil, nil
 	})
 	client.PrependReactor("update", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		lease := a.(clienttesting.UpdateAction).GetObject().(*coordinationv1.Lease)
 		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
-			happened.tell("given back")
+			happened.record("released")
 		}
 		return false, nil, nil
 	})
@@ -63,14 +63,14 @@ func TestTheLeaseIsGivenBackAfterTheLastBind(t *testing.T) {
 	go func() { answered <- bindCall(w, p) }()
 	<-under
 	stop()
-	w.becomes(0) // nobody listens any more
+	w.becomes(0) // no listener any more
 	close(on)
 	require.Equal(t, http.StatusOK, <-answered)
 	require.NoError(t, <-ended)
-	require.Equal(t, []string{"bound", "given back"}, happened.what)
+	require.Equal(t, []string{"bound", "released"}, happened.what)
 }
 
-// Who has lost the Lease binds no more: a bind that waits is given up, and the Lease left alone.
+// A replica that lost the Lease binds no more: it cancels a waiting bind and does not change the Lease.
 func TestCallsEndWithTheLease(t *testing.T) {
 	p := pod("p", 1, 0, func(p *v1.Pod) {
 		p.Labels = map[string]string{request.LabelGroup: "g"}

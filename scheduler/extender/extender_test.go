@@ -32,7 +32,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// fakeCluster has pods, binds them as the API server does, and tells the engine.
+// fakeCluster has pods, binds them as the API server does, and updates the engine.
 type fakeCluster struct {
 	engine *engine.Engine
 
@@ -290,7 +290,7 @@ func TestPlaces(t *testing.T) {
 	}
 	passed, result := w.filter(pod("late", 1000, 10))
 	require.Empty(t, passed)
-	require.Len(t, result.FailedNodes, 2, "evicting somebody would help")
+	require.Len(t, result.FailedNodes, 2, "evicting a pod would help")
 	for node, why := range result.FailedNodes {
 		assert.Contains(t, why, node)
 		assert.Contains(t, why, "2 with less than 1000 MiB free (most: 0 MiB)")
@@ -342,8 +342,8 @@ func TestFilterIsIdempotent(t *testing.T) {
 	passed, _ := w.filter(pod("other", 1000, 0))
 	require.Empty(t, passed, "the GPU is reserved")
 
-	w.cluster.fail = apierrors.NewForbidden(v1.Resource("pods"), p.Name, errors.New("a webhook said no"))
-	require.Contains(t, w.bind(p, w.nodes[0]), "a webhook said no")
+	w.cluster.fail = apierrors.NewForbidden(v1.Resource("pods"), p.Name, errors.New("a webhook denied it"))
+	require.Contains(t, w.bind(p, w.nodes[0]), "a webhook denied it")
 	passed, _ = w.filter(pod("other", 1000, 0))
 	require.Equal(t, w.nodes, passed, "a bind that failed gives back")
 }
@@ -385,7 +385,7 @@ func TestDryRunLeavesNoTrace(t *testing.T) {
 	require.Equal(t, w.nodes, passed)
 }
 
-// What filter has reserved and nobody binds is given back; a bind that has come keeps it.
+// A reservation of filter expires without a bind; a bind in progress keeps it.
 func TestHoldsEnd(t *testing.T) {
 	now := time.Now()
 	w := newWorld(t, 1, 1, func(o *Options) { o.ReservationTimeout = time.Minute; o.Clock = func() time.Time { return now } })
@@ -475,7 +475,7 @@ func TestPreempt(t *testing.T) {
 	equal := pod("equal", 30000, 0, low)
 	result = extenderv1.ExtenderPreemptionResult{}
 	w.post("/preempt", extenderv1.ExtenderPreemptionArgs{Pod: equal, NodeNameToVictims: map[string]*extenderv1.Victims{w.nodes[0]: {}}}, &result)
-	require.Empty(t, result.NodeNameToMetaVictims, "nobody is less important")
+	require.Empty(t, result.NodeNameToMetaVictims, "no pod is less important")
 }
 
 func grouped(group string, least int) func(*v1.Pod) {
@@ -510,7 +510,7 @@ func TestGang(t *testing.T) {
 	require.Equal(t, 3, place(3, "whole", 3))
 	require.Equal(t, 0, place(2, "more", 2), "one GPU is left")
 	require.Len(t, w.audit(), 3)
-	// One more of a group that is there needs nobody beside it, however many are missing.
+	// A further pod of a group with bound pods does not wait, however many are missing.
 	w.cluster.remove("uid-whole-0", "uid-whole-1")
 	node, why := w.place(pod("whole-late", 81920, 100, grouped("whole", 3)))
 	require.NotEmpty(t, node, why)
@@ -598,11 +598,11 @@ func TestRefusedAMomentTooEarly(t *testing.T) {
 	now = now.Add(time.Minute)
 	passed, _ = w.filter(pod("early", 1000, 0))
 	require.Empty(t, passed)
-	w.server.Sink().DeletePod("uid-unknown") // makes no room
+	w.server.Sink().DeletePod("uid-unknown") // frees no GPU
 	w.server.Sink().DeletePod("uid-first")
 	require.Eventually(t, func() bool { return slices.Equal(requeued(), []string{"early"}) }, 30*time.Second, time.Millisecond)
 
-	// Once is enough, and who has found room needs none.
+	// Once is enough, and a pod with a reservation needs none.
 	passed, _ = w.filter(pod("early", 1000, 0))
 	require.NotEmpty(t, passed)
 	w.server.Sink().SetNode(&scheduler.Node{Name: "other"})

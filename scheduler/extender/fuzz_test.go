@@ -14,7 +14,7 @@ import (
 )
 
 // FuzzCalls: whatever is posted to the verbs, there is an answer, and what can't be read
-// books nothing.
+// reserves nothing.
 func FuzzCalls(f *testing.F) {
 	for _, body := range []string{
 		`{"Pod":{"metadata":{"name":"a","namespace":"b","uid":"c"},"spec":{"containers":[{"name":"m","resources":{"limits":{"nvidia.com/gpu":"1"}}}]}},"NodeNames":["node-00","x"]}`,

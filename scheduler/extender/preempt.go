@@ -16,8 +16,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// preempt adds the victims whose GPUs the pod needs to those that kube-scheduler found. Pods that
-// a PodDisruptionBudget protects are the last choice.
+// preempt adds victims for GPUs to those that kube-scheduler found. Pods that a
+// PodDisruptionBudget protects are the last choice.
 func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionArgs) (*extenderv1.ExtenderPreemptionResult, error) {
 	result := &extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{}}
 	pod, r, err := s.request(args.Pod)
@@ -56,7 +56,7 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 	return result, nil
 }
 
-// byBudget finds the pods whose budget allows no further eviction. It counts as kube-scheduler
+// byBudget finds pods with a budget that allows no further eviction. It counts as kube-scheduler
 // does.
 func byBudget(pods []*v1.Pod, chosen []string, budgets []*policyv1.PodDisruptionBudget) (protected, rest []string) {
 	if len(budgets) == 0 {

@@ -48,7 +48,7 @@ func TestBudgetsSparePods(t *testing.T) {
 		{name: "its budget allows one", memory: 20000, budgets: []*policyv1.PodDisruptionBudget{budget("c", 1)}, victims: []string{"uid-c"}},
 		{name: "one that can't be spared is counted", memory: 70000, budgets: []*policyv1.PodDisruptionBudget{budget("c", 0)},
 			victims: []string{"uid-c", "uid-a", "uid-b"}, violations: 1},
-		{name: "who goes anyway uses up the budget", memory: 45000, budgets: []*policyv1.PodDisruptionBudget{budget("b", 1), budget("c", 0)},
+		{name: "a pod that is evicted anyway uses up the budget", memory: 45000, budgets: []*policyv1.PodDisruptionBudget{budget("b", 1), budget("c", 0)},
 			going: []string{"uid-b"}, victims: []string{"uid-b", "uid-a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -77,8 +77,7 @@ func TestBudgetsSparePods(t *testing.T) {
 	}
 }
 
-// The room that pods were evicted for is not given to another one that comes just then, unless that one is more
-// important.
+// GPUs of evicted pods are not assigned to another pod that comes at that moment, unless it is more
 func TestANominatedPodKeepsItsRoom(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.cluster.add(pod("nominated", 60000, 0, priority(10, func(p *v1.Pod) { p.Status.NominatedNodeName = w.nodes[0] })))

@@ -107,7 +107,7 @@ func (s Sink) SetNode(n *scheduler.Node) {
 	s.requeuer.freed()
 }
 
-// SetPod implements kube.Sink. kube-scheduler has no event for a pod whose share became smaller.
+// SetPod implements kube.Sink. kube-scheduler has no event when a share becomes smaller.
 func (s Sink) SetPod(p *scheduler.Pod) {
 	frees := p.Ended && s.Holding(p.UID) != ""
 	before := s.Resized()

@@ -22,7 +22,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// freePort is one that nobody listens on.
+// freePort is a port without a listener.
 func freePort(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func start(t *testing.T, c Config) (w *world, stop func(), ended chan error) {
 	return &world{t: t, url: "http://" + c.Listen, nodes: []string{"n"}}, cancel, ended
 }
 
-// status is the answer's to a GET; 0 while nobody listens.
+// status is the status of a GET; 0 without a listener.
 func (w *world) status(path string) (int, string) {
 	response, err := http.Get(w.url + path)
 	if err != nil {
@@ -84,14 +84,14 @@ func TestRun(t *testing.T) {
 	require.Contains(t, text, "default/small")
 	_, text = w.status("/debug/state?format=json&node=n")
 	require.Contains(t, text, `"phase":"reserved"`)
-	told := &world{t: t, url: "http://" + pages}
+	debug := &world{t: t, url: "http://" + pages}
 	for path, want := range map[string]string{"/debug/state": "default/small", "/": "default/small", "/metrics": "gpuslice_scheduler_reserved_pods 1"} {
-		status, text := told.status(path)
+		status, text := debug.status(path)
 		require.Equal(t, http.StatusOK, status, path)
 		require.Contains(t, text, want, path)
 	}
-	status, _ := told.post("/filter", extenderv1.ExtenderArgs{Pod: pod("p", 1, 0), NodeNames: &w.nodes}, nil)
-	require.Contains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, status, "calls are answered at their own address alone")
+	status, _ := debug.post("/filter", extenderv1.ExtenderArgs{Pod: pod("p", 1, 0), NodeNames: &w.nodes}, nil)
+	require.Contains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, status, "calls are only answered at their own address")
 	stop()
 	require.NoError(t, <-ended)
 }

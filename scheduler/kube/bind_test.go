@@ -29,8 +29,8 @@ func TestBind(t *testing.T) {
 	otherwise.Annotations = map[string]string{grant.AnnotationGrant: "other"}
 	elsewhere := bound.DeepCopy()
 	elsewhere.Spec.NodeName = "n2"
-	anew := bound.DeepCopy()
-	anew.UID = "u2"
+	recreated := bound.DeepCopy()
+	recreated.UID = "u2"
 	unavailable := apierrors.NewServiceUnavailable("etcd")
 	for _, tc := range []struct {
 		name   string
@@ -50,7 +50,7 @@ func TestBind(t *testing.T) {
 		{name: "the answer and two more were lost", answer: lost, looks: []error{lost, unavailable}, found: bound},
 		{name: "it is bound with another grant", answer: lost, found: otherwise, want: "connection lost"},
 		{name: "it is bound elsewhere", answer: lost, found: elsewhere, want: "connection lost"},
-		{name: "another pod of its name is bound", answer: lost, found: anew, want: "connection lost"},
+		{name: "another pod of its name is bound", answer: lost, found: recreated, want: "connection lost"},
 		{name: "the answer was lost, and it is gone", answer: lost, looks: []error{apierrors.NewNotFound(podResource, "p")}, want: "unknown whether"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestBind(t *testing.T) {
 					tc.looks = tc.looks[1:]
 					return true, nil, err
 				}
-				require.NotNil(t, tc.found, "nobody has to look")
+				require.NotNil(t, tc.found, "no read is needed")
 				return true, tc.found, nil
 			})
 			err := Bind(t.Context(), client, pod("u1", "", v1.PodPending, ""), "n1", granted)
@@ -107,7 +107,7 @@ func TestAnnotate(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "1", "b": "2"}, now.Annotations)
 	patch := client.Actions()[0].(clienttesting.PatchAction).GetPatch()
 	require.Equal(t, "status", client.Actions()[0].GetSubresource())
-	require.Contains(t, string(patch), `"uid":"u1"`, "another pod of this name is left alone")
+	require.Contains(t, string(patch), `"uid":"u1"`, "another pod of this name is not changed")
 
 	client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusConflict, Message: "uid"}}

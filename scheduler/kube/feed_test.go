@@ -18,7 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// journal writes down what it is told.
+// journal records what it receives.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -57,7 +57,7 @@ func pod(uid types.UID, nodeName string, phase v1.PodPhase, annotation string) *
 	}
 }
 
-// known is a Feed whose informers know of these.
+// known is a Feed with informers that have these objects.
 func known(t *testing.T, sink Sink, objects ...runtime.Object) *Feed {
 	factory := NewInformers(fake.NewClientset())
 	f, err := NewFeed(factory, sink)
@@ -80,7 +80,7 @@ func TestEvents(t *testing.T) {
 	busy.Status.Phase = v1.NodeRunning
 	waiting, bound := pod("u1", "", v1.PodPending, "1"), pod("u1", "n1", v1.PodPending, "1")
 	running, other := pod("u1", "n1", v1.PodRunning, "1"), pod("u1", "n1", v1.PodRunning, "2")
-	ended, anew := pod("u1", "n1", v1.PodSucceeded, "1"), pod("u2", "n1", v1.PodRunning, "1")
+	ended, recreated := pod("u1", "n1", v1.PodSucceeded, "1"), pod("u2", "n1", v1.PodRunning, "1")
 	none := func(cache.ResourceEventHandler) {}
 	for _, tc := range []struct {
 		name  string
@@ -96,7 +96,7 @@ func TestEvents(t *testing.T) {
 		{"a node's status changes", []runtime.Object{busy}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), busy) }, none, nil},
 		{"a node goes", nil, func(n cache.ResourceEventHandler) { n.OnDelete(node("1")) }, none, []string{"no node n1"}},
 		{"a node went and came back", []runtime.Object{node("2")}, func(n cache.ResourceEventHandler) { n.OnDelete(node("1")) }, none, []string{"node n1 2"}},
-		{"a node went while nobody watched", nil, func(n cache.ResourceEventHandler) {
+		{"a node went without an event", nil, func(n cache.ResourceEventHandler) {
 			n.OnDelete(cache.DeletedFinalStateUnknown{Key: "n1", Obj: node("1")})
 		}, none, []string{"no node n1"}},
 		{"a pod comes", []runtime.Object{waiting}, none, func(p cache.ResourceEventHandler) { p.OnAdd(waiting, false) }, []string{`pod u1 on "" ended false 1`}},
@@ -104,11 +104,11 @@ func TestEvents(t *testing.T) {
 		{"a pod starts, or the informer resyncs", []runtime.Object{running}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(bound, running) }, nil},
 		{"a pod's annotation changes", []runtime.Object{other}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, other) }, []string{`pod u1 on "n1" ended false 2`}},
 		{"a pod ends", []runtime.Object{ended}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, ended) }, []string{`pod u1 on "n1" ended true 1`}},
-		{"a pod was deleted and made again while nobody watched", []runtime.Object{anew}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, anew) },
+		{"a pod was deleted and made again without an event", []runtime.Object{recreated}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, recreated) },
 			[]string{"no pod u1", `pod u2 on "n1" ended false 1`, `pod u2 on "n1" ended false 1`}},
 		{"a pod goes", nil, none, func(p cache.ResourceEventHandler) { p.OnDelete(running) }, []string{"no pod u1"}},
-		{"a pod went and its name was taken", []runtime.Object{anew}, none, func(p cache.ResourceEventHandler) { p.OnDelete(running) }, []string{"no pod u1", `pod u2 on "n1" ended false 1`}},
-		{"a pod went while nobody watched", nil, none, func(p cache.ResourceEventHandler) {
+		{"a pod went and its name was taken", []runtime.Object{recreated}, none, func(p cache.ResourceEventHandler) { p.OnDelete(running) }, []string{"no pod u1", `pod u2 on "n1" ended false 1`}},
+		{"a pod went without an event", nil, none, func(p cache.ResourceEventHandler) {
 			p.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: running})
 		}, []string{"no pod u1"}},
 		{"something else", nil, func(n cache.ResourceEventHandler) { n.OnAdd(waiting, true) }, func(p cache.ResourceEventHandler) {
@@ -142,7 +142,7 @@ func TestFeed(t *testing.T) {
 	factory.Start(ctx.Done())
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
 	require.NoError(t, feed.Wait(ctx))
-	require.ElementsMatch(t, []string{"node n1 1", `pod u1 on "n1" ended false 1`}, j.take(), "told before Wait returns")
+	require.ElementsMatch(t, []string{"node n1 1", `pod u1 on "n1" ended false 1`}, j.take(), "passed on before Wait returns")
 
 	require.NoError(t, client.CoreV1().Pods("ns").Delete(ctx, "p", metav1.DeleteOptions{}))
 	require.Eventually(t, func() bool { return len(j.take()) == 1 }, 10*time.Second, time.Millisecond)

@@ -86,14 +86,14 @@ func TestGPUQuota(t *testing.T) {
 	j.await(t, "GPUs false")
 }
 
-// quotas takes what it is told of, whole.
+// quotas records all it receives.
 type quotas struct {
 	journal
 	gpus *quota.GPUs
 }
 
 func (q *quotas) SetGPUQuota(c *quota.GPUs) {
-	q.gpus = c // before the journal tells
+	q.gpus = c // before the journal records
 	q.journal.SetGPUQuota(c)
 }
 
@@ -122,7 +122,7 @@ func TestAGPUQuotaThatWasNeverReadable(t *testing.T) {
 	_, err = client.CoreV1().ConfigMaps("kube-system").Update(t.Context(), config(`{"ns":{"quota":{}}}`), metav1.UpdateOptions{})
 	require.NoError(t, err)
 	q.await(t, "GPUs true")
-	require.NoError(t, check(), "it limits another namespace alone")
+	require.NoError(t, check(), "it limits only another namespace")
 }
 
 func TestAQuotaWithScopesIsPassedOver(t *testing.T) {
@@ -146,7 +146,7 @@ func TestAPodThatWaitsIsNotBelievedItsGrant(t *testing.T) {
 	forged := pod("u1", "", v1.PodPending, "1")
 	forged.Annotations[grant.AnnotationGrant] = "forged"
 	require.Equal(t, map[string]string{"a": "1"}, trusted(Pod(forged)).Annotations)
-	require.Len(t, forged.Annotations, 2, "the informer's object is left alone")
+	require.Len(t, forged.Annotations, 2, "the informer's object is not changed")
 	bound := forged.DeepCopy()
 	bound.Spec.NodeName = "n1"
 	require.Equal(t, bound.Annotations, trusted(Pod(bound)).Annotations)

@@ -65,7 +65,7 @@ func (r *resizing) ask(value string) {
 	require.NoError(r.t, err)
 }
 
-// memory is what is booked of the GPU.
+// memory is what is reserved of the GPU.
 func (r *resizing) memory() (mib int64) {
 	r.engine.Snapshot().GPUs(func(_ string, _ *scheduler.GPU, used scheduler.Use) { mib = used.MemoryMiB })
 	return mib
@@ -188,7 +188,7 @@ func TestResizerThatDoesNotLead(t *testing.T) {
 }
 
 // Answers that are lost, and writes that come too late, are settled: the grant is written
-// once, and what is booked is what it says.
+// once, and it matches what is reserved.
 func TestResizerSettlesWhatIsNotKnown(t *testing.T) {
 	for name, fail := range map[string]func(n int, do func()) error{
 		"a conflict": func(n int, _ func()) error {

@@ -20,7 +20,7 @@ type server struct {
 	pod     *v1.Pod
 	patches int
 	sent    []*v1.Binding
-	// answers are those to the next Bindings; arrives says that one whose answer is lost is done all the same.
+	// answers are those to the next Bindings; arrives: a Binding takes effect although its answer is lost.
 	answers []error
 	arrives bool
 }

@@ -18,8 +18,7 @@ import (
 
 const hamiTestGPU = "GPU-00000000-0000-4000-8000-000000000000"
 
-// Each number of HAMi's is the engine's, in HAMi's unit; two pods of one name are no
-// reason to tell nothing.
+// Each HAMi metric has the engine's value in HAMi's unit, also for two pods of one name.
 func TestHAMi(t *testing.T) {
 	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)

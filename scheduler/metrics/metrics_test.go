@@ -40,7 +40,7 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, registry.Register(m))
 	require.NoError(t, registry.Register(Engine(e)))
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP gpuslice_scheduler_reservations_total GPU reservations by outcome: made, repeated (the same pod again), refused (no room left), expired (not bound in time).
+# HELP gpuslice_scheduler_reservations_total GPU reservations by outcome: made, repeated (the same pod again), refused (no GPU left), expired (not bound in time).
 # TYPE gpuslice_scheduler_reservations_total counter
 gpuslice_scheduler_reservations_total{outcome="expired"} 0
 gpuslice_scheduler_reservations_total{outcome="made"} 1
@@ -60,7 +60,7 @@ gpuslice_scheduler_reservation_conflicts_total{component="plugin"} 1
 # HELP gpuslice_scheduler_fragmented_pods Pending pods that wait for memory that is free, but not on one GPU.
 # TYPE gpuslice_scheduler_fragmented_pods gauge
 gpuslice_scheduler_fragmented_pods 0
-# HELP gpuslice_scheduler_pending_pods Pods that request GPUs and are on no node, by the most frequent reason among the nodes. Fits: a node has room. Reserved: the pod is being bound.
+# HELP gpuslice_scheduler_pending_pods Pods that request GPUs and are on no node, by the most frequent reason among the nodes. Fits: the pod fits on a node. Reserved: the pod is being bound.
 # TYPE gpuslice_scheduler_pending_pods gauge
 gpuslice_scheduler_pending_pods{reason="CardInsufficientMemory"} 1
 # HELP gpuslice_scheduler_reserved_pods Pods that have reserved GPUs and are not bound yet.

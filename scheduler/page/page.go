@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// nodesAPage: ?page=2 shows the next nodes.
+	// nodesAPage: ?page=2 shows next nodes.
 	nodesAPage              = 50
 	maxPending, maxProblems = 100, 50
 )
@@ -51,7 +51,7 @@ func describe(s engine.State, waiting []engine.Pending, total, number int, now t
 	p.Lead = fmt.Sprintf("%s, %s, %s pending", shell.Count(len(s.Nodes), "node"), shell.Count(gpus, "GPU"), shell.Count(total, "pod"))
 	if gpus > 0 {
 		p.Sections = append(p.Sections, shell.Section{Title: "All GPUs", Tables: []shell.Table{{
-			Caption: "What is granted of all GPUs", Columns: []string{"", "Memory", "Compute time", "Containers"},
+			Caption: "Granted part of all GPUs", Columns: []string{"", "Memory", "Compute time", "Containers"},
 			Rows: [][]shell.Cell{{{Text: "Granted"}, memory(sum, of), cores(sum, of), slots(sum, of)}},
 		}}})
 	}
@@ -71,7 +71,7 @@ func describe(s engine.State, waiting []engine.Pending, total, number int, now t
 func problems(all []engine.Problem) (texts []string) {
 	for i, p := range all {
 		if i == maxProblems {
-			return append(texts, fmt.Sprintf("and %d more: /debug/state has them all", len(all)-i))
+			return append(texts, fmt.Sprintf("and %d more: see /debug/state", len(all)-i))
 		}
 		subject := strings.Join(slices.DeleteFunc([]string{p.Node, p.Pod}, func(s string) bool { return s == "" }), " ")
 		texts = append(texts, subject+": "+p.Text)
@@ -81,7 +81,7 @@ func problems(all []engine.Problem) (texts []string) {
 
 func pending(pods []engine.Pending, total int, now time.Time) shell.Section {
 	s := shell.Section{Title: "Pending pods"}
-	table := shell.Table{Caption: "Pods that ask for GPUs and are on no node", Empty: "No pod waits for GPUs.", Columns: []string{"Pod", "Why"}}
+	table := shell.Table{Caption: "Pending pods that request GPUs", Empty: "No pending pods request GPUs.", Columns: []string{"Pod", "Why"}}
 	for _, p := range pods {
 		why := shell.Cell{Text: p.Text}
 		if p.Fragmented {
@@ -107,11 +107,11 @@ func age(d time.Duration) string {
 }
 
 func node(n engine.NodeState) shell.Section {
-	s := shell.Section{Title: n.Name, Links: []shell.Link{{Text: "this node alone", Query: "?" + url.Values{"node": {n.Name}}.Encode()}}}
+	s := shell.Section{Title: n.Name, Links: []shell.Link{{Text: "only this node", Query: "?" + url.Values{"node": {n.Name}}.Encode()}}}
 	if !n.Registered {
 		s.Warning = "gone"
 	}
-	table := shell.Table{Caption: "GPUs of " + n.Name, Empty: "It has no GPUs registered.", Columns: []string{"GPU", "Memory", "Compute time"}}
+	table := shell.Table{Caption: "GPUs of " + n.Name, Empty: "No GPUs are registered.", Columns: []string{"GPU", "Memory", "Compute time"}}
 	for i := range n.GPUs {
 		c := &n.GPUs[i]
 		of := scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots}
@@ -193,7 +193,7 @@ func slots(used, of scheduler.Use) shell.Cell {
 func amount(value, of float64, text string) shell.Cell {
 	c := shell.Cell{Text: text, Bars: []shell.Bar{{Of: of, Parts: []shell.Part{{Kind: shell.Granted, Value: value}}}}}
 	if value > of {
-		c.Warning = "more than there is"
+		c.Warning = "overcommitted"
 	}
 	return c
 }
@@ -201,10 +201,10 @@ func amount(value, of float64, text string) shell.Cell {
 func pages(number, last int) shell.Section {
 	s := shell.Section{Title: fmt.Sprintf("Page %d of %d", number, last)}
 	if number > 1 {
-		s.Links = append(s.Links, shell.Link{Text: "the nodes before", Query: fmt.Sprintf("?page=%d", number-1)})
+		s.Links = append(s.Links, shell.Link{Text: "previous nodes", Query: fmt.Sprintf("?page=%d", number-1)})
 	}
 	if number < last {
-		s.Links = append(s.Links, shell.Link{Text: "the next nodes", Query: fmt.Sprintf("?page=%d", number+1)})
+		s.Links = append(s.Links, shell.Link{Text: "next nodes", Query: fmt.Sprintf("?page=%d", number+1)})
 	}
 	return s
 }

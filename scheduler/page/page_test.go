@@ -49,10 +49,10 @@ func TestNode(t *testing.T) {
 		{Pod: "d/two", Phase: "bound", Containers: [][]grant.Share{{{UUID: "GPU-0", MemoryMiB: 512}, {UUID: "GPU-1", MemoryMiB: 512}}}},
 	}})
 	assert.Empty(t, s.Warning)
-	assert.Equal(t, []shell.Link{{Text: "this node alone", Query: "?node=n%261"}}, s.Links)
+	assert.Equal(t, []shell.Link{{Text: "only this node", Query: "?node=n%261"}}, s.Links)
 	assert.Equal(t, []string{
 		"0: NVIDIA H200 | 1.00 GiB of 4.00 GiB | 30 of 100 %",
-		"1: NVIDIA H200 cordoned | 5.00 GiB of 4.00 GiB more than there is | 0 of 100 %",
+		"1: NVIDIA H200 cordoned | 5.00 GiB of 4.00 GiB overcommitted | 0 of 100 %",
 		"2: NVIDIA H200 not healthy | 0 GiB of 4.00 GiB | 0 of 100 %",
 	}, texts(s.Tables[0]))
 	assert.Equal(t, []shell.Bar{{Of: 4096, Parts: []shell.Part{{Kind: shell.Granted, Value: 1024}}}}, s.Tables[0].Rows[0][1].Bars)
@@ -72,10 +72,10 @@ func TestNode(t *testing.T) {
 func TestPending(t *testing.T) {
 	s := pending([]engine.Pending{
 		{Pod: "d/a", Since: now.Add(-90 * time.Minute), Reason: "CardInsufficientMemory", Text: "0 of 1 node", Fragmented: true},
-		{Pod: "d/b", Since: now.Add(time.Second), Reason: "Fits", Text: "there is room"},
+		{Pod: "d/b", Since: now.Add(time.Second), Reason: "Fits", Text: "it fits"},
 	}, 7, now)
 	assert.Equal(t, "The oldest 2 of 7.", s.Lead)
-	assert.Equal(t, []string{"d/a | 0 of 1 node The memory is free, but not on one GPU: it is fragmented.", "d/b | there is room"}, texts(s.Tables[0]))
+	assert.Equal(t, []string{"d/a | 0 of 1 node The memory is free, but not on one GPU: it is fragmented.", "d/b | it fits"}, texts(s.Tables[0]))
 	assert.Equal(t, []string{"for 1 h", "CardInsufficientMemory"}, s.Tables[0].Rows[0][0].Notes)
 	assert.Equal(t, []string{"for 0 s", "Fits"}, s.Tables[0].Rows[1][0].Notes)
 }
@@ -115,7 +115,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	all = make([]engine.Problem, maxProblems+5)
 	got := problems(all)
 	require.Len(t, got, maxProblems+1)
-	assert.Equal(t, "and 5 more: /debug/state has them all", got[maxProblems])
+	assert.Equal(t, "and 5 more: see /debug/state", got[maxProblems])
 }
 
 // The whole way, from an engine, with what a tenant has named his pod.

@@ -20,7 +20,7 @@ func TestPreFilter(t *testing.T) {
 		name string
 		pod  *v1.Pod
 		code fwk.Code
-		says string
+		want string
 	}{
 		{"asks for a GPU", gpuPod("a", 1000, 0), fwk.Success, ""},
 		{"asks for none", plainPod("b"), fwk.Skip, ""},
@@ -35,7 +35,7 @@ func TestPreFilter(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			status := w.preFilter(t, tc.pod)
 			require.Equal(t, tc.code, status.Code(), status.Message())
-			require.Contains(t, status.Message(), tc.says)
+			require.Contains(t, status.Message(), tc.want)
 			require.Equal(t, tc.code == fwk.Success, cycleOf(w.state) != nil)
 		})
 	}
@@ -49,10 +49,10 @@ func TestFilter(t *testing.T) {
 	pod := gpuPod("a", 2000, 0)
 	require.True(t, w.preFilter(t, pod).IsSuccess())
 	require.Equal(t, fwk.Success, w.filter(t, w.state, pod, "free"))
-	require.Equal(t, fwk.Unschedulable, w.filter(t, w.state, pod, "full"), "somebody else is in the way")
-	require.Equal(t, fwk.UnschedulableAndUnresolvable, w.filter(t, w.state, pod, "sick"), "nobody is")
+	require.Equal(t, fwk.Unschedulable, w.filter(t, w.state, pod, "full"), "another pod has the GPU")
+	require.Equal(t, fwk.UnschedulableAndUnresolvable, w.filter(t, w.state, pod, "sick"), "no pod has it")
 	require.Equal(t, fwk.UnschedulableAndUnresolvable, w.filter(t, w.state, pod, "unknown"))
-	require.Equal(t, fwk.Error, w.filter(t, newState(), pod, "free"), "a profile that has the plugin at Filter alone")
+	require.Equal(t, fwk.Error, w.filter(t, newState(), pod, "free"), "a profile that has the plugin only at Filter")
 
 	big := gpuPod("big", 0, 0)
 	big.Spec.Containers[0].Resources.Limits["nvidia.com/gpu"] = resource.MustParse("2")
@@ -68,8 +68,8 @@ func TestPreemptionIsPossible(t *testing.T) {
 		memory, cores   int64 // of those that are there
 		wanted, wanted2 int64
 	}{
-		{"by memory alone", 30000, 0, 40000, 0},
-		{"by cores alone", 1000, 40, 1000, 50},
+		{"only by memory", 30000, 0, 40000, 0},
+		{"only by cores", 1000, 40, 1000, 50},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t, "", gpuNode("n1", 1, 1))
@@ -182,7 +182,7 @@ func TestAForgedGrantOfAPodThatWaitsHoldsNothing(t *testing.T) {
 	require.Empty(t, w.engine.AllocatedNode(string(forged.UID)))
 	require.True(t, w.preFilter(t, forged).IsSuccess())
 	require.True(t, w.Reserve(t.Context(), w.state, forged, "n1").IsSuccess())
-	require.EqualValues(t, 1000, cycleOf(w.state).placement.Containers[0][0].MemoryMiB, "what it asks for, not what it says it has")
+	require.EqualValues(t, 1000, cycleOf(w.state).placement.Containers[0][0].MemoryMiB, "what it requests, not its annotation")
 }
 
 // The nodes that PreFilter names are those with GPUs, as they come and go.
@@ -204,5 +204,5 @@ func TestNodesWithGPUsAreNamed(t *testing.T) {
 	w.engine.SetNode(&scheduler.Node{Name: "n1"})
 	require.Equal(t, []string{"n2"}, named())
 	w.engine.DeleteNode("n2")
-	require.Nil(t, named(), "where there are none, Filter says so of each node")
+	require.Nil(t, named(), "without such nodes, Filter returns the reason for each node")
 }

@@ -94,7 +94,7 @@ func TestAGroupGivesBackAllOrNothing(t *testing.T) {
 		end  func(w *world, pods []*v1.Pod, states []*cycleState)
 		why  string
 	}{
-		{"a pod finds no room", func(w *world, pods []*v1.Pod, _ []*cycleState) {
+		{"a pod does not fit", func(w *world, pods []*v1.Pod, _ []*cycleState) {
 			w.PostFilter(t.Context(), newState(), pods[2], nil)
 		}, "pod g-2 fits on no node"},
 		{"a pod's cycle fails", func(w *world, pods []*v1.Pod, states []*cycleState) {
@@ -151,7 +151,7 @@ func TestOfTwoGroupsOneGetsAll(t *testing.T) {
 	require.Empty(t, why)
 }
 
-// noRoom takes the pod through a cycle that finds none on n1, which that plugin says.
+// noRoom runs a cycle in which that plugin rejects n1.
 func (w *world) noRoom(t *testing.T, pod *v1.Pod, plugin string) {
 	t.Helper()
 	status := w.preFilter(t, pod)
@@ -170,7 +170,7 @@ func (s statuses) NodesForStatusCode(fwk.NodeInfoLister, fwk.Code) ([]fwk.NodeIn
 	return nil, nil
 }
 
-// Who would not have a place with others' GPUs either takes none.
+// A group that would not fit with the GPUs of other groups takes none.
 func TestOthersKeepTheirGPUs(t *testing.T) {
 	hopeless := gang("hopeless", 2)
 	hopeless[1].Annotations["nvidia.com/use-gputype"] = "A100"
@@ -227,7 +227,7 @@ func TestAGroupThatIsPlacedWaitsNoMore(t *testing.T) {
 	require.Nil(t, last)
 	_, done := a.is()
 	require.True(t, done)
-	third, _ := w.place(t, more, "n1") // before anybody has heard that the others are bound
+	third, _ := w.place(t, more, "n1") // before the events of the bound pods
 	require.NotNil(t, third)
 
 	now := pods[0].DeepCopy()
@@ -292,11 +292,11 @@ func TestAPodWithoutGPUsWaitsToo(t *testing.T) {
 	require.Nil(t, last)
 	_, done := waits.is()
 	require.True(t, done)
-	status, _ = w.Permit(t.Context(), newState(), plainPod("alone"), "n1")
+	status, _ = w.Permit(t.Context(), newState(), plainPod("single"), "n1")
 	require.True(t, status.IsSuccess())
 }
 
-// Else a group that finds no room would wake itself by giving back what it held.
+// Otherwise a group that does not fit would retry itself by releasing its GPUs.
 func TestAGroupIsNotTriedAgainForItsOwnSake(t *testing.T) {
 	pods, other := gang("g", 2), gpuPod("other", 1000, 0)
 	w := newWorld(t, "", append(objects(pods...), other, gpuNode("n1", 1, 1))...)
@@ -305,7 +305,7 @@ func TestAGroupIsNotTriedAgainForItsOwnSake(t *testing.T) {
 		require.NoError(t, err)
 		return h
 	}
-	require.Equal(t, fwk.QueueSkip, hint(pods[0]), "kube-scheduler says so of a pod that gives its node back")
+	require.Equal(t, fwk.QueueSkip, hint(pods[0]), "kube-scheduler reports this for a pod that releases its node")
 	require.Equal(t, fwk.Queue, hint(other))
 	require.NoError(t, w.client.CoreV1().Pods("ns").Delete(t.Context(), pods[0].Name, metav1.DeleteOptions{}))
 	require.Eventually(t, func() bool { return !w.groups.exists(pods[0]) }, 10*time.Second, time.Millisecond)

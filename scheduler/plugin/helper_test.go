@@ -47,7 +47,7 @@ func gpuNode(name string, gpus, first int) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text)}}}
 }
 
-// gpuPod asks for a GPU with so much memory and cores; 0: says nothing of it.
+// gpuPod requests a GPU with memory and cores; 0: no such request.
 func gpuPod(name string, memoryMiB, cores int64) *v1.Pod {
 	limits := v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 	if memoryMiB > 0 {
@@ -252,7 +252,7 @@ func newWorld(t *testing.T, args string, objects ...runtime.Object) *world {
 	h.factory.WaitForCacheSync(ctx.Done())
 	w := &world{Plugin: p.(*Plugin), handle: h, client: client, state: newState()}
 	require.NoError(t, w.feed.Wait(ctx))
-	// What is changed after the list, and before the watch, nobody is told of by this client.
+	// This client loses changes between list and watch.
 	for missing := map[string]bool{"nodes": true, "pods": true, "resourcequotas": true}; len(missing) > 0; {
 		delete(missing, <-watched)
 	}

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Pods whose scheduler the webhook has written are somebody's: the stock kube-scheduler has a profile of
+// The scheduler that the webhook sets exists: the stock kube-scheduler has a profile of
 // that name, beside the one it has anyway.
 func TestTheExtendersProfiles(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(installed, "extender-config.yaml"))
@@ -27,7 +27,7 @@ func TestTheExtendersProfiles(t *testing.T) {
 	require.ElementsMatch(t, []string{"default-scheduler", "gpuslice-scheduler"}, names)
 }
 
-// The extender has the settings that it is told of, and the keys where they are said to be.
+// The extender has its settings and the keys at the configured path.
 func TestTheExtendersSettings(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(installed, "extender.yaml"))
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func TestReserve(t *testing.T) {
 	first, second := gpuPod("a", 60000, 0), gpuPod("b", 60000, 0)
 	require.True(t, w.preFilter(t, first).IsSuccess())
 	late := newState()
-	_, status := w.PreFilter(t.Context(), late, second, nil) // both are judged before either is booked
+	_, status := w.PreFilter(t.Context(), late, second, nil) // both are evaluated before one reserves
 	require.True(t, status.IsSuccess())
 	require.True(t, w.Reserve(t.Context(), w.state, first, "n1").IsSuccess())
 

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTolerances: each form that NRI reads, and who may have it.
+// TestTolerances: each form that NRI reads, and the users that may set it.
 func TestTolerances(t *testing.T) {
 	const key = "gpuslice.io/tolerate-missing-plugins"
 	rules := DefaultRules()

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
 	"sigs.k8s.io/yaml"
-
 )
 
 func TestChanges(t *testing.T) {

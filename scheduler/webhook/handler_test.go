@@ -16,7 +16,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 )
 
-// recorded keeps what metrics are told.
+// recorded are the counted reviews.
 type recorded []string
 
 func (r *recorded) Reviewed(path, outcome, why string, _ time.Duration) {
@@ -67,7 +67,7 @@ func TestNoReviews(t *testing.T) {
 	for _, tc := range []struct {
 		name, contentType, body string
 		status                  int
-		says                    string
+		want                    string
 	}{
 		{"nothing", "application/json", "", http.StatusBadRequest, "read the AdmissionReview"},
 		{"no JSON", "application/json", "{", http.StatusBadRequest, "read the AdmissionReview"},
@@ -83,7 +83,7 @@ func TestNoReviews(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			response := post(t, DefaultRules(), "/validate", tc.contentType, strings.NewReader(tc.body))
 			require.Equal(t, tc.status, response.Code)
-			require.Contains(t, response.Body.String(), tc.says)
+			require.Contains(t, response.Body.String(), tc.want)
 		})
 	}
 	response := httptest.NewRecorder()
@@ -151,8 +151,8 @@ func TestHealth(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	var told recorded
-	handler := Handler(DefaultRules(), nil, &told, quiet)
+	var metrics recorded
+	handler := Handler(DefaultRules(), nil, &metrics, quiet)
 	send := func(path string, request *review) {
 		body, err := json.Marshal(admissionv1.AdmissionReview{Request: request})
 		require.NoError(t, err)
@@ -165,10 +165,10 @@ func TestMetrics(t *testing.T) {
 	send("/mutate", newPod(t, "spec: {containers: [{name: a}]}"))
 	send("/validate", newPod(t, "spec: {containers: [{name: a, resources: {limits: {tencent.com/vcuda-core: 150}}}]}"))
 	send("/validate", &review{})
-	require.Equal(t, recorded{"/mutate patched", "/mutate allowed", "/validate denied impossible_request", "/validate error malformed"}, told)
+	require.Equal(t, recorded{"/mutate patched", "/mutate allowed", "/validate denied impossible_request", "/validate error malformed"}, metrics)
 }
 
-// FuzzHandler: whatever comes, there is an answer, and one that says yes to nothing that can't be read.
+// FuzzHandler: every request gets an answer, and malformed ones are not admitted.
 func FuzzHandler(f *testing.F) {
 	for _, file := range []string{"create", "binding"} {
 		body, err := os.ReadFile("testdata/" + file + ".json")

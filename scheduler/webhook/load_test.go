@@ -38,15 +38,15 @@ func TestAListOfPluginsIsShort(t *testing.T) {
 // TestALateReview: nothing is done for a caller that has gone, whether it waits for its turn or has it.
 func TestALateReview(t *testing.T) {
 	for _, slots := range []int{0, 1} {
-		var told recorded
-		v := &reviewer{path: "/mutate", slots: make(chan struct{}, slots), metrics: &told, log: quiet}
+		var metrics recorded
+		v := &reviewer{path: "/mutate", slots: make(chan struct{}, slots), metrics: &metrics, log: quiet}
 		body := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u","resource":{"group":"","version":"v1","resource":"pods"}}}`
 		request := httptest.NewRequest(http.MethodPost, "/mutate?timeout=1ns", strings.NewReader(body))
 		request.Header.Set("Content-Type", "application/json")
 		response := httptest.NewRecorder()
 		v.ServeHTTP(response, request) // decides nothing: decide is nil
 		require.Equal(t, http.StatusServiceUnavailable, response.Code)
-		require.Equal(t, recorded{"/mutate error late"}, told)
+		require.Equal(t, recorded{"/mutate error late"}, metrics)
 		require.Empty(t, v.slots)
 	}
 }

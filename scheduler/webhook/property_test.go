@@ -103,7 +103,7 @@ func TestMutate(t *testing.T) {
 		}
 		if refused, _ := rules.validateNew(&mutated); refused != nil {
 			require.Equal(t, ReasonPlugin, refused.reason)
-			require.Contains(t, refused.message, "must be a list", "only what its author wrote and nobody can read")
+			require.Contains(t, refused.message, "must be a list", "only a malformed list of the author")
 		}
 	})
 }

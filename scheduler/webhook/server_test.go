@@ -38,7 +38,7 @@ func run(t *testing.T, o Options) string {
 	return listener.Addr().String()
 }
 
-// healthy asks a server as who trusts this authority.
+// healthy sends a request with this authority as root.
 func healthy(at string, authority []byte) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
@@ -94,7 +94,7 @@ func TestRunWithFiles(t *testing.T) {
 	require.Contains(t, string(page), `gpuslice_scheduler_admission_total{outcome="denied",path="/validate",reason="owned_annotation"} 1`)
 }
 
-// TestRunLingers: who asks a server that is ending is answered, and told to ask elsewhere.
+// A server that shuts down still answers, and is not ready.
 func TestRunLingers(t *testing.T) {
 	b, _, err := certificate.Bundle{}.Next(time.Now(), []string{"gpuslice-webhook.kube-system.svc"})
 	require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestRunLingers(t *testing.T) {
 }
 
 func TestRunRefusals(t *testing.T) {
-	for says, change := range map[string]func(*Options){
+	for want, change := range map[string]func(*Options){
 		"key file missing":           func(o *Options) { o.CertFile = "x" },
 		"needs an API server client": func(o *Options) { o.Client = nil },
 		"needs a namespace":          func(o *Options) { o.Certificate.Service = "" },
@@ -131,11 +131,11 @@ func TestRunRefusals(t *testing.T) {
 		"read the certificate":       func(o *Options) { o.CertFile, o.KeyFile = "/nowhere/crt", "/nowhere/key" },
 		"listen on 127.0.0.1:100000": func(o *Options) { o.Address = "127.0.0.1:100000" },
 	} {
-		t.Run(says, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			o := DefaultOptions()
 			o.Client, o.Log = fake.NewClientset(), quiet
 			change(&o)
-			require.ErrorContains(t, Run(context.Background(), o), says)
+			require.ErrorContains(t, Run(context.Background(), o), want)
 		})
 	}
 }

@@ -105,7 +105,7 @@ func (r *Rules) checkPrivileges(pod *corev1.Pod, model *scheduler.Pod, req *requ
 		return ""
 	}
 	if pod.Spec.HostPID {
-		return "spec.hostPID shows the pod the processes of other containers, and the audit can't tell them apart: " +
+		return "spec.hostPID shows the pod the processes of other containers, and the audit cannot distinguish them: " +
 			"remove spec.hostPID, or request no GPU (the operator can allow it in a namespace: --privileged-namespace)"
 	}
 	for i, c := range model.Containers {

@@ -105,7 +105,7 @@ func TestAnnotations(t *testing.T) {
 			answer := ask(t, DefaultRules(), "/validate", annotationReview(t, tc))
 			require.Equal(t, !tc.Denied, answer.Allowed, "%v", answer.Result)
 			if tc.Denied {
-				require.Contains(t, answer.Result.Message, tc.Says)
+				require.Contains(t, answer.Result.Message, tc.Message)
 				require.Equal(t, metav1.StatusReasonForbidden, answer.Result.Reason)
 			}
 		})
@@ -206,15 +206,15 @@ func TestOtherSettings(t *testing.T) {
 	}
 }
 
-func TestRulesThatMakeNoSense(t *testing.T) {
-	for says, change := range map[string]func(*Rules){
+func TestInvalidRules(t *testing.T) {
+	for want, change := range map[string]func(*Rules){
 		"no scheduler name": func(r *Rules) { r.SchedulerName = "" },
 		"must be deny":      func(r *Rules) { r.ForeignSchedulers = "perhaps" },
 		"no user may write": func(r *Rules) { r.Writers = nil },
 	} {
 		r := DefaultRules()
 		change(&r)
-		require.ErrorContains(t, r.Validate(), says)
+		require.ErrorContains(t, r.Validate(), want)
 	}
 	r := DefaultRules()
 	require.NoError(t, r.Validate())

@@ -34,7 +34,7 @@ func TestPolicyWithoutAWebhook(t *testing.T) {
 				return
 			}
 			require.True(t, apierrors.IsForbidden(err), "%v", err)
-			require.ErrorContains(t, err, tc.Says, "its own words, not an expression that failed")
+			require.ErrorContains(t, err, tc.Message, "its own words, not an expression that failed")
 		})
 	}
 }
@@ -98,7 +98,7 @@ func TestWebhooks(t *testing.T) {
 				return
 			}
 			require.True(t, apierrors.IsForbidden(err), "%v", err)
-			require.ErrorContains(t, err, tc.Says)
+			require.ErrorContains(t, err, tc.Message)
 		})
 	}
 	for _, tc := range testcases.AllPods() {

@@ -1,9 +1,8 @@
-// Package testcases is what admission has to allow and to refuse, as data: the webhook's
-// own tests, those of install/admission's expressions in the API server's CEL, and the end-to-end suite
-// on a real API server go by one table. Only tests import it.
+// Package testcases has the tables of what admission allows and denies, for the tests of the webhook,
+// of install/admission's CEL expressions and on a real API server.
 package testcases
 
-// Identities of those who ask.
+// Users.
 const (
 	Scheduler = "system:serviceaccount:kube-system:gpuslice-scheduler"
 	Tenant    = "alice"
@@ -17,10 +16,10 @@ const (
 	Allocated = "GPU-11111111-1111-1111-1111-111111111111,NVIDIA,8000,30:;"
 )
 
-// Annotations is somebody's write of a pod's annotations.
+// Annotations is a write of a pod's annotations.
 type Annotations struct {
 	Name string
-	// As is who writes.
+	// As is the user.
 	As string
 	// Resource, Subresource and Operation are as admission sees them: pods, pods/status (also a
 	// patch of it, an UPDATE), pods/binding, bindings (the old path) …
@@ -33,11 +32,11 @@ type Annotations struct {
 	SchedulerName string
 	// Namespace is the pod's; empty: any.
 	Namespace string
-	// Denied says that it is refused, and Says what is in the refusal beside what is in all.
-	Denied bool
-	Says   string
-	// Dropped says that a real API server takes no annotations on this way: it answers that
-	// all is well, and the pod keeps those it had. Admission refuses it where it gets to see it.
+	// Denied: it is denied with a text that has Message.
+	Denied  bool
+	Message string
+	// Dropped: a real API server ignores annotations in this write and returns success. Admission
+	// denies it if called.
 	Dropped bool
 }
 
@@ -61,7 +60,7 @@ func update(as string, before, after map[string]string) Annotations {
 func (a Annotations) by(subresource string) Annotations { a.Subresource = subresource; return a }
 
 func (a Annotations) denied() Annotations {
-	a.Denied, a.Says = true, "only the scheduler may set, change or remove annotation"
+	a.Denied, a.Message = true, "only the scheduler may set, change or remove annotation"
 	return a
 }
 
@@ -69,7 +68,7 @@ func (a Annotations) dropped() Annotations { a = a.denied(); a.Dropped = true; r
 
 // untolerated is refused the toleration; tolerated is where it is not.
 func (a Annotations) untolerated() Annotations {
-	a.Denied, a.Says, a.Namespace = true, "would let containers start while the node's agent is away", "team-a"
+	a.Denied, a.Message, a.Namespace = true, "would let containers start while the node's agent is away", "team-a"
 	return a
 }
 
@@ -95,7 +94,7 @@ func AllAnnotations() []Annotations {
 			named("annotations that are the author's"),
 		create(Tenant, set("gpuslice.io/granted", "x", "hami.io/vgpu-nodes", "x", "gpuslice.io/mig", "x", "x.gpuslice.io/grant", "x")).
 			named("annotations that only look like the scheduler's"),
-		// HAMi #3041: a pod that brings its grant along and goes to a scheduler that asks nobody.
+		// HAMi #3041: a pod that brings its grant along and names another scheduler.
 		create(Tenant, set("hami.io/vgpu-node", "node-1", "hami.io/vgpu-devices-allocated", Allocated, "hami.io/vgpu-devices-to-allocate", Allocated,
 			"hami.io/bind-phase", "allocating", "hami.io/bind-time", "1700000000")).scheduler("default-scheduler").denied().
 			named("a pod with forged annotations for the default scheduler (HAMi 3041)"),

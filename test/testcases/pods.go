@@ -1,6 +1,6 @@
 package testcases
 
-// Pod is somebody's new pod.
+// Pod is a new pod.
 type Pod struct {
 	Name string
 	// Manifest is the pod in YAML, as an author writes it, without a name.
@@ -10,7 +10,7 @@ type Pod struct {
 	Patch string
 	// Denied is a part of the reason why it is refused; empty: it is admitted.
 	Denied string
-	// Scheduler is its scheduler when it is admitted; empty: what it says itself.
+	// Scheduler is the scheduler of the admitted pod; empty: as in the manifest.
 	Scheduler string
 }
 
@@ -37,10 +37,10 @@ func AllPods() []Pod {
 		{Name: "all of HAMi's resources", Scheduler: ours,
 			Manifest: one("nvidia.com/gpu: 2, nvidia.com/gpumem: 8000, nvidia.com/gpucores: 30, nvidia.com/priority: 0"),
 			Patch:    "[" + toOurs + `,{"op":"add","path":"/spec/containers/0/env","value":[{"name":"CUDA_TASK_PRIORITY","value":"0"}]},` + requires + "]"},
-		{Name: "memory alone", Manifest: one("nvidia.com/gpumem: 8000"), Scheduler: ours,
+		{Name: "only memory", Manifest: one("nvidia.com/gpumem: 8000"), Scheduler: ours,
 			Patch: "[" + toOurs + `,{"op":"add","path":"/spec/containers/0/resources/limits/nvidia.com~1gpu","value":"1"},` +
 				`{"op":"add","path":"/spec/containers/0/resources/requests","value":{"nvidia.com/gpu":"1"}},` + requires + "]"},
-		{Name: "cores alone", Manifest: one("nvidia.com/gpucores: 30"), Scheduler: ours,
+		{Name: "only cores", Manifest: one("nvidia.com/gpucores: 30"), Scheduler: ours,
 			Patch: "[" + toOurs + `,{"op":"add","path":"/spec/containers/0/resources/limits/nvidia.com~1gpu","value":"1"},` +
 				`{"op":"add","path":"/spec/containers/0/resources/requests","value":{"nvidia.com/gpu":"1"}},` + requires + "]"},
 		{Name: "gpu-manager's", Manifest: one("tencent.com/vcuda-core: 30, tencent.com/vcuda-memory: 16"), Scheduler: ours, Patch: "[" + toOurs + "," + requires + "]"},

@@ -14,15 +14,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// client is a user's, who may do everything as far as rights go: what is tried is admission.
+// client impersonates a user with all rights, because only admission is tested.
 func client(admin *rest.Config, user string) (kubernetes.Interface, error) {
 	config := rest.CopyConfig(admin)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
 	return kubernetes.NewForConfig(config)
 }
 
-// Try does the write on a real API server that has install/admission's policy or webhooks, and says what came
-// out otherwise than the table has it. Its pods, in this namespace if it names none, wait for a scheduler that isn't there.
+// Try does the write on a real API server with install/admission's policy or webhooks, and returns an
+// error if the result differs from the table. Its pods, in this namespace if it names none, wait for a scheduler that isn't there.
 func (a Annotations) Try(ctx context.Context, admin *rest.Config, namespace string) (err error) {
 	if a.Namespace != "" {
 		namespace = a.Namespace
@@ -71,7 +71,7 @@ func (a Annotations) judge(err error) error {
 	switch {
 	case a.Denied && !a.Dropped && err == nil:
 		return errors.New("it is admitted")
-	case a.Denied && !a.Dropped && !strings.Contains(err.Error(), a.Says):
+	case a.Denied && !a.Dropped && !strings.Contains(err.Error(), a.Message):
 		return fmt.Errorf("it is refused for another reason: %w", err)
 	case !a.Denied && err != nil:
 		return fmt.Errorf("it is refused: %w", err)
@@ -102,7 +102,7 @@ func (a Annotations) write(ctx context.Context, as kubernetes.Interface, pod *co
 	case "bindings/":
 		err = as.CoreV1().RESTClient().Post().Namespace(pod.Namespace).Resource("bindings").Body(binding).Do(ctx).Error()
 	default:
-		err = fmt.Errorf("%s: nobody knows how to write that", what)
+		err = fmt.Errorf("%s: unsupported resource", what)
 	}
 	return err
 }
@@ -110,7 +110,7 @@ func (a Annotations) write(ctx context.Context, as kubernetes.Interface, pod *co
 func (a Annotations) pod() *corev1.Pod {
 	scheduler := a.SchedulerName
 	if scheduler == "" {
-		scheduler = "nobody"
+		scheduler = "no-such-scheduler"
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "annotations-", Labels: a.Labels},
@@ -118,8 +118,8 @@ func (a Annotations) pod() *corev1.Pod {
 	}
 }
 
-// Try makes the pod on a real API server that has install/admission's webhooks, as a dry run, and says
-// what came out otherwise than the table has it.
+// Try creates the pod on a real API server with install/admission's webhooks, as a dry run, and returns
+// an error if the result differs from the table.
 func (p Pod) Try(ctx context.Context, admin *rest.Config, namespace string) error {
 	as, err := client(admin, Tenant)
 	if err != nil {

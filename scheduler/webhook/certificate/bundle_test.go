@@ -50,7 +50,7 @@ func TestNextRepairs(t *testing.T) {
 	other, _ := next(t, Bundle{}, start)
 	for name, tc := range map[string]struct {
 		spoil func(*Bundle)
-		says  string
+		want  string
 		// sameAuthority: only the certificate has to be made again.
 		sameAuthority bool
 	}{
@@ -71,7 +71,7 @@ func TestNextRepairs(t *testing.T) {
 			b.Trusted = append([]byte(nil), whole.Trusted...)
 			tc.spoil(&b)
 			got, reason := next(t, b, start)
-			require.Contains(t, reason, tc.says)
+			require.Contains(t, reason, tc.want)
 			require.NoError(t, trusts(got.Trusted, got, start))
 			if tc.sameAuthority {
 				require.Equal(t, string(whole.Trusted), string(got.Trusted))

@@ -59,12 +59,12 @@ func keeper(s Store, a Announcer, now func() time.Time) *Keeper {
 }
 
 func TestReplicasAgree(t *testing.T) {
-	store, told := &memory{}, &announced{}
+	store, api := &memory{}, &announced{}
 	now := func() time.Time { return start }
 	keepers := make([]*Keeper, 8)
 	var all sync.WaitGroup
 	for i := range keepers {
-		keepers[i] = keeper(store, told, now)
+		keepers[i] = keeper(store, api, now)
 		require.Error(t, keepers[i].Ready())
 		all.Go(func() { _ = keepers[i].Sync(context.Background()) })
 	}
@@ -80,15 +80,15 @@ func TestReplicasAgree(t *testing.T) {
 		require.Equal(t, first.Certificate, pair.Certificate)
 	}
 	require.Equal(t, 1, store.saves)
-	require.Equal(t, store.bundle.Trusted, told.trusted)
-	require.NoError(t, trusts(told.trusted, store.bundle, start))
+	require.Equal(t, store.bundle.Trusted, api.trusted)
+	require.NoError(t, trusts(api.trusted, store.bundle, start))
 }
 
 func TestARenewalReachesTheOthers(t *testing.T) {
 	at := start
 	now := func() time.Time { return at }
-	store, told := &memory{}, &announced{}
-	one, two := keeper(store, told, now), keeper(store, told, now)
+	store, api := &memory{}, &announced{}
+	one, two := keeper(store, api, now), keeper(store, api, now)
 	require.NoError(t, one.Sync(context.Background()))
 	require.NoError(t, two.Sync(context.Background()))
 	before, _ := two.GetCertificate(nil)

@@ -57,7 +57,7 @@ func TestSecretRefusals(t *testing.T) {
 		name, verb string
 		err        error
 		is         error
-		says       string
+		want       string
 	}{
 		{"the update comes late", "update", apierrors.NewConflict(secrets, "cert", nil), ErrConflict, "ns/cert"},
 		{"removed meanwhile", "update", apierrors.NewNotFound(secrets, "cert"), ErrConflict, "ns/cert"},
@@ -76,7 +76,7 @@ func TestSecretRefusals(t *testing.T) {
 			if err == nil {
 				err = secret.Save(ctx, b, version)
 			}
-			require.ErrorContains(t, err, tc.says)
+			require.ErrorContains(t, err, tc.want)
 			if tc.is != nil {
 				require.ErrorIs(t, err, tc.is)
 			}
