@@ -9,9 +9,8 @@ import (
 	"k8s.io/component-base/metrics"
 )
 
-// leader checks whether this replica's kube-scheduler is the leader. kube-scheduler does not
-// report it to plugins, but sets a metric before the election starts: without the metric, there is
-// no election.
+// leader checks whether this kube-scheduler is the leader. kube-scheduler sets a metric before an
+// election starts; without it, there is none.
 type leader struct {
 	gatherer metrics.Gatherer
 	now      func() time.Time
@@ -20,12 +19,10 @@ type leader struct {
 	first time.Time // first call
 }
 
-// electionStart is when an election has certainly started after the first call, which comes after
-// the informers are synced.
+// electionStart is when an election has certainly started after the first call.
 const electionStart = 10 * time.Second
 
-// electionMetric is client-go's; 1 for the leader.
-const electionMetric = "leader_election_master_status"
+const electionMetric = "leader_election_master_status" // 1 for the leader
 
 var errNotLeader = errors.New("another replica is the leader")
 

@@ -73,7 +73,7 @@ func (c *common) log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }
 
-// untilSignal returns a context that ends at SIGTERM or SIGINT. A second signal kills the process.
+// untilSignal ends at the first signal; a second one kills the process.
 func untilSignal() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

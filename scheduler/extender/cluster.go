@@ -51,10 +51,7 @@ func indexNominated(object any) ([]string, error) {
 
 // Nominated implements Cluster.
 func (a apiServer) Nominated() map[string][]*v1.Pod {
-	objects, err := a.index.ByIndex(nominatedIndex, nominatedIndex)
-	if err != nil || len(objects) == 0 {
-		return nil
-	}
+	objects, _ := a.index.ByIndex(nominatedIndex, nominatedIndex) // the index exists
 	all := map[string][]*v1.Pod{}
 	for _, object := range objects {
 		if p, ok := object.(*v1.Pod); ok {
@@ -69,10 +66,7 @@ func (a apiServer) Nominated() map[string][]*v1.Pod {
 
 // Budgets implements Cluster.
 func (a apiServer) Budgets() []*policyv1.PodDisruptionBudget {
-	budgets, err := a.pdbs.List(labels.Everything())
-	if err != nil {
-		return nil // never: the lister reads a cache
-	}
+	budgets, _ := a.pdbs.List(labels.Everything()) // listers of caches return no errors
 	return budgets
 }
 
@@ -93,10 +87,7 @@ func (a apiServer) Pod(ctx context.Context, namespace, name string, uid types.UI
 
 // Bound implements Cluster.
 func (a apiServer) Bound(namespace, group string) (n int) {
-	pods, err := a.pods.Pods(namespace).List(labels.SelectorFromSet(labels.Set{request.LabelGroup: group}))
-	if err != nil {
-		return 0
-	}
+	pods, _ := a.pods.Pods(namespace).List(labels.SelectorFromSet(labels.Set{request.LabelGroup: group}))
 	for _, p := range pods {
 		if p.Spec.NodeName != "" && p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed {
 			n++
@@ -107,10 +98,7 @@ func (a apiServer) Bound(namespace, group string) (n int) {
 
 // Lower implements Cluster.
 func (a apiServer) Lower(priority int32) map[string][]*v1.Pod {
-	pods, err := a.pods.List(labels.Everything())
-	if err != nil {
-		return nil
-	}
+	pods, _ := a.pods.List(labels.Everything())
 	below := map[string][]*v1.Pod{}
 	for _, p := range pods {
 		if p.Spec.NodeName != "" && priorityOf(p) < priority {

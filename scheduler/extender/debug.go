@@ -29,7 +29,7 @@ func HandleDebug(mux *http.ServeMux, e *engine.Engine, find Find, ready func() e
 	limited("GET /{$}", page.Handler(e, ready))
 }
 
-// Parameters: node=NAME, format=json.
+// debugState supports ?node=NAME and ?format=json.
 func debugState(e *engine.Engine, w http.ResponseWriter, r *http.Request) {
 	state := e.State(r.URL.Query().Get("node"))
 	if r.URL.Query().Get("format") == "json" {

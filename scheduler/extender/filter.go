@@ -74,7 +74,7 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 	return nodes.later(err.Error()), err
 }
 
-// kube-scheduler waits for a call and schedules no other pod meanwhile.
+// maxAttempts is small, because kube-scheduler schedules no other pod during the call.
 const maxAttempts = 5
 
 type fitting struct {

@@ -26,7 +26,7 @@ func candidates(args *extenderv1.ExtenderArgs) nodeList {
 	return n
 }
 
-// passed is in the order of the call.
+// answer needs passed in the order of the call.
 func (n nodeList) answer(passed []string, failed, unresolvable extenderv1.FailedNodesMap) *extenderv1.ExtenderFilterResult {
 	result := &extenderv1.ExtenderFilterResult{FailedNodes: failed, FailedAndUnresolvableNodes: unresolvable}
 	if n.objects == nil {

@@ -60,6 +60,7 @@ type Config struct {
 	Version     string
 }
 
+// GPUQuota is gpu-manager's ConfigMap.
 type GPUQuota struct {
 	Namespace, Name string
 	Labels          quota.Labels
@@ -132,9 +133,9 @@ func Run(ctx context.Context, c Config) (err error) {
 		return nil
 	}
 	go s.Run(running)
-	resizing := make(chan struct{})
-	go func() { defer close(resizing); resizer.Run(running) }()
-	defer func() { end(nil); <-resizing }() // before the Lease is released
+	var tasks sync.WaitGroup
+	defer func() { end(nil); tasks.Wait() }() // before the Lease is released
+	tasks.Go(func() { resizer.Run(running) })
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if c.HAMiMetrics {
@@ -147,13 +148,11 @@ func Run(ctx context.Context, c Config) (err error) {
 	pages := http.NewServeMux()
 	HandleDebug(pages, e, find, ready)
 	pages.Handle("GET /metrics", scrape)
-	debugging := make(chan struct{})
-	go func() { defer close(debugging); ServeDebug(running, c.Log, c.DebugAddress, pages) }()
-	defer func() { end(nil); <-debugging }()
+	tasks.Go(func() { ServeDebug(running, c.Log, c.DebugAddress, pages) })
 	return serve(ctx, running, end, c, mux)
 }
 
-// close waits for calls in progress.
+// gate makes close wait for calls in progress.
 type gate struct {
 	http.Handler
 	mu     sync.RWMutex
@@ -176,10 +175,10 @@ func (g *gate) close() {
 	g.closed = true
 }
 
-const drain = 30 * time.Second
-
-// connections leaves file descriptors for calls to the API server.
-const connections = 1024
+const (
+	drain       = 30 * time.Second // for calls in progress at shutdown
+	connections = 1024             // leaves file descriptors for calls to the API server
+)
 
 // serve also ends when running, the context of the calls, ends. No call is in progress when it
 // returns.

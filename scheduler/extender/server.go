@@ -33,8 +33,7 @@ const component = "extender"
 // DefaultReservationTimeout covers what kube-scheduler does between filter and bind.
 const DefaultReservationTimeout = 30 * time.Second
 
-// Without nodeCacheCapable, kube-scheduler sends all nodes, about 20 KiB each.
-const maxBody = 256 << 20
+const maxBody = 256 << 20 // without nodeCacheCapable: all nodes, about 20 KiB each
 
 // Cluster reads and writes pods.
 type Cluster interface {

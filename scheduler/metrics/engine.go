@@ -8,7 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
-// Engine exports the state of an engine at each scrape.
+// Engine exports an engine's state.
 func Engine(e *engine.Engine) prometheus.Collector { return engineCollector{e} }
 
 type engineCollector struct{ engine *engine.Engine }

@@ -11,10 +11,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
-// HAMi exports the state of an engine at each scrape under the names, labels and units of
-// HAMi's scheduler, current and former ones, so that dashboards for HAMi work. A scrape
-// copies the whole state. HAMi's metrics of created MIG instances are missing: gpuslice
-// creates none.
+// HAMi exports an engine's state under the current and former metric names of HAMi's scheduler, so
+// that dashboards for HAMi work. A scrape copies the whole state.
 func HAMi(e *engine.Engine) prometheus.Collector { return hamiCollector{e} }
 
 type hamiCollector struct{ engine *engine.Engine }
@@ -24,14 +22,13 @@ const (
 	bytesPerMiB = 1 << 20
 )
 
-// hamiMetric is one value under HAMi's current and former name.
 type hamiMetric struct{ now, before *prometheus.Desc }
 
 func hamiDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, prometheus.Labels{"zone": hamiZone})
 }
 
-// Labels of GPUs and of shares, current and former.
+// Labels, current and former.
 var (
 	hamiGPU, oldGPU     = []string{"node", "device_uuid", "device_index", "device_type"}, []string{"nodeid", "deviceuuid", "deviceidx", "devicetype"}
 	hamiShare, oldShare = []string{"namespace", "node", "pod", "container_index", "device_uuid"}, []string{"podnamespace", "nodename", "podname", "containeridx", "deviceuuid"}
@@ -84,7 +81,7 @@ func (hamiCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- hamiQuotaLimit
 }
 
-// send exports a value under both names. Some differ in their unit.
+// send: some current and former metrics differ in their unit.
 func (m hamiMetric) send(to chan<- prometheus.Metric, now, before float64, labels ...string) {
 	to <- prometheus.MustNewConstMetric(m.now, prometheus.GaugeValue, now, labels...)
 	to <- prometheus.MustNewConstMetric(m.before, prometheus.GaugeValue, before, labels...)
@@ -136,7 +133,7 @@ func sendHAMiGPU(to chan<- prometheus.Metric, node string, gpu engine.GPUState) 
 	}
 }
 
-// percentOf rounds up, as HAMi does.
+// percentOf rounds up, like HAMi.
 func percentOf(part, of int) float64 {
 	if of <= 0 {
 		return 0
@@ -155,8 +152,7 @@ type hamiSum struct {
 	cores     int
 }
 
-// hamiShares are the shares of containers. HAMi's labels have no UID: shares of a new pod and
-// of a terminating one with the same name are added up.
+// hamiShares adds up pods of the same name: HAMi's labels have no UID.
 func hamiShares(pods []engine.PodState) map[hamiKey]hamiSum {
 	all := map[hamiKey]hamiSum{}
 	for _, p := range pods {

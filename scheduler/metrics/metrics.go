@@ -1,6 +1,5 @@
-// Package metrics exports the scheduler's decisions and state to Prometheus: New counts calls,
-// Engine exports an engine's state at each scrape, HAMi exports it by HAMi's metric names.
-// Label values of counters are words of this program, never names that users choose.
+// Package metrics exports the scheduler's decisions (New) and state (Engine, HAMi) to Prometheus.
+// Labels of counters never have values that users choose.
 package metrics
 
 import (
@@ -10,8 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the counters of a process. It is a prometheus.Collector.
+// Metrics are the counters of a process.
 type Metrics struct {
+	prometheus.Collector
 	durations *prometheus.HistogramVec
 	denials   *prometheus.CounterVec
 	conflicts *prometheus.CounterVec
@@ -20,11 +20,11 @@ type Metrics struct {
 
 // New returns counters at zero.
 func New() *Metrics {
-	return &Metrics{
+	m := &Metrics{
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "gpuslice_scheduler_verb_duration_seconds",
 			Help: "Request latency by component, verb and outcome.",
-			// 50 µs to 13 s: from a cached verdict to a bind at a slow API server.
+			// 50 µs to 13 s
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 19),
 		}, []string{"component", "verb", "outcome"}),
 		denials: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -40,24 +40,10 @@ func New() *Metrics {
 			Help: "Admission reviews by path, outcome and reason.",
 		}, []string{"path", "outcome", "reason"}),
 	}
-}
-
-func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.durations, m.denials, m.conflicts, m.reviews}
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, c := range m.all() {
-		c.Describe(to)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(to chan<- prometheus.Metric) {
-	for _, c := range m.all() {
-		c.Collect(to)
-	}
+	all := prometheus.NewRegistry()
+	all.MustRegister(m.durations, m.denials, m.conflicts, m.reviews)
+	m.Collector = all
+	return m
 }
 
 // Observe counts a call that ended now.

@@ -108,7 +108,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* GPUSliceArgs: the settings that all of the scheduler's doors share. */}}
+{{/* GPUSliceArgs: the settings that all scheduler components share. */}}
 {{- define "gpuslice.schedulerArgs" -}}
 {{- $args := dict "apiVersion" "gpuslice.io/v1" "kind" "GPUSliceArgs" -}}
 {{- if .Values.grantKey.enabled -}}
