@@ -25,9 +25,7 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 		return result, err
 	}
 	if r == nil {
-		for node, victims := range metaVictims(args) {
-			result.NodeNameToMetaVictims[node] = victims
-		}
+		result.NodeNameToMetaVictims = metaVictims(args)
 		return result, nil
 	}
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
@@ -59,12 +57,6 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 // byBudget finds pods with a budget that allows no further eviction. It counts as kube-scheduler
 // does.
 func byBudget(pods []*v1.Pod, chosen []string, budgets []*policyv1.PodDisruptionBudget) (protected, rest []string) {
-	if len(budgets) == 0 {
-		for _, p := range pods {
-			rest = append(rest, string(p.UID))
-		}
-		return nil, rest
-	}
 	allowed := make([]int32, len(budgets))
 	selectors := make([]labels.Selector, len(budgets))
 	for i, b := range budgets {
@@ -126,28 +118,23 @@ func (s *Server) withPods(o *engine.Overlay, node string, pods []*v1.Pod) *engin
 
 // metaVictims ignores null entries.
 func metaVictims(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.MetaVictims {
+	all := map[string]*extenderv1.MetaVictims{}
+	for node, victims := range args.NodeNameToMetaVictims {
+		meta := *cmp.Or(victims, &extenderv1.MetaVictims{})
+		meta.Pods = slices.DeleteFunc(meta.Pods, func(p *extenderv1.MetaPod) bool { return p == nil })
+		all[node] = &meta
+	}
 	if args.NodeNameToMetaVictims != nil {
-		all := make(map[string]*extenderv1.MetaVictims, len(args.NodeNameToMetaVictims))
-		for node, victims := range args.NodeNameToMetaVictims {
-			meta := *cmp.Or(victims, &extenderv1.MetaVictims{})
-			meta.Pods = slices.DeleteFunc(meta.Pods, func(p *extenderv1.MetaPod) bool { return p == nil })
-			all[node] = &meta
-		}
 		return all
 	}
-	all := make(map[string]*extenderv1.MetaVictims, len(args.NodeNameToVictims))
 	for node, victims := range args.NodeNameToVictims {
-		meta := &extenderv1.MetaVictims{}
-		if victims != nil {
-			meta.NumPDBViolations = victims.NumPDBViolations
-			for _, p := range victims.Pods {
-				if p == nil {
-					continue
-				}
-				meta.Pods = append(meta.Pods, &extenderv1.MetaPod{UID: string(p.UID)})
+		victims = cmp.Or(victims, &extenderv1.Victims{})
+		all[node] = &extenderv1.MetaVictims{NumPDBViolations: victims.NumPDBViolations}
+		for _, p := range victims.Pods {
+			if p != nil {
+				all[node].Pods = append(all[node].Pods, &extenderv1.MetaPod{UID: string(p.UID)})
 			}
 		}
-		all[node] = meta
 	}
 	return all
 }
