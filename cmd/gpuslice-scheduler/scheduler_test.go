@@ -79,7 +79,7 @@ func TestPreemptionTakesNoMoreThanItNeeds(t *testing.T) {
 	require.True(t, c.bound("high"))
 }
 
-func TestAFreedGPUIsGivenToTheOneThatWaits(t *testing.T) {
+func TestFreedGPUIsAssignedToPendingPod(t *testing.T) {
 	c := start(t, node("n1", 1))
 	c.create(gpuPod("first", 0, 60000, 0))
 	c.until("first", func() bool { return c.bound("first") })
@@ -91,7 +91,7 @@ func TestAFreedGPUIsGivenToTheOneThatWaits(t *testing.T) {
 
 // An agent that starts again takes its node's replicas away for a moment: NodeResourcesFit refuses the
 // pod, and its queueing hint ignores ignoredResources.
-func TestANodeThatCanGiveOutMoreIsTriedAtOnce(t *testing.T) {
+func TestNodeWithMoreAllocatable(t *testing.T) {
 	away := node("n1", 1)
 	away.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
 	c := start(t, away)
@@ -102,7 +102,7 @@ func TestANodeThatCanGiveOutMoreIsTriedAtOnce(t *testing.T) {
 	c.until("p", func() bool { return c.bound("p") })
 }
 
-func TestARequestThatMakesNoSense(t *testing.T) {
+func TestInvalidRequest(t *testing.T) {
 	c := start(t, node("n1", 1))
 	c.create(gpuPod("p", 0, 0, 150))
 	require.Contains(t, c.rejected("p"), `container "main": nvidia.com/gpucores: 150: is percent of each GPU: ask for at most 100`)
@@ -130,7 +130,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-func TestAGroupThatDoesNotFitHoldsNothing(t *testing.T) {
+func TestGroupThatDoesNotFit(t *testing.T) {
 	c := start(t, node("n1", 2))
 	pods := gang("g", 3)
 	c.create(pods...)
@@ -227,7 +227,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-func TestBadSettingsAreToldAtOnce(t *testing.T) {
+func TestBadSettings(t *testing.T) {
 	for _, args := range [][]string{
 		{"extender", "--config=/nonexistent"}, {"webhook", "--config=/nonexistent"},
 		{"extender", "--kubeconfig=/nonexistent"}, {"webhook", "--kubeconfig=/nonexistent"},

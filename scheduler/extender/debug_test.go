@@ -57,7 +57,7 @@ func TestServeDebug(t *testing.T) {
 }
 
 // An address in use is logged and stops nothing.
-func TestServePagesAtAnAddressInUse(t *testing.T) {
+func TestServeDebugAddressInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()

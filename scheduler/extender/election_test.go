@@ -39,7 +39,7 @@ func bindCall(w *world, p *v1.Pod) (status int) {
 }
 
 // The next leader doesn't know what the last one's binds give away: they end before the Lease does.
-func TestTheLeaseIsGivenBackAfterTheLastBind(t *testing.T) {
+func TestLeaseIsReleasedAfterLastBind(t *testing.T) {
 	p := pod("p", 1, 0)
 	client := fake.NewClientset(gpuNode("n"), p)
 	var happened story

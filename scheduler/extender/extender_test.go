@@ -281,7 +281,7 @@ func (w *world) audit() (memoryMiB map[string]int64) {
 	return memoryMiB
 }
 
-func TestPlaces(t *testing.T) {
+func TestFilterAndBind(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	for i := range 4 {
 		node, why := w.place(pod(fmt.Sprint("whole-", i), 81920, 100))
@@ -299,7 +299,7 @@ func TestPlaces(t *testing.T) {
 }
 
 // Every refused node is named with its reason, whichever form the nodes come in.
-func TestEveryRefusedNodeIsNamed(t *testing.T) {
+func TestFilterReturnsReasons(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	nodes := append(slices.Clone(w.nodes), "elsewhere")
 	var result extenderv1.ExtenderFilterResult
@@ -345,7 +345,7 @@ func TestFilterIsIdempotent(t *testing.T) {
 	w.cluster.fail = apierrors.NewForbidden(v1.Resource("pods"), p.Name, errors.New("a webhook denied it"))
 	require.Contains(t, w.bind(p, w.nodes[0]), "a webhook denied it")
 	passed, _ = w.filter(pod("other", 1000, 0))
-	require.Equal(t, w.nodes, passed, "a bind that failed gives back")
+	require.Equal(t, w.nodes, passed, "a failed bind releases its reservation")
 }
 
 // An answer that was lost is asked for again.
@@ -375,7 +375,7 @@ func TestBindToAnotherNode(t *testing.T) {
 	require.Len(t, w.audit(), 2)
 }
 
-func TestDryRunLeavesNoTrace(t *testing.T) {
+func TestDryRunChangesNothing(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	var result extenderv1.ExtenderFilterResult
 	w.post("/filter-dryrun", extenderv1.ExtenderArgs{Pod: pod("simulated", 81920, 100), NodeNames: &w.nodes}, &result)
@@ -386,7 +386,7 @@ func TestDryRunLeavesNoTrace(t *testing.T) {
 }
 
 // A reservation of filter expires without a bind; a bind in progress keeps it.
-func TestHoldsEnd(t *testing.T) {
+func TestReservationsExpire(t *testing.T) {
 	now := time.Now()
 	w := newWorld(t, 1, 1, func(o *Options) { o.ReservationTimeout = time.Minute; o.Clock = func() time.Time { return now } })
 	w.filter(pod("gone", 81920, 100))
@@ -405,7 +405,7 @@ func TestHoldsEnd(t *testing.T) {
 
 // 8 callers, as 8 schedulers at once, on a cluster that fits exactly: every pod is placed,
 // nothing twice; and the ones that are too many are refused.
-func TestConcurrentCallersNeverDoubleBook(t *testing.T) {
+func TestConcurrentBinds(t *testing.T) {
 	const nodes, gpus, callers = 4, 8, 8
 	for _, request := range []struct{ memoryMiB, cores, each int64 }{{40960, 50, 2}, {8192, 10, 10}, {81920, 100, 1}, {40960, 0, 2}} {
 		t.Run(fmt.Sprint(request), func(t *testing.T) {
@@ -486,7 +486,7 @@ func grouped(group string, least int) func(*v1.Pod) {
 }
 
 // The pods of a group are bound together or not at all.
-func TestGang(t *testing.T) {
+func TestGroups(t *testing.T) {
 	w := newWorld(t, 1, 4, func(o *Options) { o.GroupTimeout = 300 * time.Millisecond })
 	place := func(n int, group string, least int) (placed int) {
 		var g errgroup.Group
@@ -580,7 +580,7 @@ func TestOtherPaths(t *testing.T) {
 }
 
 // kube-scheduler may know of a pod's end before we do: it asks, is refused, and has no event to come.
-func TestRefusedAMomentTooEarly(t *testing.T) {
+func TestRequeue(t *testing.T) {
 	now := time.Now()
 	w := newWorld(t, 1, 1, func(o *Options) { o.Clock = func() time.Time { return now } })
 	ctx, cancel := context.WithCancel(t.Context())

@@ -78,7 +78,7 @@ func TestBudgetsSparePods(t *testing.T) {
 }
 
 // GPUs of evicted pods are not assigned to another pod that comes at that moment, unless it is more
-func TestANominatedPodKeepsItsRoom(t *testing.T) {
+func TestNominatedPodKeepsItsGPUs(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.cluster.add(pod("nominated", 60000, 0, priority(10, func(p *v1.Pod) { p.Status.NominatedNodeName = w.nodes[0] })))
 	for n, want := range map[int32][]string{5: {w.nodes[1]}, 10: {w.nodes[1]}, 11: w.nodes} {
@@ -92,7 +92,7 @@ func TestANominatedPodKeepsItsRoom(t *testing.T) {
 	require.Equal(t, w.nodes, passed, "it doesn't stand in its own way")
 }
 
-func TestTheClustersNominatedPodsAndBudgets(t *testing.T) {
+func TestClusterNominatedAndBudgets(t *testing.T) {
 	waits := pod("waits", 1, 0, func(p *v1.Pod) { p.Status.NominatedNodeName = "n" })
 	bound := pod("bound", 1, 0, func(p *v1.Pod) { p.Status.NominatedNodeName, p.Spec.NodeName = "n", "n" })
 	client := fake.NewClientset(waits, bound, pod("plain", 1, 0), budget("a", 1))
@@ -109,7 +109,7 @@ func TestTheClustersNominatedPodsAndBudgets(t *testing.T) {
 }
 
 // A pod that may be bound keeps its GPUs; one that is surely not doesn't.
-func TestWhatIsKeptOfABindThatFails(t *testing.T) {
+func TestReservationAfterFailedBind(t *testing.T) {
 	for _, tc := range []struct {
 		fail error
 		kept bool

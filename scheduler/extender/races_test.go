@@ -10,8 +10,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// TestRacesEnd: a call that always comes too late is refused for now, and not kept for ever.
-func TestRacesEnd(t *testing.T) {
+// TestConflictsAreLimited: a call that always comes too late is refused for now, and not kept for ever.
+func TestConflictsAreLimited(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	book, lost := w.server.reserve, 0
 	w.server.reserve = func(*scheduler.Pod, *request.Request, string, string) (scheduler.Placement, error) {

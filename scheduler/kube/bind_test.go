@@ -84,7 +84,7 @@ func TestBind(t *testing.T) {
 	}
 }
 
-func TestBindIsGivenUpWithItsContext(t *testing.T) {
+func TestBindEndsWithItsContext(t *testing.T) {
 	client := fake.NewClientset()
 	ctx, cancel := context.WithCancel(t.Context())
 	outage := func(clienttesting.Action) (bool, runtime.Object, error) {

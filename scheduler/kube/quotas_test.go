@@ -97,7 +97,7 @@ func (q *quotas) SetGPUQuota(c *quota.GPUs) {
 	q.journal.SetGPUQuota(c)
 }
 
-func TestAGPUQuotaThatWasNeverReadable(t *testing.T) {
+func TestInvalidGPUQuota(t *testing.T) {
 	config := func(value string) *v1.ConfigMap {
 		return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "gpuquota"}, Data: map[string]string{quota.ConfigMapKey: value}}
 	}
@@ -125,7 +125,7 @@ func TestAGPUQuotaThatWasNeverReadable(t *testing.T) {
 	require.NoError(t, check(), "it limits only another namespace")
 }
 
-func TestAQuotaWithScopesIsPassedOver(t *testing.T) {
+func TestQuotaWithScopesIsIgnored(t *testing.T) {
 	scoped := resourceQuota("1k")
 	scoped.Spec.Scopes = []v1.ResourceQuotaScope{v1.ResourceQuotaScopeBestEffort}
 	selected := resourceQuota("1k")
@@ -142,7 +142,7 @@ func TestAQuotaWithScopesIsPassedOver(t *testing.T) {
 	require.ElementsMatch(t, []string{"no quota ns/q", "no quota ns/r"}, got)
 }
 
-func TestAPodThatWaitsIsNotBelievedItsGrant(t *testing.T) {
+func TestGrantOfPendingPodIsRemoved(t *testing.T) {
 	forged := pod("u1", "", v1.PodPending, "1")
 	forged.Annotations[grant.AnnotationGrant] = "forged"
 	require.Equal(t, map[string]string{"a": "1"}, trusted(Pod(forged)).Annotations)

@@ -160,7 +160,7 @@ func TestResizer(t *testing.T) {
 	assert.Contains(t, r.events[1], "Warning GPUSliceResizeRefused: ")
 }
 
-func TestResizerLeavesWhatIsNotItsBusiness(t *testing.T) {
+func TestResizerIgnoresOtherPods(t *testing.T) {
 	foreign := newResizing(t, func(_ *v1.Node, _ *v1.Pod, c *ResizerConfig) {
 		c.Ours = func(name string) bool { return name == "another" }
 	})
@@ -172,7 +172,7 @@ func TestResizerLeavesWhatIsNotItsBusiness(t *testing.T) {
 	assert.Contains(t, foreign.pod().Annotations, grant.AnnotationResize)
 }
 
-func TestResizerThatDoesNotLead(t *testing.T) {
+func TestResizerWithoutLeadership(t *testing.T) {
 	r := newResizing(t, nil)
 	r.mu.Lock()
 	r.ready = errors.New("another replica leads")
@@ -189,7 +189,7 @@ func TestResizerThatDoesNotLead(t *testing.T) {
 
 // Answers that are lost, and writes that come too late, are settled: the grant is written
 // once, and it matches what is reserved.
-func TestResizerSettlesWhatIsNotKnown(t *testing.T) {
+func TestResizerLostAnswers(t *testing.T) {
 	for name, fail := range map[string]func(n int, do func()) error{
 		"a conflict": func(n int, _ func()) error {
 			if n == 1 {

@@ -74,7 +74,7 @@ func newServer() *server {
 	return &server{pod: p}
 }
 
-func TestABindingThatComesLate(t *testing.T) {
+func TestLateBinding(t *testing.T) {
 	lost, granted := errors.New("connection lost"), map[string]string{grant.AnnotationGrant: "g"}
 	for _, tc := range []struct {
 		name    string
@@ -106,7 +106,7 @@ func TestABindingThatComesLate(t *testing.T) {
 	}
 }
 
-func TestAPodThatChangedIsBoundAsItIsNow(t *testing.T) {
+func TestBindAfterChange(t *testing.T) {
 	s := newServer()
 	seen := s.pod.DeepCopy()
 	s.change(func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} })

@@ -20,7 +20,7 @@ var (
 	reservedPods  = engineDesc("reserved_pods", "Pods that have reserved GPUs and are not bound yet.")
 	problems      = engineDesc("problems", "Annotations that are rejected or cannot be read, and overcommitted GPUs. /debug/state lists them.")
 	fragmented    = engineDesc("fragmented_pods", "Pending pods that wait for memory that is free, but not on one GPU.")
-	reservations  = labelledDesc("reservations_total", "GPU reservations by outcome: made, repeated (the same pod again), refused (no GPU left), expired (not bound in time).", "outcome")
+	reservations  = labelledDesc("reservations_total", "GPU reservations by outcome: created, repeated (the same pod again), refused (no GPU left), expired (not bound in time).", "outcome")
 	pending       = labelledDesc("pending_pods", "Pods that request GPUs and are on no node, by the most frequent reason among the nodes. Fits: the pod fits on a node. Reserved: the pod is being bound.", "reason")
 	gpuReserved   = labelledDesc("gpu_reserved_ratio", "Reserved part of a GPU, 0 to 1, by resource: memory, cores or slots.", "node", "uuid", "of")
 	quotaMemory   = quotaDesc("memory_used_bytes", "GPU memory that pods of a namespace with a ResourceQuota for it have reserved.")
@@ -55,7 +55,7 @@ func (c engineCollector) Collect(to chan<- prometheus.Metric) {
 	gauge(pods, s.Pods)
 	gauge(reservedPods, s.Reservations)
 	gauge(problems, s.Problems)
-	for outcome, count := range map[string]uint64{"made": s.Reserved, "repeated": s.Repeated, "refused": s.Refused, "expired": s.Expired} {
+	for outcome, count := range map[string]uint64{"created": s.Reserved, "repeated": s.Repeated, "refused": s.Refused, "expired": s.Expired} {
 		to <- prometheus.MustNewConstMetric(reservations, prometheus.CounterValue, float64(count), outcome)
 	}
 	waiting := c.engine.PendingCounts()

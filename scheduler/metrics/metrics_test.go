@@ -40,10 +40,10 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, registry.Register(m))
 	require.NoError(t, registry.Register(Engine(e)))
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP gpuslice_scheduler_reservations_total GPU reservations by outcome: made, repeated (the same pod again), refused (no GPU left), expired (not bound in time).
+# HELP gpuslice_scheduler_reservations_total GPU reservations by outcome: created, repeated (the same pod again), refused (no GPU left), expired (not bound in time).
 # TYPE gpuslice_scheduler_reservations_total counter
 gpuslice_scheduler_reservations_total{outcome="expired"} 0
-gpuslice_scheduler_reservations_total{outcome="made"} 1
+gpuslice_scheduler_reservations_total{outcome="created"} 1
 gpuslice_scheduler_reservations_total{outcome="refused"} 0
 gpuslice_scheduler_reservations_total{outcome="repeated"} 0
 # HELP gpuslice_scheduler_gpu_reserved_ratio Reserved part of a GPU, 0 to 1, by resource: memory, cores or slots.

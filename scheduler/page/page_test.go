@@ -109,7 +109,7 @@ func TestPages(t *testing.T) {
 	assert.Equal(t, describe(s, nil, 0, 3, now), describe(s, nil, 0, 1<<60, now))
 }
 
-func TestProblemsAreBounded(t *testing.T) {
+func TestProblemsAreLimited(t *testing.T) {
 	all := []engine.Problem{{Node: "n", Text: "a"}, {Pod: "d/p", Text: "b"}}
 	assert.Equal(t, []string{"n: a", "d/p: b"}, problems(all))
 	all = make([]engine.Problem, maxProblems+5)

@@ -33,18 +33,20 @@ const (
 type Args struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Names of the resources.
+	// Names of the resources; "-" disables one.
 	Resources ResourceNames `json:"resources,omitempty"`
 	// Defaults for what containers do not request.
 	Defaults Defaults `json:"defaults,omitempty"`
-	// Policies and weights for pods without their own.
+	// Default node policy of pods.
 	NodePolicy string `json:"nodePolicy,omitempty"`
-	GPUPolicy  string `json:"gpuPolicy,omitempty"`
-	Weights    string `json:"weights,omitempty"`
+	// Default GPU policy of pods.
+	GPUPolicy string `json:"gpuPolicy,omitempty"`
+	// Default weights of pods.
+	Weights string `json:"weights,omitempty"`
 	// When to write the grant: with the Binding (default) or also before it (Patch).
 	Annotate string `json:"annotate,omitempty"`
 	// File with one or two private keys in PEM: the first signs grants, both verify. Empty: grants
-	// are not signed.
+	// are neither signed nor verified.
 	GrantPrivateKeyFile string `json:"grantPrivateKeyFile,omitempty"`
 	// How long a pod waits, with its GPUs reserved, for its group.
 	GroupTimeout metav1.Duration `json:"groupTimeout,omitempty"`
@@ -59,7 +61,7 @@ const legacyHAMi = "hami"
 // HAMiMetrics reports whether HAMi's names are enabled.
 func (a *Args) HAMiMetrics() bool { return slices.Contains(a.LegacyMetrics, legacyHAMi) }
 
-// ResourceNames are as in request.Names; "-" disables a resource.
+// ResourceNames are as in request.Names.
 type ResourceNames struct {
 	// Number of GPUs; default nvidia.com/gpu.
 	Count string `json:"count,omitempty"`

@@ -81,7 +81,7 @@ func fixed2(name string) *v1.Pod {
 }
 
 // kube-scheduler hears of a deleted pod, tries the next one, and the engine has not heard yet.
-func TestTheEngineIsNotBehind(t *testing.T) {
+func TestInformerSync(t *testing.T) {
 	other := gpuPod("other", 60000, 0)
 	w := newWorld(t, "", gpuNode("n1", 1, 1))
 	other = w.placed(t, other, "n1")
@@ -114,7 +114,7 @@ func TestTheEngineIsNotBehind(t *testing.T) {
 }
 
 // The same for a pod that was placed since: no cycle has seen it on its node.
-func TestTheEngineIsNotBehindWithAPodThatWasJustPlaced(t *testing.T) {
+func TestInformerSyncReserved(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 1, 1))
 	info := &nodeInfo{node: gpuNode("n1", 1, 1), generation: 1}
 	first := gpuPod("first", 60000, 0)
@@ -130,7 +130,7 @@ func TestTheEngineIsNotBehindWithAPodThatWasJustPlaced(t *testing.T) {
 	require.Equal(t, fwk.Success, w.filter(t, w.state, pod, "n1"))
 }
 
-func TestBehindForgetsNodes(t *testing.T) {
+func TestInformerSyncForgetsNodes(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 1, 1), gpuNode("n2", 1, 2))
 	a, b := &nodeInfo{node: gpuNode("n1", 1, 1), generation: 1}, &nodeInfo{node: gpuNode("n2", 1, 2), generation: 2}
 	w.informerSync.update([]fwk.NodeInfo{a, b, &nodeInfo{}})
@@ -142,7 +142,7 @@ func TestBehindForgetsNodes(t *testing.T) {
 	require.Equal(t, "n2", w.informerSync.order[0].name)
 }
 
-func TestAQuotaThatIsRaised(t *testing.T) {
+func TestQuotaIsRaised(t *testing.T) {
 	limit := func(mib string) *v1.ResourceQuota {
 		return &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"},
 			Spec: v1.ResourceQuotaSpec{Hard: v1.ResourceList{"limits.nvidia.com/gpumem": resource.MustParse(mib)}}}
@@ -164,7 +164,7 @@ func TestAQuotaThatIsRaised(t *testing.T) {
 	require.Empty(t, w.quotaQueue.pods)
 }
 
-func TestAQuotaThatIsRaisedMeanwhile(t *testing.T) {
+func TestQuotaIsRaisedDuringCycle(t *testing.T) {
 	sink := func(w *world) quotaSink { return quotaSink{w.engine, w.quotaQueue} }
 	for name, tc := range map[string]struct {
 		change func(w *world)
@@ -187,7 +187,7 @@ func TestAQuotaThatIsRaisedMeanwhile(t *testing.T) {
 	}
 }
 
-func TestAllProfilesHaveOneState(t *testing.T) {
+func TestProfilesShareState(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 1, 1))
 	f := &Factory{shared: w.shared, args: w.args}
 	second, err := f.New(t.Context(), nil, w.handle)

@@ -22,8 +22,8 @@ func TestPreFilter(t *testing.T) {
 		code fwk.Code
 		want string
 	}{
-		{"asks for a GPU", gpuPod("a", 1000, 0), fwk.Success, ""},
-		{"asks for none", plainPod("b"), fwk.Skip, ""},
+		{"requests a GPU", gpuPod("a", 1000, 0), fwk.Success, ""},
+		{"requests no GPU", plainPod("b"), fwk.Skip, ""},
 		{"makes no sense", gpuPod("c", 0, 150), fwk.UnschedulableAndUnresolvable, `container "main": nvidia.com/gpucores: 150`},
 		{"is not a whole number", with(gpuPod("d", 0, 0), func(p *v1.Pod) {
 			p.Spec.Containers[0].Resources.Limits["nvidia.com/gpumem"] = resource.MustParse("1500m")
@@ -62,7 +62,7 @@ func TestFilter(t *testing.T) {
 
 // What kube-scheduler's preemption does: on a copy of the state it takes pods away, asks,
 // and puts them back one by one.
-func TestPreemptionIsPossible(t *testing.T) {
+func TestPreemption(t *testing.T) {
 	for _, tc := range []struct {
 		name            string
 		memory, cores   int64 // of those that are there
@@ -92,7 +92,7 @@ func TestPreemptionIsPossible(t *testing.T) {
 	}
 }
 
-func TestANominatedPodKeepsItsRoom(t *testing.T) {
+func TestNominatedPodKeepsItsGPUs(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 1, 1))
 	pod, nominated := gpuPod("p", 50000, 0), gpuPod("nominated", 50000, 0)
 	require.True(t, w.preFilter(t, pod).IsSuccess())
@@ -101,7 +101,7 @@ func TestANominatedPodKeepsItsRoom(t *testing.T) {
 	require.True(t, w.AddPod(t.Context(), added, pod, podInfo{pod: nominated}, on("n1")).IsSuccess())
 	require.Equal(t, fwk.Unschedulable, w.filter(t, added, pod, "n1"))
 
-	for name, other := range map[string]*v1.Pod{"asks for nothing": plainPod("x"), "makes no sense": gpuPod("y", 0, 150)} {
+	for name, other := range map[string]*v1.Pod{"requests nothing": plainPod("x"), "invalid request": gpuPod("y", 0, 150)} {
 		t.Run(name, func(t *testing.T) {
 			added := w.state.Clone()
 			require.True(t, w.AddPod(t.Context(), added, pod, podInfo{pod: other}, on("n1")).IsSuccess())
@@ -160,7 +160,7 @@ func TestScores(t *testing.T) {
 	require.True(t, w.NormalizeScore(t.Context(), nil, nil, nil).IsSuccess())
 }
 
-func TestPostFilterSaysWhy(t *testing.T) {
+func TestPostFilterReasons(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 2, 1))
 	w.placed(t, gpuPod("other", 70000, 0), "n1")
 	pod := gpuPod("p", 79000, 0)
@@ -175,7 +175,7 @@ func TestPostFilterSaysWhy(t *testing.T) {
 	require.Empty(t, status.Message())
 }
 
-func TestAForgedGrantOfAPodThatWaitsHoldsNothing(t *testing.T) {
+func TestForgedGrantOfPendingPod(t *testing.T) {
 	forged := gpuPod("forged", 1000, 0)
 	forged.Annotations = map[string]string{grant.AnnotationGrant: `{"version":1,"node":"n1","containers":{"main":[{"uuid":"` + gpu(1) + `","memoryMiB":80000,"cores":100}]}}`}
 	w := newWorld(t, "", gpuNode("n1", 1, 1), forged)
@@ -186,7 +186,7 @@ func TestAForgedGrantOfAPodThatWaitsHoldsNothing(t *testing.T) {
 }
 
 // The nodes that PreFilter names are those with GPUs, as they come and go.
-func TestNodesWithGPUsAreNamed(t *testing.T) {
+func TestPreFilterReturnsNodesWithGPUs(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 1, 1))
 	named := func() []string {
 		result, status := w.PreFilter(t.Context(), newState(), gpuPod("a", 1000, 0), nil)

@@ -51,7 +51,7 @@ func (w *world) place(t *testing.T, pod *v1.Pod, node string) (*waiting, *cycleS
 	return w.wait(pod), state
 }
 
-func TestAGroupWaitsForAllItsPods(t *testing.T) {
+func TestGroupWaits(t *testing.T) {
 	pods := gang("g", 3)
 	w := newWorld(t, "", append(objects(pods...), gpuNode("n1", 3, 1))...)
 	w.took()
@@ -72,7 +72,7 @@ func TestAGroupWaitsForAllItsPods(t *testing.T) {
 	require.Empty(t, w.forms())
 }
 
-func TestAGroupThatIsNotThereHoldsNothing(t *testing.T) {
+func TestIncompleteGroupReservesNothing(t *testing.T) {
 	pods := gang("g", 3)
 	w := newWorld(t, "", append(objects(pods[:2]...), gpuNode("n1", 3, 1))...)
 	status := w.preFilter(t, pods[0])
@@ -88,7 +88,7 @@ func TestAGroupThatIsNotThereHoldsNothing(t *testing.T) {
 	require.True(t, w.preFilter(t, pods[0]).IsSuccess())
 }
 
-func TestAGroupGivesBackAllOrNothing(t *testing.T) {
+func TestGroupReleasesAll(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		end  func(w *world, pods []*v1.Pod, states []*cycleState)
@@ -171,7 +171,7 @@ func (s statuses) NodesForStatusCode(fwk.NodeInfoLister, fwk.Code) ([]fwk.NodeIn
 }
 
 // A group that would not fit with the GPUs of other groups takes none.
-func TestOthersKeepTheirGPUs(t *testing.T) {
+func TestGroupsKeepTheirGPUs(t *testing.T) {
 	hopeless := gang("hopeless", 2)
 	hopeless[1].Annotations["nvidia.com/use-gputype"] = "A100"
 	for name, tc := range map[string]struct {
@@ -197,7 +197,7 @@ func TestOthersKeepTheirGPUs(t *testing.T) {
 	}
 }
 
-func TestTheYoungerGroupGivesWay(t *testing.T) {
+func TestYoungerGroupReleases(t *testing.T) {
 	older, younger := gang("older", 2), gang("younger", 2)
 	for _, pod := range younger {
 		pod.CreationTimestamp.Time = pod.CreationTimestamp.Add(time.Second)
@@ -218,7 +218,7 @@ func TestTheYoungerGroupGivesWay(t *testing.T) {
 	require.True(t, newGroup("y", younger).before(newGroup("o", older)), "priority goes before age")
 }
 
-func TestAGroupThatIsPlacedWaitsNoMore(t *testing.T) {
+func TestStartedGroupDoesNotWait(t *testing.T) {
 	pods := gang("g", 2)
 	more := member(gpuPod("g-more", 1000, 0), "g", 2)
 	w := newWorld(t, "", append(objects(pods[0], pods[1], more), gpuNode("n1", 3, 1))...)
@@ -245,7 +245,7 @@ func TestAGroupThatIsPlacedWaitsNoMore(t *testing.T) {
 
 // A pod begins to wait while the first of its group is bound: kube-scheduler doesn't list it among those that
 // wait yet when that event comes, but it does at the next one.
-func TestAPodThatWaitsAsItsGroupIsBound(t *testing.T) {
+func TestPodWaitsWhileGroupIsBound(t *testing.T) {
 	pods := gang("g", 2)
 	more := member(gpuPod("g-more", 1000, 0), "g", 2)
 	w := newWorld(t, "", append(objects(pods[0], pods[1], more), gpuNode("n1", 3, 1))...)
@@ -264,7 +264,7 @@ func TestAPodThatWaitsAsItsGroupIsBound(t *testing.T) {
 	require.Eventually(t, func() bool { why, done := waits.is(); return done && why == "" }, 10*time.Second, time.Millisecond)
 }
 
-func TestGathered(t *testing.T) {
+func TestNewGroup(t *testing.T) {
 	pods := gang("g", 4)
 	now := metav1.Now()
 	pods[0].DeletionTimestamp = &now
@@ -281,7 +281,7 @@ func TestGathered(t *testing.T) {
 }
 
 // A group may have pods without GPUs: a launcher.
-func TestAPodWithoutGPUsWaitsToo(t *testing.T) {
+func TestPodWithoutGPUsWaits(t *testing.T) {
 	launcher, worker := member(plainPod("launcher"), "g", 2), member(gpuPod("worker", 1000, 0), "g", 2)
 	w := newWorld(t, "", launcher, worker, gpuNode("n1", 1, 1))
 	require.True(t, w.preFilter(t, launcher).IsSkip())
@@ -297,7 +297,7 @@ func TestAPodWithoutGPUsWaitsToo(t *testing.T) {
 }
 
 // Otherwise a group that does not fit would retry itself by releasing its GPUs.
-func TestAGroupIsNotTriedAgainForItsOwnSake(t *testing.T) {
+func TestGroupDoesNotRetryItself(t *testing.T) {
 	pods, other := gang("g", 2), gpuPod("other", 1000, 0)
 	w := newWorld(t, "", append(objects(pods...), other, gpuNode("n1", 1, 1))...)
 	hint := func(gone *v1.Pod) fwk.QueueingHint {

@@ -15,7 +15,7 @@ import (
 
 // The scheduler that the webhook sets exists: the stock kube-scheduler has a profile of
 // that name, beside the one it has anyway.
-func TestTheExtendersProfiles(t *testing.T) {
+func TestExtenderProfiles(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(installed, "extender-config.yaml"))
 	require.NoError(t, err)
 	var stock kubescheduler.KubeSchedulerConfiguration
@@ -28,7 +28,7 @@ func TestTheExtendersProfiles(t *testing.T) {
 }
 
 // The extender has its settings and the keys at the configured path.
-func TestTheExtendersSettings(t *testing.T) {
+func TestExtenderSettings(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(installed, "extender.yaml"))
 	require.NoError(t, err)
 	var settings v1.ConfigMap

@@ -17,7 +17,7 @@ import (
 const installed = "../../install/scheduler"
 
 // The configuration that clusters are given is read by kube-scheduler, and here by the plugin.
-func TestTheShippedConfiguration(t *testing.T) {
+func TestShippedConfiguration(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(installed, "config.yaml"))
 	require.NoError(t, err)
 	var config kubescheduler.KubeSchedulerConfiguration
@@ -56,7 +56,7 @@ func TestTheShippedConfiguration(t *testing.T) {
 	require.ElementsMatch(t, []string{names.Memory, names.MemoryPercentage, names.Cores, names.Priority}, ignored)
 }
 
-func TestTheShippedManifests(t *testing.T) {
+func TestShippedManifests(t *testing.T) {
 	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	for _, name := range []string{"scheduler.yaml", "extender.yaml"} {
 		text, err := os.ReadFile(filepath.Join(installed, name))

@@ -82,7 +82,7 @@ func written(t *testing.T, w *world, verb string) (annotations map[string]any) {
 	return annotations
 }
 
-func TestTheBindingHasTheGrant(t *testing.T) {
+func TestBindingHasGrant(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(keys, []byte(granttest.PrivateKeys("key")), 0o400))
 	pod := gpuPod("p", 1000, 10)
@@ -103,7 +103,7 @@ func TestTheBindingHasTheGrant(t *testing.T) {
 	require.Equal(t, []grant.Share{{UUID: gpu(1), MemoryMiB: 1000, CorePercent: 10}}, placement.Containers[0])
 }
 
-func TestWithoutKeysThatAreConfiguredItDoesNotStart(t *testing.T) {
+func TestMissingKeys(t *testing.T) {
 	client := fake.NewClientset()
 	f := &Factory{Log: slog.New(slog.DiscardHandler)}
 	args := strings.Replace(binding, `}`, `,"grantPrivateKeyFile":"/nonexistent/keys"}`, 1)
@@ -127,9 +127,9 @@ func TestPatch(t *testing.T) {
 	require.Contains(t, written(t, w, "create")[grant.AnnotationGrant], gpu(1))
 }
 
-// TestALostAnswer: the API server binds the pod, and its answer is lost. The pod runs with
+// TestLostAnswer: the API server binds the pod, and its answer is lost. The pod runs with
 // its GPUs, and they must not be given back.
-func TestALostAnswer(t *testing.T) {
+func TestLostAnswer(t *testing.T) {
 	for _, args := range []string{"", binding, patching} {
 		pod := gpuPod("p", 60000, 10)
 		w := reserved(t, args, pod)
@@ -144,8 +144,8 @@ func TestALostAnswer(t *testing.T) {
 	}
 }
 
-// TestAnUnknownEnd: whether the pod was bound can't be found out before the process ends.
-func TestAnUnknownEnd(t *testing.T) {
+// TestUnknownResult: whether the pod was bound can't be found out before the process ends.
+func TestUnknownResult(t *testing.T) {
 	pod := gpuPod("p", 60000, 10)
 	w := reserved(t, binding, pod)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -160,8 +160,8 @@ func TestAnUnknownEnd(t *testing.T) {
 	require.Equal(t, "n1", w.engine.AllocatedNode(string(pod.UID)))
 }
 
-// TestBindBooksAgain: what was given back meanwhile is not bound.
-func TestBindBooksAgain(t *testing.T) {
+// TestBindReservesAgain: what was given back meanwhile is not bound.
+func TestBindReservesAgain(t *testing.T) {
 	pod, other := gpuPod("p", 60000, 10), gpuPod("other", 60000, 10)
 	w := reserved(t, binding, pod)
 	w.engine.Unreserve(string(pod.UID), owner)
@@ -192,7 +192,7 @@ func TestAnotherPluginBinds(t *testing.T) {
 	require.True(t, w.preFilter(t, plainPod("x")).IsSkip())
 }
 
-func TestForgedAnnotationsGo(t *testing.T) {
+func TestForgedAnnotationsAreRemoved(t *testing.T) {
 	forge := func(pod *v1.Pod) *v1.Pod {
 		pod.Annotations = map[string]string{
 			grant.AnnotationGrant: "forged", grant.AnnotationSignature: "forged", "hami.io/vgpu-mig-allocations": "forged",
@@ -237,7 +237,7 @@ func TestForgedAnnotationsGo(t *testing.T) {
 	}
 }
 
-func TestAFailedWriteIsTold(t *testing.T) {
+func TestFailedWrite(t *testing.T) {
 	pod := gpuPod("p", 1000, 10)
 	w := reserved(t, patching, pod)
 	w.client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("down") })

@@ -48,7 +48,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-func TestRequiring(t *testing.T) {
+func TestMissingRequirements(t *testing.T) {
 	const key = requiredPlugins
 	for _, tc := range []struct {
 		name        string
@@ -77,7 +77,7 @@ func TestRequiring(t *testing.T) {
 	require.ErrorContains(t, err, "must be a list")
 }
 
-func TestANewPodIsNotResized(t *testing.T) {
+func TestResizeOfNewPod(t *testing.T) {
 	request := newPod(t, `metadata: {annotations: {gpuslice.io/resize: '{"main":{"memoryMiB":9000}}'}}
 spec: {containers: [{name: main}]}`)
 	answer := ask(t, DefaultRules(), "/validate", request)

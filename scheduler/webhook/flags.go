@@ -27,7 +27,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.RequiredPlugin, "required-plugin", o.RequiredPlugin, "NRI plugin without which containers with GPUs are refused; empty: none")
 	fs.BoolVar(&o.TaskPriority, "task-priority", o.TaskPriority, "set CUDA_TASK_PRIORITY from "+o.Request.Names.Priority+", for HAMi on nodes")
 	fs.BoolVar(&o.AllowPrivileged, "allow-privileged", o.AllowPrivileged, "admit GPU requests of containers that are privileged, have CAP_SYS_ADMIN, or are in a pod with hostPID, although they can open all GPUs of the node")
-	fs.StringSliceVar(&o.PrivilegedNamespaces, "privileged-namespace", o.PrivilegedNamespaces, "namespace in which such GPU requests are admitted (repeatable)")
+	fs.StringSliceVar(&o.PrivilegedNamespaces, "privileged-namespace", o.PrivilegedNamespaces, "namespace in which the GPU requests of --allow-privileged are admitted (repeatable)")
 	fs.BoolVar(&o.AllowNodeName, "allow-node-name", o.AllowNodeName, "admit GPU requests of pods with spec.nodeName, although the scheduler assigns them no GPUs")
 	fs.StringSliceVar(&o.Writers, "annotation-writer", o.Writers, "user that may write the scheduler's annotations (repeatable)")
 	fs.StringSliceVar(&o.ToleratedNamespaces, "tolerated-namespace", o.ToleratedNamespaces, "namespace in which pods may have "+grant.AnnotationTolerance+" (repeatable)")

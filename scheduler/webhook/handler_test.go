@@ -62,7 +62,7 @@ func post(t testing.TB, rules Rules, path, contentType string, body io.Reader) *
 	return response
 }
 
-func TestNoReviews(t *testing.T) {
+func TestInvalidReviews(t *testing.T) {
 	const start = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"`
 	for _, tc := range []struct {
 		name, contentType, body string
@@ -91,8 +91,8 @@ func TestNoReviews(t *testing.T) {
 	require.Equal(t, http.StatusMethodNotAllowed, response.Code)
 }
 
-// TestObjectsThatCannotBeRead are refused, not let through.
-func TestObjectsThatCannotBeRead(t *testing.T) {
+// TestInvalidObjects are refused, not let through.
+func TestInvalidObjects(t *testing.T) {
 	for name, object := range map[string]string{
 		"nothing": "", "no object": `[]`, "a quantity that is none": `{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"x"}}}]}}`,
 		"annotations that are none": `{"metadata":{"annotations":{"a":1}}}`,
@@ -113,7 +113,7 @@ func TestObjectsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotOursIsLetThrough(t *testing.T) {
+func TestOtherObjectsAreAdmitted(t *testing.T) {
 	for name, change := range map[string]func(*review){
 		"another group's pods": func(r *review) { r.Resource.Group = "example.com" },
 		"another resource":     func(r *review) { r.Resource.Resource = "configmaps" },

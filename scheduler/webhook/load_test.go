@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAListIsReadOnce: not again for each container that goes by it.
-func TestAListIsReadOnce(t *testing.T) {
+// TestListIsParsedOnce: not again for each container that goes by it.
+func TestListIsParsedOnce(t *testing.T) {
 	list := "[" + strings.Repeat("a,", maxRequired/2-20) + "gpuslice]"
 	reads := func(containers int) float64 {
 		names := make([]string, containers)
@@ -28,15 +28,15 @@ func TestAListIsReadOnce(t *testing.T) {
 	require.Less(t, reads(200), 2*reads(1))
 }
 
-// TestAListOfPluginsIsShort: long ones are refused before they are read.
-func TestAListOfPluginsIsShort(t *testing.T) {
+// TestLongListIsRejected: long ones are refused before they are read.
+func TestLongListIsRejected(t *testing.T) {
 	long := "[" + strings.Repeat("a,", maxRequired) + "gpuslice]"
 	_, err := missingRequirements(map[string]string{requiredPlugins: long}, []string{"main"}, "gpuslice")
 	require.EqualError(t, err, fmt.Sprintf("annotation %s: %d bytes are more than the maximum of %d", requiredPlugins, len(long), maxRequired))
 }
 
-// TestALateReview: nothing is done for a caller that has gone, whether it waits for its turn or has it.
-func TestALateReview(t *testing.T) {
+// TestLateReview: nothing is done for a caller that has gone, whether it waits for its turn or has it.
+func TestLateReview(t *testing.T) {
 	for _, slots := range []int{0, 1} {
 		var metrics recorded
 		v := &reviewer{path: "/mutate", slots: make(chan struct{}, slots), metrics: &metrics, log: quiet}

@@ -122,7 +122,7 @@ func TestRunLingers(t *testing.T) {
 	require.Error(t, healthy(listener.Addr().String(), b.Trusted))
 }
 
-func TestRunRefusals(t *testing.T) {
+func TestRunErrors(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"key file missing":           func(o *Options) { o.CertFile = "x" },
 		"needs an API server client": func(o *Options) { o.Client = nil },

@@ -32,7 +32,7 @@ func trusts(caBundle []byte, served Bundle, now time.Time) error {
 	return err
 }
 
-func TestNextOfNothing(t *testing.T) {
+func TestNextOfEmptyBundle(t *testing.T) {
 	b, reason := next(t, Bundle{}, start)
 	require.Contains(t, reason, "new authority: there is none")
 	require.NoError(t, trusts(b.Trusted, b, start))
@@ -45,7 +45,7 @@ func TestNextOfNothing(t *testing.T) {
 	require.ErrorContains(t, err, "set the webhook's Service")
 }
 
-func TestNextRepairs(t *testing.T) {
+func TestNextFixes(t *testing.T) {
 	whole, _ := next(t, Bundle{}, start)
 	other, _ := next(t, Bundle{}, start)
 	for name, tc := range map[string]struct {

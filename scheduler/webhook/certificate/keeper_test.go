@@ -84,7 +84,7 @@ func TestReplicasAgree(t *testing.T) {
 	require.NoError(t, trusts(api.trusted, store.bundle, start))
 }
 
-func TestARenewalReachesTheOthers(t *testing.T) {
+func TestRenewalReachesReplicas(t *testing.T) {
 	at := start
 	now := func() time.Time { return at }
 	store, api := &memory{}, &announced{}
@@ -100,14 +100,14 @@ func TestARenewalReachesTheOthers(t *testing.T) {
 	require.Equal(t, 2, store.saves)
 }
 
-func TestKeeperServesWhatItCouldNotAnnounce(t *testing.T) {
+func TestKeeperServesIfAnnounceFails(t *testing.T) {
 	refused := errors.New("forbidden")
 	k := keeper(&memory{}, &announced{fail: refused}, func() time.Time { return start })
 	require.ErrorIs(t, k.Sync(context.Background()), refused)
 	require.NoError(t, k.Ready())
 }
 
-func TestKeeperKeepsServing(t *testing.T) {
+func TestKeeperServesIfLoadFails(t *testing.T) {
 	store := &memory{}
 	k := keeper(store, &announced{}, func() time.Time { return start })
 	require.NoError(t, k.Sync(context.Background()))

@@ -34,7 +34,7 @@ func TestSecret(t *testing.T) {
 	require.ErrorIs(t, secret.Save(ctx, b, "of another version"), ErrConflict)
 }
 
-func TestSecretKeepsWhatIsNotOurs(t *testing.T) {
+func TestSecretKeepsMetadata(t *testing.T) {
 	ctx := context.Background()
 	made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "cert", ResourceVersion: "7",
 		Labels: map[string]string{"a": "b"}}, Type: corev1.SecretTypeOpaque}
@@ -50,7 +50,7 @@ func TestSecretKeepsWhatIsNotOurs(t *testing.T) {
 	require.Equal(t, []byte("a"), found.Data["ca.crt"])
 }
 
-func TestSecretRefusals(t *testing.T) {
+func TestSecretErrors(t *testing.T) {
 	ctx := context.Background()
 	secrets := schema.GroupResource{Resource: "secrets"}
 	for _, tc := range []struct {
