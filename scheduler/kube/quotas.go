@@ -91,7 +91,7 @@ func (f *Feed) GPUQuota(client kubernetes.Interface, namespace, name string, lab
 			log.Error("invalid GPU quota: keeping the previous one", "namespace", namespace, "configmap", name, "error", err)
 		default:
 			log.Error("invalid GPU quota: no pod gets GPUs until it is fixed or removed", "namespace", namespace, "configmap", name, "error", err)
-			sink.SetGPUQuota(quota.Unread(err))
+			sink.SetGPUQuota(quota.Unreadable(err))
 		}
 	}
 	handler := Handler[*v1.ConfigMap]{
