@@ -22,8 +22,8 @@ func completionCommand() *cobra.Command {
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a script with which a shell completes gpuslice's commands",
 		Long: `Prints a script with which a shell completes commands, options, and this node's
-containers and GPUs: those are read from the agent's state directory when the key
-is pressed.
+containers and GPUs. It reads those from the agent's state directory when the
+key is pressed.
 
   bash  gpuslice completion bash >/etc/bash_completion.d/gpuslice
         (with the package bash-completion)

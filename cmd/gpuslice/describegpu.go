@@ -148,7 +148,7 @@ func (d gpuDescribed) write(p page) error {
 	f.add("Health", "%s", health)
 	use := useCell(d.Use)
 	f.add("Use", "%s", p.Paint(use.Color, use.Text))
-	f.add("GPU", "%s", term.Clean(d.gpu))
+	f.add("Physical GPU", "%s", term.Clean(d.gpu))
 	if c := d.Physical; c != nil {
 		f.add("Device node", "%s", c.DevicePath())
 		f.add("PCI bus ID", "%s", orDash(c.PCIBusID))

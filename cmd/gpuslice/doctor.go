@@ -39,12 +39,12 @@ what to do.
 --fix fixes what can be fixed without a person, shows each change as a diff,
 and checks again: it sets what NRI needs in containerd's configuration (read at
 containerd's next start, which is left to you; "gpuslice uninstall containerd"
-takes it back), makes the state directory root's alone, and writes the unit of its
-tmpfs. The rest is left to you, as each check says: it needs a driver, a reboot,
-a daemon's restart, or changes what others rely on.
+takes it back), sets the owner and mode of the state directory, and writes the
+unit of its tmpfs. The rest is left to you, as each check says: it needs a
+driver, a reboot, a daemon's restart, or changes what others rely on.
 
 Give the options that the agent was started with. In a container, mount the
-host's root directory somewhere and name it by --root; programs are not run then.
+host's root directory and set --root to it; programs are not run then.
 
 Exit status: 0 nothing failed (there may be warnings: -o json has the worst
 state); 1 a check failed; 2 the call is wrong.`,

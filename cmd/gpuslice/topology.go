@@ -40,8 +40,8 @@ GPUs 0 to 2.
 
 With --matrix it prints the matrix as "nvidia-smi topo -m" does, without NICs.
 
-It comes from the agent's state directory; the driver is not asked. Of another node
-it comes from its Node object and its agent, through the API server: the
+It comes from the agent's state directory; the driver is not read. For another
+node it comes from its Node object and its agent, through the API server: the
 processors of the matrix are not known then.
 
 Exit status: 0 it is shown; 1 it could not be read; 2 the call is wrong.`,

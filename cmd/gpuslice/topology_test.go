@@ -32,7 +32,7 @@ func nodeOf(tb testing.TB, gpus int, matrix string) node.File {
 		f.Devices = append(f.Devices, node.Device{UUID: uuid, GPU: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10})
 		f.Node.GPUs = append(f.Node.GPUs, nvidia.GPU{UUID: uuid, Index: i, Model: "NVIDIA H200", MemoryMiB: 143771, NUMANode: 2 * i / gpus})
 	}
-	text, err := os.ReadFile(filepath.Join("../../gpu/testdata", matrix))
+	text, err := os.ReadFile(filepath.Join("../../nvidia/testdata", matrix))
 	require.NoError(tb, err)
 	f.Topology, err = nvidia.ParseTopology(string(text), uuids)
 	require.NoError(tb, err)

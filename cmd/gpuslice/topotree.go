@@ -24,7 +24,7 @@ type branch struct {
 	// NVLinks is how many links each pair of a group has at least.
 	NVLinks  int      `json:"nvlinks,omitempty"`
 	Children []branch `json:"children,omitempty"`
-	GPU      *leafGPU `json:"GPU,omitempty"`
+	GPU      *leafGPU `json:"gpu,omitempty"`
 }
 
 // leafGPU is one GPU of the tree.
