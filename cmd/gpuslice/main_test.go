@@ -55,7 +55,7 @@ func runAsProgram(mode string) int {
 		return view.Read(ctx, os.Args[1])
 	})
 	fmt.Fprintln(os.Stderr, err)
-	return 0
+	return exitFailed
 }
 
 func gpuslice(args ...string) (status int, stdout, stderr string) {

@@ -56,12 +56,12 @@ func screens(t *testing.T) map[string]screen {
 	before := readingOf(t, s, nodetest.Time)
 	s.Compute("3f2a9c51d0e4", 0, 10*time.Second+282*time.Millisecond, time.Second+400*time.Millisecond, 1500)
 	s.Compute("8d01b7e6aa92", 0, time.Second+120*time.Millisecond, 0, 62)
-	m := &topModel{every: "1s", by: "memory"}
+	m := &topModel{interval: time.Second, by: "memory"}
 	m.take(before)
 	m.take(readingOf(t, s, nodetest.Time.Add(time.Second)))
 	live := strings.Join(m.page(term.Style{}, 110, 12), "\n")
 	m.press("h", 5)
-	help := strings.Join(m.page(term.Style{}, 110, 12), "\n")
+	help := strings.Join(m.page(term.Style{}, 110, 40), "\n")
 
 	prints := func(s *nodetest.StateDir, args ...string) screen {
 		return screen{"gpuslice " + strings.Join(args, " "), without(s, shows(t, append(args, "--state-dir", s.Dir)...))}

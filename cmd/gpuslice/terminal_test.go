@@ -84,7 +84,7 @@ func (x *terminal) state() string {
 
 const (
 	shellState  = "cursor 1 page 0 wrap 1"
-	screenState = "cursor 0 page 1 wrap 0"
+	screenState = "cursor 0 page 1 wrap 1"
 )
 
 // topScript runs top, and shows how it ended and that the terminal's settings are the same.

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	tea "github.com/charmbracelet/bubbletea"
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
@@ -144,53 +145,23 @@ func take(ctx context.Context, read reader) (reading, error) {
 	return reading{at: time.Now(), node: n}, err
 }
 
-// topLive shows readings until a key, or a signal, ends it. Whatever ends it, a panic
-// too, the terminal is as it was.
-func topLive(ctx context.Context, s term.Style, o topOptions, wide bool, read reader) (err error) {
-	// Who has his terminal taken away, or is told to quit, has it put in order, too.
+// topLive shows readings until a key or a signal ends it. The program restores the terminal on every exit.
+func topLive(ctx context.Context, s term.Style, o topOptions, wide bool, read reader) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
-	m := &topModel{every: o.interval.String(), by: o.by.value, reverse: o.reverse, filter: term.Clean(o.filter), wide: wide}
-	first, err := take(ctx, read)
+	m := &topModel{
+		style: s, interval: o.interval, by: o.by.value, reverse: o.reverse, filter: term.Clean(o.filter), wide: wide,
+		read: func() (reading, error) { return take(ctx, read) },
+	}
+	first, err := m.read()
 	if err != nil {
-		return err // there is nothing to be seen: no screen for that
+		return err
 	}
 	m.take(first)
-	screen, err := term.OpenScreen()
-	if err != nil {
-		return fmt.Errorf("%w: --once prints without one", err)
-	}
-	defer func() { err = errors.Join(err, screen.Close()) }()
-	tick := time.NewTicker(o.interval)
-	defer tick.Stop()
-	for !m.done {
-		columns, rows := screen.Size()
-		if err := screen.Draw(m.page(s, columns, rows)); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-screen.Resized():
-		case <-tick.C:
-			now, err := take(ctx, read)
-			if err != nil {
-				m.failure = err.Error() // what was read last stays
-				continue
-			}
-			m.take(now)
-		case key, open := <-screen.Keys():
-			if !open {
-				return nil // the terminal is gone
-			}
-			if key == term.KeySuspend {
-				if err := screen.Suspend(); err != nil {
-					return err
-				}
-				continue
-			}
-			m.press(key, m.bodyRows(rows))
-		}
+	program := tea.NewProgram(m, tea.WithAltScreen(), tea.WithoutSignalHandler(), tea.WithoutBracketedPaste())
+	defer context.AfterFunc(ctx, program.Quit)()
+	if _, err := program.Run(); err != nil {
+		return fmt.Errorf("full-screen output: %w: use --once", err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,7 +34,7 @@ func BenchmarkTop(b *testing.B) {
 		}
 	})
 	b.Run("draw", func(b *testing.B) {
-		m := &topModel{every: "1s", by: "memory"}
+		m := &topModel{interval: time.Second, by: "memory"}
 		for b.Loop() {
 			m.take(reading{at: nodetest.Time, node: n})
 			require.Len(b, m.page(term.Style{Colors: true}, 160, 50), 50)

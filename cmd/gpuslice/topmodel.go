@@ -2,32 +2,92 @@ package main
 
 import (
 	"slices"
+	"strings"
+	"time"
 	"unicode/utf8"
+
+	tea "github.com/charmbracelet/bubbletea"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 )
 
-// topModel is what top shows, and what keys have made of it. It is pure: keys and
-// readings go in, a page comes out.
+// topModel is the full-screen view: readings and keys go in, a page comes out.
 type topModel struct {
-	shown    topShown
-	last     reading
-	every    string // how often it is read, for people
-	wide     bool
-	by       string
-	reverse  bool
-	filter   string
-	isTyping bool   // a filter
-	before   string // the filter before it
-	paused   bool
-	help     bool
-	selected string // a row's key
-	first    int    // row on the page
-	failure  string // why the last reading failed
-	done     bool
+	style         term.Style
+	width, height int
+	interval      time.Duration
+	read          func() (reading, error) // nil in tests
+	shown         topShown
+	last          reading
+	wide          bool
+	by            string
+	reverse       bool
+	filter        string
+	isTyping      bool   // the filter
+	before        string // the filter before typing
+	paused        bool
+	help          bool
+	selected      string // a row's key
+	first         int    // the first row on the page
+	failure       string // of the last reading
+	done          bool
 }
 
-// take takes a reading in.
+// readingMsg is the result of a reading.
+type readingMsg struct {
+	reading reading
+	err     error
+}
+
+// Init implements tea.Model.
+func (m *topModel) Init() tea.Cmd {
+	return tea.Tick(m.interval, func(time.Time) tea.Msg {
+		now, err := m.read()
+		return readingMsg{now, err}
+	})
+}
+
+// Update implements tea.Model.
+func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case readingMsg:
+		if msg.err != nil {
+			m.failure = msg.err.Error() // the last reading stays on the screen
+		} else {
+			m.take(msg.reading)
+		}
+		return m, m.Init()
+	case tea.KeyMsg:
+		switch key := msg.String(); {
+		case key == "ctrl+z":
+			return m, tea.Suspend
+		case key == "ctrl+l":
+			return m, tea.ClearScreen
+		case msg.Type == tea.KeyRunes && !msg.Alt: // one message can have several characters
+			for _, r := range msg.Runes {
+				m.press(string(r), m.bodyRows(m.height))
+			}
+		default:
+			m.press(key, m.bodyRows(m.height))
+		}
+		if m.done {
+			return m, tea.Quit
+		}
+	}
+	return m, nil
+}
+
+// View implements tea.Model.
+func (m *topModel) View() string {
+	if m.width == 0 {
+		return ""
+	}
+	return strings.Join(m.page(m.style, m.width, m.height), "\n")
+}
+
+// take adds a reading.
 func (m *topModel) take(now reading) {
 	m.failure = ""
 	if m.paused {
@@ -37,17 +97,17 @@ func (m *topModel) take(now reading) {
 	m.last = now
 }
 
-// rows are those to be seen, in order.
+// rows returns the filtered rows in order.
 func (m *topModel) rows() []topRow {
 	rows := filterRows(slices.Clone(m.shown.Containers), m.filter)
 	sortRows(rows, m.by, m.reverse)
 	return rows
 }
 
-// press does what a key means. page is the number of rows on one.
-func (m *topModel) press(key term.Key, page int) {
+// press handles a key, by the names of bubbletea. page is the number of rows on a page.
+func (m *topModel) press(key string, page int) {
 	switch {
-	case key == term.KeyInterrupt:
+	case key == "ctrl+c":
 		m.done = true
 	case m.isTyping:
 		m.typeFilter(key)
@@ -59,22 +119,17 @@ func (m *topModel) press(key term.Key, page int) {
 	}
 }
 
-func (m *topModel) command(key term.Key, page int) {
+// sortKeyOf has the keys that select an order.
+var sortKeyOf = map[string]string{"M": "memory", "C": "cores", "W": "waited", "N": "pod", "G": "gpu"}
+
+func (m *topModel) command(key string, page int) {
 	switch key {
 	case "q":
 		m.done = true
 	case "s":
 		m.by = sortKeys[(slices.Index(sortKeys, m.by)+1)%len(sortKeys)]
-	case "M":
-		m.by = "memory"
-	case "C":
-		m.by = "cores"
-	case "W":
-		m.by = "waited"
-	case "N":
-		m.by = "pod"
-	case "G":
-		m.by = "gpu"
+	case "M", "C", "W", "N", "G":
+		m.by = sortKeyOf[key]
 	case "r":
 		m.reverse = !m.reverse
 	case "w":
@@ -85,45 +140,45 @@ func (m *topModel) command(key term.Key, page int) {
 		m.help = true
 	case "/":
 		m.isTyping, m.before = true, m.filter
-	case term.KeyEscape:
+	case "esc":
 		m.filter, m.selected = "", ""
-	case term.KeyUp:
+	case "up":
 		m.move(-1)
-	case term.KeyDown:
+	case "down":
 		m.move(1)
-	case term.KeyPageUp:
+	case "pgup":
 		m.move(-page)
-	case term.KeyPageDown:
+	case "pgdown":
 		m.move(page)
-	case term.KeyHome:
+	case "home":
 		m.move(-len(m.shown.Containers))
-	case term.KeyEnd:
+	case "end":
 		m.move(len(m.shown.Containers))
 	}
 }
 
-// longestFilter is in letters.
-const longestFilter = 60
+// maxFilter is a number of characters.
+const maxFilter = 60
 
-func (m *topModel) typeFilter(key term.Key) {
+func (m *topModel) typeFilter(key string) {
 	switch key {
-	case term.KeyEnter:
+	case "enter":
 		m.isTyping = false
-	case term.KeyEscape:
+	case "esc":
 		m.isTyping, m.filter = false, m.before
-	case term.KeyErase:
+	case "ctrl+u":
 		m.filter = ""
-	case term.KeyBackspace:
+	case "backspace", "ctrl+h":
 		_, size := utf8.DecodeLastRuneInString(m.filter)
 		m.filter = m.filter[:len(m.filter)-size]
 	default:
-		if utf8.RuneCountInString(string(key)) == 1 && utf8.RuneCountInString(m.filter) < longestFilter {
-			m.filter += term.Clean(string(key))
+		if utf8.RuneCountInString(key) == 1 && utf8.RuneCountInString(m.filter) < maxFilter {
+			m.filter += term.Clean(key)
 		}
 	}
 }
 
-// move selects another row; the first one while none is.
+// move moves the selection; without one it selects the first row.
 func (m *topModel) move(by int) {
 	rows := m.rows()
 	if len(rows) == 0 {
@@ -136,13 +191,12 @@ func (m *topModel) move(by int) {
 	m.selected = rows[min(max(at+by, 0), len(rows)-1)].key()
 }
 
-// at is the place of the selected row; -1 if it isn't there.
+// at returns the index of the selected row, or -1.
 func (m *topModel) at(rows []topRow) int {
 	return slices.IndexFunc(rows, func(r topRow) bool { return r.key() == m.selected })
 }
 
-// scroll brings the selected row onto a page of that many rows, and leaves no room at
-// the end of the last one.
+// scroll moves the page to the selected row, and fills the last page.
 func (m *topModel) scroll(rows []topRow, page int) {
 	if at := m.at(rows); at >= 0 {
 		m.first = min(max(m.first, at-page+1), at)

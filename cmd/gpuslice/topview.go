@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 )
 
@@ -20,7 +22,7 @@ const (
 func (m *topModel) page(s term.Style, width, rows int) []string {
 	s.Columns = width
 	if m.help {
-		return m.helpPage(s)
+		return m.helpPage(s, rows)
 	}
 	lines := []string{m.title(s)}
 	lines = append(lines, topGPUs(s, m.shown.GPUs, max(rows/3, 1))...)
@@ -55,14 +57,14 @@ func (m *topModel) bodyRows(rows int) int {
 func (m *topModel) title(s term.Style) string {
 	count := len(m.shown.Containers)
 	text := fmt.Sprintf("top of %s  %s  every %s  %d of %d shares  by %s", orDash(m.shown.Node),
-		m.shown.TakenAt.Format("15:04:05 MST"), m.every, len(m.rows()), count, m.by)
+		m.shown.TakenAt.Format("15:04:05 MST"), m.interval, len(m.rows()), count, m.by)
 	if m.reverse {
 		text += " (reverse)"
 	}
 	if m.paused {
 		text += "  paused"
 	}
-	text = term.Cut(term.Clean(text), s.Columns)
+	text = ansi.Truncate(term.Clean(text), s.Columns, "…")
 	return s.Paint(term.Bold, text)
 }
 
@@ -70,19 +72,19 @@ func (m *topModel) title(s term.Style) string {
 func (m *topModel) footer(s term.Style, rows int) string {
 	switch {
 	case m.isTyping:
-		return term.Cut("filter: "+m.filter+"_  (Enter keeps it, Escape doesn't)", s.Columns)
+		return ansi.Truncate("filter: "+m.filter+"_  (Enter keeps it, Escape doesn't)", s.Columns, "…")
 	case m.failure != "":
-		return s.Paint(term.Red, term.Cut(term.Clean("problem: "+m.failure), s.Columns))
+		return s.Paint(term.Red, ansi.Truncate(term.Clean("problem: "+m.failure), s.Columns, "…"))
 	case m.filter != "":
-		return term.Cut(fmt.Sprintf("filter: %s  (%d left; Escape takes it away)", m.filter, rows), s.Columns)
+		return ansi.Truncate(fmt.Sprintf("filter: %s  (%d left; Escape takes it away)", m.filter, rows), s.Columns, "…")
 	case len(m.shown.Problems) > 0:
 		more := ""
 		if n := len(m.shown.Problems) - 1; n > 0 {
 			more = fmt.Sprintf("(and %d more: gpuslice status) ", n)
 		}
-		return s.Paint(term.Red, term.Cut(term.Clean("problem: "+more+m.shown.Problems[0]), s.Columns))
+		return s.Paint(term.Red, ansi.Truncate(term.Clean("problem: "+more+m.shown.Problems[0]), s.Columns, "…"))
 	}
-	return term.Cut("q quit  s sort  r reverse  / filter  arrows select  p pause  w wide  h help", s.Columns)
+	return ansi.Truncate("q quit  s sort  r reverse  / filter  arrows select  p pause  w wide  h help", s.Columns, "…")
 }
 
 // topHelp are the keys.
@@ -107,12 +109,12 @@ enforced now, as on a GPU that nobody else uses, or was read once only.
 
 Any key goes back.`
 
-func (m *topModel) helpPage(s term.Style) []string {
+func (m *topModel) helpPage(s term.Style, rows int) []string {
 	lines := strings.Split(topHelp, "\n")
 	for i := range lines {
-		lines[i] = term.Cut(lines[i], s.Columns)
+		lines[i] = ansi.Truncate(lines[i], s.Columns, "…")
 	}
-	return lines
+	return lines[:min(len(lines), rows)]
 }
 
 // topGPUs are the lines of the GPUs; at most so many.

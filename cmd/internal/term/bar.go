@@ -1,25 +1,27 @@
 package term
 
-import "strings"
+import (
+	"strings"
 
-// Bar is a part of a whole, drawn over so many cells beside a label:
+	"github.com/charmbracelet/x/ansi"
+)
+
+// Bar draws a fraction and its label in the given number of cells; without room for a bar, only the label:
 //
 //	[||||||||||||||          29.3/40.0G]
-//
-// The strokes have the cells that the label leaves; a part that is not none has one at
-// least. Where there is no room for any there is the label alone.
 func (s Style) Bar(columns int, part float64, label string) string {
 	room := columns - 2
 	if label != "" {
-		room -= Width(label) + 1
+		room -= ansi.StringWidth(label) + 1
 	}
 	if room < 1 {
-		return s.Paint(Heat(part), pad(Cut(label, columns), columns, true))
+		text := ansi.Truncate(label, columns, "…")
+		return s.Paint(Heat(part), strings.Repeat(" ", columns-ansi.StringWidth(text))+text)
 	}
 	strokes := 0
-	if part > 0 { // also false of what isn't a number
+	if part > 0 { // false for NaN too
 		strokes = min(max(int(min(part, 1)*float64(room)+0.5), 1), room)
 	}
-	fill := columns - 2 - strokes - Width(label)
+	fill := columns - 2 - strokes - ansi.StringWidth(label)
 	return "[" + s.Paint(Heat(part), strings.Repeat("|", strokes)) + strings.Repeat(" ", fill) + label + "]"
 }

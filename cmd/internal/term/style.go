@@ -1,9 +1,6 @@
-// Package term is how the CLI writes for people: tables, bars and colours that fit
-// the terminal they are written to, plain text where there is none, and a full screen
-// that is drawn again and again ([Screen]).
-//
-// A [Style] says what the reader's terminal can do; everything else follows it. What
-// is written passes [Clean]: a name that a tenant chose moves no cursor.
+// Package term formats what the CLI prints: tables, bars and colors that fit the terminal, and plain text
+// without one. [StyleOf] finds out what the writer supports. Names that tenants choose pass [Clean], so that no
+// control character reaches the terminal.
 package term
 
 import (
@@ -14,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// When says when there are colours.
+// When is a value of --color.
 type When string
 
 // The values of --color.
@@ -24,38 +21,28 @@ const (
 	Never  When = "never"
 )
 
-// Style is what a reader can be shown. The zero value is plain text of any width.
+// Style is what the writer supports. The zero value is plain text of any width.
 type Style struct {
-	// Colors says that there are colours and bold letters.
 	Colors bool
-	// Columns is the width of the terminal in cells; 0: there is none, or it doesn't
-	// say, and nothing is cut.
+	// Columns is the width of the terminal in cells. With 0 nothing is cut.
 	Columns int
 }
 
-// StyleOf is the style of a writer. With [Auto] there are colours on a terminal, but
-// not where NO_COLOR is set (no-color.org) or TERM is "dumb"; [Always] and [Never] win
-// over both.
+// StyleOf returns the style of a writer. [Auto] uses colors on a terminal, unless NO_COLOR is set (no-color.org)
+// or TERM is "dumb".
 func StyleOf(w io.Writer, when When, getenv func(string) string) Style {
 	columns, isTerminal := size(w)
-	s := Style{Columns: columns}
-	switch when {
-	case Always:
-		s.Colors = true
-	case Never:
-	default:
-		s.Colors = isTerminal && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
-	}
-	return s
+	auto := isTerminal && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
+	return Style{Columns: columns, Colors: when == Always || when == Auto && auto}
 }
 
-// CanDraw says whether a writer is a terminal that a [Screen] can be drawn on.
+// CanDraw reports whether the writer is a terminal for full-screen output.
 func CanDraw(w io.Writer, getenv func(string) string) bool {
 	_, isTerminal := size(w)
 	return isTerminal && getenv("TERM") != "" && getenv("TERM") != "dumb"
 }
 
-// size is a terminal's width; 0 where it doesn't say.
+// size returns the width of a terminal; 0 if it is not known.
 func size(w io.Writer) (columns int, isTerminal bool) {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -68,22 +55,22 @@ func size(w io.Writer) (columns int, isTerminal bool) {
 	return columns, true
 }
 
-// Color is one of the terminal's own colours, or how bright a letter is.
+// Color is an SGR parameter (ECMA-48). The zero value changes nothing.
 type Color int
 
-// The colours; the zero value is the terminal's usual one. Numbers are ECMA-48's (SGR).
+// The colors and attributes in use.
 const (
-	Plain  Color = 0
-	Bold   Color = 1
-	Faint  Color = 2
-	Invert Color = 7
-	Red    Color = 31
-	Green  Color = 32
-	Yellow Color = 33
-	Cyan   Color = 36
+	Plain     Color = 0
+	Bold      Color = 1
+	Faint     Color = 2
+	Underline Color = 4
+	Invert    Color = 7
+	Red       Color = 31
+	Green     Color = 32
+	Yellow    Color = 33
 )
 
-// Paint gives text a colour, if the style has any.
+// Paint colors a text, if the style has colors.
 func (s Style) Paint(c Color, text string) string {
 	if !s.Colors || c == Plain || text == "" {
 		return text
@@ -91,7 +78,7 @@ func (s Style) Paint(c Color, text string) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", int(c), text)
 }
 
-// Heat is the colour of a part that is in use: from Green to Red the fuller it is.
+// Heat is the color of a fraction in use, from Green to Red.
 func Heat(part float64) Color {
 	switch {
 	case part >= 0.9:

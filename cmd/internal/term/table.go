@@ -4,143 +4,131 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/charmbracelet/lipgloss"
+	"github.com/charmbracelet/lipgloss/table"
+	"github.com/charmbracelet/x/ansi"
 )
 
-// gap is between two columns.
+// gap is the space between two columns.
 const gap = 2
 
-// Column is one of a [Table].
+// Column is a column of a [Table].
 type Column struct {
 	Head  string
-	Right bool // numbers are
-	// Min is how far the column may be cut on a narrow terminal, in cells; 0: not at all.
+	Right bool // aligned to the right
+	// Min is the width down to which a narrow terminal cuts the column; 0: it is never cut.
 	Min int
 	// Bar is the width of the column's bars.
 	Bar int
 }
 
-// Cell is a text with a colour.
+// Cell is a text with a color, or a bar with the text as its label.
 type Cell struct {
 	Text  string
 	Color Color
-	// Bar makes it a bar of Part, with the text as its label.
-	Bar  bool
-	Part float64
+	Bar   bool
+	Part  float64
 }
 
-// Table is rows under heads, as wide as what is in them. On a terminal it is made
-// narrower where it must be, the widest column that may be cut first.
+// Table is rows below headers. On a narrow terminal the widest column with a Min is cut first.
 type Table struct {
 	Style
 	Columns []Column
-	// Selected is a row that is to be seen at once, counted from 1; 0: none.
+	// Selected is the number of the highlighted row, from 1; 0: none.
 	Selected int
 	rows     [][]Cell
 }
 
-// Row adds a row of texts, [Cell]s, or what [fmt.Sprint] makes of others.
+// Row adds a row of texts, [Cell]s or other values.
 func (t *Table) Row(values ...any) {
 	row := make([]Cell, len(values))
 	for i, v := range values {
-		switch v := v.(type) {
-		case Cell:
-			row[i] = v
-		case string:
-			row[i] = Cell{Text: v}
-		default:
-			row[i] = Cell{Text: fmt.Sprint(v)}
+		cell, is := v.(Cell)
+		if !is {
+			cell.Text = fmt.Sprint(v)
 		}
-		row[i].Text = Clean(row[i].Text)
+		cell.Text = Clean(cell.Text)
+		row[i] = cell
 	}
 	t.rows = append(t.rows, row)
 }
 
-// Len is the number of rows.
+// Len returns the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
-// Write writes the heads and the rows.
+// Write writes the table.
 func (t *Table) Write(w io.Writer) error {
 	_, err := io.WriteString(w, strings.Join(t.Lines(), "\n")+"\n")
 	return err
 }
 
-// Lines are the heads and the rows as they are written.
+// Lines returns the headers and the rows.
 func (t *Table) Lines() []string {
 	widths := t.widths()
-	heads := make([]Cell, len(t.Columns))
+	grid := table.New().BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).BorderHeader(false).BorderColumn(false).
+		StyleFunc(func(_, column int) lipgloss.Style {
+			style := lipgloss.NewStyle().Width(widths[column] + gap).PaddingRight(gap)
+			if t.Columns[column].Right {
+				style = style.Align(lipgloss.Right)
+			}
+			return style
+		})
+	heads := make([]string, len(t.Columns))
 	for i, c := range t.Columns {
-		heads[i] = Cell{Text: c.Head, Color: Bold}
+		heads[i] = t.Paint(Bold, c.Head)
 	}
-	lines := []string{t.line(heads, widths)}
+	grid.Headers(heads...)
 	for i, row := range t.rows {
-		if i+1 != t.Selected {
-			lines = append(lines, t.line(row, widths))
-			continue
+		style := t.Style
+		style.Colors = t.Colors && i+1 != t.Selected
+		texts := make([]string, len(row))
+		for j, c := range row {
+			if texts[j] = style.Paint(c.Color, CutMiddle(c.Text, widths[j])); c.Bar {
+				texts[j] = style.Bar(widths[j], c.Part, c.Text)
+			}
 		}
-		plain := *t
-		plain.Colors = false
-		line := plain.line(row, widths)
-		lines = append(lines, "\x1b[7m"+pad(line, t.Style.Columns, false)+"\x1b[0m")
+		grid.Row(texts...)
+	}
+	lines := strings.Split(grid.String(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+		if t.Selected > 0 && i == t.Selected {
+			fill := strings.Repeat(" ", max(t.Style.Columns-ansi.StringWidth(lines[i]), 0))
+			lines[i] = Style{Colors: true}.Paint(Invert, lines[i]+fill)
+		}
 	}
 	return lines
 }
 
-// widths are the columns'.
+// widths returns the widths of the columns.
 func (t *Table) widths() []int {
 	widths := make([]int, len(t.Columns))
 	total := gap * (len(widths) - 1)
 	for i, c := range t.Columns {
-		widths[i] = Width(c.Head)
+		widths[i] = ansi.StringWidth(c.Head)
 		for _, row := range t.rows {
-			if i < len(row) {
-				widths[i] = max(widths[i], c.width(row[i]))
+			switch {
+			case i >= len(row):
+			case row[i].Bar:
+				widths[i] = max(widths[i], c.Bar)
+			default:
+				widths[i] = max(widths[i], ansi.StringWidth(row[i].Text))
 			}
 		}
 		total += widths[i]
 	}
-	for t.Style.Columns > 0 && total > t.Style.Columns {
+	for ; t.Style.Columns > 0 && total > t.Style.Columns; total-- {
 		widest := -1
 		for i, c := range t.Columns {
-			if c.Min > 0 && widths[i] > max(c.Min, Width(c.Head)) && (widest < 0 || widths[i] > widths[widest]) {
+			if c.Min > 0 && widths[i] > max(c.Min, ansi.StringWidth(c.Head)) && (widest < 0 || widths[i] > widths[widest]) {
 				widest = i
 			}
 		}
 		if widest < 0 {
-			break // the terminal itself breaks the lines
+			break // the terminal wraps the lines
 		}
 		widths[widest]--
-		total--
 	}
 	return widths
-}
-
-// width is what a cell of the column wants.
-func (c Column) width(cell Cell) int {
-	if cell.Bar {
-		return c.Bar
-	}
-	return Width(cell.Text)
-}
-
-func (t *Table) line(cells []Cell, widths []int) string {
-	var b strings.Builder
-	for i, c := range cells {
-		if i > 0 {
-			b.WriteString(strings.Repeat(" ", gap))
-		}
-		if c.Bar {
-			b.WriteString(t.Bar(widths[i], c.Part, c.Text))
-			continue
-		}
-		text := CutMiddle(c.Text, max(widths[i], 1))
-		fill := strings.Repeat(" ", max(widths[i]-Width(text), 0))
-		if t.Columns[i].Right {
-			b.WriteString(fill)
-		}
-		b.WriteString(t.Paint(c.Color, text))
-		if !t.Columns[i].Right && i < len(cells)-1 {
-			b.WriteString(fill)
-		}
-	}
-	return strings.TrimRight(b.String(), " ")
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -41,7 +42,7 @@ func TestCutMiddle(t *testing.T) {
 	}
 }
 
-// Nothing but a terminal has a width, and it alone has colours without being asked.
+// Only a terminal has a width, and colors without --color=always.
 func TestStyleOf(t *testing.T) {
 	file, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
@@ -74,7 +75,7 @@ func TestClean(t *testing.T) {
 	for text, want := range map[string]string{
 		"pod-1/main":               "pod-1/main",
 		"\x1b[2Jgone\r\n\t":        "?[2Jgone???",
-		"\u009b31m":                "?31m", // one byte of C1 is an escape sequence, too
+		"\u009b31m":                "?31m", // a C1 control starts an escape sequence
 		"bad\xff":                  "bad?",
 		"\u202egnp.exe":            "?gnp.exe",
 		"Größe 卡":                  "Größe 卡",
@@ -84,36 +85,16 @@ func TestClean(t *testing.T) {
 	}
 }
 
-func TestCut(t *testing.T) {
-	for _, test := range []struct {
-		text    string
-		columns int
-		want    string
-	}{
-		{"train", 5, "train"},
-		{"trains", 5, "trai…"},
-		{"train", 1, "…"},
-		{"train", 0, ""},
-		{"", 3, ""},
-		{"卡卡卡", 5, "卡卡…"},
-		{"卡卡卡", 4, "卡…"},
-		{"e\u0301e\u0301", 2, "e\u0301e\u0301"},
-	} {
-		assert.Equal(t, test.want, term.Cut(test.text, test.columns), "%q in %d", test.text, test.columns)
-	}
-}
-
 func TestCutFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := term.Clean(rapid.String().Draw(t, "text"))
 		columns := rapid.IntRange(0, 20).Draw(t, "columns")
-		for _, got := range []string{term.Cut(text, columns), term.CutMiddle(text, columns)} {
-			if term.Width(got) > columns {
-				t.Fatalf("%q is %d wide", got, term.Width(got))
-			}
-			if got != text && columns > 0 && !strings.Contains(got, "…") {
-				t.Fatalf("%q doesn't show that it was cut", got)
-			}
+		got := term.CutMiddle(text, columns)
+		if ansi.StringWidth(got) > columns {
+			t.Fatalf("%q is %d wide", got, ansi.StringWidth(got))
+		}
+		if got != text && columns > 0 && !strings.Contains(got, "…") {
+			t.Fatalf("%q does not show that it was cut", got)
 		}
 		for _, r := range text {
 			if unicode.IsControl(r) {
@@ -146,7 +127,7 @@ func TestBar(t *testing.T) {
 	} {
 		got := term.Style{}.Bar(test.columns, test.part, test.label)
 		assert.Equal(t, test.want, got, "%v in %d", test.part, test.columns)
-		assert.Equal(t, test.columns, term.Width(got))
+		assert.Equal(t, test.columns, ansi.StringWidth(got))
 	}
 	assert.Equal(t, "[\x1b[33m||||||||\x1b[0m  ]", term.Style{Colors: true}.Bar(12, 0.8, ""))
 }
