@@ -24,10 +24,10 @@ import (
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
 
-// nvidiaHooks are NVIDIA's programs that have the hooks of the driver's spec.
+// nvidiaHooks are NVIDIA's programs with the hooks of the driver's spec.
 var nvidiaHooks = []string{"nvidia-cdi-hook", "nvidia-ctk"}
 
-// generateDriver makes the driver's spec.
+// generateDriver generates the driver's spec.
 func (o *cdiOptions) generateDriver() (*cdispec.Spec, error) {
 	g := nvdriver.Options{Root: o.driverRoot, DevRoot: o.devRoot, HookPath: o.hookPath}
 	for _, program := range nvidiaHooks {
@@ -45,24 +45,23 @@ func (o *cdiOptions) generateDriver() (*cdispec.Spec, error) {
 	return nvdriver.Generate(g)
 }
 
-// runtimePath is gpuslice-runtime's, which has to be there: containers whose hook is
-// missing are refused.
+// runtimePath returns the path of gpuslice-runtime. It must exist: containers with a missing hook are refused.
 func (o *cdiOptions) runtimePath() (string, error) {
 	path := o.runtime
 	if path == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return "", fmt.Errorf("find this program: %w", err)
+			return "", fmt.Errorf("find this program: %w: set --runtime", err)
 		}
 		path = filepath.Join(filepath.Dir(self), "gpuslice-runtime")
 	}
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("find the program of the hooks: %w: install gpuslice-runtime beside gpuslice, or name it (--runtime)", err)
+		return "", fmt.Errorf("find the program of the hooks: %w: install gpuslice-runtime beside gpuslice, or set --runtime", err)
 	}
 	return path, nil
 }
 
-// slices writes the slices' spec.
+// slices writes the spec of the slices.
 func (o *cdiOptions) slices(ctx context.Context, out io.Writer) error {
 	config, err := request.Load(o.config)
 	if err != nil {
@@ -86,20 +85,19 @@ func (o *cdiOptions) slices(ctx context.Context, out io.Writer) error {
 	} else {
 		err = errors.Join(err, wrote(out, done.Path, sliceDevices(done.Slices)))
 	}
-	note := "" // a spec goes on being YAML
+	note := "" // the output stays valid YAML
 	if o.dryRun {
 		note = "# "
 	}
 	if len(done.InUse) > 0 {
-		fmt.Fprintf(out, "%sin use, and as before until the container is gone: %s\n", note, strings.Join(done.InUse, " "))
+		fmt.Fprintf(out, "%sin use, unchanged until the container is gone: %s\n", note, strings.Join(done.InUse, " "))
 	}
 	if len(done.Leaving) > 0 {
-		fmt.Fprintf(out, "%sin use, and taken away when the container is gone: %s\n", note, strings.Join(done.Leaving, " "))
+		fmt.Fprintf(out, "%sin use, removed when the container is gone: %s\n", note, strings.Join(done.Leaving, " "))
 	}
 	return err
 }
 
-// sliceDevices are the slices' devices, for people.
 func sliceDevices(made []slice.Slice) []string {
 	var devices []string
 	for _, s := range made {
@@ -111,14 +109,14 @@ func sliceDevices(made []slice.Slice) []string {
 	return devices
 }
 
-// node is what slices are made of on this machine, and the GPUs' indices.
-func (o *cdiOptions) node(ctx context.Context, config request.Config) (specs.Node, map[string]string, error) {
+// node returns the node's settings for slices, and the GPUs' indices.
+func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, map[string]string, error) {
 	program, err := o.runtimePath()
 	if err != nil {
 		return specs.Node{}, nil, err
 	}
 	inventory := ociruntime.NewInventory(config, program)
-	inventory.Query = func(context.Context) ([]byte, error) { // as gpuslice gpus, which this program is
+	inventory.Ask = func(context.Context) ([]byte, error) { // gpuslice gpus, in this process
 		var gpus bytes.Buffer
 		err := printGPUs(&gpus, gpusOptions{library: config.NVMLLibrary, sharing: node.Sharing{
 			Cores: 1, MIG: nvidia.MIGMixed, Slots: config.DeviceSplitCount, Memory: config.MemoryScaling,
@@ -142,8 +140,8 @@ func (o *cdiOptions) node(ctx context.Context, config request.Config) (specs.Nod
 	}, gpus.Indices, nil
 }
 
-// sliceSettings are the node's, as the operator's config has them for the wrapper too.
-func sliceSettings(config request.Config, gpus ociruntime.GPUs, program string) (oci.Settings, error) {
+// sliceSettings returns the node's settings by the config that gpuslice-runtime uses, too.
+func sliceSettings(config wish.Config, gpus ociruntime.GPUs, program string) (oci.Settings, error) {
 	limiter, err := ociruntime.FindLimiter(config, program)
 	if err != nil {
 		return oci.Settings{}, err
@@ -162,7 +160,7 @@ func sliceSettings(config request.Config, gpus ociruntime.GPUs, program string) 
 	return s, nil
 }
 
-// printSpec prints a spec, of the version that it would be written with.
+// printSpec prints a spec with its version.
 func printSpec(out io.Writer, spec *cdispec.Spec) error {
 	version, err := cdispec.MinimumRequiredVersion(spec)
 	if err != nil {
@@ -177,7 +175,7 @@ func printSpec(out io.Writer, spec *cdispec.Spec) error {
 	return err
 }
 
-// names are the qualified names of a spec's devices.
+// names returns the qualified names of a spec's devices.
 func names(spec *cdispec.Spec) []string {
 	var all []string
 	for _, d := range spec.Devices {

@@ -1,113 +1,151 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// calledAs is the name that the program was called by. kubectl calls kubectl-gpuslice for
-// "kubectl gpuslice"; it is the same program.
+// calledAs is the name of the program in this call: kubectl runs kubectl-gpuslice for "kubectl gpuslice".
 var calledAs = filepath.Base(os.Args[0])
 
-// isPlugin says whether kubectl has called.
+// isPlugin reports whether kubectl runs the program.
 func isPlugin() bool { return strings.HasPrefix(calledAs, "kubectl-gpuslice") }
 
-// addClusterCommands adds what changes things, on the node or in the cluster.
-func addClusterCommands(c *cobra.Command) {
-	c.AddCommand(resizeCommand(), cordonCommand(), uncordonCommand(), drainCommand(), explainCommand())
-	if isPlugin() {
-		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpuslice"}
-	}
+// call is a command with kubectl's connection flags.
+type call struct {
+	*cobra.Command
+	kubeconfig clientcmd.ClientConfig
 }
 
-// clusterFlags gives a command the flags that say which cluster, as kubectl has them.
-func clusterFlags(c *cobra.Command) {
-	f := c.Flags()
-	f.String("kubeconfig", "", "`file` that says how to reach the API server; empty is KUBECONFIG, ~/.kube/config or the pod's service account")
-	f.String("context", "", "`name` of the context in the kubeconfig; empty is its current one")
-	f.StringP("namespace", "n", "", "`namespace` of what is named without one; empty is the context's")
+// commonFlags are the connection flags that help texts list. The other flags of kubectl work, too.
+var commonFlags = map[string]string{
+	"context":   "Use the context `NAME` of the kubeconfig.",
+	"cluster":   "Use the cluster `NAME` of the kubeconfig.",
+	"user":      "Use the user `NAME` of the kubeconfig.",
+	"namespace": "Use `NAMESPACE` for names without one; default: that of the context.",
+	"as":        "Impersonate the user `NAME`.",
+	"as-group":  "Impersonate the group `NAME`; can be repeated.",
 }
 
-// askFlags gives a command that asks agents or schedulers the flags that say which.
-func askFlags(c *cobra.Command) {
-	clusterFlags(c)
-	c.Flags().String("system-namespace", "", "`namespace` that gpuslice is installed in, whose agents and schedulers alone are asked; empty is the one of "+strings.Join(cluster.UsualNamespaces, ", ")+" that has any")
+// kubectlFlags adds kubectl's connection flags to a command.
+func kubectlFlags(c *cobra.Command) call {
+	rules, overrides := clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	clientcmd.BindOverrideFlags(overrides, flags, clientcmd.RecommendedConfigOverrideFlags(""))
+	flags.VisitAll(func(f *pflag.Flag) {
+		usage, common := commonFlags[f.Name]
+		f.Hidden = !common
+		f.Usage = cmp.Or(usage, f.Usage)
+	})
+	c.Flags().AddFlagSet(flags)
+	c.Flags().StringVar(&rules.ExplicitPath, "kubeconfig", "", "Read the kubeconfig from `FILE`; default: KUBECONFIG, ~/.kube/config or the pod's service account.")
+	return call{c, clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)}
 }
 
-// wideFlag gives a command that shows a node --cluster.
-func wideFlag(c *cobra.Command) {
-	askFlags(c)
-	c.Flags().Bool("cluster", false, "show all nodes of the cluster, by the API server; so it is too as kubectl gpuslice, and where there is no state directory and a kubeconfig")
+// componentFlags adds the flags of commands that send requests to agents or schedulers.
+func componentFlags(c *cobra.Command) call {
+	called := kubectlFlags(c)
+	c.Flags().String("system-namespace", "", "Send requests only to the agents and schedulers in `NAMESPACE`; default: the one of "+strings.Join(cluster.UsualNamespaces, ", ")+" that has them.")
+	return called
 }
 
-func clusterOptions(c *cobra.Command) (o cluster.Options) {
-	text := func(name string) string {
-		if f := c.Flags().Lookup(name); f != nil {
-			return f.Value.String()
-		}
-		return ""
-	}
-	return cluster.Options{Kubeconfig: text("kubeconfig"), Context: text("context"), Namespace: text("namespace"), SystemNamespace: text("system-namespace")}
+// nodesFlags adds the flags of commands that show this node or the cluster.
+func nodesFlags(c *cobra.Command) call {
+	called := componentFlags(c)
+	c.Flags().Bool("all-nodes", false, "Show all nodes of the cluster. This is the default for kubectl gpuslice, and on a machine that has a kubeconfig and no state directory.")
+	return called
 }
 
-func connect(c *cobra.Command) (*cluster.Cluster, error) { return cluster.Connect(clusterOptions(c)) }
+// namespaceFilter adds --all-namespaces, and makes --namespace a filter.
+func namespaceFilter(c *cobra.Command) {
+	c.Flags().Lookup("namespace").Usage = "Show only containers in `NAMESPACE`."
+	c.Flags().BoolP("all-namespaces", "A", false, "Show containers in all namespaces. This is the default.")
+}
 
-// isWide says whether the cluster is meant and not this node: where --cluster says so; if
-// kubectl has called; or where this machine has no state directory, none was named, and there
-// is a way to a cluster.
-func isWide(c *cobra.Command) (bool, error) {
-	if c.Flags().Lookup("cluster") == nil { // it is about this node's own files
-		return false, nil
+func stateDir(c *cobra.Command) string { return c.Flags().Lookup("state-dir").Value.String() }
+
+// connect connects to the API server.
+func (c call) connect() (*cluster.Cluster, error) {
+	systemNamespace := ""
+	if f := c.Flags().Lookup("system-namespace"); f != nil {
+		systemNamespace = f.Value.String()
 	}
-	if c.Flags().Changed("cluster") {
-		return c.Flags().GetBool("cluster")
-	}
-	if c.Flags().Changed("state-dir") {
-		return false, nil
-	}
-	if isPlugin() {
-		return true, nil
-	}
-	stateDir, err := c.Flags().GetString("state-dir")
+	connection, err := cluster.Connect(c.kubeconfig, systemNamespace)
+	return connection, work(err)
+}
+
+// requestTimeout limits requests to the API server, agents and schedulers.
+const requestTimeout = 30 * time.Second
+
+// withCluster connects and runs a function within a timeout. Its errors are those of the work.
+func (c call) withCluster(timeout time.Duration, do func(context.Context, *cluster.Cluster) error) error {
+	connection, err := c.connect()
 	if err != nil {
-		return false, err
+		return err
 	}
-	if _, err := os.Stat(stateDir); !os.IsNotExist(err) {
-		return false, nil
-	}
-	return cluster.Found(clusterOptions(c)), nil
+	ctx, cancel := context.WithTimeout(c.Context(), timeout)
+	defer cancel()
+	return work(do(ctx, connection))
 }
 
-// nodeReader reads what is to be shown: this node, or all of the cluster's as one.
-func nodeReader(c *cobra.Command) (reader, error) {
-	wide, err := isWide(c)
-	if err != nil {
-		return nil, err
+// allNodes reports whether the call is about the cluster and not about this node.
+func (c call) allNodes() bool {
+	all := c.Flags().Lookup("all-nodes")
+	switch {
+	case all.Changed:
+		return all.Value.String() == "true"
+	case c.Flags().Changed("state-dir"):
+		return false
+	case isPlugin():
+		return true
 	}
-	if wide {
-		connection, err := connect(c)
+	if _, err := os.Stat(stateDir(c.Command)); !os.IsNotExist(err) {
+		return false
+	}
+	_, err := c.connect()
+	return err == nil
+}
+
+// reader reads a node.
+type reader func(context.Context) (view.Node, error)
+
+// nodeReader returns the reader of what the call shows: this node, or all nodes of the cluster as one.
+func (c call) nodeReader() (reader, error) {
+	read := func(ctx context.Context) (view.Node, error) { return view.Read(ctx, stateDir(c.Command)) }
+	if c.allNodes() {
+		connection, err := c.connect()
 		if err != nil {
-			return nil, work(err)
+			return nil, err
 		}
-		return connection.View, nil
+		read = connection.View
 	}
-	stateDir, err := c.Flags().GetString("state-dir")
-	if err != nil {
-		return nil, err
+	namespace, all := c.Flags().Lookup("namespace"), c.Flags().Lookup("all-namespaces")
+	if !namespace.Changed || all.Value.String() == "true" {
+		return read, nil
 	}
-	return func(ctx context.Context) (view.Node, error) { return view.Read(ctx, stateDir) }, nil
+	return func(ctx context.Context) (view.Node, error) {
+		n, err := read(ctx)
+		n.Containers = slices.DeleteFunc(n.Containers, func(c view.Container) bool {
+			return !strings.HasPrefix(c.Pod, namespace.Value.String()+"/")
+		})
+		return n, err
+	}, nil
 }
 
-// podName splits [NAMESPACE/]POD[:CONTAINER]; the namespace is empty where none is named. It needs no
-// connection: what is wrong with a call is said before anybody is asked.
+// podName splits [NAMESPACE/]POD[:CONTAINER].
 func podName(text string) (namespace, pod, container string, err error) {
 	name, container, _ := strings.Cut(text, ":")
 	before, after, named := strings.Cut(name, "/")
@@ -115,7 +153,7 @@ func podName(text string) (namespace, pod, container string, err error) {
 		namespace, name = before, after
 	}
 	if named && namespace == "" || name == "" || strings.Contains(name, "/") {
-		return "", "", "", fmt.Errorf("%q: want [NAMESPACE/]POD[:CONTAINER]", text)
+		return "", "", "", fmt.Errorf("invalid pod name %q: use [NAMESPACE/]POD[:CONTAINER]", text)
 	}
 	return namespace, name, container, nil
 }

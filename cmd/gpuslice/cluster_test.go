@@ -12,21 +12,21 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 )
 
-// asPlugin has the program called as kubectl calls it.
+// asPlugin runs the program like kubectl.
 func asPlugin(t *testing.T) {
 	was := calledAs
 	calledAs = "kubectl-gpuslice"
 	t.Cleanup(func() { calledAs = was })
 }
 
-// noKubeconfig leaves no way to a cluster but what a call names.
+// noKubeconfig leaves only the connection that a call names.
 func noKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 }
 
-// unreachable is a kubeconfig of an API server that isn't there.
+// unreachable is a kubeconfig of an API server that does not run.
 func unreachable(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(path, []byte(`apiVersion: v1
@@ -39,14 +39,14 @@ users: [{name: u, user: {}}]
 	return path
 }
 
-// Which namespace's agents and schedulers are asked is said to all commands that ask them, by a variable too.
+// All commands with requests to agents and schedulers have --system-namespace, also as a variable.
 func TestSystemNamespace(t *testing.T) {
 	t.Setenv("GPUSLICE_SYSTEM_NAMESPACE", "gpus")
 	for _, name := range []string{"status", "top", "explain", "resize"} {
 		c, _, err := command().Find([]string{name})
 		require.NoError(t, err)
 		require.NoError(t, config.Fill(c.Flags(), "", nil, os.LookupEnv))
-		assert.Equal(t, "gpus", clusterOptions(c).SystemNamespace, name)
+		assert.Equal(t, "gpus", c.Flags().Lookup("system-namespace").Value.String(), name)
 	}
 }
 
@@ -60,12 +60,12 @@ func TestPodName(t *testing.T) {
 	}
 	for _, text := range []string{"", "/", "a/", "/p", "a/b/c", ":c"} {
 		_, _, _, err := podName(text)
-		require.ErrorContains(t, err, "want [NAMESPACE/]POD", text)
+		require.ErrorContains(t, err, "use [NAMESPACE/]POD", text)
 	}
 }
 
-// Whether the node or the cluster is meant: the rule of --cluster.
-func TestWhichIsMeant(t *testing.T) {
+// The call is about this node or the cluster by the rule of --all-nodes.
+func TestAllNodes(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	noKubeconfig(t)
 	kubeconfig := unreachable(t)
@@ -74,57 +74,57 @@ func TestWhichIsMeant(t *testing.T) {
 		name   string
 		args   []string
 		plugin bool
-		says   string // of who was asked in vain
+		want   string // of the server or file in the error
 	}{
-		{"--cluster", []string{"--cluster", "--state-dir", s.Dir, "--kubeconfig", kubeconfig}, false, cluster},
+		{"--all-nodes", []string{"--all-nodes", "--state-dir", s.Dir, "--kubeconfig", kubeconfig}, false, cluster},
 		{"a state directory that was named", []string{"--state-dir", s.Dir, "--kubeconfig", kubeconfig}, false, here},
 		{"as kubectl gpuslice", []string{"--kubeconfig", kubeconfig}, true, cluster},
-		{"as kubectl gpuslice, of this node", []string{"--cluster=false", "--state-dir", s.Dir}, true, here},
+		{"as kubectl gpuslice, of this node", []string{"--all-nodes=false", "--state-dir", s.Dir}, true, here},
 		{"as kubectl gpuslice, a state directory that was named", []string{"--state-dir", s.Dir}, true, here},
-		{"no such context", []string{"--cluster", "--kubeconfig", kubeconfig, "--context", "nowhere"}, false, `context "nowhere" does not exist`},
-		{"no kubeconfig", []string{"--cluster"}, false, "name a kubeconfig by --kubeconfig or KUBECONFIG"},
+		{"no such context", []string{"--all-nodes", "--kubeconfig", kubeconfig, "--context", "nowhere"}, false, `context "nowhere" does not exist`},
+		{"no kubeconfig", []string{"--all-nodes"}, false, "set --kubeconfig, --context or KUBECONFIG"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.plugin {
 				asPlugin(t)
 			}
 			status, out, stderr := gpuslice(append([]string{"status"}, test.args...)...)
-			if test.says == here {
+			if test.want == here {
 				assert.Equal(t, exitDone, status, stderr)
 				assert.Contains(t, out, nodetest.H200)
 				return
 			}
 			assert.Equal(t, exitFailed, status)
-			assert.Contains(t, stderr, test.says)
+			assert.Contains(t, stderr, test.want)
 		})
 	}
 }
 
-func TestCallsThatAreWrong(t *testing.T) {
+func TestWrongClusterCalls(t *testing.T) {
 	noKubeconfig(t)
 	kubeconfig := unreachable(t)
 	for _, test := range []struct {
 		args   []string
 		plugin bool
 		status int
-		says   string
+		want   string
 	}{
-		{[]string{"resize", "a/p", "--memory=25%", "--kubeconfig", kubeconfig}, false, exitUsage, "name MiB or GiB"},
-		{[]string{"resize", "a/b/c", "--cores=1", "--kubeconfig", kubeconfig}, false, exitUsage, "want [NAMESPACE/]POD"},
+		{[]string{"resize", "a/p", "--memory=25%", "--kubeconfig", kubeconfig}, false, exitUsage, "use MiB or GiB"},
+		{[]string{"resize", "a/b/c", "--cores=1", "--kubeconfig", kubeconfig}, false, exitUsage, "use [NAMESPACE/]POD"},
 		{[]string{"resize", "a/p", "--cores=1", "--gpu=0", "--kubeconfig", kubeconfig}, false, exitUsage, "must be a GPU's UUID"},
 		{[]string{"resize", "p", "--cores=1", "--kubeconfig", kubeconfig}, true, exitFailed, "pod team-a/p: "},
-		{[]string{"explain", "a/p:c", "--kubeconfig", kubeconfig}, false, exitUsage, "leave :c out"},
+		{[]string{"explain", "a/p:c", "--kubeconfig", kubeconfig}, false, exitUsage, "remove :c"},
 		{[]string{"explain", "p", "-n", "team-b", "--kubeconfig", kubeconfig}, false, exitFailed, "pod team-b/p: "},
-		{[]string{"cordon", "0"}, true, exitUsage, "want NODE GPU"},
-		{[]string{"drain", "0"}, true, exitUsage, "want NODE GPU"},
+		{[]string{"cordon", "0"}, true, exitUsage, "add the argument NODE"},
+		{[]string{"drain", "0"}, true, exitUsage, "add the argument NODE"},
 		{[]string{"cordon", "n1", "0", "--kubeconfig", kubeconfig}, false, exitFailed, "node n1: "},
 		{[]string{"drain", "n1", "0", "--kubeconfig", kubeconfig}, false, exitFailed, "node n1: "},
-		// A call that is wrong is that without a cluster, too.
-		{[]string{"explain", "a/b/c"}, false, exitUsage, "want [NAMESPACE/]POD"},
-		{[]string{"explain", "a/p:c"}, false, exitUsage, "leave :c out"},
-		{[]string{"explain", "p"}, false, exitFailed, "name a kubeconfig"},
-		{[]string{"resize", "x/", "--memory=1GiB"}, false, exitUsage, "want [NAMESPACE/]POD"},
-		{[]string{"resize", "x/p", "--memory=1GiB"}, false, exitFailed, "name a kubeconfig"},
+		// A wrong call is found without a cluster.
+		{[]string{"explain", "a/b/c"}, false, exitUsage, "use [NAMESPACE/]POD"},
+		{[]string{"explain", "a/p:c"}, false, exitUsage, "remove :c"},
+		{[]string{"explain", "p"}, false, exitFailed, "set --kubeconfig"},
+		{[]string{"resize", "x/", "--memory=1GiB"}, false, exitUsage, "use [NAMESPACE/]POD"},
+		{[]string{"resize", "x/p", "--memory=1GiB"}, false, exitFailed, "set --kubeconfig"},
 		{[]string{"drain"}, false, exitUsage, "accepts between 1 and 2 arg(s)"},
 	} {
 		t.Run(test.args[0], func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestCallsThatAreWrong(t *testing.T) {
 			}
 			status, out, stderr := gpuslice(test.args...)
 			assert.Equal(t, test.status, status, stderr)
-			assert.Contains(t, stderr, test.says)
+			assert.Contains(t, stderr, test.want)
 			assert.Empty(t, out)
 		})
 	}
@@ -143,11 +143,11 @@ func TestDrainOfThisNodesGPU(t *testing.T) {
 	s := dockerNode(t)
 	status, out, _ := gpuslice("drain", "0", "--dry-run", "--state-dir", s.Dir)
 	assert.Equal(t, exitDone, status)
-	assert.Contains(t, out, "would get no new containers on this node\nit is held by container 3f2a0002\n")
+	assert.Contains(t, out, "would get no new containers on this node\nin use by container 3f2a0002\n")
 	assert.NoFileExists(t, filepath.Join(s.Dir, "cordoned"))
 	status, _, stderr := gpuslice("drain", "0", "--state-dir", s.Dir)
 	assert.Equal(t, exitFailed, status)
-	assert.Contains(t, stderr, "containers still hold the GPU")
+	assert.Contains(t, stderr, "containers still use the GPU")
 	assert.FileExists(t, filepath.Join(s.Dir, "cordoned"))
 	for _, id := range []string{"3f2a9c01", "3f2a0002"} {
 		require.NoError(t, s.Ledger.Remove(t.Context(), id))

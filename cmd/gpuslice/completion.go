@@ -14,23 +14,21 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// shells are those that there are completions for.
 var shells = []string{"bash", "zsh", "fish"}
 
 func completionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
-		Short: "Print a script with which a shell completes gpuslice's commands",
-		Long: `Prints a script with which a shell completes commands, options, and this node's
-containers and GPUs. It reads those from the agent's state directory when the
-key is pressed.
+		Short: "Print the completion script for a shell",
+		Long: `Prints the completion script for a shell: for commands, options, and this node's
+containers and GPUs, which it reads from the agent's state directory.
 
   bash  gpuslice completion bash >/etc/bash_completion.d/gpuslice
         (with the package bash-completion)
   zsh   gpuslice completion zsh >"${fpath[1]}/_gpuslice"
   fish  gpuslice completion fish >~/.config/fish/completions/gpuslice.fish
 
-Exit status: 0 it is printed; 1 it could not be; 2 the call is wrong.`,
+Exit status: 0 it is printed; 1 it failed; 2 the call is wrong.`,
 		Example:               "  source <(gpuslice completion bash)",
 		Args:                  cobra.ExactArgs(1),
 		ValidArgs:             shells,
@@ -44,28 +42,25 @@ Exit status: 0 it is printed; 1 it could not be; 2 the call is wrong.`,
 			}
 			script, known := scripts[args[0]]
 			if !known {
-				return fmt.Errorf("unknown shell %q: want %s", args[0], oneOf(shells))
+				return fmt.Errorf("unknown shell %q: use %s", args[0], oneOf(shells))
 			}
 			return work(script(w))
 		},
 	}
 }
 
-// stateDirOf is the state directory of a call that is being completed: its options were not
-// filled from the environment.
-func stateDirOf(c *cobra.Command) (string, error) {
-	if err := config.Fill(c.Flags(), "", nil, os.LookupEnv); err != nil {
-		return "", err
-	}
-	return c.Flags().GetString("state-dir")
+// completionStateDir returns the state directory during a completion, when options are not filled from the environment.
+func completionStateDir(c *cobra.Command) (string, error) {
+	err := config.Fill(c.Flags(), "", nil, os.LookupEnv)
+	return stateDir(c), err
 }
 
-// completeContainers are the containers that a word may be the beginning of.
+// completeContainers completes containers.
 func completeContainers(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return containersLike(c, args, word, fullName)
 }
 
-// completeResizable are the same as resize names them.
+// completeResizable completes containers in the format of resize.
 func completeResizable(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return containersLike(c, args, word, func(c view.Container) string {
 		if c.Pod == "" {
@@ -76,13 +71,13 @@ func completeResizable(c *cobra.Command, args []string, word string) ([]cobra.Co
 }
 
 func containersLike(c *cobra.Command, args []string, word string, name func(view.Container) string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	stateDir, err := stateDirOf(c)
+	dir, err := completionStateDir(c)
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	n, err := view.Read(c.Context(), stateDir)
+	n, err := view.Read(c.Context(), dir)
 	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp // a key press is no place for errors
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var found []cobra.Completion
 	for _, c := range n.Containers {
@@ -99,13 +94,13 @@ func containersLike(c *cobra.Command, args []string, word string, name func(view
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeGPUs are the GPUs that a word may be the beginning of.
+// completeGPUs completes GPUs.
 func completeGPUs(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	stateDir, err := stateDirOf(c)
+	dir, err := completionStateDir(c)
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	f, err := node.Read(stateDir)
+	f, err := node.Read(dir)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 )
 
-// completions are what a shell is told for the last word of a call.
+// completions are the completions of the last word of a call.
 func completions(t *testing.T, args ...string) []string {
 	var out, ignored strings.Builder
 	require.Equal(t, exitDone, execute(t.Context(), append([]string{"__complete"}, args...), &out, &ignored))
@@ -41,7 +41,7 @@ func TestCompletions(t *testing.T) {
 		{"uncordon --state-dir DIR GPU-00000001", []string{nodetest.H200 + "\tNVIDIA H200"}},
 		{"resize --state-dir DIR ", []string{"default/infer:main\tactive", "default/train:main\tactive"}},
 		{"top --sort ", sortKeys},
-		{"status -o ", []string{"table", "wide", "json", "yaml"}},
+		{"status -o ", []string{"table", "wide", "json", "yaml", "jsonpath", "go-template", "name"}},
 		{"status --color=", []string{"auto", "always", "never"}},
 		{"completion ", []string{"bash", "zsh", "fish"}},
 		{"status ", []string{}},
@@ -51,13 +51,13 @@ func TestCompletions(t *testing.T) {
 	}
 	t.Setenv("GPUSLICE_STATE_DIR", s.Dir)
 	assert.Equal(t, []string{"c-infer\tactive"}, completions(t, "describe", "container", "c-i"), "the variable is read")
-	assert.Contains(t, completions(t, "to"), "top\tShow what this node's containers use of their shares, live")
+	assert.Contains(t, completions(t, "to"), "top\tShow what containers use of their shares, live")
 }
 
 func TestCompletionBadCalls(t *testing.T) {
 	for args, want := range map[string]string{
 		"completion":      "accepts 1 arg",
-		"completion tcsh": `unknown shell "tcsh": want bash, zsh or fish`,
+		"completion tcsh": `unknown shell "tcsh": use bash, zsh or fish`,
 	} {
 		status, out, stderr := gpuslice(strings.Fields(args)...)
 		assert.Equal(t, exitUsage, status)
@@ -65,7 +65,7 @@ func TestCompletionBadCalls(t *testing.T) {
 		assert.Contains(t, stderr, want)
 	}
 	var stderr strings.Builder
-	assert.Equal(t, exitFailed, execute(t.Context(), []string{"completion", "zsh"}, nobody{}, &stderr))
+	assert.Equal(t, exitFailed, execute(t.Context(), []string{"completion", "zsh"}, closedOutput{}, &stderr))
 }
 
 // In each shell, in a real terminal, the Tab key completes a command, a container's name

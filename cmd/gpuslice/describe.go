@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -14,49 +15,41 @@ import (
 func describeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "describe",
-		Short: "Show all that is known of a GPU or a container",
-		Long: `Shows all that is known of one GPU, or of one container, of this node or of the
-cluster.
+		Short: "Show the details of a GPU or a container",
+		Long: `Shows the details of a GPU or a container, of this node or of the cluster.
 
-Exit status: 0 it is shown; 1 there is none of that name, or nothing could be
-read; 2 the call is wrong.`,
+Exit status: 0 it is shown; 1 it was not found, or nothing could be read; 2 the
+call is wrong.`,
 	}
 	c.AddCommand(describeGPUCommand(), describeContainerCommand())
 	return parent(c)
 }
 
-// facts are lines of a name and a value, the values one below the other.
+// facts are lines of a name and a value.
 type facts struct {
 	page
 	lines  [][2]string
 	indent string
 }
 
-// add adds a line; none of an empty value.
+// add adds a line, except with an empty value.
 func (f *facts) add(name, format string, args ...any) {
 	if value := fmt.Sprintf(format, args...); value != "" {
 		f.lines = append(f.lines, [2]string{name, value})
 	}
 }
 
-// write writes the lines, and forgets them. Values may be painted: they are cleaned by
-// who adds them.
+// write writes the lines and removes them. Values must be clean; they may be painted.
 func (f *facts) write() error {
-	widest := 0
+	w := tabwriter.NewWriter(f, 0, 0, 2, ' ', 0)
 	for _, l := range f.lines {
-		widest = max(widest, len(l[0]))
-	}
-	for _, l := range f.lines {
-		head := f.indent + l[0] + ":" + strings.Repeat(" ", widest-len(l[0])+2)
-		if _, err := fmt.Fprintln(f, f.Paint(term.Bold, head)+l[1]); err != nil {
-			return err
-		}
+		fmt.Fprintf(w, "%s\t%s\n", f.Paint(term.Bold, f.indent+l[0]+":"), l[1])
 	}
 	f.lines = nil
-	return nil
+	return w.Flush()
 }
 
-// part is how much of something is granted, or in use.
+// part adds a bar to a text.
 func (f *facts) part(part, whole float64, text string) string {
 	if whole <= 0 {
 		return text
@@ -64,8 +57,8 @@ func (f *facts) part(part, whole float64, text string) string {
 	return f.Bar(24, part/whole, fmt.Sprintf("%.0f%%", min(100*part/whole, 999))) + "  " + text
 }
 
-// findContainer is the one that a person names: its id or the beginning of it, its name,
-// NAMESPACE/POD where that has one, NAMESPACE/POD/CONTAINER or NAMESPACE/POD:CONTAINER.
+// findContainer finds a container by its ID, a prefix of it, its name, NAMESPACE/POD, NAMESPACE/POD/CONTAINER or
+// NAMESPACE/POD:CONTAINER.
 func findContainer(all []view.Container, target string) (view.Container, error) {
 	var found []view.Container
 	for _, c := range all {
@@ -78,7 +71,7 @@ func findContainer(all []view.Container, target string) (view.Container, error) 
 	}
 	switch len(found) {
 	case 0:
-		return view.Container{}, fmt.Errorf("no container with a share is called %q here, nor does the id of one begin so: gpuslice status -o wide lists them", term.Clean(target))
+		return view.Container{}, fmt.Errorf("container %q not found: list containers with gpuslice status -o wide", term.Clean(target))
 	case 1:
 		return found[0], nil
 	}
@@ -87,7 +80,7 @@ func findContainer(all []view.Container, target string) (view.Container, error) 
 		names = append(names, term.Clean(fullName(c)+" ("+c.ContainerID+")"))
 	}
 	slices.Sort(names)
-	return view.Container{}, fmt.Errorf("%q is %d containers: %s: name one by its id", term.Clean(target), len(found), strings.Join(names, ", "))
+	return view.Container{}, fmt.Errorf("%q matches %d containers: %s: give the ID of one", term.Clean(target), len(found), strings.Join(names, ", "))
 }
 
 func isNamed(c view.Container, target string) bool {
@@ -100,7 +93,7 @@ func isNamed(c view.Container, target string) bool {
 	return c.Name == target || strings.HasPrefix(c.ContainerID, target)
 }
 
-// fullName is NAMESPACE/POD/CONTAINER, or what there is of it.
+// fullName returns NAMESPACE/POD/CONTAINER, or the container's name without a pod.
 func fullName(c view.Container) string {
 	if c.Pod == "" {
 		return name(c)
@@ -108,7 +101,7 @@ func fullName(c view.Container) string {
 	return c.Pod + "/" + c.Name
 }
 
-// problemsOf are a node's problems that name one of the things.
+// problemsOf returns the problems that contain one of the names.
 func problemsOf(n view.Node, ids ...string) (found []string) {
 	for _, text := range n.Problems {
 		if slices.ContainsFunc(ids, func(id string) bool { return id != "" && strings.Contains(text, id) }) {

@@ -30,7 +30,7 @@ func TestDescribeGPU(t *testing.T) {
 	}
 	golden(t, "describe-gpu.txt", show("1"))
 	assert.Equal(t, show("1"), show(gpuUUID(1)))
-	assert.Equal(t, show("1"), show("GPU-00000001"), "the beginning of its UUID")
+	assert.Equal(t, show("1"), show("GPU-00000001"), "a prefix of its UUID")
 	golden(t, "describe-gpu-unhealthy.txt", show("6"))
 	golden(t, "describe-gpu.yaml", show("1", "-o", "yaml"))
 
@@ -63,7 +63,7 @@ func TestDescribeContainer(t *testing.T) {
 	golden(t, "describe-container.json", show("main", "-o", "json"))
 }
 
-// What can't be read is said, and the rest is shown.
+// What cannot be read is a problem; the rest is shown.
 func TestDescribeADamagedContainer(t *testing.T) {
 	s := busyNode(t)
 	require.NoError(t, os.WriteFile(s.Path("c-hostile", "usage"), []byte("\x1b[2Jgarbage"), 0o600))
@@ -87,13 +87,13 @@ func TestDescribeNothing(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"gpu", "7"}, exitFailed, `GPU "7": the node has none`},
-		{[]string{"gpu", "GPU-0000000"}, exitFailed, "is 2 GPUs"},
+		{[]string{"gpu", "7"}, exitFailed, `GPU "7" not found`},
+		{[]string{"gpu", "GPU-0000000"}, exitFailed, "matches 2 GPUs"},
 		{[]string{"gpu"}, exitUsage, "accepts between 1 and 2 arg"},
 		{[]string{"container", "nope\x1b[2J"}, exitFailed, `"nope?[2J"`},
-		{[]string{"container", "main"}, exitFailed, `"main" is 3 containers: default/done/main (c-done), default/hostile/main (c-hostile), default/train/main (c-train): name one by its id`},
-		{[]string{"container", ""}, exitFailed, "no container"},
-		{[]string{"node"}, exitUsage, `gpuslice describe: unknown command "node": want container or gpu`},
+		{[]string{"container", "main"}, exitFailed, `"main" matches 3 containers: default/done/main (c-done), default/hostile/main (c-hostile), default/train/main (c-train): give the ID of one`},
+		{[]string{"container", ""}, exitFailed, "not found"},
+		{[]string{"node"}, exitUsage, `gpuslice describe: unknown command "node": use container or gpu`},
 	} {
 		status, out, stderr := gpuslice(append(append([]string{"describe"}, test.args...), "--state-dir", s.Dir)...)
 		assert.Equal(t, test.status, status, "%v", test.args)

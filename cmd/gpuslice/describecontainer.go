@@ -17,29 +17,28 @@ import (
 type containerDescribed struct {
 	view.Container
 	Node string `json:"node"`
-	// Directory has its files: the record of its grant, its limits and its accounting; empty
-	// where it is another node's.
+	// Dir has its record, limits and accounting; empty on another node.
 	Dir    string           `json:"directory,omitempty"`
 	Shares []shareDescribed `json:"shares"`
-	// Oversubscribe says that it may have more memory than the GPU, in the host's.
+	// Oversubscribe: it may use host memory beyond the GPU's.
 	Oversubscribe bool `json:"oversubscribe"`
-	// Note says what a node alone knows, where it is not this one.
+	// Note lists what only the node itself reports.
 	Note     string   `json:"note,omitempty"`
 	Problems []string `json:"problems,omitempty"`
 }
 
-// shareDescribed is a share with what its limits file and its accounting say of it.
+// shareDescribed is a share with its limits and accounting.
 type shareDescribed struct {
 	view.Share
 	GPU   string `json:"gpu"` // the GPU's index
 	Model string `json:"model,omitempty"`
-	// Limit is what is enforced; nil where the limits file can't be read.
+	// Limit is nil if the limits file cannot be read.
 	Limit *limitDescribed `json:"limit,omitempty"`
-	// Parts are what UsedBytes is made of; the rest is linear memory.
+	// Parts are the kinds of memory in UsedBytes; the rest is linear memory.
 	Parts map[string]uint64 `json:"parts,omitempty"`
 }
 
-// limitDescribed is what is enforced of a share.
+// limitDescribed is what is enforced.
 type limitDescribed struct {
 	MemoryBytes    uint64 `json:"memoryBytes"`
 	PhysicalBytes  uint64 `json:"physicalBytes,omitempty"`
@@ -53,69 +52,65 @@ type limitDescribed struct {
 }
 
 func describeContainerCommand() *cobra.Command {
-	var out *output
+	var (
+		out    *output
+		called call
+	)
 	c := &cobra.Command{
 		Use:   "container ID|NAME|NAMESPACE/POD[/CONTAINER]",
-		Short: "Show all that is known of a container",
-		Long: `Shows all that is known of one container of this node: what it is granted, what
-is enforced, and what it uses.
+		Short: "Show the details of a container",
+		Long: `Shows the details of a container of this node: what it is granted, what is
+enforced, and what it uses.
 
-A container is named by its id or the beginning of that, by its name, by its pod
-where that has one with a share, or by pod and container.
+Name the container by its ID or a prefix of it, by its name, by its pod, or by
+pod and container.
 
-With --cluster, and as kubectl gpuslice, it is a pod's of the cluster, named by
-its pod or by pod and container: its node's agent is asked, through the API
-server. What its limits file has is known on its node alone.
+With --all-nodes, and with kubectl gpuslice, name a container of the cluster by
+its pod or by pod and container. The agent of its node reports it, through the
+API server. Only the node itself reports what the limits file has.
 
-Exit status: 0 it is shown; 1 there is no such container, or several, or nothing
-could be read; 2 the call is wrong.`,
+Exit status: 0 it is shown; 1 no container or several match, or nothing could be
+read; 2 the call is wrong.`,
 		Example: `  gpuslice describe container default/train/main
   gpuslice describe container 3f2a9c -o yaml
   kubectl gpuslice describe container train -n team-a`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeContainers,
 		RunE: func(c *cobra.Command, args []string) error {
-			wide, err := isWide(c)
-			if err != nil {
-				return err
+			show := func(d containerDescribed) error {
+				return work(out.print(c, d, []string{"container/" + d.ContainerID}, d.write))
 			}
-			if wide {
-				where, found, err := findElsewhere(c, args[0])
+			if called.allNodes() {
+				from, found, err := called.findRemote(args[0])
 				if err != nil {
 					return err
 				}
-				d := describeContainer(where.node, found, "")
-				d.Note = where.note("what its limits are and its memory is made of", "gpuslice describe container "+term.Clean(found.ContainerID))
-				return work(out.print(c, d, d.write))
+				d := describeContainer(from.node, found, "")
+				d.Note = from.note("the limits and the kinds of memory", "gpuslice describe container "+term.Clean(found.ContainerID))
+				return show(d)
 			}
-			n, err := readNode(c)
+			n, err := view.Read(c.Context(), stateDir(c))
 			if err != nil {
-				return err
+				return work(err)
 			}
 			found, err := findContainer(n.Containers, args[0])
 			if err != nil {
 				return work(err)
 			}
-			stateDir, err := c.Flags().GetString("state-dir")
-			if err != nil {
-				return err
-			}
-			ledger, err := ledger.OpenReadOnly(stateDir)
+			ledger, err := grant.OpenReadOnly(stateDir(c))
 			if err != nil {
 				return work(err)
 			}
-			d := describeContainer(n, found, ledger.Dir(found.ContainerID))
-			return work(out.print(c, d, d.write))
+			return show(describeContainer(n, found, ledger.Dir(found.ContainerID)))
 		},
 	}
-	out = outputFlag(c, formTable, formJSON, formYAML)
-	clusterFlags(c)
-	c.Flags().Bool("cluster", false, "a pod's container of the cluster, by the API server; so it is too as kubectl gpuslice, and where there is no state directory and a kubeconfig")
+	out = outputFlag(c, true, formTable)
+	called = nodesFlags(c)
+	c.Flags().Lookup("all-nodes").Usage = "Find the container in the cluster. This is the default for kubectl gpuslice, and on a machine that has a kubeconfig and no state directory."
 	return c
 }
 
-// describeContainer describes a container whose files are in the directory; none of another
-// node's.
+// describeContainer returns the details of a container. dir has its files; empty on another node.
 func describeContainer(n view.Node, c view.Container, dir string) containerDescribed {
 	d := containerDescribed{Container: c, Node: n.Name, Dir: dir, Shares: []shareDescribed{}, Problems: problemsOf(n, c.ContainerID)}
 	var (
@@ -127,8 +122,8 @@ func describeContainer(n view.Node, c view.Container, dir string) containerDescr
 		var err, errCores error
 		limits, err = limiter.ReadLimits(limiter.LimitsPath(dir))
 		states, errCores = limiter.ReadCores(limiter.LimitsPath(dir))
-		if err := errors.Join(err, errCores); err != nil && c.State == string(ledger.StateActive) {
-			d.Problems = append(d.Problems, "its limits: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+		if err := errors.Join(err, errCores); err != nil && c.State == string(grant.StateActive) {
+			d.Problems = append(d.Problems, "limits: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 		usage, _ = limiter.ReadUsage(limiter.UsagePath(dir)) // the view reports the error
 	}
@@ -161,7 +156,7 @@ func limitOfShare(l limiter.DeviceLimit, s limiter.CoreState) *limitDescribed {
 	}
 }
 
-// partsOf are the parts that there is something of.
+// partsOf returns the parts that are not 0.
 func partsOf(u limiter.DeviceUsage) map[string]uint64 {
 	parts := map[string]uint64{}
 	for name, bytes := range map[string]uint64{
@@ -175,15 +170,13 @@ func partsOf(u limiter.DeviceUsage) map[string]uint64 {
 	return parts
 }
 
-// partNames is their order.
+// partNames is the order of the parts.
 var partNames = []string{"contexts", "pools", "virtual memory", "graphs", "arrays", "spilled"}
 
-// policyTexts say when a share of compute time is enforced.
 var policyTexts = map[string]string{
-	"default": "while others use the GPU, too", "force": "always", "disable": "never",
+	"default": "while other containers use the GPU", "force": "always", "disable": "never",
 }
 
-// write writes it for people.
 func (d containerDescribed) write(p page) error {
 	f := facts{page: p}
 	f.add("Container", "%s", term.Clean(orDash(d.Name)))
@@ -194,14 +187,14 @@ func (d containerDescribed) write(p page) error {
 	f.add("Node", "%s", term.Clean(d.Node))
 	f.add("State", "%s", p.Paint(stateColor(d.State), d.State))
 	f.add("Enforcement", "%s", term.Clean(orDash(d.Enforcement)))
-	f.add("Booked by", "%s", term.Clean(orDash(d.Owner)))
+	f.add("Reserved by", "%s", term.Clean(orDash(d.Owner)))
 	f.add("Since", "%s", moment(d.CreatedAt))
 	f.add("Directory", "%s", term.Clean(d.Dir))
 	if d.State == string(ledger.StateBlocking) {
 		f.add("Blocks", "%s", blocked(d.Container, nil))
 	}
 	if d.Oversubscribe {
-		f.add("Oversubscribes", "it may have memory in the host's")
+		f.add("Oversubscribes", "can use host memory")
 	}
 	if err := f.write(); err != nil {
 		return err
@@ -229,9 +222,9 @@ func (s shareDescribed) write(p page) error {
 			parts = append(parts, fmt.Sprintf("%s %d MiB", name, mebibytes(bytes)))
 		}
 	}
-	f.add("Of it", "%s", strings.Join(parts, ", "))
+	f.add("Parts", "%s", strings.Join(parts, ", "))
 	if s.ResidueBytes > 0 {
-		f.add("Beyond it", "%d MiB that the driver sees (taken off the limit)", mebibytes(s.ResidueBytes))
+		f.add("Unaccounted", "%d MiB in the driver, subtracted from the limit", mebibytes(s.ResidueBytes))
 	}
 	f.add("Refused", "%d allocations", s.RefusedAllocations)
 	if l := s.Limit; l != nil {
@@ -239,7 +232,7 @@ func (s shareDescribed) write(p page) error {
 			f.add("Enforced", "%d MiB", enforced)
 		}
 		if l.PhysicalBytes > 0 {
-			f.add("On the GPU", "%d MiB of it at most", mebibytes(l.PhysicalBytes))
+			f.add("On the GPU", "at most %d MiB", mebibytes(l.PhysicalBytes))
 		}
 		f.add("Cores", "%s", l.coresText())
 		f.add("Priority", "%s", l.Priority)
@@ -269,17 +262,17 @@ func (l limitDescribed) coresText() string {
 	return text
 }
 
-// nowText is what the agent has found out about the GPU.
+// nowText is the state that the agent set.
 func (l limitDescribed) nowText() string {
 	var is []string
 	if l.Contended {
-		is = append(is, "others use the GPU, too")
+		is = append(is, "other containers use the GPU")
 	}
 	if l.Blocked {
-		is = append(is, "it waits for somebody of higher priority")
+		is = append(is, "waits for a container of higher priority")
 	}
 	if l.ElasticPercent > 0 {
-		is = append(is, fmt.Sprintf("its share is %d %%", l.ElasticPercent))
+		is = append(is, fmt.Sprintf("elastic share %d %%", l.ElasticPercent))
 	}
 	return strings.Join(is, "; ")
 }

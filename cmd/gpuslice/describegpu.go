@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,14 +23,14 @@ type gpuDescribed struct {
 	Node string `json:"node"`
 	// Use is as in `gpuslice topology`.
 	Use string `json:"use"`
-	// Physical is the GPU that it is, or is a MIG device of; nil where it can't be read.
+	// Physical is the GPU, also for a MIG device; nil on another node.
 	Physical      *nvidia.GPU       `json:"physical,omitempty"`
 	DriverVersion string            `json:"driverVersion"`
 	CUDAVersion   string            `json:"cudaVersion"`
 	MIG           []view.GPU        `json:"migDevices,omitempty"`
 	Connections   map[string]string `json:"connections,omitempty"` // by the other GPU's name, "GPU1"
 	Containers    []view.Container  `json:"containersOnIt"`
-	// Note says what a node alone knows, where it is not this one.
+	// Note lists what only the node itself reports.
 	Note     string   `json:"note,omitempty"`
 	Problems []string `json:"problems,omitempty"`
 
@@ -37,16 +40,19 @@ type gpuDescribed struct {
 }
 
 func describeGPUCommand() *cobra.Command {
-	var out *output
+	var (
+		out    *output
+		called call
+	)
 	c := &cobra.Command{
 		Use:   "gpu [NODE] UUID|INDEX",
-		Short: "Show all that is known of a GPU or a MIG device",
-		Long: `Shows all that is known of one GPU, or one MIG device, of this node: what it
-is, what of it is granted and to whom, and how it is connected.
+		Short: "Show the details of a GPU or a MIG device",
+		Long: `Shows the details of a GPU or a MIG device of this node: its properties, the
+containers that have a share of it, and its connections.
 
-A GPU is named by its index, its UUID or the beginning of that; a MIG device by
-its UUID. With two arguments it is a GPU of that node of the cluster: its agent
-and its Node object are asked, through the API server.
+Name a GPU by its index, its UUID or a prefix of it; a MIG device by its UUID.
+With two arguments it is a GPU of that node of the cluster. Its agent and its
+Node object report it, through the API server.
 
 Exit status: 0 it is shown; 1 there is no such GPU, or nothing could be read;
 2 the call is wrong.`,
@@ -56,35 +62,35 @@ Exit status: 0 it is shown; 1 there is no such GPU, or nothing could be read;
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: completeGPUs,
 		RunE: func(c *cobra.Command, args []string) error {
-			where, names, err := readPlace(c, args, 1)
+			from, names, err := called.readSource(args, 1)
 			if err != nil {
 				return err
 			}
-			uuid, err := findGPU(where.file, names[0])
+			uuid, err := findGPU(from.file, names[0])
 			if err != nil {
 				return work(err)
 			}
-			d, err := describeGPU(where.node, where.file, uuid)
+			d, err := describeGPU(from.node, from.file, uuid)
 			if err != nil {
 				return work(err)
 			}
-			if where.elsewhere {
-				d.Physical = nil                 // it is put together of what is told
-				d.Problems = where.node.Problems // of an agent that is silent, too
+			if from.remote {
+				d.Physical = nil // not reported
+				d.Problems = from.node.Problems
 			}
-			d.Note = where.note("its device node, PCI bus ID and compute capability", "gpuslice describe gpu "+uuid)
-			return work(out.print(c, d, d.write))
+			d.Note = from.note("its device node, PCI bus ID and compute capability", "gpuslice describe gpu "+uuid)
+			return work(out.print(c, d, []string{"gpu/" + uuid}, d.write))
 		},
 	}
-	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
-	clusterFlags(c)
+	out = outputFlag(c, true, formTable, formWide)
+	called = kubectlFlags(c)
 	return c
 }
 
 func describeGPU(n view.Node, f node.File, uuid string) (gpuDescribed, error) {
 	i := slices.IndexFunc(n.GPUs, func(c view.GPU) bool { return c.UUID == uuid })
 	if i < 0 {
-		return gpuDescribed{}, fmt.Errorf("GPU %s is gone: its files changed while they were read; try again", uuid)
+		return gpuDescribed{}, fmt.Errorf("GPU %s is gone, its files changed during the read: try again", uuid)
 	}
 	d := gpuDescribed{
 		GPU: n.GPUs[i], Node: n.Name, DriverVersion: n.DriverVersion, CUDAVersion: n.CUDAVersion,
@@ -123,7 +129,7 @@ func describeGPU(n view.Node, f node.File, uuid string) (gpuDescribed, error) {
 	return d, nil
 }
 
-// holds says whether a container has, or blocks, a GPU or one of its MIG devices.
+// holds reports whether a container has, or blocks, a GPU or one of its MIG devices.
 func holds(c view.Container, d gpuDescribed) bool {
 	is := func(uuid string) bool {
 		return uuid == d.UUID || slices.ContainsFunc(d.MIG, func(m view.GPU) bool { return m.UUID == uuid })
@@ -134,7 +140,6 @@ func holds(c view.Container, d gpuDescribed) bool {
 	return slices.ContainsFunc(c.Shares, func(s view.Share) bool { return is(s.UUID) })
 }
 
-// write writes it for people.
 func (d gpuDescribed) write(p page) error {
 	f := facts{page: p}
 	f.add("GPU", "%s", label(d.GPU))
@@ -164,7 +169,7 @@ func (d gpuDescribed) write(p page) error {
 	f.add("Driver", "%s, CUDA %s", orDash(d.DriverVersion), orDash(d.CUDAVersion))
 	f.add("Memory", "%d MiB", d.MemoryMiB)
 	f.add("Memory granted", "%s", f.part(float64(d.GrantedMemoryMiB), float64(d.GrantableMiB), fmt.Sprintf("%d of %d MiB", d.GrantedMemoryMiB, d.GrantableMiB)))
-	f.add("Memory used", "%s", f.part(float64(d.UsedBytes)/(1<<20), float64(d.MemoryMiB), fmt.Sprintf("%d MiB, as its containers account for it", mebibytes(d.UsedBytes))))
+	f.add("Memory used", "%s", f.part(float64(d.UsedBytes)/(1<<20), float64(d.MemoryMiB), fmt.Sprintf("%d MiB, by its containers' accounting", mebibytes(d.UsedBytes))))
 	if d.Telemetry != nil {
 		now := telemetry(d.Telemetry)
 		f.add("By NVML now", "memory %s, busy %s, %s, %s", now...)
@@ -190,20 +195,7 @@ func (d gpuDescribed) write(p page) error {
 	return errors.Join(noted(p, d.Note), problems(p, view.Node{Problems: d.Problems}))
 }
 
-// sortedGPUs are names of GPUs by their number.
+// sortedGPUs sorts names of GPUs by their number.
 func sortedGPUs(names map[string]string) []string {
-	var sorted []string
-	for name := range names {
-		sorted = append(sorted, name)
-	}
-	slices.SortFunc(sorted, func(a, b string) int {
-		if len(a) != len(b) {
-			return len(a) - len(b)
-		}
-		if a < b {
-			return -1
-		}
-		return 1
-	})
-	return sorted
+	return slices.SortedFunc(maps.Keys(names), func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,8 +13,7 @@ import (
 	"github.com/gpuslice/gpuslice/install"
 )
 
-// errUnfit is the error of a node that something is wrong with. The report says what.
-var errUnfit = errors.New("this node is not fit yet: fix what failed")
+var errUnfit = errors.New("checks failed: fix them as listed above")
 
 func doctorCommand() *cobra.Command {
 	var (
@@ -26,25 +24,24 @@ func doctorCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check what this node needs, and say how to fix what it lacks",
+		Short: "Check what this node needs, and how to fix what is missing",
 		Long: `Checks what this node needs before its GPUs can be shared safely: the container
 runtime, its version and configuration (NRI, its timeout and validator, runtime
 handlers), cgroups, the kubelet, NVIDIA's driver and CDI spec, and the agent's
 directories and health. Nothing is changed without --fix.
 
-Each check is "ok"; or "warn": it works, with less defence or not for all pods;
-or "fail": it does not work, or GPUs may be unguarded. Below the latter two is
-what to do.
+The state of a check is "ok", "warn" (it works with less protection, or not for
+all pods) or "fail" (it does not work, or GPUs may be used without limits).
+Below a warning or a failure is what to do.
 
---fix fixes what can be fixed without a person, shows each change as a diff,
-and checks again: it sets what NRI needs in containerd's configuration (read at
-containerd's next start, which is left to you; "gpuslice uninstall containerd"
-takes it back), sets the owner and mode of the state directory, and writes the
-unit of its tmpfs. The rest is left to you, as each check says: it needs a
-driver, a reboot, a daemon's restart, or changes what others rely on.
+--fix makes the changes that are safe, shows each as a diff, and checks again.
+It sets what NRI needs in containerd's configuration, which takes effect when
+you restart containerd ("gpuslice uninstall containerd" reverts it). It sets the
+owner and mode of the state directory, and writes the unit of its tmpfs. All
+other checks list steps for you, such as a driver, a reboot or a restart.
 
-Give the options that the agent was started with. In a container, mount the
-host's root directory and set --root to it; programs are not run then.
+Give the options of the agent. In a container, mount the host's root directory
+and set --root to it; then no programs are run.
 
 Exit status: 0 nothing failed (there may be warnings: -o json has the worst
 state); 1 a check failed; 2 the call is wrong.`,
@@ -56,19 +53,16 @@ state); 1 a check failed; 2 the call is wrong.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if dryRun && !fix {
-				return errors.New("--dry-run: of what? it goes with --fix")
+				return errors.New("--dry-run needs --fix: add it")
 			}
-			stateDir, err := c.Flags().GetString("state-dir")
+			o.StateDir = stateDir(c)
+			err := absolute(c, nil, "runtime-socket", "runtime-config", "kubelet-dir", "cdi-spec-dirs", "library-dir", "state-dir", "root")
 			if err != nil {
-				return err
-			}
-			o.StateDir = stateDir
-			if err := absolute(o, root); err != nil {
 				return err
 			}
 			machine, err := doctor.NewMachine(root)
 			if err != nil {
-				return fmt.Errorf("--root: %w", err)
+				return fmt.Errorf("--root: %w: set it to the node's root directory", err)
 			}
 			defer machine.Close()
 			report := doctor.Examine(c.Context(), machine, o)
@@ -79,7 +73,7 @@ state); 1 a check failed; 2 the call is wrong.`,
 				})
 				report = doctor.Examine(c.Context(), machine, o)
 			}
-			if err := out.print(c, report, func(p page) error { return printReport(p, report) }); err != nil {
+			if err := out.print(c, report, nil, func(p page) error { return printReport(p, report) }); err != nil {
 				return work(err)
 			}
 			if report.State == doctor.Fail {
@@ -90,33 +84,31 @@ state); 1 a check failed; 2 the call is wrong.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.BoolVar(&fix, "fix", false, "fix what can be fixed without a person, and show each change")
-	f.BoolVar(&dryRun, "dry-run", false, "with --fix: show the changes, and change nothing")
-	out = outputFlag(c, formTable, formJSON, formYAML)
-	f.StringVar(&o.RuntimeSocket, "runtime-socket", "/run/containerd/containerd.sock", "the container runtime's CRI `socket`")
-	f.StringVar(&o.RuntimeConfig, "runtime-config", "/etc/containerd/config.toml", "containerd's configuration `file`")
-	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `directory`")
-	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "`directories` of CDI specs")
-	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`directory` that the agent installs the limiter to")
-	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of the agent's /readyz; empty asks none")
-	f.StringVar(&root, "root", "/", "the node's root `directory`")
+	f.BoolVar(&fix, "fix", false, "Make the safe changes, and show each.")
+	f.BoolVar(&dryRun, "dry-run", false, "With --fix: show the changes without making them.")
+	out = outputFlag(c, false, formTable)
+	f.StringVar(&o.RuntimeSocket, "runtime-socket", "/run/containerd/containerd.sock", "CRI `SOCKET` of the container runtime.")
+	f.StringVar(&o.RuntimeConfig, "runtime-config", "/etc/containerd/config.toml", "Configuration `FILE` of containerd.")
+	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "Directory `DIR` of the kubelet.")
+	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "Directories `DIRS` of CDI specs.")
+	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "Directory `DIR` of the installed limiter.")
+	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`HOST:PORT` of the agent's /readyz; empty: no request.")
+	f.StringVar(&root, "root", "/", "Root directory `DIR` of the node.")
 	return c
 }
 
-// printReport prints a report for people.
 func printReport(p page, report doctor.Report) error {
 	if err := report.Print(p, p.Style); err != nil {
 		return err
 	}
 	if n := len(report.Repairs()); n > 0 {
-		_, err := fmt.Fprintln(p, "gpuslice doctor --fix fixes some of it, and shows what it changes")
+		_, err := fmt.Fprintln(p, "Run gpuslice doctor --fix to fix some of it; it shows each change.")
 		return err
 	}
 	return nil
 }
 
-// repair fixes what of a report it can. What it does is said beside the report: with a
-// form for programs on standard error.
+// repair makes the safe changes. It prints them on standard error if the report is for programs.
 func repair(c *cobra.Command, out *output, report doctor.Report, o hostinstall.RepairOptions) error {
 	w := c.OutOrStdout()
 	if out.forPrograms() {
@@ -138,27 +130,7 @@ func repair(c *cobra.Command, out *output, report doctor.Report, o hostinstall.R
 		fmt.Fprintln(w)
 	}
 	if len(report.Repairs()) == 0 {
-		fmt.Fprint(w, "nothing of it can be fixed without a person\n\n")
+		fmt.Fprint(w, "no automatic fix: follow the steps of each check\n\n")
 	}
-	return errors.Join(errs...)
-}
-
-// absolute reports paths that are not, for they are looked up below the root directory.
-func absolute(o doctor.Options, root string) error {
-	var errs []error
-	check := func(flag string, paths ...string) {
-		for _, path := range paths {
-			if !filepath.IsAbs(path) {
-				errs = append(errs, fmt.Errorf("--%s: want an absolute path, not %q", flag, path))
-			}
-		}
-	}
-	check("runtime-socket", o.RuntimeSocket)
-	check("runtime-config", o.RuntimeConfig)
-	check("kubelet-dir", o.KubeletDir)
-	check("cdi-spec-dirs", o.CDISpecDirs...)
-	check("library-dir", o.LibraryDir)
-	check("state-dir", o.StateDir)
-	check("root", root)
 	return errors.Join(errs...)
 }

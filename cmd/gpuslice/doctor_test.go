@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 )
 
-// A node that has nothing is unfit, and the report says so on standard output.
+// An empty node fails, and the report is on standard output.
 func TestDoctorOfAnEmptyNode(t *testing.T) {
 	root := t.TempDir()
 	status, out, stderr := gpuslice("doctor", "--root", root)
@@ -36,8 +36,7 @@ func TestDoctorOfAnEmptyNode(t *testing.T) {
 	}
 }
 
-// sickRoot is a node's root directory with a bit of everything that can be fixed, and the
-// options that speak of it.
+// sickRoot is a node's root directory with all that can be fixed, and the options for it.
 func sickRoot(t *testing.T) (root string, args []string) {
 	root = t.TempDir()
 	put := func(file, text string) {
@@ -50,11 +49,11 @@ func sickRoot(t *testing.T) (root string, args []string) {
 	return root, []string{"doctor", "--root", root, "--health-address", ""}
 }
 
-// What can be fixed is, what was changed is shown, and the rest is left to people.
+// Safe changes are made and shown.
 func TestDoctorFix(t *testing.T) {
 	root, args := sickRoot(t)
 	_, out, _ := gpuslice(args...)
-	assert.Contains(t, out, "\ngpuslice doctor --fix fixes some of it, and shows what it changes\n")
+	assert.Contains(t, out, "\nRun gpuslice doctor --fix to fix some of it; it shows each change.\n")
 
 	status, out, stderr := gpuslice(append(args, "--fix", "--dry-run")...)
 	assert.Equal(t, exitFailed, status)
@@ -77,7 +76,7 @@ func TestDoctorFix(t *testing.T) {
 		assert.Contains(t, out, want)
 	}
 	assert.NotContains(t, out, "mode 0755)")
-	assert.NotContains(t, out, "--fix fixes")
+	assert.NotContains(t, out, "doctor --fix to fix")
 	info, err := os.Stat(filepath.Join(root, "run/gpuslice"))
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o711), info.Mode().Perm())
@@ -85,11 +84,11 @@ func TestDoctorFix(t *testing.T) {
 	status, out, stderr = gpuslice(append(args, "--fix", "-o", "json")...)
 	assert.Equal(t, exitFailed, status)
 	assert.True(t, json.Valid([]byte(out)))
-	assert.Contains(t, stderr, "nothing of it can be fixed without a person\n")
+	assert.Contains(t, stderr, "no automatic fix: follow the steps of each check\n")
 }
 
-// A fix that fails is said, the others are done, and the status says so.
-func TestDoctorFixThatFails(t *testing.T) {
+// After a failed fix the others are made, and the exit status is 1.
+func TestDoctorFailedFix(t *testing.T) {
 	root, args := sickRoot(t)
 	require.NoError(t, os.WriteFile(filepath.Join(root, "etc/containerd/config.toml"),
 		[]byte("# DO NOT EDIT\nversion = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n"), 0o644))
@@ -101,14 +100,14 @@ func TestDoctorFixThatFails(t *testing.T) {
 
 	status, _, stderr = gpuslice("doctor", "--dry-run", "--root", root)
 	assert.Equal(t, exitUsage, status)
-	assert.Contains(t, stderr, "--dry-run: of what? it goes with --fix")
+	assert.Contains(t, stderr, "--dry-run needs --fix: add it")
 }
 
-// A reader that went away is a failure of the work.
-func TestDoctorToNobody(t *testing.T) {
+// A closed output is a failure of the work.
+func TestDoctorToAClosedOutput(t *testing.T) {
 	for _, form := range []string{"table", "json"} {
 		var stderr bytes.Buffer
-		assert.Equal(t, exitFailed, execute(context.Background(), []string{"doctor", "-o", form, "--root", t.TempDir()}, nobody{}, &stderr))
-		assert.Contains(t, stderr.String(), "nobody reads")
+		assert.Equal(t, exitFailed, execute(context.Background(), []string{"doctor", "-o", form, "--root", t.TempDir()}, closedOutput{}, &stderr))
+		assert.Contains(t, stderr.String(), "output closed")
 	}
 }

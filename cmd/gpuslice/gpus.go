@@ -13,11 +13,10 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-const gpusManual = `GPUs asks the driver, by NVML, which GPUs and MIG devices this machine has, and
-prints them as JSON: what gpuslice-agent writes to node.json in its state directory.
-gpuslice-runtime calls it once a boot where no agent runs.`
+const gpusManual = `Prints the GPUs and MIG devices of this machine by NVML, as JSON: the content of
+node.json, which gpuslice-agent writes to its state directory. Without an agent,
+gpuslice-runtime runs this command once after boot.`
 
-// gpusOptions are how the GPUs would be shared.
 type gpusOptions struct {
 	library string
 	sharing node.Sharing
@@ -27,20 +26,20 @@ func gpusCommand() *cobra.Command {
 	o := gpusOptions{sharing: node.Sharing{Cores: 1, MIG: nvidia.MIGMixed}}
 	c := &cobra.Command{
 		Use:   "gpus",
-		Short: "Asks the driver which GPUs this machine has",
+		Short: "Print the GPUs of this machine, as JSON",
 		Long:  gpusManual,
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return work(printGPUs(c.OutOrStdout(), o))
 		},
 	}
-	c.Flags().StringVar(&o.library, "nvml-library", "libnvidia-ml.so.1", "the driver's management library, a `name` or a path")
-	c.Flags().IntVar(&o.sharing.Slots, "device-split-count", 10, "`number` of containers that may share a GPU")
-	c.Flags().Float64Var(&o.sharing.Memory, "memory-scaling", 1, "what may be granted, as a `multiple` of a GPU's memory")
+	c.Flags().StringVar(&o.library, "nvml-library", "libnvidia-ml.so.1", "`NAME` or path of the driver's management library.")
+	c.Flags().IntVar(&o.sharing.Slots, "device-split-count", 10, "`NUMBER` of containers that may share a GPU.")
+	c.Flags().Float64Var(&o.sharing.Memory, "memory-scaling", 1, "Grant at most this `FACTOR` of a GPU's memory.")
 	return c
 }
 
-// printGPUs prints what node.json would hold.
+// printGPUs prints the content of node.json.
 func printGPUs(w io.Writer, o gpusOptions) error {
 	library := nvml.New(nvml.WithLibraryPath(o.library))
 	found, err := nvidia.Discover(library)
@@ -49,11 +48,11 @@ func printGPUs(w io.Writer, o gpusOptions) error {
 	}
 	var topology nvidia.Topology
 	if len(found.GPUs) > 1 {
-		topology, _ = nvidia.DiscoverTopology(library) // for people alone: a driver need not say
+		topology, _ = nvidia.DiscoverTopology(library) // optional
 	}
 	devices, err := o.sharing.Devices(found)
 	if err != nil {
-		return fmt.Errorf("what of the GPUs can be shared: %w", err)
+		return fmt.Errorf("compute what the GPUs offer: %w: check --device-split-count and --memory-scaling", err)
 	}
 	data, err := node.File{AgentVersion: version.String(), WrittenAt: time.Now().UTC(), Devices: devices, Node: found, Topology: topology}.Encode()
 	if err != nil {

@@ -29,9 +29,9 @@ func TestInstallBadCalls(t *testing.T) {
 		want   string
 	}{
 		{[]string{"install"}, exitUsage, "accepts 1 arg(s)"},
-		{[]string{"install", "docker", "--config", "daemon.json"}, exitUsage, `--config: want an absolute path, not "daemon.json"`},
-		{[]string{"uninstall", "docker", "--runtime-path", ""}, exitUsage, "--runtime-path: want an absolute path"},
-		{[]string{"install", "cri-o"}, exitUsage, `unknown engine "cri-o": want docker, containerd, podman`},
+		{[]string{"install", "docker", "--config", "daemon.json"}, exitUsage, `--config: "daemon.json" is not an absolute path`},
+		{[]string{"uninstall", "docker", "--runtime-path", ""}, exitUsage, `--runtime-path: "" is not an absolute path`},
+		{[]string{"install", "cri-o"}, exitUsage, `unknown engine "cri-o": use docker, containerd or podman`},
 		{[]string{"install", "docker", "--root", "/none"}, exitFailed, "the host's root directory"},
 	} {
 		status, out, stderr := gpuslice(test.args...)

@@ -1,5 +1,5 @@
-// Command gpuslice shows people what a node's GPUs are granted and used for, and
-// what a node lacks, and installs gpuslice into container engines.
+// Command gpuslice shows the GPUs of a node or a cluster and their use, checks and installs a node, and resizes,
+// cordons and drains. It is also the kubectl plugin kubectl-gpuslice.
 package main
 
 import (
@@ -9,27 +9,30 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
 
-// The exit statuses, as the manual has them.
+// The exit statuses.
 const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-const manual = `gpuslice shows what a node's GPUs are granted and used for, and whether the node
-has what it needs for that, and puts gpuslice into its container engines. It
-runs on the node, as root.
+const manual = `gpuslice shows the GPUs of a node or of a cluster, what is granted and what is
+in use. It checks what a node needs, and installs gpuslice into container
+engines. On a node, run it as root.
 
-Exit status: 0 it is done (what of it could not be read is printed as problems);
-1 it failed; 2 the call is wrong.`
+Exit status: 0 success (what could not be read is printed as problems); 1
+failure; 2 the call is wrong.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -37,7 +40,7 @@ func main() {
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// execute is the program: it returns its exit status.
+// execute runs the program and returns its exit status.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c := command()
 	c.SetArgs(args)
@@ -54,12 +57,12 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitUsage
 }
 
-// failure is an error of the work itself. All others are of the call.
+// failure marks an error of the work. All others are errors of the call.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// work marks an error, which may be nil, as one of the work.
+// work marks an error as one of the work; nil stays nil.
 func work(err error) error {
 	if err == nil {
 		return nil
@@ -70,7 +73,7 @@ func work(err error) error {
 func command() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "gpuslice",
-		Short:         "Shows what a node's GPUs are granted and used for",
+		Short:         "Show and manage the GPUs of a node or a cluster",
 		Long:          manual,
 		Version:       version.String(),
 		SilenceUsage:  true,
@@ -79,19 +82,22 @@ func command() *cobra.Command {
 			return config.Fill(c.Flags(), "", nil, os.LookupEnv)
 		},
 	}
-	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `directory`")
-	colorFlag(c)
+	if isPlugin() {
+		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpuslice"}
+	}
+	c.PersistentFlags().String("state-dir", "/run/gpuslice", "Read the agent's state from the directory `DIR`.")
+	choiceFlag(c, true, "color", "`WHEN` to print colors: WORDS; auto: on a terminal, without NO_COLOR.",
+		string(term.Auto), string(term.Always), string(term.Never))
 	c.AddCommand(
 		statusCommand(), topCommand(), topologyCommand(), describeCommand(), completionCommand(),
 		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(),
+		resizeCommand(), cordonCommand(), uncordonCommand(), drainCommand(), explainCommand(),
 	)
-	addClusterCommands(c)
 	config.Manual(c, nil)
 	return c
 }
 
-// parent makes a command that has others below it, and does nothing itself, refuses to be
-// called with what isn't one of them: cobra would print the manual, and that is all.
+// parent makes a command that only has subcommands reject other arguments; cobra would print the help.
 func parent(c *cobra.Command) *cobra.Command {
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -103,8 +109,29 @@ func parent(c *cobra.Command) *cobra.Command {
 				names = append(names, sub.Name())
 			}
 		}
-		return fmt.Errorf("%s: unknown command %q: want %s", c.CommandPath(), args[0], oneOf(names))
+		return fmt.Errorf("%s: unknown command %q: use %s", c.CommandPath(), args[0], oneOf(names))
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	return c
+}
+
+// absolute rejects flags with relative paths. A path may be empty if optional names its flag.
+func absolute(c *cobra.Command, optional []string, names ...string) error {
+	var errs []error
+	for _, name := range append(names, optional...) {
+		f := c.Flags().Lookup(name)
+		if f == nil {
+			continue
+		}
+		paths := []string{f.Value.String()}
+		if f.Value.Type() == "stringSlice" {
+			paths, _ = c.Flags().GetStringSlice(name)
+		}
+		for _, path := range paths {
+			if !filepath.IsAbs(path) && (path != "" || !slices.Contains(optional, name)) {
+				errs = append(errs, fmt.Errorf("--%s: %q is not an absolute path: start it with /", name, path))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

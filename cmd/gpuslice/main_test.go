@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	if mode := os.Getenv(runAs); mode != "" {
 		os.Exit(runAsProgram(mode))
 	}
-	for _, e := range os.Environ() { // of whoever runs the tests
+	for _, e := range os.Environ() { // of the environment of the tests
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, config.EnvPrefix) {
 			os.Unsetenv(name)
 		}
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runAs has the test's own binary be the program, for who wants a process.
+// runAs makes the test binary run as the program.
 const runAs = "TEST_RUN_AS_GPUSLICE"
 
 func runAsProgram(mode string) int {
@@ -64,7 +64,7 @@ func gpuslice(args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), complaint.String()
 }
 
-// busyNode is a node with a container of each sort.
+// busyNode is a node with a container in each state.
 func busyNode(t *testing.T) *nodetest.StateDir {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c-train", "train", grant.Share{UUID: nodetest.H200, MemoryMiB: 40960, CorePercent: 30}, grant.Share{UUID: nodetest.T4, MemoryMiB: 8000})
@@ -99,7 +99,7 @@ default/train    main       active    1    1/8000 MiB               -      1    
 	assert.Equal(t, 1, strings.Count(problems, "\n"))
 }
 
-// More columns for who asks, and nothing is cut; the same as YAML for programs.
+// The formats of status.
 func TestStatusForms(t *testing.T) {
 	s, _, _ := workingNode(t)
 	dir := s.Dir
@@ -109,7 +109,7 @@ func TestStatusForms(t *testing.T) {
 	golden(t, "status-unhealthy.txt", shows(t, "status", "--state-dir", pcieNode(t).Dir))
 }
 
-// A terminal is never told what a container's name says to it.
+// Control characters in names do not reach the terminal.
 func TestStatusCleansNames(t *testing.T) {
 	var out strings.Builder
 	n := view.Node{
@@ -134,7 +134,7 @@ func TestStatusTableOfAnEmptyNode(t *testing.T) {
 	assert.Contains(t, out, "has gpuslice-agent run on this node")
 }
 
-// A container that keeps GPUs from others is shown with them, and with the reason.
+// A blocking container is shown with its GPUs and the reason.
 func TestStatusOfABlockingContainer(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	require.NoError(t, s.Ledger.Block(context.Background(), "c-all", ledger.OwnerNRI, "the kubelet is down"))
@@ -188,7 +188,7 @@ func TestStatusJSON(t *testing.T) {
 	}`, string(text))
 }
 
-// A directory that is mistyped is an error that says what to do, and is not made.
+// A missing directory is an error with a hint, and is not created.
 func TestStatusWithoutAStateDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gpuslice")
 	status, out, stderr := gpuslice("status", "--state-dir", dir)
@@ -203,9 +203,9 @@ func TestStatusWithoutAStateDir(t *testing.T) {
 	assert.Contains(t, stderr, dir)
 }
 
-// Who may not look is told to be root, and changes nothing.
+// Without the rights, the error names root, and nothing is changed.
 func TestStatusOfAUser(t *testing.T) {
-	dir, err := os.MkdirTemp("", "gs") // t.TempDir's parent lets nobody pass
+	dir, err := os.MkdirTemp("", "gs") // t.TempDir's parent has mode 0700
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o711))
@@ -226,7 +226,7 @@ func TestStatusOfAUser(t *testing.T) {
 	}
 }
 
-// asUser calls fn with the rights on files of a user who isn't root.
+// asUser calls fn with the file rights of a user without root.
 func asUser(t *testing.T, fn func()) {
 	done := make(chan error)
 	go func() {
@@ -246,19 +246,19 @@ func TestWrongCalls(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"status", "-o", "xml"}, `"-o, --output" flag: want table, wide, json or yaml, not "xml"`},
-		{[]string{"status", "-o", ""}, `"-o, --output" flag: want table, wide, json or yaml, not ""`},
-		{[]string{"status", "--color", "yes"}, `"--color" flag: want auto, always or never, not "yes"`},
+		{[]string{"status", "-o", "xml"}, `--output: unknown format "xml": use table, wide, json, yaml, jsonpath, go-template or name`},
+		{[]string{"status", "-o", ""}, `--output: unknown format ""`},
+		{[]string{"status", "--color", "yes"}, `"--color" flag: unknown value "yes": use auto, always or never`},
 		{[]string{"status", "--nope"}, "--nope"},
 		{[]string{"status", "node-1"}, "node-1"},
 		{[]string{"stats"}, "stats"},
-		{[]string{"doctor", "-o", "wide"}, `"-o, --output" flag: want table, json or yaml, not "wide"`},
+		{[]string{"doctor", "-o", "wide"}, `--output: unknown format "wide": use table, json, yaml, jsonpath or go-template`},
 		{[]string{"doctor", "node-1"}, "node-1"},
 		{[]string{"doctor", "--root", "/no/such/directory"}, "--root: open /no/such/directory"},
-		{[]string{"doctor", "--root", "a", "--state-dir", "b", "--runtime-socket", "c", "--cdi-spec-dirs", "/d,e"}, `--runtime-socket: want an absolute path, not "c"`},
-		{[]string{"doctor", "--runtime-config", ""}, `--runtime-config: want an absolute path, not ""`},
-		{[]string{"doctor", "--kubelet-dir", "x"}, `--kubelet-dir: want`},
-		{[]string{"doctor", "--library-dir", "x"}, `--library-dir: want`},
+		{[]string{"doctor", "--root", "a", "--state-dir", "b", "--runtime-socket", "c", "--cdi-spec-dirs", "/d,e"}, `--runtime-socket: "c" is not an absolute path`},
+		{[]string{"doctor", "--runtime-config", ""}, `--runtime-config: "" is not an absolute path`},
+		{[]string{"doctor", "--kubelet-dir", "x"}, `--kubelet-dir: "x"`},
+		{[]string{"doctor", "--library-dir", "x"}, `--library-dir: "x"`},
 	} {
 		status, out, stderr := gpuslice(test.args...)
 		assert.Equal(t, exitUsage, status, "%v", test.args)
@@ -268,22 +268,22 @@ func TestWrongCalls(t *testing.T) {
 	t.Setenv("GPUSLICE_OUTPUT", "xml")
 	status, _, stderr := gpuslice("status")
 	assert.Equal(t, exitUsage, status)
-	assert.Contains(t, stderr, `variable GPUSLICE_OUTPUT: output: invalid argument "xml"`)
+	assert.Contains(t, stderr, `--output: unknown format "xml"`)
 }
 
-// A reader that went away is a failure, not a success with half the output.
-func TestStatusToNobody(t *testing.T) {
+// A closed output is a failure.
+func TestStatusToAClosedOutput(t *testing.T) {
 	dir := busyNode(t).Dir
 	for _, form := range []string{"table", "wide", "json", "yaml"} {
 		var stderr bytes.Buffer
-		assert.Equal(t, exitFailed, execute(context.Background(), []string{"status", "-o", form, "--state-dir", dir}, nobody{}, &stderr))
-		assert.Contains(t, stderr.String(), "nobody reads")
+		assert.Equal(t, exitFailed, execute(context.Background(), []string{"status", "-o", form, "--state-dir", dir}, closedOutput{}, &stderr))
+		assert.Contains(t, stderr.String(), "output closed")
 	}
 }
 
-type nobody struct{}
+type closedOutput struct{}
 
-func (nobody) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
+func (closedOutput) Write([]byte) (int, error) { return 0, errors.New("output closed") }
 
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}, {"doctor", "--help"}, {"cdi", "generate", "--help"},
@@ -292,7 +292,7 @@ func TestHelp(t *testing.T) {
 		assert.Equal(t, exitDone, status, "%v", args)
 		assert.Empty(t, stderr)
 		assert.Contains(t, out, "Exit status:")
-		assert.Contains(t, out, "  --state-dir directory\n        the agent's state directory\n        (GPUSLICE_STATE_DIR; \"/run/gpuslice\" if not given)\n")
+		assert.Contains(t, out, "  --state-dir DIR\n        Read the agent's state from the directory DIR.\n        (GPUSLICE_STATE_DIR; \"/run/gpuslice\" if not given)\n")
 		for line := range strings.Lines(out) {
 			assert.LessOrEqual(t, len(strings.TrimSuffix(line, "\n")), 80, line)
 		}
@@ -301,7 +301,7 @@ func TestHelp(t *testing.T) {
 	assert.Contains(t, out, "\n  status ")
 	assert.Contains(t, out, "\n  doctor ")
 	_, out, _ = gpuslice("status", "--help")
-	assert.Contains(t, out, "  -o, --output form\n        form of the output: table, wide, json or yaml\n        (GPUSLICE_OUTPUT; \"table\" if not given)\n")
+	assert.Contains(t, out, "  -o, --output FORMAT\n        Print as FORMAT: table, wide, json, yaml, jsonpath, go-template or name.\n        A template follows after =.\n        (GPUSLICE_OUTPUT; \"table\" if not given)\n")
 }
 
 func TestVersion(t *testing.T) {

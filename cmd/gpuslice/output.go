@@ -1,121 +1,214 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// The forms of --output.
+// Formats of --output for people. The others are those of kubectl.
 const (
 	formTable = "table"
 	formWide  = "wide"
-	formJSON  = "json"
-	formYAML  = "yaml"
 )
 
-// page is where a table is written: a writer, and what its reader can be shown.
+// page is a writer with its style.
 type page struct {
 	io.Writer
 	term.Style
-	// Wide says that more is wanted (-o wide). Nothing is cut then.
+	// Wide adds columns, and nothing is cut (-o wide).
 	Wide bool
 }
 
-// table starts a table of the page's style.
+// table returns an empty table in the page's style.
 func (p page) table(columns ...term.Column) *term.Table {
 	return &term.Table{Style: p.Style, Columns: columns}
 }
 
-// output is the flag --output of a command.
-type output struct{ choice }
+// columns returns columns that only have a header.
+func columns(heads ...string) []term.Column {
+	all := make([]term.Column, len(heads))
+	for i, head := range heads {
+		all[i].Head = head
+	}
+	return all
+}
 
-// outputFlag gives a command --output, with the forms that it knows; the first is the
-// one that nobody need ask for.
-func outputFlag(c *cobra.Command, forms ...string) *output {
-	o := &output{choice{value: forms[0], of: forms}}
-	c.Flags().VarP(o, "output", "o", "`form` of the output: "+oneOf(forms))
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+// output is the flag --output of a command.
+type output struct {
+	form    string
+	printer printers.ResourcePrinter // nil for tables
+}
+
+// outputFlag adds --output with kubectl's formats. The formats for people are given, the default first; names
+// enables -o name.
+func outputFlag(c *cobra.Command, names bool, tables ...string) *output {
+	o := &output{form: tables[0]}
+	forms := append(tables, "json", "yaml", "jsonpath", "go-template")
+	if names {
+		forms = append(forms, "name")
+	}
+	c.Flags().StringVarP(&o.form, "output", "o", o.form, "Print as `FORMAT`: "+oneOf(forms)+". A template follows after =.")
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	c.PreRunE = func(*cobra.Command, []string) error {
+		form, template, _ := strings.Cut(o.form, "=")
+		if !slices.Contains(forms, form) {
+			return fmt.Errorf("--output: unknown format %q: use %s", o.form, oneOf(forms))
+		}
+		var err error
+		switch form {
+		case "json":
+			o.printer = &printers.JSONPrinter{}
+		case "yaml":
+			o.printer = &printers.YAMLPrinter{}
+		case "name":
+			o.printer = &printers.NamePrinter{ShortOutput: true}
+		case "jsonpath":
+			o.printer, err = printers.NewJSONPathPrinter(template)
+		case "go-template":
+			o.printer, err = printers.NewGoTemplatePrinter([]byte(template))
+		}
+		if err != nil {
+			return fmt.Errorf("--output: %w: correct the template", err)
+		}
+		return nil
+	}
 	return o
 }
 
-// forPrograms says that a form is one that programs read.
-func (o *output) forPrograms() bool { return o.value == formJSON || o.value == formYAML }
+// forPrograms reports whether the output is not for people.
+func (o *output) forPrograms() bool { return o.printer != nil }
 
-// print prints a value in the form that was asked for: table writes it for people.
-func (o *output) print(c *cobra.Command, value any, table func(page) error) error {
-	return printAs(c, o.value, value, table)
+// print prints a value to the command's output: by table for people. With -o name it prints names, each "kind/name".
+func (o *output) print(c *cobra.Command, value any, names []string, table func(page) error) error {
+	return o.printTo(c.OutOrStdout(), styleOf(c), value, names, table)
 }
 
-// printAs prints a value in a form. Field names are those of its JSON in YAML, too.
-func printAs(c *cobra.Command, form string, value any, table func(page) error) error {
-	w := c.OutOrStdout()
-	switch form {
-	case formJSON:
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false) // commands hold > and &&
-		return encoder.Encode(value)
-	case formYAML:
-		data, err := yaml.Marshal(value)
-		if err != nil {
-			return err
+func (o *output) printTo(w io.Writer, style term.Style, value any, names []string, table func(page) error) error {
+	if o.printer == nil {
+		p := page{Writer: w, Style: style, Wide: o.form == formWide}
+		if p.Wide {
+			p.Columns = 0
 		}
-		_, err = w.Write(data)
+		return table(p)
+	}
+	if o.form == "name" {
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}}
+		for _, name := range names {
+			item := unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1"}}
+			kind, id, _ := strings.Cut(name, "/")
+			item.SetKind(kind)
+			item.SetName(term.Clean(id))
+			list.Items = append(list.Items, item)
+		}
+		return o.printer.PrintObj(list, w)
+	}
+	var data bytes.Buffer
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false) // commands contain > and &&
+	if err := encoder.Encode(value); err != nil {
 		return err
 	}
-	p := page{Writer: w, Style: styleOf(c), Wide: form == formWide}
-	if p.Wide {
-		p.Columns = 0
-	}
-	return table(p)
+	return o.printer.PrintObj(&runtime.Unknown{Raw: bytes.TrimSpace(data.Bytes()), ContentType: runtime.ContentTypeJSON}, w)
 }
 
-// styleOf is the style of what a command prints, by --color and the terminal.
+// namesOf returns the names of a node's GPUs and containers for -o name.
+func namesOf(n view.Node) []string {
+	var names []string
+	for _, gpu := range n.GPUs {
+		names = append(names, "gpu/"+gpu.UUID)
+	}
+	for _, c := range n.Containers {
+		names = append(names, "container/"+c.ContainerID)
+	}
+	return names
+}
+
+// watchInterval is the time between two readings of --watch.
+const watchInterval = 2 * time.Second
+
+// watch calls generate until the context ends, and prints its output when it changes.
+func watch(ctx context.Context, interval time.Duration, generate func(context.Context, io.Writer) error, out, errs io.Writer) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	last := ""
+	for {
+		var now strings.Builder
+		err := generate(ctx, &now)
+		if ctx.Err() != nil {
+			return nil
+		}
+		to := out
+		if err != nil {
+			fmt.Fprintf(&now, "gpuslice: %v\n", err)
+			to = errs
+		}
+		if text := now.String(); text != last {
+			last = text
+			if _, err := io.WriteString(to, text); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// styleOf returns the style of a command's output, by --color and the terminal.
 func styleOf(c *cobra.Command) term.Style {
-	when := term.Auto
-	if f := c.Flags().Lookup("color"); f != nil {
-		when = term.When(f.Value.String())
+	return term.StyleOf(c.OutOrStdout(), term.When(c.Flags().Lookup("color").Value.String()), os.Getenv)
+}
+
+// choiceFlag adds a flag that accepts one of several words; the first is the default. WORDS in usage stands for them.
+func choiceFlag(c *cobra.Command, persistent bool, name, usage string, words ...string) *choice {
+	flags, value := c.Flags(), &choice{value: words[0], of: words}
+	if persistent {
+		flags = c.PersistentFlags()
 	}
-	return term.StyleOf(c.OutOrStdout(), when, os.Getenv)
+	flags.Var(value, name, strings.ReplaceAll(usage, "WORDS", oneOf(words)))
+	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	return value
 }
 
-// colorFlag gives a command, and those below it, --color.
-func colorFlag(c *cobra.Command) {
-	when := []string{string(term.Auto), string(term.Always), string(term.Never)}
-	c.PersistentFlags().Var(&choice{value: when[0], of: when}, "color",
-		"`when` to print colours: auto (on a terminal, without NO_COLOR), always or never")
-	_ = c.RegisterFlagCompletionFunc("color", cobra.FixedCompletions(when, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
-}
-
-// choice is a flag's value that is one of several words.
+// choice is the value of a flag that accepts one of several words.
 type choice struct {
 	value string
 	of    []string
 }
 
+// String implements pflag.Value.
 func (c *choice) String() string { return c.value }
 
-// Type implements pflag.Value: the manual writes such defaults in quotes.
+// Type implements pflag.Value. The help prints the default of a string in quotes.
 func (c *choice) Type() string { return "string" }
 
+// Set implements pflag.Value.
 func (c *choice) Set(text string) error {
 	if !slices.Contains(c.of, text) {
-		return fmt.Errorf("want %s, not %q", oneOf(c.of), text)
+		return fmt.Errorf("unknown value %q: use %s", text, oneOf(c.of))
 	}
 	c.value = text
 	return nil
 }
 
-// oneOf lists words: "a, b or c".
+// oneOf joins words: "a, b or c".
 func oneOf(words []string) string {
 	if len(words) == 1 {
 		return words[0]

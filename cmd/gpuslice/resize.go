@@ -12,41 +12,42 @@ import (
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
-const resizeManual = `Changes how much a running container may have of the GPUs that it has. Its
-processes follow with their next call: what failed for want of memory succeeds.
+const resizeManual = `Changes the share of a running container. Its processes follow with their next
+call: an allocation that failed can succeed then.
 
-With less than it uses nothing is freed and nothing is killed: it is given no
-more until it is below. More than a GPU has free is refused, and nothing is
-changed then.
+If a container uses more than its new limit, nothing is freed or killed; it gets
+no more memory until it is below. A request for more than a GPU has free is
+refused, and changes nothing.
 
-A container without Kubernetes (docker, podman, containerd) is named by its id,
-or the beginning of it, on its node, as root. The change lasts until the
-container ends: "docker restart" makes it again with what it was created with.
+Name a container without Kubernetes (docker, podman, containerd) by its ID or a
+prefix of it, on its node, as root. The change lasts until the container ends:
+"docker restart" starts it with its first share.
 
-A pod's is named NAMESPACE/POD, and NAMESPACE/POD:CONTAINER where it has several
-with GPUs, from anywhere: the scheduler checks and books it, the node's agent
-applies it, and the command waits for both. It lasts as long as the pod, also over
-restarts of its containers. See docs/RESIZE.md.
+Name a pod's container NAMESPACE/POD, and NAMESPACE/POD:CONTAINER if the pod has
+several with GPUs, from any machine. The scheduler checks and reserves the
+share, the node's agent applies it, and the command waits for both. The change
+lasts as long as the pod, also if its containers restart. See docs/RESIZE.md.
 
-Exit status: 0 it is done; 1 it was refused or failed, and nothing is changed
-unless it says so; 2 the call is wrong.`
+Exit status: 0 it is applied; 1 it was refused or failed, and nothing has changed
+unless the message says so; 2 the call is wrong.`
 
-// resizeOptions are what a container is to have.
 type resizeOptions struct {
-	memory  string
-	cores   int
-	gpu     string
-	timeout time.Duration
-	// set says which were given.
+	memory              string
+	size                wish.Size // of memory
+	cores               int
+	gpu                 string
+	timeout             time.Duration
 	setMemory, setCores bool
-	size                request.Size
 }
 
 func resizeCommand() *cobra.Command {
-	var o resizeOptions
+	var (
+		o      resizeOptions
+		called call
+	)
 	c := &cobra.Command{
 		Use:   "resize CONTAINER | NAMESPACE/POD[:CONTAINER]",
-		Short: "Change how much a running container may have",
+		Short: "Change the share of a running container",
 		Long:  resizeManual,
 		Example: `  gpuslice resize 3f2a9c --memory 12GiB
   gpuslice resize team-a/train:main --memory 12GiB --cores 50
@@ -59,42 +60,42 @@ func resizeCommand() *cobra.Command {
 				return err
 			}
 			if strings.Contains(args[0], "/") || isPlugin() {
-				return resizePod(c, args[0], o)
+				return called.resizePod(args[0], o)
 			}
-			return resizeOnNode(c, args[0], o)
+			return work(resizeOnNode(c, args[0], o))
 		},
 	}
-	c.Flags().StringVar(&o.memory, "memory", "", "device memory of each of its GPUs, a `size` such as 8GiB, 8000MiB or 25%")
-	c.Flags().IntVar(&o.cores, "cores", 0, "compute time of each of its GPUs, in `percent`; 0: not limited")
-	c.Flags().DurationVar(&o.timeout, "timeout", answerPatience, "`time` to wait for the scheduler and the node, of a pod")
-	askFlags(c)
-	c.Flags().StringVar(&o.gpu, "gpu", "", "change its share of this `gpu` alone, an index or a UUID")
+	c.Flags().StringVar(&o.memory, "memory", "", "Device memory of each of its GPUs, a `SIZE` such as 8GiB, 8000MiB or 25%.")
+	c.Flags().IntVar(&o.cores, "cores", 0, "Compute time of each of its GPUs in `PERCENT`; 0: not limited.")
+	c.Flags().DurationVar(&o.timeout, "timeout", requestTimeout, "For a pod, wait `TIME` for the scheduler and the node.")
+	called = componentFlags(c)
+	c.Flags().StringVar(&o.gpu, "gpu", "", "Change only its share of this `GPU`, an index or a UUID; for a pod a UUID.")
 	return c
 }
 
-// check says what of the call is wrong.
+// check rejects invalid options.
 func (o *resizeOptions) check() error {
 	if !o.setMemory && !o.setCores {
-		return errors.New("what it is to have is not said: name --memory, --cores or both")
+		return errors.New("nothing to change: set --memory, --cores or both")
 	}
 	if o.setCores && (o.cores < 0 || o.cores > grant.MaxCorePercent) {
-		return fmt.Errorf("--cores: %d: want 0 to %d percent of a GPU", o.cores, grant.MaxCorePercent)
+		return fmt.Errorf("--cores: %d is out of range: use 0 to %d percent of a GPU", o.cores, grant.MaxCorePercent)
 	}
 	if !o.setMemory {
 		return nil
 	}
 	var err error
-	if o.size, err = request.ParseSize(o.memory); err != nil {
-		return fmt.Errorf("--memory: %w", err)
+	if o.size, err = wish.ParseSize(o.memory); err != nil {
+		return fmt.Errorf("--memory: %w: use a size such as 8GiB, 8000MiB or 25%%", err)
 	}
 	return nil
 }
 
-// of is what the shares become.
+// of returns the new shares.
 func (o *resizeOptions) of(old []grant.Share, gpus map[string]grant.GPU, uuid string) ([]grant.Share, error) {
-	shares, found := make([]grant.Share, len(old)), false
+	shares, found, uuids := make([]grant.Share, len(old)), false, make([]string, len(old))
 	for i, s := range old {
-		shares[i] = s
+		shares[i], uuids[i] = s, s.UUID
 		if uuid != "" && s.UUID != uuid {
 			continue
 		}
@@ -102,7 +103,7 @@ func (o *resizeOptions) of(old []grant.Share, gpus map[string]grant.GPU, uuid st
 		if o.setMemory {
 			gpu, known := gpus[s.UUID]
 			if o.size.Percent != 0 && !known {
-				return nil, fmt.Errorf("--memory %s: the size of GPU %s is not known here: name MiB or GiB", o.memory, s.UUID)
+				return nil, fmt.Errorf("--memory %s: the size of GPU %s is not known: use MiB or GiB", o.memory, s.UUID)
 			}
 			shares[i].MemoryMiB = o.size.Of(gpu)
 		}
@@ -111,19 +112,12 @@ func (o *resizeOptions) of(old []grant.Share, gpus map[string]grant.GPU, uuid st
 		}
 	}
 	if !found {
-		return nil, fmt.Errorf("--gpu %s: the container has no share of it; it has %s", o.gpu, strings.Join(uuids(old), ", "))
+		return nil, fmt.Errorf("--gpu %s: the container has no share of it: use %s", o.gpu, strings.Join(uuids, ", "))
 	}
 	return shares, nil
 }
 
-func uuids(shares []grant.Share) (list []string) {
-	for _, s := range shares {
-		list = append(list, s.UUID)
-	}
-	return list
-}
-
-// change is what has become of a share, for people.
+// change describes the change of a share.
 func change(before, now grant.Share) string {
 	var parts []string
 	if before.MemoryMiB != now.MemoryMiB {
@@ -133,7 +127,7 @@ func change(before, now grant.Share) string {
 		parts = append(parts, fmt.Sprintf("cores %s -> %s", limitOf(before.CorePercent), limitOf(now.CorePercent)))
 	}
 	if len(parts) == 0 {
-		return fmt.Sprintf("as before, %d MiB, cores %s", now.MemoryMiB, limitOf(now.CorePercent))
+		return fmt.Sprintf("unchanged, %d MiB, cores %s", now.MemoryMiB, limitOf(now.CorePercent))
 	}
 	return strings.Join(parts, ", ")
 }

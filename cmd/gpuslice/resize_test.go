@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// dockerNode is a node with a container of docker's, one that has a slice, and a pod's.
+// dockerNode is a node with containers of docker, of a slice and of a pod.
 func dockerNode(t *testing.T) *nodetest.StateDir {
 	s := nodetest.NewStateDir(t)
 	docker := func(id, slice string, shares ...grant.Share) {
@@ -44,7 +44,7 @@ func sharesOf(t *testing.T, s *nodetest.StateDir, id string) []grant.Share {
 	require.NoError(t, err)
 	claim, err := findClaim(snapshot.Claims(), id)
 	require.NoError(t, err)
-	assert.Equal(t, claim.Shares, recovered, "the book and the limits say the same")
+	assert.Equal(t, claim.Shares, recovered, "the ledger and the limits are equal")
 	return claim.Shares
 }
 
@@ -56,25 +56,25 @@ func TestResizeOnNode(t *testing.T) {
 		name   string
 		args   []string
 		status int
-		says   string // on stdout where it is done, else on stderr
+		text   string // on stdout, or on stderr for a failure
 		want   []grant.Share
 		id     string
 	}{
 		{"more", []string{"3f2a9c", "--memory=12GiB", "--cores=40"}, exitDone,
 			"container 3f2a9c01, GPU " + nodetest.H200 + ": memory 8192 -> 12288 MiB, cores 30 % -> 40 %\n", []grant.Share{h200(12288, 40)}, ""},
-		{"cores alone", []string{"3f2a9c01", "--cores=0"}, exitDone, "cores 30 % -> not limited", []grant.Share{h200(8192, 0)}, ""},
-		{"a part of the GPU", []string{"3f2a9c01", "--memory=50%"}, exitDone, "8192 -> 71885 MiB", []grant.Share{h200(71885, 30)}, ""},
-		{"nothing new", []string{"3f2a9c01", "--cores=30"}, exitDone, "as before, 8192 MiB, cores 30 %", []grant.Share{h200(8192, 30)}, ""},
+		{"only cores", []string{"3f2a9c01", "--cores=0"}, exitDone, "cores 30 % -> not limited", []grant.Share{h200(8192, 0)}, ""},
+		{"a percentage of the GPU", []string{"3f2a9c01", "--memory=50%"}, exitDone, "8192 -> 71885 MiB", []grant.Share{h200(71885, 30)}, ""},
+		{"nothing new", []string{"3f2a9c01", "--cores=30"}, exitDone, "unchanged, 8192 MiB, cores 30 %", []grant.Share{h200(8192, 30)}, ""},
 		{"one GPU of two", []string{"3f2a0002", "--memory=2GiB", "--gpu=1"}, exitDone, nodetest.T4 + ": memory 1024 -> 2048 MiB",
 			[]grant.Share{h200(1024, 0), {UUID: nodetest.T4, MemoryMiB: 2048, CorePercent: 10}}, "3f2a0002"},
 		{"too much", []string{"3f2a9c01", "--memory=142748MiB"}, exitFailed, "memory 134556 MiB asked, 134555 of 143771 MiB free more than it has", nil, ""},
-		{"two containers", []string{"3f2a", "--cores=1"}, exitFailed, `"3f2a" is 2 containers (3f2a0002, 3f2a9c01)`, nil, ""},
-		{"none", []string{"ffff", "--cores=1"}, exitFailed, "gpuslice status -o wide lists them", nil, ""},
-		{"a GPU that it has not", []string{"3f2a9c01", "--cores=1", "--gpu=1"}, exitFailed, "the container has no share of it", nil, ""},
-		{"a GPU that there is not", []string{"3f2a9c01", "--cores=1", "--gpu=7"}, exitFailed, `GPU "7"`, nil, ""},
+		{"two containers", []string{"3f2a", "--cores=1"}, exitFailed, `"3f2a" matches 2 containers (3f2a0002, 3f2a9c01)`, nil, ""},
+		{"none", []string{"ffff", "--cores=1"}, exitFailed, "list containers with gpuslice status -o wide", nil, ""},
+		{"a GPU without a share", []string{"3f2a9c01", "--cores=1", "--gpu=1"}, exitFailed, "the container has no share of it", nil, ""},
+		{"an unknown GPU", []string{"3f2a9c01", "--cores=1", "--gpu=7"}, exitFailed, `GPU "7"`, nil, ""},
 		{"a slice's", []string{"51ce", "--cores=1"}, exitFailed, `has the slice "small"`, nil, ""},
 		{"a pod's", []string{"c-train", "--cores=1"}, exitFailed, "gpuslice resize default/train:main", nil, ""},
-		{"nothing said", []string{"3f2a9c01"}, exitUsage, "name --memory, --cores or both", nil, ""},
+		{"no change", []string{"3f2a9c01"}, exitUsage, "set --memory, --cores or both", nil, ""},
 		{"no unit", []string{"3f2a9c01", "--memory=8000"}, exitUsage, "--memory", nil, ""},
 		{"too many cores", []string{"3f2a9c01", "--cores=101"}, exitUsage, "0 to 100 percent", nil, ""},
 	} {
@@ -87,18 +87,18 @@ func TestResizeOnNode(t *testing.T) {
 				id = test.id
 			}
 			if test.status != exitDone {
-				assert.Contains(t, stderr, test.says)
+				assert.Contains(t, stderr, test.text)
 				assert.Empty(t, out)
 				assert.Equal(t, []grant.Share{h200(8192, 30)}, sharesOf(t, s, id))
 				return
 			}
-			assert.Contains(t, out, test.says)
+			assert.Contains(t, out, test.text)
 			assert.Equal(t, test.want, sharesOf(t, s, id))
 		})
 	}
 }
 
-// The cordon of a GPU in MIG mode is that of its MIG devices, which alone are to be had.
+// The cordon of a GPU in MIG mode applies to its MIG devices.
 func TestCordonOfAMIGGPU(t *testing.T) {
 	f := migNode(t)
 	s := nodetest.NewStateDirOf(t, f)
@@ -115,24 +115,24 @@ func TestCordonOfAMIGGPU(t *testing.T) {
 		require.Equal(t, want, status, stderr)
 		return out + stderr
 	}
-	assert.Contains(t, call(exitDone, "drain", "1", "--dry-run"), "it is held by container c-slice")
+	assert.Contains(t, call(exitDone, "drain", "1", "--dry-run"), "in use by container c-slice")
 	require.NoError(t, s.Ledger.Release(t.Context(), "c-slice"))
 	s.Claim("c-again", "again", grant.Share{UUID: large, MemoryMiB: 72000, CorePercent: 100})
 
 	out := call(exitDone, "cordon", "1")
-	assert.Contains(t, out, "MIG device "+small+" of it gets no new containers on this node\n")
-	assert.Contains(t, out, "it is held by container c-again of pod default/again\n")
-	require.ErrorIs(t, claim("c-new"), ledger.ErrCordoned)
-	assert.Contains(t, call(exitFailed, "drain", "1"), "containers still hold the GPU")
+	assert.Contains(t, out, "its MIG device "+small+" gets no new containers on this node\n")
+	assert.Contains(t, out, "in use by container c-again of pod default/again\n")
+	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+	assert.Contains(t, call(exitFailed, "drain", "1"), "containers still use the GPU")
 	assert.Contains(t, call(exitFailed, "uncordon", small), "gpuslice uncordon "+gpuUUID(1))
 	assert.Regexp(t, `MIG 1g.18gb +cordoned`, call(exitDone, "topology"))
 	require.ErrorIs(t, claim("c-new"), ledger.ErrCordoned)
 
 	call(exitDone, "uncordon", "1")
 	require.NoError(t, s.Ledger.Cordon(t.Context(), small))
-	require.ErrorIs(t, claim("c-new"), ledger.ErrCordoned)
-	call(exitDone, "uncordon", "1") // with all that it is cut into
-	call(exitDone, "cordon", large) // one device alone
+	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+	call(exitDone, "uncordon", "1") // with its MIG devices
+	call(exitDone, "cordon", large) // only one device
 	require.NoError(t, claim("c-new"))
 }
 
@@ -141,8 +141,8 @@ func TestCordonOnNode(t *testing.T) {
 	status, out, stderr := gpuslice("cordon", "1", "--state-dir", s.Dir)
 	require.Equal(t, exitDone, status, stderr)
 	assert.Equal(t, "GPU "+nodetest.T4+" gets no new containers on this node\n"+
-		"it is held by container 3f2a0002\nit is held by container 51ce\nit is held by container c-train of pod default/train\n", out)
-	cordoned, err := ledger.Cordoned(s.Dir)
+		"in use by container 3f2a0002\nin use by container 51ce\nin use by container c-train of pod default/train\n", out)
+	cordoned, err := grant.Cordoned(s.Dir)
 	require.NoError(t, err)
 	assert.Equal(t, []string{nodetest.T4}, cordoned)
 
@@ -154,7 +154,7 @@ func TestCordonOnNode(t *testing.T) {
 
 	status, _, stderr = gpuslice("cordon", "9", "--state-dir", s.Dir)
 	assert.Equal(t, exitFailed, status)
-	assert.Contains(t, stderr, `GPU "9"`)
+	assert.Contains(t, stderr, `GPU "9" not found`)
 	status, _, stderr = gpuslice("cordon", "0", "--state-dir", s.Dir+"/nowhere")
 	assert.Equal(t, exitFailed, status)
 	assert.NoDirExists(t, s.Dir+"/nowhere", stderr)

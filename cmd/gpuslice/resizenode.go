@@ -17,39 +17,38 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// resizeOnNode resizes a container that no Kubernetes speaks for, by the node's ledger.
+// resizeOnNode resizes a container without Kubernetes, by the node's ledger.
 func resizeOnNode(c *cobra.Command, target string, o resizeOptions) error {
-	ctx := c.Context()
 	ledger, file, err := openNode(c)
 	if err != nil {
-		return work(err)
+		return err
 	}
 	defer ledger.Close()
 	gpus := node.Capacities(file.Devices)
 	uuid := ""
 	if o.gpu != "" {
 		if uuid, err = findGPU(file, o.gpu); err != nil {
-			return work(err)
+			return err
 		}
 	}
-	snapshot, err := ledger.Snapshot(ctx)
+	snapshot, err := ledger.Snapshot(c.Context())
 	if err != nil {
-		return work(err)
+		return err
 	}
 	claim, err := findClaim(snapshot.Claims(), target)
 	if err == nil {
-		err = resizableHere(ledger, claim)
+		err = checkResizable(ledger, claim)
 	}
 	if err != nil {
-		return work(err)
+		return err
 	}
 	shares, err := o.of(claim.Shares, gpus, uuid)
 	if err != nil {
-		return work(err)
+		return err
 	}
-	before, err := rebook(ctx, ledger, claim.ContainerID, shares, gpus)
+	before, err := reserve(c.Context(), ledger, claim.ContainerID, shares, gpus)
 	if err != nil {
-		return work(err)
+		return err
 	}
 	for i, s := range shares {
 		fmt.Fprintf(c.OutOrStdout(), "container %s, GPU %s: %s\n", claim.ContainerID, s.UUID, change(before[i], s))
@@ -57,24 +56,19 @@ func resizeOnNode(c *cobra.Command, target string, o resizeOptions) error {
 	return nil
 }
 
-// openNode opens the ledger of the node whose state directory was named, and reads its GPUs.
-func openNode(c *cobra.Command) (*ledger.Ledger, node.File, error) {
-	stateDir, err := c.Flags().GetString("state-dir")
-	if err != nil {
-		return nil, node.File{}, err
-	}
-	file, err := node.Read(stateDir) // before OpenLedger, which would make a directory of a name that was misspelled
+// openNode opens the ledger in the state directory, and reads the node's GPUs.
+func openNode(c *cobra.Command) (*grant.Ledger, node.File, error) {
+	file, err := node.Read(stateDir(c)) // first: OpenLedger creates the directory
 	if err != nil {
 		return nil, file, err
 	}
-	ledger, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
+	ledger, err := grant.OpenLedger(stateDir(c), grant.WithRecovery(oci.RecoverShares))
 	return ledger, file, err
 }
 
-// findClaim is the one whose container the target names: its id, the beginning of it, or
-// its name.
-func findClaim(claims []ledger.Claim, target string) (ledger.Claim, error) {
-	var found []ledger.Claim
+// findClaim finds a claim by its container's ID, a prefix of it, or its name.
+func findClaim(claims []grant.Claim, target string) (grant.Claim, error) {
+	var found []grant.Claim
 	for _, c := range claims {
 		if c.ContainerID == target {
 			return c, nil
@@ -85,7 +79,7 @@ func findClaim(claims []ledger.Claim, target string) (ledger.Claim, error) {
 	}
 	switch len(found) {
 	case 0:
-		return ledger.Claim{}, fmt.Errorf("no container with a share is called %q here, nor does the id of one begin so: gpuslice status -o wide lists them", target)
+		return grant.Claim{}, fmt.Errorf("container %q not found: list containers with gpuslice status -o wide", target)
 	case 1:
 		return found[0], nil
 	}
@@ -94,13 +88,13 @@ func findClaim(claims []ledger.Claim, target string) (ledger.Claim, error) {
 		ids = append(ids, c.ContainerID)
 	}
 	slices.Sort(ids)
-	return ledger.Claim{}, fmt.Errorf("%q is %d containers (%s): name one by more of its id", target, len(found), strings.Join(ids, ", "))
+	return grant.Claim{}, fmt.Errorf("%q matches %d containers (%s): give more of the ID", target, len(found), strings.Join(ids, ", "))
 }
 
-// resizableHere says whether the node alone decides about the claim.
-func resizableHere(store *ledger.Ledger, claim ledger.Claim) error {
-	if claim.Owner != ledger.OwnerRuntime {
-		return fmt.Errorf("container %s is of pod %s/%s, and the scheduler has its book of what that has: gpuslice resize %s/%s:%s, with a kubeconfig",
+// checkResizable rejects claims that the scheduler or the config decides about.
+func checkResizable(ledger *grant.Ledger, claim grant.Claim) error {
+	if claim.Owner != grant.OwnerRuntime {
+		return fmt.Errorf("the scheduler reserves the shares of container %s of pod %s/%s: run gpuslice resize %s/%s:%s with a kubeconfig",
 			claim.ContainerID, claim.PodNamespace, claim.PodName, claim.PodNamespace, claim.PodName, claim.Container)
 	}
 	record, err := orphans.Read(store.Dir(claim.ContainerID))
@@ -108,14 +102,13 @@ func resizableHere(store *ledger.Ledger, claim ledger.Claim) error {
 		return fmt.Errorf("container %s: %w", claim.ContainerID, err)
 	}
 	if record.Slice != "" {
-		return fmt.Errorf("container %s has the slice %q, which is as the operator's config says: change it there, and run gpuslice cdi", claim.ContainerID, record.Slice)
+		return fmt.Errorf("container %s has the slice %q: change the slice in the config, and run gpuslice cdi generate", claim.ContainerID, record.Slice)
 	}
 	return nil
 }
 
-// rebook is the resize. Where a GPU is full, what is booked for containers that are gone
-// is given back first.
-func rebook(ctx context.Context, ledger *ledger.Ledger, id string, shares []grant.Share, gpus map[string]grant.GPU) ([]grant.Share, error) {
+// reserve resizes the claim. If a GPU is full, it releases orphans first.
+func reserve(ctx context.Context, ledger *grant.Ledger, id string, shares []grant.Share, gpus map[string]grant.GPU) ([]grant.Share, error) {
 	before, err := ledger.Resize(ctx, id, shares, gpus, oci.Resize)
 	if errors.Is(err, grant.ErrOverbooked) {
 		snapshot, readErr := ledger.Snapshot(ctx)
@@ -128,12 +121,12 @@ func rebook(ctx context.Context, ledger *ledger.Ledger, id string, shares []gran
 		}
 	}
 	if errors.Is(err, limiter.ErrHalfWritten) {
-		err = fmt.Errorf("%w: start gpuslice-agent, which fixes it, or the container again", err)
+		err = fmt.Errorf("%w: start gpuslice-agent, which fixes it, or restart the container", err)
 	}
 	return before, err
 }
 
-// findGPU is the UUID of the GPU that a person names: an index, a UUID or the beginning of one.
+// findGPU finds the UUID of a GPU by an index, a UUID or a prefix of it.
 func findGPU(f node.File, name string) (string, error) {
 	var found []string
 	for _, gpu := range f.Node.GPUs {
@@ -155,9 +148,9 @@ func findGPU(f node.File, name string) (string, error) {
 	}
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("GPU %q: the node has none of that index or UUID: gpuslice status lists its GPUs", name)
+		return "", fmt.Errorf("GPU %q not found: list GPUs with gpuslice status", name)
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("GPU %q is %d GPUs (%s): write more of the UUID", name, len(found), strings.Join(found, ", "))
+	return "", fmt.Errorf("%q matches %d GPUs (%s): give more of the UUID", name, len(found), strings.Join(found, ", "))
 }

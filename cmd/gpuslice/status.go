@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -15,54 +17,59 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	var out *output
+	var (
+		out    *output
+		called call
+		follow bool
+	)
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show this node's GPUs: what is granted, and what is in use",
-		Long: `Shows this node's GPUs and the containers that have a share of them.
+		Short: "Show GPUs and containers: what is granted and what is in use",
+		Long: `Shows the GPUs of this node, and the containers that have a share of them.
 
-The numbers come from the agent's state directory and the containers' own
-accounting; no daemon is asked. Memory is what containers account for, rounded
-up to MiB, beside what they are granted.
+It reads the agent's state directory and the containers' own accounting, and
+sends no request to a daemon. Memory is what containers account for, rounded up
+to MiB, beside what they are granted.
 
-A container is "active" while its share is booked, "released" when it has ended
-and its runtime has not removed it yet, and "corrupt" when its record can't be
-read: what is known of it is shown with its container's id, and why is printed
-below. It is "blocking" when it is there and its grant can't be found out: as
-long as it is, nothing more is granted on the GPUs that it may hold.
+The state of a container is "active" while its share is reserved, "released"
+when it has ended and its runtime has not removed it yet, and "corrupt" when its
+record cannot be read; the reason is printed below. It is "blocking" when its
+grant is not known: nothing more is granted on the GPUs that it may have.
 
-To look changes nothing and keeps no container waiting.
+The command changes nothing and delays no container.
 
 Exit status: 0 it is shown (what could not be read is among the problems);
 1 nothing could be read; 2 the call is wrong.`,
 		Example: `  gpuslice status
-  gpuslice status -o json | jq '.containers[] | {pod, container, shares}'`,
+  gpuslice status -o json | jq '.containers[] | {pod, container, shares}'
+  kubectl gpuslice status -n team-a --watch`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, _ []string) error {
-			n, err := readNode(c)
+			read, err := called.nodeReader()
 			if err != nil {
 				return err
 			}
-			return work(out.print(c, n, func(p page) error { return statusTables(p, n) }))
+			show := func(ctx context.Context, w io.Writer) error {
+				n, err := read(ctx)
+				if err != nil {
+					return err
+				}
+				return out.printTo(w, styleOf(c), n, namesOf(n), func(p page) error { return statusTables(p, n) })
+			}
+			if follow {
+				return work(watch(c.Context(), watchInterval, show, c.OutOrStdout(), c.ErrOrStderr()))
+			}
+			return work(show(c.Context(), c.OutOrStdout()))
 		},
 	}
-	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
-	wideFlag(c)
+	out = outputFlag(c, true, formTable, formWide)
+	called = nodesFlags(c)
+	namespaceFilter(c)
+	c.Flags().BoolVarP(&follow, "watch", "w", false, "Print again when something changes.")
 	return c
 }
 
-// readNode reads the node whose state directory was named.
-func readNode(c *cobra.Command) (view.Node, error) {
-	read, err := nodeReader(c)
-	if err != nil {
-		return view.Node{}, err
-	}
-	n, err := read(c.Context())
-	return n, work(err)
-}
-
-// statusTables prints a status for people.
 func statusTables(p page, n view.Node) error {
 	if err := gpuTable(p, n); err != nil {
 		return err
@@ -75,20 +82,15 @@ func statusTables(p page, n view.Node) error {
 }
 
 func gpuTable(p page, n view.Node) error {
-	columns := []term.Column{
-		{Head: "GPU"}, {Head: "MODEL", Min: 8}, {Head: "UUID", Min: 12}, {Head: "CONTAINERS"},
-		{Head: "MEMORY GRANTED"}, {Head: "CORES GRANTED"}, {Head: "MEMORY USED"},
-	}
+	t := p.table(append([]term.Column{{Head: "GPU"}, {Head: "MODEL", Min: 8}, {Head: "UUID", Min: 12}},
+		columns("CONTAINERS", "MEMORY GRANTED", "CORES GRANTED", "MEMORY USED")...)...)
 	if p.Wide {
-		columns = append(columns, term.Column{Head: "MEMORY LEFT"}, term.Column{Head: "CORES LEFT"}, term.Column{Head: "MEMORY"})
+		t.Columns = append(t.Columns, columns("MEMORY LEFT", "CORES LEFT", "MEMORY")...)
 	}
-	asked := p.Wide && slices.ContainsFunc(n.GPUs, func(c view.GPU) bool { return c.Telemetry != nil })
-	if asked {
-		for _, head := range []string{"NVML USED", "BUSY", "TEMPERATURE", "POWER"} {
-			columns = append(columns, term.Column{Head: head})
-		}
+	measured := p.Wide && slices.ContainsFunc(n.GPUs, func(c view.GPU) bool { return c.Telemetry != nil })
+	if measured {
+		t.Columns = append(t.Columns, columns("NVML USED", "BUSY", "TEMPERATURE", "POWER")...)
 	}
-	t := p.table(columns...)
 	for _, c := range n.GPUs {
 		row := []any{
 			label(c), modelCell(c), c.UUID, fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableSlots),
@@ -99,7 +101,7 @@ func gpuTable(p page, n view.Node) error {
 			row = append(row, fmt.Sprintf("%d MiB", max(c.GrantableMiB-c.GrantedMemoryMiB, 0)),
 				fmt.Sprintf("%d %%", max(c.GrantableCores-c.GrantedCores, 0)), fmt.Sprintf("%d MiB", c.MemoryMiB))
 		}
-		if asked {
+		if measured {
 			row = append(row, telemetry(c.Telemetry)...)
 		}
 		t.Row(row...)
@@ -111,36 +113,29 @@ func gpuTable(p page, n view.Node) error {
 }
 
 func containerTable(p page, n view.Node) error {
-	columns := []term.Column{
-		{Head: "POD", Min: 12}, {Head: "CONTAINER", Min: 9}, {Head: "STATE"}, {Head: "GPU"},
-		{Head: "MEMORY USED"}, {Head: "CORES"}, {Head: "PROCESSES"}, {Head: "ENFORCEMENT"},
-	}
+	t := p.table(append([]term.Column{{Head: "POD", Min: 12}, {Head: "CONTAINER", Min: 9}},
+		columns("STATE", "GPU", "MEMORY USED", "CORES", "PROCESSES", "ENFORCEMENT")...)...)
 	if p.Wide {
-		for _, head := range []string{"CONTAINER ID", "BY", "CREATED", "RESIDUE", "REFUSED", "COMPUTE", "WAITED", "LAUNCHES", "LAST LAUNCH"} {
-			columns = append(columns, term.Column{Head: head})
-		}
+		t.Columns = append(t.Columns, columns("CONTAINER ID", "BY", "CREATED", "RESIDUE", "REFUSED", "COMPUTE", "WAITED", "LAUNCHES", "LAST LAUNCH")...)
 	}
-	t := p.table(columns...)
 	labels := gpuLabels(n)
 	for _, c := range n.Containers {
 		state := term.Cell{Text: c.State, Color: stateColor(c.State)}
-		for _, s := range c.Shares {
-			row := []any{
-				orDash(c.Pod), name(c), state, gpu(s.UUID, labels), fmt.Sprintf("%d/%d MiB", mebibytes(s.UsedBytes), s.MemoryMiB),
-				cores(s.CorePercent), s.Processes, orDash(c.Enforcement),
-			}
+		row := func(gpu string, used ...any) {
+			row := append([]any{orDash(c.Pod), name(c), state, gpu}, used[:3]...)
+			row = append(row, orDash(c.Enforcement))
 			if p.Wide {
-				row = append(row, c.ContainerID, orDash(c.Owner), moment(c.CreatedAt), fmt.Sprintf("%d MiB", mebibytes(s.ResidueBytes)),
-					s.RefusedAllocations, span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches, moment(s.LastLaunch))
+				row = append(append(row, c.ContainerID, orDash(c.Owner), moment(c.CreatedAt)), used[3:]...)
 			}
 			t.Row(row...)
 		}
+		for _, s := range c.Shares {
+			row(gpu(s.UUID, labels), fmt.Sprintf("%d/%d MiB", mebibytes(s.UsedBytes), s.MemoryMiB), cores(s.CorePercent), s.Processes,
+				fmt.Sprintf("%d MiB", mebibytes(s.ResidueBytes)), s.RefusedAllocations, span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds),
+				s.Launches, moment(s.LastLaunch))
+		}
 		if len(c.Shares) == 0 {
-			row := []any{orDash(c.Pod), name(c), state, blocked(c, labels), "-", "-", "-", orDash(c.Enforcement)}
-			if p.Wide {
-				row = append(row, c.ContainerID, orDash(c.Owner), moment(c.CreatedAt), "-", "-", "-", "-", "-", "-")
-			}
-			t.Row(row...)
+			row(blocked(c, labels), "-", "-", "-", "-", "-", "-", "-", "-", "-")
 		}
 	}
 	if t.Len() == 0 {
@@ -149,7 +144,7 @@ func containerTable(p page, n view.Node) error {
 	return t.Write(p)
 }
 
-// telemetry are the columns of what NVML says of a GPU, where an agent was asked.
+// telemetry returns the columns of NVML's values.
 func telemetry(t *nvidia.Telemetry) []any {
 	if t == nil {
 		t = &nvidia.Telemetry{}
@@ -164,7 +159,7 @@ func telemetry(t *nvidia.Telemetry) []any {
 	return []any{memory, known(t.UtilizationPercent, "%"), known(t.TemperatureCelsius, "°C"), power}
 }
 
-// known is a number with its unit, or a dash.
+// known formats a number with its unit, or a dash.
 func known(n *int, unit string) string {
 	if n == nil {
 		return "-"
@@ -172,7 +167,7 @@ func known(n *int, unit string) string {
 	return fmt.Sprintf("%d %s", *n, unit)
 }
 
-// modelCell is a GPU's model, and whether it is well and to be had.
+// modelCell is a GPU's model with its health.
 func modelCell(c view.GPU) term.Cell {
 	switch {
 	case !c.Healthy:
@@ -183,7 +178,7 @@ func modelCell(c view.GPU) term.Cell {
 	return term.Cell{Text: c.Model}
 }
 
-// problems prints why GPUs are unhealthy, and what could not be read.
+// problems prints unhealthy GPUs and what could not be read.
 func problems(p page, n view.Node) error {
 	var all []string
 	for _, c := range n.GPUs {
@@ -199,7 +194,6 @@ func problems(p page, n view.Node) error {
 	return nil
 }
 
-// stateColor shows what is amiss.
 func stateColor(state string) term.Color {
 	switch ledger.State(state) {
 	case ledger.StateActive:
@@ -210,7 +204,7 @@ func stateColor(state string) term.Color {
 	return term.Red
 }
 
-// name is a container's name, or its id where its record doesn't tell the name.
+// name returns a container's name, or its ID if its record has none.
 func name(c view.Container) string {
 	if c.Name == "" {
 		return c.ContainerID
@@ -218,7 +212,7 @@ func name(c view.Container) string {
 	return c.Name
 }
 
-// label is a GPU's index, with the profile of a MIG device.
+// label returns a GPU's index, with the profile of a MIG device.
 func label(c view.GPU) string {
 	text := fmt.Sprint(c.Index)
 	if c.MIGProfile != "" {
@@ -230,7 +224,6 @@ func label(c view.GPU) string {
 	return text
 }
 
-// gpuLabels are the labels of a node's GPUs, by UUID.
 func gpuLabels(n view.Node) map[string]string {
 	labels := make(map[string]string, len(n.GPUs))
 	for _, c := range n.GPUs {
@@ -239,7 +232,7 @@ func gpuLabels(n view.Node) map[string]string {
 	return labels
 }
 
-// GPU is a GPU's label, or its UUID where the node has no such GPU.
+// gpu returns a GPU's label, or its UUID if the node has no such GPU.
 func gpu(uuid string, labels map[string]string) string {
 	if l, ok := labels[uuid]; ok {
 		return l
@@ -247,7 +240,7 @@ func gpu(uuid string, labels map[string]string) string {
 	return uuid
 }
 
-// blocked are the GPUs that a container without known shares keeps from others.
+// blocked returns the GPUs that a container without known shares blocks.
 func blocked(c view.Container, labels map[string]string) string {
 	if c.State != string(ledger.StateBlocking) {
 		return "-"
@@ -262,10 +255,10 @@ func blocked(c view.Container, labels map[string]string) string {
 	return strings.Join(gpus, ",")
 }
 
-// mebibytes rounds up: a byte too much must not look like none.
+// mebibytes rounds up, so that one byte is not shown as 0.
 func mebibytes(bytes uint64) uint64 { return bytes/(1<<20) + min(bytes%(1<<20), 1) }
 
-// cores is a share of compute time; 0 is one that is not limited.
+// cores formats a share of compute time; 0: not limited.
 func cores(percent int) string {
 	if percent == 0 {
 		return "-"
@@ -273,7 +266,7 @@ func cores(percent int) string {
 	return fmt.Sprintf("%d %%", percent)
 }
 
-// moment is a time for people; the zero time is one that isn't known.
+// moment formats a time; zero: not known.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -281,7 +274,6 @@ func moment(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// span is a number of nanoseconds for people.
 func span(nanoseconds uint64) string {
 	const most = uint64(1<<63 - 1)
 	return time.Duration(min(nanoseconds, most)).Round(time.Millisecond).String()

@@ -17,10 +17,8 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// shortestInterval keeps a call from reading all the time.
 const shortestInterval = 100 * time.Millisecond
 
-// topOptions are the flags of top.
 type topOptions struct {
 	interval time.Duration
 	once     bool
@@ -31,29 +29,29 @@ type topOptions struct {
 
 func topCommand() *cobra.Command {
 	var (
-		o   = topOptions{by: &choice{value: sortKeys[0], of: sortKeys}}
-		out *output
+		o      topOptions
+		out    *output
+		called call
 	)
 	c := &cobra.Command{
 		Use:   "top",
-		Short: "Show what this node's containers use of their shares, live",
-		Long: `Shows what this node's containers use of their shares, and reads it again and
-again. It comes from the containers' own accounting; no daemon is asked.
+		Short: "Show what containers use of their shares, live",
+		Long: `Shows what the containers of this node use of their shares, and updates it. It
+reads the containers' own accounting, and sends no request to a daemon.
 
-Memory is that in use, of what is granted. Cores are the part of the GPU's
-compute time that a container's launches were charged between two readings, of
-its limit, and "waited" the part of that time in which they waited for it.
-While no limit is enforced nothing is charged, and cores are "-": where the
-share has none, and with the policy "default" on a GPU that nobody else uses.
-With --cluster agents are asked, and cores are what NVML says the container had.
+MEMORY is the memory in use, of what is granted. CORES is the part of the GPU's
+compute time that was charged to the container between two readings, of its
+limit; WAITED is the part of that time in which its launches waited for it.
+Nothing is charged while no limit is enforced, and CORES is "-": the share has
+no limit, or with the policy "default" no other container uses the GPU. With
+--all-nodes, agents report, and CORES is the container's use by NVML.
 
-The key h lists the keys: q quits, s sorts, / filters, arrows select. Without a
-terminal that can be drawn on, with --once, and in a form for programs, it reads
-twice, prints once and ends.
+The key h lists the keys: q quits, s sorts, / filters, arrows select. With
+--once, without a terminal, and with an output for programs, top reads twice,
+prints once and ends.
 
-Exit status: 0 it is shown, also when a signal ended it while it was drawn; 1
-nothing could be read, or a signal came before it was printed once; 2 the call
-is wrong.`,
+Exit status: 0 it is shown, also if a signal ends the full-screen output; 1
+nothing could be read, or a signal came before the output; 2 the call is wrong.`,
 		Example: `  gpuslice top
   gpuslice top --once --sort cores --filter default/
   gpuslice top -o json | jq '.containers[] | {pod, coresUsedPercent}'`,
@@ -61,54 +59,49 @@ is wrong.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.interval < shortestInterval {
-				return fmt.Errorf("--interval: want %v or longer, not %v", shortestInterval, o.interval)
+				return fmt.Errorf("--interval: %v is too short: use %v or more", o.interval, shortestInterval)
 			}
-			read, err := nodeReader(c)
+			read, err := called.nodeReader()
 			if err != nil {
 				return err
 			}
 			if o.once || out.forPrograms() || !term.CanDraw(c.OutOrStdout(), os.Getenv) {
 				return topOnce(c, out, o, read)
 			}
-			return work(topLive(c.Context(), styleOf(c), o, out.value == formWide, read))
+			return work(topLive(c.Context(), styleOf(c), o, out.form == formWide, read))
 		},
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.DurationVar(&o.interval, "interval", time.Second, "`time` between two readings")
-	f.BoolVar(&o.once, "once", false, "print once, after two readings")
-	f.Var(o.by, "sort", "`key` to sort by: "+oneOf(sortKeys))
-	f.BoolVar(&o.reverse, "reverse", false, "sort the other way around")
-	f.StringVar(&o.filter, "filter", "", "show only rows with this `text` in the names of pod or container, the container's id, its state or the GPU's UUID")
-	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortKeys, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
-	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
-	wideFlag(c)
+	f.DurationVar(&o.interval, "interval", time.Second, "Read again after `TIME`.")
+	f.BoolVar(&o.once, "once", false, "Print once, after two readings.")
+	o.by = choiceFlag(c, false, "sort", "Sort by `KEY`: WORDS.", sortKeys...)
+	f.BoolVar(&o.reverse, "reverse", false, "Reverse the order.")
+	f.StringVar(&o.filter, "filter", "", "Show only rows with `TEXT` in the pod, the container's name, ID or state, or the GPU's UUID.")
+	out = outputFlag(c, true, formTable, formWide)
+	called = nodesFlags(c)
+	namespaceFilter(c)
 	return c
 }
 
-// reader reads a node.
-type reader func(context.Context) (view.Node, error)
+// errInterrupted prevents that a program takes an empty output for a result.
+var errInterrupted = errors.New("interrupted by a signal before the output: run it again")
 
-// errNothingShown: a program that reads from us must not take nothing for an answer.
-var errNothingShown = errors.New("a signal has ended it before anything was printed")
-
-// topOnce prints what two readings show.
+// topOnce prints the difference of two readings.
 func topOnce(c *cobra.Command, out *output, o topOptions, read reader) error {
 	before, err := take(c.Context(), read)
+	if err == nil {
+		select {
+		case <-c.Context().Done():
+		case <-time.After(o.interval):
+		}
+	}
+	now := before
+	if err == nil {
+		now, err = take(c.Context(), read)
+	}
 	if c.Context().Err() != nil {
-		return work(errNothingShown)
-	}
-	if err != nil {
-		return work(err)
-	}
-	select {
-	case <-c.Context().Done():
-		return work(errNothingShown)
-	case <-time.After(o.interval):
-	}
-	now, err := take(c.Context(), read)
-	if c.Context().Err() != nil {
-		return work(errNothingShown)
+		err = errInterrupted
 	}
 	if err != nil {
 		return work(err)
@@ -116,13 +109,12 @@ func topOnce(c *cobra.Command, out *output, o topOptions, read reader) error {
 	shown := topOf(before, now)
 	shown.Containers = filterRows(shown.Containers, o.filter)
 	sortRows(shown.Containers, o.by.value, o.reverse)
-	return work(out.print(c, shown, func(p page) error { return writeTop(p, shown) }))
+	return work(out.print(c, shown, namesOf(now.node), func(p page) error { return writeTop(p, shown) }))
 }
 
-// writeTop prints what top shows for people, as it is at a moment.
 func writeTop(p page, shown topShown) error {
 	lines := append(topGPUs(p.Style, shown.GPUs, len(shown.GPUs)+2), "")
-	columns := columnsOf(p.Style, p.Wide)
+	columns := topColumnsOf(p.Style, p.Wide)
 	t := topTable(p.Style, columns, "")
 	for _, r := range shown.Containers {
 		addTopRow(t, columns, r)

@@ -63,13 +63,13 @@ func TestTopOf(t *testing.T) {
 	assert.InDelta(t, 28.2, *train.CoresUsedPercent, 0.001)
 	assert.InDelta(t, 40, *train.WaitedPercent, 0.001)
 	assert.InDelta(t, 500, *train.LaunchesPerSec, 0.001)
-	assert.Nil(t, rows["c-train "+nodetest.T4].CoresUsedPercent, "a share without a limit is not counted")
-	assert.InDelta(t, 100, *rows["c-hostile "+nodetest.T4].CoresUsedPercent, 0, "more than there was is all there was")
+	assert.Nil(t, rows["c-train "+nodetest.T4].CoresUsedPercent, "not counted without a limit")
+	assert.InDelta(t, 100, *rows["c-hostile "+nodetest.T4].CoresUsedPercent, 0, "limited to 100 %")
 	assert.InDelta(t, 100, *shown.GPUs[1].CoresUsedPercent, 0)
 	assert.InDelta(t, 28.2, *shown.GPUs[0].CoresUsedPercent, 0.001)
 	assert.InDelta(t, 1, shown.IntervalSeconds, 0)
 
-	assert.Nil(t, topOf(reading{}, now).GPUs[0].CoresUsedPercent, "one reading tells nothing of time")
+	assert.Nil(t, topOf(reading{}, now).GPUs[0].CoresUsedPercent, "one reading has no rates")
 	back := topOf(reading{at: before.at, node: now.node}, reading{at: now.at, node: before.node})
 	for _, r := range back.Containers {
 		if r.ContainerID == "c-train" {
@@ -78,7 +78,7 @@ func TestTopOf(t *testing.T) {
 	}
 }
 
-// Where an agent was asked there is NVML's word, too.
+// An agent's view has NVML's values.
 func TestTopOfAnAgentsView(t *testing.T) {
 	percent, busy := 12.5, 80
 	n := view.Node{
@@ -103,9 +103,8 @@ func TestTopOfAnAgentsView(t *testing.T) {
 	assert.Contains(t, out.String(), "-          -     -            -\n")
 }
 
-// Counters that stand still tell nothing while the share is not enforced: the limiter
-// charges no launch then.
-func TestTopOfAShareThatIsNotEnforced(t *testing.T) {
+// Without enforcement the limiter charges no launch: unchanged counters are not known as 0.
+func TestTopWithoutEnforcement(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c-alone", "alone", grant.Share{UUID: nodetest.T4, MemoryMiB: 4000, CorePercent: 50})
 	s.Compute("c-alone", 0, time.Second, time.Second, 50)
@@ -118,21 +117,21 @@ func TestTopOfAShareThatIsNotEnforced(t *testing.T) {
 	row := topOf(first, read()).Containers[0]
 	assert.Nil(t, row.CoresUsedPercent)
 	assert.Nil(t, row.LaunchesPerSec)
-	assert.Zero(t, *row.WaitedPercent, "nothing keeps it waiting")
+	assert.Zero(t, *row.WaitedPercent, "nothing waits")
 	assert.Equal(t, "-/50%", percentCell(row.CoresUsedPercent, row.Cores).Text)
 
 	before := read()
 	enforced(true)
 	contended := read()
-	assert.Nil(t, topOf(before, contended).Containers[0].CoresUsedPercent, "it may have worked before somebody came")
-	assert.Zero(t, *topOf(contended, read()).Containers[0].CoresUsedPercent, "now it would be charged")
+	assert.Nil(t, topOf(before, contended).Containers[0].CoresUsedPercent, "not charged before")
+	assert.Zero(t, *topOf(contended, read()).Containers[0].CoresUsedPercent, "charged from now on")
 	before = read()
 	s.Compute("c-alone", 0, time.Second+250*time.Millisecond, time.Second, 60)
 	enforced(false)
-	assert.InDelta(t, 25, *topOf(before, read()).Containers[0].CoresUsedPercent, 0.001, "it was charged before they left")
+	assert.InDelta(t, 25, *topOf(before, read()).Containers[0].CoresUsedPercent, 0.001, "charged before")
 }
 
-// Without a limit the whole GPU is a container's.
+// Without a limit it is 100 %.
 func TestPercentCell(t *testing.T) {
 	percent := 45.0
 	for _, test := range []struct {
@@ -145,7 +144,7 @@ func TestPercentCell(t *testing.T) {
 	assert.InDelta(t, 0.45, percentCell(&percent, 0).Part, 0.001)
 }
 
-// Whatever tenants write into their counters, a part of time is one.
+// Rates have limits, for all counters that tenants write.
 func TestTopRatesAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		share := func() view.Share {
@@ -250,7 +249,7 @@ func TestTopSelect(t *testing.T) {
 	}
 	m.press("enter", 4)
 	m.press("down", 4)
-	assert.Equal(t, -1, at(), "a row that isn't there")
+	assert.Equal(t, -1, at(), "no such row")
 }
 
 func TestTopPauseAndFailure(t *testing.T) {
@@ -331,7 +330,7 @@ func TestTopOnce(t *testing.T) {
 	assert.Contains(t, shows(t, "top", "-o", "wide", "--interval=100ms", "--state-dir", s.Dir), "ENFORCEMENT")
 }
 
-// What prints once has printed, or it has failed: a signal makes no empty answer.
+// A signal causes an error, not an empty output.
 func TestTopOnceEndedByASignal(t *testing.T) {
 	s, _, _ := workingNode(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -340,7 +339,7 @@ func TestTopOnceEndedByASignal(t *testing.T) {
 	status := execute(ctx, []string{"top", "-o", "json", "--interval=1h", "--state-dir", s.Dir}, &out, &stderr)
 	assert.Equal(t, exitFailed, status)
 	assert.Empty(t, out.String())
-	assert.Equal(t, "gpuslice: "+errNothingShown.Error()+"\n", stderr.String())
+	assert.Equal(t, "gpuslice: "+errInterrupted.Error()+"\n", stderr.String())
 }
 
 func TestTopOfAnEmptyNode(t *testing.T) {
@@ -357,8 +356,8 @@ func TestTopBadCalls(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"--interval", "10ms"}, exitUsage, "--interval: want 100ms or longer, not 10ms"},
-		{[]string{"--sort", "size"}, exitUsage, "want memory, cores, waited, pod or gpu, not \"size\""},
+		{[]string{"--interval", "10ms"}, exitUsage, "--interval: 10ms is too short: use 100ms or more"},
+		{[]string{"--sort", "size"}, exitUsage, "unknown value \"size\": use memory, cores, waited, pod or gpu"},
 		{[]string{"x"}, exitUsage, "x"},
 		{[]string{"--state-dir", "/no/such/directory"}, exitFailed, "set --state-dir to its directory"},
 	} {

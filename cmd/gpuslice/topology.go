@@ -18,31 +18,31 @@ func topologyCommand() *cobra.Command {
 	var (
 		asMatrix bool
 		out      *output
+		called   call
 	)
 	c := &cobra.Command{
 		Use:   "topology [NODE]",
 		Short: "Show how a node's GPUs are connected, and which are free",
 		Long: `Shows the tree of this node's GPUs: which are near each other, by PCIe and by
-NVLink, and what is left of each. With an argument it is that node of the
-cluster. A group is named by how its GPUs reach each other, with the words of
+NVLink, and what is left of each. With an argument it shows that node of the
+cluster. A group has the name of the connection between its GPUs, as in
 "nvidia-smi topo -m", from near to far:
 
   PSB   on one board            PHB   across a host bridge, the CPU's
   PIX   across one PCIe switch  NODE  across the host bridges of a NUMA node
   PXB   across several of them  SYS   across the sockets
 
-A GPU is "free" while nothing of it is granted, "shared" while more of it can
-be, and "full" when nothing more can be. It is "blocked" while a container is
-there whose grant can't be found out, "unhealthy" when the agent has said so,
-"cordoned" when "gpuslice cordon" keeps new containers from it on this node, and
-"excluded" when it is not offered. "NV4: 0-2" are four NVLinks to each of the
+A GPU is "free" while nothing of it is granted, "shared" while more can be
+granted, and "full" otherwise. It is "blocked" by a container with an unknown
+grant, "unhealthy" by the agent's report, "cordoned" by "gpuslice cordon", and
+"excluded" when it is not offered. "NV4: 0-2" means four NVLinks to each of the
 GPUs 0 to 2.
 
-With --matrix it prints the matrix as "nvidia-smi topo -m" does, without NICs.
+With --matrix it prints the matrix like "nvidia-smi topo -m", without NICs.
 
-It comes from the agent's state directory; the driver is not read. For another
-node it comes from its Node object and its agent, through the API server: the
-processors of the matrix are not known then.
+It reads the agent's state directory and not the driver. For another node it
+reads the Node object and requests the rest from the agent, through the API
+server; the matrix has no CPUs then.
 
 Exit status: 0 it is shown; 1 it could not be read; 2 the call is wrong.`,
 		Example: `  gpuslice topology
@@ -52,38 +52,39 @@ Exit status: 0 it is shown; 1 it could not be read; 2 the call is wrong.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, args []string) error {
-			where, _, err := readPlace(c, args, 0)
+			from, _, err := called.readSource(args, 0)
 			if err != nil {
 				return err
 			}
 			unknown, sysfs := errNoTopology, os.DirFS("/sys")
-			if where.elsewhere { // its processors aren't those of this machine
-				unknown, sysfs = errNotTold, nil
+			if from.remote { // /sys is of this machine
+				unknown, sysfs = errNoRemoteTopology, nil
 			}
-			n, f := where.node, where.file
+			n, f := from.node, from.file
 			if asMatrix && !out.forPrograms() && len(f.Topology.UUIDs) == 0 {
 				return work(unknown)
 			}
 			shown := topologyOf(n, f, sysfs)
-			return work(out.print(c, shown, func(p page) error {
+			return work(out.print(c, shown, namesOf(view.Node{GPUs: n.GPUs}), func(p page) error {
 				if asMatrix {
-					return errors.Join(writeMatrix(p, shown.Matrix), noted(p, where.note("the processors next to GPUs", "gpuslice topology --matrix")))
+					return errors.Join(writeMatrix(p, shown.Matrix), noted(p, from.note("the CPUs next to GPUs", "gpuslice topology --matrix")))
 				}
 				return writeTree(p, n, shown, unknown)
 			}))
 		},
 	}
-	c.Flags().BoolVar(&asMatrix, "matrix", false, "print the matrix in place of the tree")
-	clusterFlags(c)
-	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
+	c.Flags().BoolVar(&asMatrix, "matrix", false, "Print the matrix instead of the tree.")
+	called = kubectlFlags(c)
+	out = outputFlag(c, true, formTable, formWide)
 	return c
 }
 
-var errNoTopology = errors.New("how the GPUs are connected is not known: node.json doesn't say, or is of an older gpuslice-agent: restart it")
+var (
+	errNoTopology       = errors.New("the connections of the GPUs are not in node.json: restart gpuslice-agent")
+	errNoRemoteTopology = errors.New("the connections of the GPUs are not in the Node object: restart gpuslice-agent on that node")
+)
 
-var errNotTold = errors.New("how the GPUs are connected is not known: the Node object doesn't say, or what it says can't be read")
-
-// noted prints a note for people, if there is one.
+// noted prints a note, if there is one.
 func noted(p page, text string) error {
 	if text == "" {
 		return nil
@@ -92,30 +93,10 @@ func noted(p page, text string) error {
 	return err
 }
 
-// readFiles reads the node and the file of its GPUs, which must be there.
-func readFiles(c *cobra.Command) (view.Node, node.File, error) {
-	n, err := readNode(c)
-	if err != nil {
-		return n, node.File{}, err
-	}
-	stateDir, err := c.Flags().GetString("state-dir")
-	if err != nil {
-		return n, node.File{}, err
-	}
-	f, err := node.Read(stateDir)
-	if err != nil {
-		return n, f, work(fmt.Errorf("GPUs: %w", err))
-	}
-	if len(f.Node.GPUs) == 1 && len(f.Topology.UUIDs) == 0 { // nobody need have asked
-		f.Topology = alone(f.Node.GPUs[0].UUID)
-	}
-	return n, f, nil
-}
-
 // topologyShown is the JSON of `gpuslice topology`.
 type topologyShown struct {
 	Node string `json:"node"`
-	// Known is false where nobody has said how the GPUs are connected.
+	// Known is false if the connections are not known.
 	Known  bool        `json:"known"`
 	Tree   branch      `json:"tree"`
 	Matrix []matrixGPU `json:"matrix"`
@@ -125,16 +106,14 @@ func topologyOf(n view.Node, f node.File, sysfs fs.FS) topologyShown {
 	return topologyShown{Node: n.Name, Known: len(f.Topology.UUIDs) > 0, Tree: treeOf(n, f), Matrix: matrixOf(f, sysfs)}
 }
 
-// writeTree draws the tree.
 func writeTree(p page, n view.Node, shown topologyShown, unknown error) error {
-	columns := []term.Column{
-		{Head: "GPUS"}, {Head: "FREE"}, {Head: "NVLINK", Min: 8}, {Head: "NUMA", Right: true}, {Head: "MODEL", Min: 8},
-		{Head: "MEMORY LEFT", Right: true}, {Head: "CORES LEFT", Right: true}, {Head: "CONTAINERS", Right: true},
-	}
+	t := p.table(
+		term.Column{Head: "GPUS"}, term.Column{Head: "FREE"}, term.Column{Head: "NVLINK", Min: 8}, term.Column{Head: "NUMA", Right: true},
+		term.Column{Head: "MODEL", Min: 8}, term.Column{Head: "MEMORY LEFT", Right: true}, term.Column{Head: "CORES LEFT", Right: true},
+		term.Column{Head: "CONTAINERS", Right: true})
 	if p.Wide {
-		columns = append(columns, term.Column{Head: "UUID"})
+		t.Columns = append(t.Columns, term.Column{Head: "UUID"})
 	}
-	t := p.table(columns...)
 	root := orDash(n.Name)
 	if shown.Tree.Level != "" {
 		root += " " + shown.Tree.Level
@@ -188,14 +167,14 @@ func drawGPU(t *term.Table, wide bool, stem string, c leafGPU) {
 		numa = fmt.Sprint(c.NUMA)
 	}
 	row := []any{stem + fmt.Sprintf("GPU%d", c.Index), useCell(c.Use), orDash(linksText(c.Links)), numa, c.Model}
-	if len(c.MIG) > 0 { // it is had by its MIG devices
+	if len(c.MIG) > 0 { // its MIG devices have rows
 		t.Row(row...)
 		return
 	}
 	t.Row(append(row, left(c.GPU, wide)...)...)
 }
 
-// left are the columns of what is left of a device.
+// left returns the columns of a device's free share.
 func left(c view.GPU, wide bool) []any {
 	row := []any{
 		fmt.Sprintf("%d/%d MiB", max(c.GrantableMiB-c.GrantedMemoryMiB, 0), c.GrantableMiB),

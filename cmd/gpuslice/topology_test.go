@@ -22,7 +22,7 @@ import (
 
 func gpuUUID(i int) string { return fmt.Sprintf("GPU-%08d-5151-4000-8000-00000000000a", i) }
 
-// nodeOf is a node of H200s that are connected as a text of nvidia-smi says.
+// nodeOf is a node of H200s with the topology of an output of nvidia-smi.
 func nodeOf(tb testing.TB, gpus int, matrix string) node.File {
 	f := node.File{Name: "node-1", AgentVersion: "v1.0.0", WrittenAt: nodetest.Time, Node: nvidia.Node{DriverVersion: "575.57.08", CUDAVersion: "12.9"}}
 	var uuids []string
@@ -73,8 +73,7 @@ func TestTopology(t *testing.T) {
 	golden(t, "topology.yaml", shows(t, "topology", "-o", "yaml", "--state-dir", dir))
 }
 
-// withoutPlaces is a node whose NUMA nodes aren't known: which processors those have is
-// this machine's affair.
+// withoutPlaces removes the NUMA nodes: their CPUs are those of this machine.
 func withoutPlaces(f node.File) node.File {
 	for i := range f.Node.GPUs {
 		f.Node.GPUs[i].NUMANode = nvidia.NUMAUnknown
@@ -108,7 +107,7 @@ func blockedNode(tb testing.TB) *nodetest.StateDir {
 	return s
 }
 
-// What is printed is what nvidia-smi prints: our reader of that reads it.
+// The matrix has the format of nvidia-smi: the parser for that reads it.
 func TestTopologyMatrix(t *testing.T) {
 	for gpus, text := range map[int]string{1: "topo-1.txt", 2: "topo-2-soc.txt", 4: "topo-4-bridges.txt", 7: "topo-7-pcie.txt", 8: "topo-8-nvswitch.txt", 16: "topo-16-switches.txt"} {
 		f := nodeOf(t, gpus, text)
@@ -128,14 +127,14 @@ func TestTopologyMatrix(t *testing.T) {
 	golden(t, "topology-matrix.txt", out.String())
 }
 
-func TestTopologyMatrixThatIsNotKnown(t *testing.T) {
+func TestUnknownTopologyMatrix(t *testing.T) {
 	status, out, stderr := gpuslice("topology", "--matrix", "--state-dir", nodetest.NewStateDir(t).Dir)
 	assert.Equal(t, exitFailed, status)
 	assert.Empty(t, out)
-	assert.Contains(t, stderr, "restart it")
+	assert.Contains(t, stderr, "restart gpuslice-agent")
 }
 
-// How one GPU is connected is known without asking.
+// One GPU needs no topology in node.json.
 func TestTopologyOfOneGPU(t *testing.T) {
 	f := nodeOf(t, 1, "topo-1.txt")
 	asked := shows(t, "topology", "--matrix", "--state-dir", nodetest.NewStateDirOf(t, f).Dir)
@@ -186,7 +185,7 @@ func TestTreeHasEachGPUOnce(t *testing.T) {
 				gpus, free = gpus+c, free+f
 			}
 			if gpus != b.GPUs || free != b.Free {
-				t.Fatalf("%s says %d/%d, and has %d/%d", b.Level, b.Free, b.GPUs, free, gpus)
+				t.Fatalf("%s reports %d/%d, want %d/%d", b.Level, b.Free, b.GPUs, free, gpus)
 			}
 			return gpus, free
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"path"
@@ -11,18 +12,17 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// matrixGPU is a GPU's row of the matrix.
+// matrixGPU is a row of the matrix.
 type matrixGPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
-	// To are its connections to each GPU of the matrix, itself too ("X").
+	// To has the connection to each GPU; "X" to itself.
 	To []string `json:"to"`
-	// CPUs are those that are next to it, as the kernel writes lists; empty: not known.
+	// CPUs is a list of the nearest CPUs in the kernel's format; empty: not known.
 	CPUs string `json:"cpuAffinity,omitempty"`
 	NUMA int    `json:"numaNode"`
 }
 
-// matrixOf is the matrix of a node's GPUs.
 func matrixOf(f node.File, sysfs fs.FS) []matrixGPU {
 	gpus := []matrixGPU{}
 	for i, uuid := range f.Topology.UUIDs {
@@ -38,7 +38,7 @@ func matrixOf(f node.File, sysfs fs.FS) []matrixGPU {
 	return gpus
 }
 
-// connection is nvidia-smi's word: that of the links hides the level.
+// connection formats a connection like nvidia-smi: NVLinks replace the level.
 func connection(p nvidia.Pair, self bool) string {
 	switch {
 	case self:
@@ -49,10 +49,9 @@ func connection(p nvidia.Pair, self bool) string {
 	return p.Level.String()
 }
 
-// cpusOf are the processors next to a GPU: what the kernel says of the GPU or, where
-// it has no such GPU, of its NUMA node.
+// cpusOf returns the CPUs next to a GPU, by its PCI device or else its NUMA node in sysfs.
 func cpusOf(sysfs fs.FS, c nvidia.GPU) string {
-	if sysfs == nil { // it is another machine's
+	if sysfs == nil { // of another node
 		return ""
 	}
 	files := []string{}
@@ -70,7 +69,6 @@ func cpusOf(sysfs fs.FS, c nvidia.GPU) string {
 	return ""
 }
 
-// matrixLegend explains the words, from far to near.
 const matrixLegend = `
 Legend:
 
@@ -84,17 +82,15 @@ Legend:
   NV#  = by # NVLinks
 `
 
-// writeMatrix prints the matrix with nvidia-smi's columns and tabs, for programs that
-// read that.
+// writeMatrix prints the matrix with the columns and tabs of nvidia-smi, for programs that parse them.
 func writeMatrix(p page, gpus []matrixGPU) error {
-	const underline = term.Color(4)
 	heads := []string{}
 	for _, c := range gpus {
 		heads = append(heads, fmt.Sprintf("GPU%d", c.Index))
 	}
 	heads = append(heads, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 	var b strings.Builder
-	fmt.Fprintf(&b, "\t%s\n", p.Paint(underline, strings.Join(heads, "\t")))
+	fmt.Fprintf(&b, "\t%s\n", p.Paint(term.Underline, strings.Join(heads, "\t")))
 	for _, c := range gpus {
 		fmt.Fprintf(&b, "GPU%d", c.Index)
 		for _, to := range c.To {
@@ -103,10 +99,7 @@ func writeMatrix(p page, gpus []matrixGPU) error {
 			}
 			b.WriteString("\t" + to)
 		}
-		cpus, numa := c.CPUs, "N/A"
-		if cpus == "" {
-			cpus = "N/A"
-		}
+		cpus, numa := cmp.Or(c.CPUs, "N/A"), "N/A"
 		if c.NUMA != nvidia.NUMAUnknown {
 			numa = fmt.Sprint(c.NUMA)
 		}

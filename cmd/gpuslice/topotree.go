@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,33 +13,30 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// branch is a part of the tree of a node's GPUs: a group of GPUs that are as near to
-// each other as its level says, or one GPU.
+// branch is a part of the tree of GPUs: a group of connected GPUs, or one GPU.
 type branch struct {
-	// Level is that of a group: each GPU reaches each other by connections of at least
-	// that level. Empty of a GPU, and where nothing is known.
+	// Level is the farthest connection within a group. Empty for a GPU, and if not known.
 	Level string `json:"level,omitempty"`
 	GPUs  int    `json:"gpus"`
-	// Free are the GPUs that nothing is granted of.
+	// Free is the number of GPUs with no grant.
 	Free int `json:"free"`
-	// NVLinks is how many links each pair of a group has at least.
+	// NVLinks is the smallest number of links between two GPUs of a group.
 	NVLinks  int      `json:"nvlinks,omitempty"`
 	Children []branch `json:"children,omitempty"`
 	GPU      *leafGPU `json:"gpu,omitempty"`
 }
 
-// leafGPU is one GPU of the tree.
 type leafGPU struct {
 	view.GPU
-	// Use is one of the words useFree to useUnhealthy.
+	// Use is one of useFree to useUnhealthy.
 	Use  string `json:"use"`
 	NUMA int    `json:"numaNode"`
-	// Links are the GPUs that it has NVLinks to, by their index: how many.
+	// Links has the number of NVLinks by the other GPU's index.
 	Links map[int]int `json:"nvlinksTo,omitempty"`
 	MIG   []view.GPU  `json:"mig,omitempty"`
 }
 
-// treeOf makes the tree. Its root is the whole node, also where that is one GPU.
+// treeOf returns the tree. Its root is the node, also with one GPU.
 func treeOf(n view.Node, f node.File) branch {
 	gpus := leaves(n, f)
 	indexes := make([]int, len(gpus))
@@ -56,8 +54,7 @@ func treeOf(n view.Node, f node.File) branch {
 	return b
 }
 
-// group is the branch of some GPUs that are connected by a level. Levels at which they
-// fall into no parts are passed over.
+// group returns the branch of GPUs that are connected at a level. It skips levels that do not divide them.
 func group(gpus []leafGPU, members []int, t nvidia.Topology, level nvidia.Level) branch {
 	if len(members) == 1 {
 		c := gpus[members[0]]
@@ -74,7 +71,7 @@ func group(gpus []leafGPU, members []int, t nvidia.Topology, level nvidia.Level)
 		}
 		level++
 	}
-	if len(parts) == 1 { // as near as can be: each is a leaf
+	if len(parts) == 1 { // no level divides them
 		parts = nil
 		for _, m := range members {
 			parts = append(parts, []int{m})
@@ -90,8 +87,7 @@ func group(gpus []leafGPU, members []int, t nvidia.Topology, level nvidia.Level)
 	return b
 }
 
-// connected are the parts of some GPUs in which each reaches each other by
-// connections of that level, in order of their first GPU.
+// connected divides GPUs into parts that are connected at a level, in order of their first GPU.
 func connected(gpus []leafGPU, members []int, t nvidia.Topology, level nvidia.Level) (parts [][]int) {
 	seen := map[int]bool{}
 	for _, first := range members {
@@ -115,7 +111,7 @@ func connected(gpus []leafGPU, members []int, t nvidia.Topology, level nvidia.Le
 	return parts
 }
 
-// fewestLinks is the number of NVLinks that each pair has at least.
+// fewestLinks returns the smallest number of NVLinks between two of the GPUs.
 func fewestLinks(gpus []leafGPU, members []int, t nvidia.Topology) int {
 	fewest := -1
 	for i, a := range members {
@@ -140,7 +136,7 @@ const (
 	useUnhealthy = "unhealthy"
 )
 
-// leaves are the node's GPUs by their index, with their MIG devices.
+// leaves returns the node's GPUs by index, with their MIG devices.
 func leaves(n view.Node, f node.File) (gpus []leafGPU) {
 	at := map[string]int{} // by UUID
 	for _, c := range n.GPUs {
@@ -165,7 +161,7 @@ func leaves(n view.Node, f node.File) (gpus []leafGPU) {
 	return gpus
 }
 
-// blocksOf says of a device whether a container whose grant is not known keeps it.
+// blocksOf returns a function that reports whether a container with an unknown grant blocks a device.
 func blocksOf(n view.Node) func(uuid string) bool {
 	all, some := false, map[string]bool{}
 	for _, c := range n.Containers {
@@ -180,24 +176,24 @@ func blocksOf(n view.Node) func(uuid string) bool {
 	return func(uuid string) bool { return all || some[uuid] }
 }
 
-// useOf says what can be had of a GPU, and of its MIG devices together.
+// useOf returns the use of a GPU, or of its MIG devices together.
 func useOf(c leafGPU, blocked func(uuid string) bool) string {
 	devices := []view.GPU{c.GPU}
 	if len(c.MIG) > 0 {
-		devices = c.MIG // the GPU itself is not to be had
+		devices = c.MIG // only they can be granted
 	}
-	granted, slots, full, held, cordoned := 0, 0, true, blocked(c.UUID), true
+	granted, slots, full, isBlocked, cordoned := 0, 0, true, blocked(c.UUID), true
 	for _, d := range devices {
 		cordoned = cordoned && d.Cordoned
 		granted += d.GrantedContainers
 		slots += d.GrantableSlots
 		full = full && isFull(d)
-		held = held || blocked(d.UUID)
+		isBlocked = isBlocked || blocked(d.UUID)
 	}
 	switch {
 	case !c.Healthy:
 		return useUnhealthy
-	case held:
+	case isBlocked:
 		return useBlocked
 	case cordoned:
 		return useCordoned
@@ -211,12 +207,12 @@ func useOf(c leafGPU, blocked func(uuid string) bool) string {
 	return useShared
 }
 
-// isFull says whether nothing more can be granted of a device.
+// isFull reports whether nothing more can be granted.
 func isFull(c view.GPU) bool {
 	return c.GrantedContainers >= c.GrantableSlots || c.GrantedMemoryMiB >= c.GrantableMiB || c.GrantedCores >= c.GrantableCores
 }
 
-// links are the GPUs that a GPU has NVLinks to, by index.
+// links returns the number of NVLinks by the other GPU's index.
 func links(f node.File, uuid string) map[int]int {
 	to := map[int]int{}
 	for i, other := range f.Topology.UUIDs {
@@ -227,7 +223,7 @@ func links(f node.File, uuid string) map[int]int {
 	return to
 }
 
-// indexOf is a GPU's index, or its place in the topology where it isn't known any more.
+// indexOf returns a GPU's index, or its place in the topology if node.json has no such GPU.
 func indexOf(f node.File, uuid string, place int) int {
 	if c, known := f.Node.GPU(uuid); known {
 		return c.Index
@@ -235,27 +231,21 @@ func indexOf(f node.File, uuid string, place int) int {
 	return place
 }
 
-// linksText writes links for people: "NV18: 0-3,5; NV4: 4", the most first.
+// linksText formats links, most first: "NV18: 0-3,5; NV4: 4".
 func linksText(to map[int]int) string {
 	by := map[int][]int{}
 	for gpu, n := range to {
 		by[n] = append(by[n], gpu)
 	}
-	var counts []int
-	for n := range by {
-		counts = append(counts, n)
-	}
-	slices.Sort(counts)
-	slices.Reverse(counts)
 	var parts []string
-	for _, n := range counts {
+	for _, n := range slices.Backward(slices.Sorted(maps.Keys(by))) {
 		slices.Sort(by[n])
 		parts = append(parts, fmt.Sprintf("NV%d: %s", n, ranges(by[n])))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// ranges writes sorted numbers as the kernel does: "0-3,5".
+// ranges formats sorted numbers like the kernel: "0-3,5".
 func ranges(numbers []int) string {
 	var parts []string
 	for i := 0; i < len(numbers); {

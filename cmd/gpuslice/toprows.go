@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// reading is a node as it was read at a moment.
+// reading is a node at a point in time.
 type reading struct {
 	at   time.Time
 	node view.Node
@@ -19,22 +19,21 @@ type reading struct {
 type topShown struct {
 	Node    string    `json:"node"`
 	TakenAt time.Time `json:"takenAt"`
-	// IntervalSeconds is what the parts of time are of; 0: there was one reading only.
+	// IntervalSeconds is the time between the readings; 0: there was only one.
 	IntervalSeconds float64  `json:"intervalSeconds"`
 	GPUs            []topGPU `json:"gpus"`
 	Containers      []topRow `json:"containers"`
 	Problems        []string `json:"problems,omitempty"`
 }
 
-// topGPU is a GPU, and what its containers had of its compute time.
+// topGPU is a GPU with its use of compute time.
 type topGPU struct {
 	view.GPU
-	// CoresUsedPercent is what NVML says, or else the sum of what its containers were
-	// charged; nil while nobody can say.
+	// CoresUsedPercent is by NVML, or else the sum of its containers; nil: not known.
 	CoresUsedPercent *float64 `json:"coresUsedPercent,omitempty"`
 }
 
-// topRow is a container's share of one GPU, with what it had lately.
+// topRow is a container's share of one GPU with its use.
 type topRow struct {
 	Pod         string `json:"pod,omitempty"`
 	Container   string `json:"container"`
@@ -46,22 +45,18 @@ type topRow struct {
 	UsedBytes   uint64 `json:"usedBytes"`
 	MemoryMiB   int64  `json:"memoryMiB"`
 	Cores       int    `json:"cores"` // 0: no limit
-	// CoresUsedPercent is the part of the GPU's time that it had by NVML, where an agent
-	// was asked, or else that its launches were charged; WaitedPercent is that in which they
-	// waited for their share. Nil: not known, for there was one reading only, or nothing was
-	// counted: the share has no limit, or none was enforced.
+	// CoresUsedPercent is its use of the GPU's time by NVML, or else what was charged to its launches;
+	// WaitedPercent is the time in which they waited. Nil: only one reading, or no limit was enforced.
 	CoresUsedPercent *float64 `json:"coresUsedPercent,omitempty"`
 	WaitedPercent    *float64 `json:"waitedPercent,omitempty"`
 	LaunchesPerSec   *float64 `json:"launchesPerSecond,omitempty"`
 	Processes        int      `json:"processes"`
-	// UsageProblem is why nothing is known of its use.
-	UsageProblem string `json:"usageProblem,omitempty"`
+	UsageProblem     string   `json:"usageProblem,omitempty"`
 }
 
-// key identifies a row over readings.
+// key identifies a row in all readings.
 func (r topRow) key() string { return r.ContainerID + " " + r.UUID }
 
-// memoryPart is the part of its memory that it uses.
 func (r topRow) memoryPart() float64 {
 	if r.MemoryMiB <= 0 {
 		return 0
@@ -69,11 +64,11 @@ func (r topRow) memoryPart() float64 {
 	return float64(r.UsedBytes) / float64(1<<20) / float64(r.MemoryMiB)
 }
 
-// topOf is what two readings show; the first may be empty.
+// topOf compares two readings; the first may be empty.
 func topOf(before, now reading) topShown {
 	shown := topShown{Node: now.node.Name, TakenAt: now.at.UTC(), GPUs: []topGPU{}, Containers: []topRow{}, Problems: now.node.Problems}
 	elapsed := now.at.Sub(before.at)
-	if before.at.IsZero() || elapsed <= 0 {
+	if before.at.IsZero() || elapsed < 0 {
 		elapsed = 0
 	}
 	shown.IntervalSeconds = elapsed.Seconds()
@@ -97,7 +92,7 @@ func topOf(before, now reading) topShown {
 				r.rates(was, s, elapsed)
 			}
 			if s.CoreUsedPercent != nil {
-				r.CoresUsedPercent = s.CoreUsedPercent // it sees what no limit counts, too
+				r.CoresUsedPercent = s.CoreUsedPercent // includes what no limit counts
 			}
 			if r.CoresUsedPercent != nil {
 				used[s.UUID] += *r.CoresUsedPercent
@@ -117,7 +112,7 @@ func topOf(before, now reading) topShown {
 			sum := min(used[c.UUID], 100)
 			t.CoresUsedPercent = &sum
 		}
-		if c.Telemetry != nil && c.Telemetry.UtilizationPercent != nil { // of all programs, counted or not
+		if c.Telemetry != nil && c.Telemetry.UtilizationPercent != nil { // of all programs
 			busy := float64(*c.Telemetry.UtilizationPercent)
 			t.CoresUsedPercent = &busy
 		}
@@ -126,8 +121,7 @@ func topOf(before, now reading) topShown {
 	return shown
 }
 
-// rates are what a share had between two readings. The counters are a tenant's to
-// write: one that went back, or says more than there was, is bounded.
+// rates sets the rates between two readings. A tenant can write the counters, so they are limited.
 func (r *topRow) rates(was, is view.Share, elapsed time.Duration) {
 	if elapsed <= 0 {
 		return
@@ -139,12 +133,12 @@ func (r *topRow) rates(was, is view.Share, elapsed time.Duration) {
 		percent := min(100*float64(is-was)/float64(elapsed.Nanoseconds()), 100)
 		return &percent
 	}
-	if is.CorePercent == 0 { // nothing counts it
+	if is.CorePercent == 0 { // not counted
 		return
 	}
 	r.WaitedPercent = part(was.ThrottledNanoseconds, is.ThrottledNanoseconds)
 	stood := was.ComputeNanoseconds == is.ComputeNanoseconds && was.Launches == is.Launches
-	if stood && !(was.Enforced && is.Enforced) { // it may have worked all the while
+	if stood && !(was.Enforced && is.Enforced) { // it may have used the GPU without being charged
 		return
 	}
 	r.CoresUsedPercent = part(was.ComputeNanoseconds, is.ComputeNanoseconds)
@@ -154,11 +148,10 @@ func (r *topRow) rates(was, is view.Share, elapsed time.Duration) {
 	}
 }
 
-// sortKeys are the values of --sort, in the order in which the key s goes through them.
+// sortKeys are the values of --sort, in the order of the key s.
 var sortKeys = []string{"memory", "cores", "waited", "pod", "gpu"}
 
-// sortRows sorts by a key: numbers from the largest, names from the first. Rows that are
-// equal are in order of their names, so that none jumps about.
+// sortRows sorts by a key: numbers descending, names ascending. Equal rows are sorted by name, so that the order is stable.
 func sortRows(rows []topRow, by string, reverse bool) {
 	number := func(p *float64) float64 {
 		if p == nil {
@@ -188,8 +181,7 @@ func sortRows(rows []topRow, by string, reverse bool) {
 	})
 }
 
-// filterRows are the rows that have a text somewhere in what is shown of them, in
-// letters of whatever case.
+// filterRows returns the rows that contain a text, ignoring case.
 func filterRows(rows []topRow, text string) []topRow {
 	if text == "" {
 		return rows

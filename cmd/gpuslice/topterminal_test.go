@@ -74,7 +74,7 @@ func TestTopInATerminal(t *testing.T) {
 	x.shows("filter: trai_")
 	x.showsOrder("train")
 	x.press("Enter")
-	x.shows("filter: trai  (1 left")
+	x.shows("filter: trai  (1 rows")
 	x.press("Escape")
 	x.showsOrder("infer train")
 

@@ -18,7 +18,7 @@ const (
 	barWide   = 36
 )
 
-// page draws the screen.
+// page returns the lines of the screen.
 func (m *topModel) page(s term.Style, width, rows int) []string {
 	s.Columns = width
 	if m.help {
@@ -30,7 +30,7 @@ func (m *topModel) page(s term.Style, width, rows int) []string {
 	body := m.bodyRows(rows)
 	all := m.rows()
 	m.scroll(all, body)
-	columns := columnsOf(s, m.wide)
+	columns := topColumnsOf(s, m.wide)
 	t := topTable(s, columns, m.by)
 	part := all[m.first:min(m.first+body, len(all))]
 	for _, r := range part {
@@ -47,8 +47,7 @@ func (m *topModel) page(s term.Style, width, rows int) []string {
 	return append(lines[:max(min(len(lines), rows-1), 0)], m.footer(s, len(all)))
 }
 
-// bodyRows is the number of rows that a page has room for: below the title, the GPUs,
-// a line and the heads, and above the last line.
+// bodyRows is the number of rows between the headers and the last line.
 func (m *topModel) bodyRows(rows int) int {
 	gpus := len(topGPUs(term.Style{Columns: 80}, m.shown.GPUs, max(rows/3, 1)))
 	return max(rows-gpus-4, 1)
@@ -68,15 +67,14 @@ func (m *topModel) title(s term.Style) string {
 	return s.Paint(term.Bold, text)
 }
 
-// footer says what can be done, or what is wrong.
 func (m *topModel) footer(s term.Style, rows int) string {
 	switch {
 	case m.isTyping:
-		return ansi.Truncate("filter: "+m.filter+"_  (Enter keeps it, Escape doesn't)", s.Columns, "…")
+		return ansi.Truncate("filter: "+m.filter+"_  (Enter: keep, Escape: cancel)", s.Columns, "…")
 	case m.failure != "":
 		return s.Paint(term.Red, ansi.Truncate(term.Clean("problem: "+m.failure), s.Columns, "…"))
 	case m.filter != "":
-		return ansi.Truncate(fmt.Sprintf("filter: %s  (%d left; Escape takes it away)", m.filter, rows), s.Columns, "…")
+		return ansi.Truncate(fmt.Sprintf("filter: %s  (%d rows; Escape: remove)", m.filter, rows), s.Columns, "…")
 	case len(m.shown.Problems) > 0:
 		more := ""
 		if n := len(m.shown.Problems) - 1; n > 0 {
@@ -93,19 +91,19 @@ const topHelp = `The keys of gpuslice top
   q, Ctrl-C       quit
   s               sort by the next key: memory, cores, waited, pod, gpu
   M C W N G       sort by memory, cores, waited, pod, gpu
-  r               the other way around
+  r               reverse the order
   /               filter: type a part of a pod's, container's or GPU's name
-  Escape          take the filter and the selection away
+  Escape          remove the filter and the selection
   arrows, Page Up, Page Down, Home, End   select a row
-  p, space        pause: show what was read last
+  p, space        pause: keep the last reading
   w               more columns, or fewer
   Ctrl-Z          suspend
 
 MEMORY is what the container accounts for, of what it is granted. CORES is the
-part of the GPU's time that its launches were charged since the last reading,
-of its limit (with --cluster what NVML says it had); WAITED the part in which
-they waited for it. "-" is what is not known: the share has no limit or none is
-enforced now, as on a GPU that nobody else uses, or was read once only.
+part of the GPU's time that was charged to it since the last reading, of its
+limit (with --all-nodes: its use by NVML); WAITED the part in which launches
+waited for it. "-" is not known: the share has no limit, no limit is enforced
+now (no other container uses the GPU), or there is only one reading.
 
 Any key goes back.`
 
@@ -117,7 +115,7 @@ func (m *topModel) helpPage(s term.Style, rows int) []string {
 	return lines[:min(len(lines), rows)]
 }
 
-// topGPUs are the lines of the GPUs; at most so many.
+// topGPUs returns at most the given number of lines.
 func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 	bar := barUsual
 	switch {
@@ -153,7 +151,7 @@ func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 	return lines
 }
 
-// busiest are so many of the GPUs, those with most containers, in their order.
+// busiest returns the n GPUs with most containers, in their order.
 func busiest(gpus []topGPU, n int) []topGPU {
 	sorted := slices.Clone(gpus)
 	slices.SortStableFunc(sorted, func(a, b topGPU) int { return cmp.Compare(b.GrantedContainers, a.GrantedContainers) })
@@ -164,14 +162,14 @@ func busiest(gpus []topGPU, n int) []topGPU {
 	return slices.DeleteFunc(slices.Clone(gpus), func(c topGPU) bool { return !in[c.UUID] })
 }
 
-// topColumns says which columns there is room for.
+// topColumns selects columns by the width.
 type topColumns struct{ narrow, wide bool }
 
-func columnsOf(s term.Style, wide bool) topColumns {
+func topColumnsOf(s term.Style, wide bool) topColumns {
 	return topColumns{narrow: s.Columns > 0 && s.Columns < 100, wide: wide}
 }
 
-// topTable is the table of the containers without its rows.
+// topTable returns the table of containers without rows.
 func topTable(s term.Style, o topColumns, by string) *term.Table {
 	bar := barUsual
 	switch {
@@ -226,12 +224,11 @@ func addTopRow(t *term.Table, o topColumns, r topRow) {
 	t.Row(row...)
 }
 
-// used is memory in use, of what there is.
 func used(bytes uint64, ofMiB int64) string { return term.Bytes(bytes) + "/" + megabytes(ofMiB) }
 
 func megabytes(mib int64) string { return term.Bytes(uint64(max(mib, 0)) << 20) }
 
-// percentCell is a bar of compute time, of a limit.
+// percentCell is a bar of compute time.
 func percentCell(percent *float64, limit int) term.Cell {
 	switch {
 	case percent == nil && limit == 0:
@@ -239,7 +236,7 @@ func percentCell(percent *float64, limit int) term.Cell {
 	case percent == nil:
 		return term.Cell{Bar: true, Text: fmt.Sprintf("-/%d%%", limit)}
 	}
-	if limit == 0 { // the whole GPU is its
+	if limit == 0 { // the whole GPU
 		limit = 100
 	}
 	return term.Cell{Bar: true, Part: *percent / float64(limit), Text: fmt.Sprintf("%.0f/%d%%", *percent, limit)}

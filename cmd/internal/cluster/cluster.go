@@ -1,13 +1,9 @@
-// Package cluster is the CLI's view of a cluster: Nodes and Pods by the API server, and what
-// agents and schedulers say of themselves through its proxy. It changes what people ask it
-// to: a request to resize a pod, the cordon of a GPU, evictions. Each needs rights that
-// install/people-rbac.yaml has.
-//
-// What a part of the cluster doesn't answer is a problem in the answer, not its end.
+// Package cluster reads and changes a cluster for the CLI: Nodes and Pods through the API server, agents and
+// schedulers through its proxy. [Connect] connects; the rights that each call needs are in install/people-rbac.yaml.
+// A component that does not answer is a problem in the result, not an error.
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,97 +22,74 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
 
-// Options say which cluster, as kubectl's flags do.
-type Options struct {
-	Kubeconfig, Context, Namespace string
-	// SystemNamespace is gpuslice's own; empty is the one of the usual ones that it is in.
-	SystemNamespace string
-}
-
-// Cluster is a connection.
+// Cluster is a connection to the API server.
 type Cluster struct {
 	client kubernetes.Interface
-	// get asks a server behind the API server's proxy: a pod of the namespace, by "name:port".
+	// get sends a GET request through the API server's proxy. pod is "name:port".
 	get func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error)
-	// Namespace is what names without one are of.
+	// Namespace is the default namespace.
 	Namespace string
-	// systemNamespace is the one whose agents and schedulers are believed; empty is one of UsualNamespaces.
+	// systemNamespace has the agents and schedulers; empty: one of UsualNamespaces.
 	systemNamespace string
 }
 
-// Connect reads the kubeconfig as kubectl does: --kubeconfig, $KUBECONFIG, ~/.kube/config, or
-// the account of the pod that this runs in. It calls nobody.
-func Connect(o Options) (*Cluster, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.Kubeconfig
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
-	config, err := loader.ClientConfig()
+// Connect reads the connection from the kubeconfig or the pod's service account. It sends no request.
+func Connect(kubeconfig clientcmd.ClientConfig, systemNamespace string) (*Cluster, error) {
+	const hint = "set --kubeconfig, --context or KUBECONFIG"
+	config, err := kubeconfig.ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("reach the API server: %w: name a kubeconfig by --kubeconfig or KUBECONFIG", err)
+		return nil, fmt.Errorf("connect to the API server: %w: %s", err, hint)
 	}
-	namespace, _, err := loader.Namespace()
+	namespace, _, err := kubeconfig.Namespace()
 	if err != nil {
-		return nil, fmt.Errorf("reach the API server: %w", err)
+		return nil, fmt.Errorf("connect to the API server: %w: %s", err, hint)
 	}
-	return connect(config, cmp.Or(o.Namespace, namespace), o.SystemNamespace)
-}
-
-// Found says whether there is a kubeconfig to connect by, or an account of a pod.
-func Found(o Options) bool {
-	_, err := Connect(o)
-	return err == nil
+	return connect(config, namespace, systemNamespace)
 }
 
 func connect(config *rest.Config, namespace, systemNamespace string) (*Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = "gpuslice/" + version.String()
 	config.QPS, config.Burst = 50, 100
-	config.Wrap(boundAnswers)
+	config.Wrap(limitResponses)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("reach the API server: %w", err)
+		return nil, fmt.Errorf("connect to the API server: %w: check the kubeconfig", err)
 	}
-	return &Cluster{client, through(client), namespace, systemNamespace}, nil
+	get := func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error) {
+		return client.CoreV1().Pods(namespace).ProxyGet("", pod, "", strings.TrimPrefix(path, "/"), query).DoRaw(ctx)
+	}
+	return &Cluster{client, get, namespace, systemNamespace}, nil
 }
 
-// mostAnswerBytes bounds what is read of one answer through the proxy.
-const mostAnswerBytes = 32 << 20
+// maxResponse limits a response through the proxy, in bytes: any pod may have sent it.
+const maxResponse = 32 << 20
 
-// boundAnswers has no answer through the proxy read further than mostAnswerBytes: the API server passes on
-// whatever a pod says.
-func boundAnswers(next http.RoundTripper) http.RoundTripper {
-	return bounded(func(r *http.Request) (*http.Response, error) {
+func limitResponses(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		if err == nil && response.Body != nil && strings.Contains(r.URL.Path, "/proxy/") {
-			response.Body = http.MaxBytesReader(nil, response.Body, mostAnswerBytes)
+			response.Body = http.MaxBytesReader(nil, response.Body, maxResponse)
 		}
 		return response, err
 	})
 }
 
-type bounded func(*http.Request) (*http.Response, error)
+type roundTripper func(*http.Request) (*http.Response, error)
 
-func (f bounded) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// through is the way through the API server's proxy.
-func through(client kubernetes.Interface) func(context.Context, string, string, string, map[string]string) ([]byte, error) {
-	return func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error) {
-		request := client.CoreV1().RESTClient().Get().Namespace(namespace).Resource("pods").
-			Name(pod).SubResource("proxy").Suffix(strings.TrimPrefix(path, "/"))
-		for key, value := range query {
-			request = request.Param(key, value)
-		}
-		return request.DoRaw(ctx)
-	}
-}
+// responseTimeout limits one request through the proxy.
+const responseTimeout = 10 * time.Second
 
-// answerTimeout is for one answer through the proxy.
-const answerTimeout = 10 * time.Second
+var (
+	errNoPort   = errors.New("the pod has no such port")
+	errNotKnown = errors.New("not known")
+)
 
-var errNoPort = errors.New("its pod names no such port")
-
-// ask asks a pod's server through the API server's proxy, and decodes its answer.
-func (c *Cluster) ask(ctx context.Context, pod *v1.Pod, port, path string, query map[string]string, into any) error {
+// request sends a GET request to a pod through the API server's proxy, and decodes the response.
+func (c *Cluster) request(ctx context.Context, pod *v1.Pod, port, path string, query map[string]string, into any) error {
 	number := int32(0)
 	for _, container := range pod.Spec.Containers {
 		for _, p := range container.Ports {
@@ -128,24 +101,23 @@ func (c *Cluster) ask(ctx context.Context, pod *v1.Pod, port, path string, query
 	if number == 0 {
 		return fmt.Errorf("port %q: %w", port, errNoPort)
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
 	data, err := c.get(ctx, pod.Namespace, pod.Name+":"+strconv.Itoa(int(number)), path, query)
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		return fmt.Errorf("its answer is larger than %d MiB, and not read", mostAnswerBytes>>20)
+		return fmt.Errorf("the response is larger than %d MiB", maxResponse>>20)
 	}
 	if err != nil {
-		return explain(err, data)
+		return withMessage(err, data)
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("its answer can't be read: %w", err)
+		return fmt.Errorf("decode the response: %w", err)
 	}
 	return nil
 }
 
-// explain is the server's own words, where it had any: client-go says only that the server
-// doesn't know how to answer.
-func explain(err error, body []byte) error {
+// withMessage returns the server's own message, if it has one: client-go drops it.
+func withMessage(err error, body []byte) error {
 	text := strings.TrimSpace(string(body))
 	if text == "" || strings.HasPrefix(text, "{") || len(text) > 1<<10 {
 		return err
@@ -155,6 +127,3 @@ func explain(err error, body []byte) error {
 	}
 	return errors.New(text)
 }
-
-// errNotKnown is of a server that knows no such thing.
-var errNotKnown = errors.New("not known")

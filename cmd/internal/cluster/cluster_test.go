@@ -58,7 +58,7 @@ func granted(t testing.TB, name, node string, shares ...grant.Share) *v1.Pod {
 	return p
 }
 
-// server is a pod of a component of ours.
+// server is a pod of a gpuslice component.
 func server(component, node, port string, number int32) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "gpuslice", Name: component + "-" + node, Labels: map[string]string{
@@ -93,16 +93,16 @@ func TestViewOfACluster(t *testing.T) {
 	require.Len(t, n.GPUs, 3)
 	assert.Equal(t, view.GPU{Node: "n1", UUID: gpuA, GrantedMemoryMiB: 5}, n.GPUs[0])
 	assert.Equal(t, "n2", n.GPUs[1].Node)
-	assert.Equal(t, int64(80000), n.GPUs[1].GrantableMiB, "what its Node object says")
+	assert.Equal(t, int64(80000), n.GPUs[1].GrantableMiB, "by its Node object")
 	require.Len(t, n.Containers, 1)
 	assert.Equal(t, "n1", n.Containers[0].Node)
 	require.Len(t, n.Problems, 3)
 	assert.Equal(t, "node n1: x", n.Problems[0])
-	assert.Contains(t, n.Problems[1], "node n2: its agent (pod gpuslice/agent-n2) doesn't answer: connection refused")
+	assert.Contains(t, n.Problems[1], "node n2: its agent (pod gpuslice/agent-n2) does not answer: connection refused")
 	assert.Contains(t, n.Problems[2], "node n3: it has no pod of gpuslice's agent")
 }
 
-// scheduling answers requests as a scheduler does.
+// scheduling answers requests like a scheduler.
 func scheduling(client *fake.Clientset, answer func(request string) (grant.ResizeStatus, string)) {
 	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		_, object, err := clienttesting.ObjectReaction(client.Tracker())(a)
@@ -146,7 +146,7 @@ func TestResize(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, c.Applied(ctx, resized, "main", []grant.Share{{UUID: gpuA, MemoryMiB: 1}}), ErrNotApplied)
-	require.ErrorContains(t, c.Applied(ctx, resized, "other", shares), "doesn't run")
+	require.ErrorContains(t, c.Applied(ctx, resized, "other", shares), "is not running")
 
 	c, client = of(nil, pod)
 	scheduling(client, func(string) (grant.ResizeStatus, string) {
@@ -157,8 +157,8 @@ func TestResize(t *testing.T) {
 	require.ErrorContains(t, err, "no room")
 }
 
-// Nobody answers: the request doesn't stay for whoever comes tomorrow.
-func TestResizeThatNobodyAnswers(t *testing.T) {
+// A request without an answer is removed.
+func TestResizeWithoutAnAnswer(t *testing.T) {
 	mib, pod := int64(9000), granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
 	c, client := of(nil, pod)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -170,8 +170,8 @@ func TestResizeThatNobodyAnswers(t *testing.T) {
 	assert.NotContains(t, left.Annotations, grant.AnnotationResize)
 }
 
-// The scheduler answers between the last look and the request's end: its answer is told.
-func TestResizeThatIsAnsweredAtTheLastMoment(t *testing.T) {
+// The scheduler answers between the last poll and the removal of the request: the answer is returned.
+func TestResizeAnsweredAtTheTimeout(t *testing.T) {
 	mib := int64(9000)
 	for _, outcome := range []string{grant.ResizeBooked, grant.ResizeRefused, ""} {
 		pod := granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
@@ -213,7 +213,7 @@ func TestResizeThatIsAnsweredAtTheLastMoment(t *testing.T) {
 func TestOneContainer(t *testing.T) {
 	pod := granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
 	_, _, err := OneContainer(pod, "side")
-	require.ErrorContains(t, err, `container "side" of pod ns/p has no GPUs; those that have: main`)
+	require.ErrorContains(t, err, `container "side" of pod ns/p has no GPUs: name one of main`)
 	_, _, err = OneContainer(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}, "")
 	require.ErrorContains(t, err, "has no GPUs by gpuslice's scheduler")
 	share := []grant.Share{{UUID: gpuA, MemoryMiB: 1}}
@@ -221,7 +221,7 @@ func TestOneContainer(t *testing.T) {
 	require.NoError(t, err)
 	pod.Annotations[grant.AnnotationGrant] = both
 	_, _, err = OneContainer(pod, "")
-	require.ErrorContains(t, err, "several containers with GPUs (a, b): name one, ns/p:a")
+	require.ErrorContains(t, err, "several containers with GPUs (a, b): name one, as ns/p:a")
 }
 
 func TestCordonInACluster(t *testing.T) {
@@ -250,7 +250,7 @@ func TestCordonInACluster(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, uuid)
 	}
-	for name, says := range map[string]string{"7": "tells of no GPU", "GPU-0": "is 2 GPUs"} {
+	for name, says := range map[string]string{"7": "reports no GPU", "GPU-0": "matches 2 GPUs"} {
 		_, err := c.GPU(t.Context(), "n1", name)
 		require.ErrorContains(t, err, says)
 	}
@@ -278,7 +278,7 @@ func TestExplain(t *testing.T) {
 	require.ErrorIs(t, err, errNoPort)
 }
 
-// The proxy is asked by the pod's name and the number of its port.
+// The proxy gets the pod's name and the number of its port.
 func TestThroughTheProxy(t *testing.T) {
 	var mu sync.Mutex
 	var asked string
@@ -297,10 +297,10 @@ func TestThroughTheProxy(t *testing.T) {
 	require.NoError(t, err)
 	var x engine.Explanation
 	pod := server("scheduler", "n1", "http", 8080)
-	require.NoError(t, c.ask(t.Context(), pod, "http", "/debug/explain", map[string]string{"namespace": "ns", "pod": "p"}, &x))
+	require.NoError(t, c.request(t.Context(), pod, "http", "/debug/explain", map[string]string{"namespace": "ns", "pod": "p"}, &x))
 	assert.Equal(t, "GET /api/v1/namespaces/gpuslice/pods/scheduler-n1:8080/proxy/debug/explain?namespace=ns&pod=p", asked)
 	assert.Equal(t, "ns/p", x.Pod)
-	err = c.ask(t.Context(), pod, "http", "/debug/explain", map[string]string{"pod": "none"}, &x)
+	err = c.request(t.Context(), pod, "http", "/debug/explain", map[string]string{"pod": "none"}, &x)
 	require.ErrorIs(t, err, errNotKnown)
-	require.ErrorContains(t, err, "there is none", "the server's own words")
+	require.ErrorContains(t, err, "there is none", "the message of the server")
 }

@@ -8,17 +8,17 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// GPU is the UUID of a node's GPU: by its index, its UUID, or the beginning of that.
+// GPU returns the UUID of a node's GPU by its index, its UUID or a prefix of it.
 func (c *Cluster) GPU(ctx context.Context, node, name string) (uuid string, err error) {
 	n, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
@@ -39,66 +39,58 @@ func (c *Cluster) GPU(ctx context.Context, node, name string) (uuid string, err 
 	}
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("node %s tells of no GPU %q: gpuslice status --cluster lists them", node, name)
+		return "", fmt.Errorf("node %s reports no GPU %q: list its GPUs with kubectl gpuslice status", node, name)
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("GPU %q of node %s is %d GPUs (%s): write more of the UUID", name, node, len(found), strings.Join(found, ", "))
+	return "", fmt.Errorf("%q matches %d GPUs of node %s (%s): give more of the UUID", name, len(found), node, strings.Join(found, ", "))
 }
 
-// Cordon adds a GPU to the node's cordoned ones (hami.io/device-cordon), or takes it out. It says
-// whether anything has changed.
+// Cordon adds a GPU to the annotation hami.io/device-cordon of a node, or removes it. It reports whether
+// the annotation changed.
 func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (changed bool, err error) {
 	nodes := c.client.CoreV1().Nodes()
-	for tries := 0; ; tries++ {
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		n, err := nodes.Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
-			return false, fmt.Errorf("node %s: %w", node, err)
+			return err
 		}
-		before := n.Annotations[wire.AnnotationCordon]
-		list := slices.DeleteFunc(strings.Split(before, ","), func(s string) bool { return strings.TrimSpace(s) == "" })
-		has := slices.ContainsFunc(list, func(s string) bool { return strings.TrimSpace(s) == uuid })
-		if has == on {
-			return false, nil
+		list := strings.FieldsFunc(n.Annotations[wire.AnnotationCordon], func(r rune) bool { return r == ',' || r == ' ' })
+		if changed = slices.Contains(list, uuid) != on; !changed {
+			return nil
 		}
-		if on {
+		if list = slices.DeleteFunc(list, func(s string) bool { return s == uuid }); on {
 			list = append(list, uuid)
-		} else {
-			list = slices.DeleteFunc(list, func(s string) bool { return strings.TrimSpace(s) == uuid })
 		}
-		var value any // null removes it
+		var value any // null removes the annotation
 		if len(list) > 0 {
 			value = strings.Join(list, ",")
 		}
-		// Of this version of the node: another's cordon is not to be lost.
+		// The resource version makes a concurrent change a conflict.
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": n.ResourceVersion, "annotations": map[string]any{wire.AnnotationCordon: value}}})
 		if err != nil {
-			return false, err
+			return err
 		}
 		_, err = nodes.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "gpuslice"})
-		if err == nil {
-			return true, nil
-		}
-		if !apierrors.IsConflict(err) || tries == mostTries {
-			return false, fmt.Errorf("node %s: %w", node, err)
-		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("node %s: %w", node, err)
 	}
+	return changed, nil
 }
-
-// mostTries is how often a node that changes all the time is tried again.
-const mostTries = 10
 
 // Holder is a pod that has a share of a GPU.
 type Holder struct {
 	Namespace, Name, UID string
-	// MemoryMiB and Cores are what it has of the GPU.
-	MemoryMiB int64
-	Cores     int
+	MemoryMiB            int64
+	Cores                int
 }
 
+// String returns NAMESPACE/NAME.
 func (h Holder) String() string { return h.Namespace + "/" + h.Name }
 
-// Holders are the pods on the node that have a share of the GPU, by their annotations.
+// Holders returns the pods on the node that have a share of the GPU, by their annotations.
 func (c *Cluster) Holders(ctx context.Context, node, uuid string) (holders []Holder, err error) {
 	pods, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if err != nil {

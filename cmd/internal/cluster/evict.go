@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,35 +14,32 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Evictions say how pods are evicted.
+// Evictions are the options of evictions.
 type Evictions struct {
-	// GracePeriod is the pods' own where it is negative. The API server counts in seconds: what is
-	// begun of one is one, for none at all is a kill.
+	// GracePeriod is rounded up to seconds. Negative: the pods' own.
 	GracePeriod time.Duration
-	// Say is told of what happens.
-	Say func(format string, args ...any)
-	// pause is evictPause, but for tests.
+	// Report prints progress.
+	Report func(format string, args ...any)
+	// pause is retryPause, except in tests.
 	pause time.Duration
 }
 
 const (
-	// evictPause is how long budgets that allow no eviction are given.
-	evictPause = 5 * time.Second
-	// evictPatience is for one try: client-go waits by itself where the API server names a time,
-	// and other pods wait meanwhile.
-	evictPatience = 15 * time.Second
+	retryPause = 5 * time.Second
+	// tryTimeout limits one eviction: client-go itself waits if the API server sends Retry-After.
+	tryTimeout = 15 * time.Second
 )
 
-// Evict evicts the pods by the API server's eviction, which keeps PodDisruptionBudgets, and waits until
-// they are gone, or ctx ends. A pod whose budget allows no eviction keeps no other from being evicted:
-// it is tried again. The error names all that are left.
+// Evict evicts the pods with the API server's eviction, which respects PodDisruptionBudgets, and waits until they
+// are gone or ctx ends. It retries pods that a budget delays. The error names all pods that remain.
 func (c *Cluster) Evict(ctx context.Context, holders []Holder, how Evictions) error {
 	if how.pause == 0 {
-		how.pause = evictPause
+		how.pause = retryPause
 	}
 	var errs []error
 	var evicted []Holder
-	delayed := map[Holder]error{} // what a budget's last word was
+	delayed := map[Holder]error{} // the last answer of a budget
+	fail := func(h Holder, err error) { errs = append(errs, fmt.Errorf("evict pod %s: %w", h, err)) }
 	for left := holders; ; {
 		var again []Holder
 		for _, h := range left {
@@ -51,14 +49,14 @@ func (c *Cluster) Evict(ctx context.Context, holders []Holder, how Evictions) er
 				evicted = append(evicted, h)
 			case later:
 				if delayed[h] == nil {
-					how.Say("pod %s can't be evicted yet: %v", h, err)
+					how.Report("pod %s cannot be evicted yet: %v", h, err)
 				}
 				delayed[h] = err
 				again = append(again, h)
 			case ctx.Err() != nil && delayed[h] != nil:
-				errs = append(errs, fmt.Errorf("evict pod %s: %w", h, delayed[h]))
+				fail(h, delayed[h])
 			default:
-				errs = append(errs, fmt.Errorf("evict pod %s: %w", h, err))
+				fail(h, err)
 			}
 		}
 		left = again
@@ -66,13 +64,13 @@ func (c *Cluster) Evict(ctx context.Context, holders []Holder, how Evictions) er
 			continue
 		}
 		for _, h := range left {
-			errs = append(errs, fmt.Errorf("evict pod %s: %w", h, delayed[h]))
+			fail(h, delayed[h])
 		}
-		return errors.Join(append(errs, c.gone(ctx, evicted, how))...)
+		return errors.Join(append(errs, c.waitGone(ctx, evicted, how))...)
 	}
 }
 
-// evict tries it once, and says of an error whether it may be none later.
+// evict tries to evict a pod once. later reports whether another try can succeed.
 func (c *Cluster) evict(ctx context.Context, h Holder, how Evictions) (later bool, err error) {
 	uid := types.UID(h.UID)
 	eviction := &policyv1.Eviction{
@@ -80,62 +78,51 @@ func (c *Cluster) evict(ctx context.Context, h Holder, how Evictions) (later boo
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
 	}
 	if how.GracePeriod >= 0 {
-		seconds := int64(how.GracePeriod / time.Second)
-		if how.GracePeriod%time.Second > 0 {
-			seconds++
-		}
+		seconds := int64((how.GracePeriod + time.Second - 1) / time.Second)
 		eviction.DeleteOptions.GracePeriodSeconds = &seconds
 	}
-	try, cancel := context.WithTimeout(ctx, evictPatience)
+	try, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	err = c.client.PolicyV1().Evictions(h.Namespace).Evict(try, eviction)
 	switch {
 	case err == nil:
-		how.Say("pod %s is evicted", h)
+		how.Report("pod %s is evicted", h)
 		return false, nil
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // another pod of its name
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // a new pod with this name
 		return false, nil
 	}
 	return apierrors.IsTooManyRequests(err) || try.Err() != nil && ctx.Err() == nil, err
 }
 
-// gone waits until the pods are gone, or have ended.
-func (c *Cluster) gone(ctx context.Context, holders []Holder, how Evictions) error {
+// waitGone waits until the pods are deleted or have ended. It looks at them once if ctx has ended.
+func (c *Cluster) waitGone(ctx context.Context, holders []Holder, how Evictions) error {
 	for {
-		left := c.stillThere(ctx, holders, how)
-		if len(left) == 0 {
+		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), responseTimeout)
+		holders = slices.DeleteFunc(holders, func(h Holder) bool {
+			pod, err := c.client.CoreV1().Pods(h.Namespace).Get(look, h.Name, metav1.GetOptions{})
+			gone := apierrors.IsNotFound(err) || err == nil &&
+				(string(pod.UID) != h.UID || pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed)
+			if gone {
+				how.Report("pod %s is gone", h)
+			}
+			return gone
+		})
+		cancel()
+		if len(holders) == 0 {
 			return nil
 		}
-		if sleep(ctx, lookEvery) {
-			holders = left
-			continue
+		if !sleep(ctx, pollInterval) {
+			break
 		}
-		var errs []error
-		for _, h := range left {
-			errs = append(errs, fmt.Errorf("pod %s is evicted and still there", h))
-		}
-		return errors.Join(errs...)
 	}
-}
-
-// stillThere looks once at each of the pods, also when ctx has ended: what has become of them is told.
-func (c *Cluster) stillThere(ctx context.Context, holders []Holder, how Evictions) (left []Holder) {
-	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
-	defer cancel()
+	var errs []error
 	for _, h := range holders {
-		pod, err := c.client.CoreV1().Pods(h.Namespace).Get(look, h.Name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err), err == nil && string(pod.UID) != h.UID,
-			err == nil && (pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed):
-			how.Say("pod %s is gone", h)
-		default:
-			left = append(left, h)
-		}
+		errs = append(errs, fmt.Errorf("pod %s is evicted but not gone: use a longer --timeout", h))
 	}
-	return left
+	return errors.Join(errs...)
 }
 
-// sleep waits, and says whether ctx lasts.
+// sleep waits, and reports whether ctx is still active.
 func sleep(ctx context.Context, pause time.Duration) bool {
 	if ctx.Err() != nil {
 		return false

@@ -36,8 +36,8 @@ func TestEvict(t *testing.T) {
 		return true, e, client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "ns", e.Name)
 	})
 	var said []string
-	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
-	require.NoError(t, c.Evict(t.Context(), holders, Evictions{GracePeriod: time.Minute, Say: say}))
+	report := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	require.NoError(t, c.Evict(t.Context(), holders, Evictions{GracePeriod: time.Minute, Report: report}))
 	require.Len(t, evicted, 2)
 	assert.Equal(t, int64(60), *evicted[0].DeleteOptions.GracePeriodSeconds)
 	assert.Equal(t, types.UID("uid-a"), *evicted[0].DeleteOptions.Preconditions.UID, "no other pod of its name")
@@ -80,11 +80,11 @@ func TestEvictWhatABudgetDelays(t *testing.T) {
 		return nil
 	}, "a", "b", "c")
 	var said []string
-	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
-	require.NoError(t, c.Evict(t.Context(), holders, Evictions{GracePeriod: -1, Say: say, pause: time.Millisecond}))
+	report := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	require.NoError(t, c.Evict(t.Context(), holders, Evictions{GracePeriod: -1, Report: report, pause: time.Millisecond}))
 	assert.Equal(t, map[string]int{"a": 2, "b": 3, "c": 1}, tried)
 	assert.Equal(t, []string{
-		"pod ns/a can't be evicted yet: the budget allows none", "pod ns/b can't be evicted yet: the budget allows none", "pod ns/c is evicted",
+		"pod ns/a cannot be evicted yet: the budget allows none", "pod ns/b cannot be evicted yet: the budget allows none", "pod ns/c is evicted",
 		"pod ns/a is evicted", "pod ns/b is evicted", "pod ns/a is gone", "pod ns/b is gone", "pod ns/c is gone",
 	}, sortedTail(said, 5))
 }
@@ -112,7 +112,7 @@ func TestEvictNamesAllThatAreLeft(t *testing.T) {
 		return apierrors.NewTooManyRequests("the budget of "+name+" allows none", 0)
 	}, "a", "b", "c", "d")
 	var said []string
-	err := c.Evict(ctx, holders, Evictions{GracePeriod: -1, Say: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }})
+	err := c.Evict(ctx, holders, Evictions{GracePeriod: -1, Report: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }})
 	for _, text := range []string{"pod ns/a: the budget of a allows none", "pod ns/b: ", "is forbidden", "pod ns/c: the budget of c allows none"} {
 		require.ErrorContains(t, err, text)
 	}
@@ -131,8 +131,8 @@ func TestEvictedAndStillThere(t *testing.T) {
 		cancel()
 		return false, nil, nil
 	})
-	err := c.Evict(ctx, []Holder{{Namespace: "ns", Name: "a", UID: "uid-a"}, {Namespace: "ns", Name: "b", UID: "uid-b"}}, Evictions{GracePeriod: -1, Say: func(string, ...any) {}})
-	require.EqualError(t, err, "pod ns/a is evicted and still there\npod ns/b is evicted and still there")
+	err := c.Evict(ctx, []Holder{{Namespace: "ns", Name: "a", UID: "uid-a"}, {Namespace: "ns", Name: "b", UID: "uid-b"}}, Evictions{GracePeriod: -1, Report: func(string, ...any) {}})
+	require.EqualError(t, err, "pod ns/a is evicted but not gone: use a longer --timeout\npod ns/b is evicted but not gone: use a longer --timeout")
 }
 
 // What is begun of a second is one: none at all is a kill, and that is asked for by 0 alone.
@@ -143,7 +143,7 @@ func TestGracePeriodOfEvictions(t *testing.T) {
 		c, client := of(nil, granted(t, "a", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1}))
 		var got *int64
 		evicting(client, func(e *policyv1.Eviction) error { got = e.DeleteOptions.GracePeriodSeconds; return nil })
-		require.NoError(t, c.Evict(t.Context(), []Holder{{Namespace: "ns", Name: "a", UID: "uid-a"}}, Evictions{GracePeriod: given, Say: func(string, ...any) {}}))
+		require.NoError(t, c.Evict(t.Context(), []Holder{{Namespace: "ns", Name: "a", UID: "uid-a"}}, Evictions{GracePeriod: given, Report: func(string, ...any) {}}))
 		assert.Equal(t, want, got, given)
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
-// Explanation is why a pod is where it is.
+// Explanation is the scheduler's explanation of a pod's state.
 type Explanation struct {
 	engine.Explanation
-	// Scheduled is what kube-scheduler says, of its other reasons too (the pod's condition PodScheduled).
+	// Scheduled is the message of the pod's condition PodScheduled, by kube-scheduler.
 	Scheduled string `json:"scheduled,omitempty"`
 }
 
-// Explain asks a scheduler why the pod is where it is.
+// Explain requests the explanation of a pod from the schedulers.
 func (c *Cluster) Explain(ctx context.Context, namespace, name string) (Explanation, error) {
 	var x Explanation
 	pod, err := c.Pod(ctx, namespace, name)
@@ -37,19 +37,19 @@ func (c *Cluster) Explain(ctx context.Context, namespace, name string) (Explanat
 	answered := false
 	for i := range servers {
 		var one engine.Explanation
-		err := c.ask(ctx, &servers[i], portHTTP, "/debug/explain", map[string]string{"namespace": namespace, "pod": name}, &one)
+		err := c.request(ctx, &servers[i], portHTTP, "/debug/explain", map[string]string{"namespace": namespace, "pod": name}, &one)
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("scheduler %s/%s: %w", servers[i].Namespace, servers[i].Name, err))
 			continue
 		}
-		// Replicas know the same, but for what the one that leads has decided itself.
+		// Only the leading replica has its own decisions.
 		if better := one.Choice != nil || one.State == engine.ExplainedReserved; !answered || better {
 			x.Explanation = one
 		}
 		answered = true
 	}
-	if !answered {
-		return x, failed
+	if answered {
+		failed = nil
 	}
-	return x, nil
+	return x, failed
 }

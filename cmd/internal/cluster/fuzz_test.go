@@ -34,6 +34,6 @@ func FuzzAnswers(f *testing.F) {
 		_, _ = c.applied(t.Context(), p, "main", []grant.Share{{UUID: gpuA, MemoryMiB: 1}})
 		resized := p.DeepCopy()
 		resized.Annotations[grant.AnnotationResizeStatus] = string(said)
-		_, _ = answer(resized, "request", "")
+		_, _ = answer(resized, "request")
 	})
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// Node is one node's view, as in View, and what its Node object tells of its GPUs, how they
-// are connected included.
+// Node returns the view of one node, and the GPUs with their connections by its Node object.
 func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.Inventory, error) {
 	node, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -36,27 +35,27 @@ func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.I
 	if lost != nil {
 		n.Problems = append(n.Problems, lost.Error())
 	}
-	if n.GPUsReadAt.IsZero() { // no agent says so
-		n.Problems = append(n.Problems, fmt.Sprintf("what is granted and in use on %s isn't known", name))
+	if n.GPUsReadAt.IsZero() { // no agent answered
+		n.Problems = append(n.Problems, fmt.Sprintf("grants and use on %s are not known: check the pod of gpuslice's agent there", name))
 	}
 	n.Name = name
-	inventory, _, err := wire.DecodeNode(kube.Node(node))
-	if err != nil { // it is among the problems
+	inventory, _, err := wire.ReadNode(kube.Node(node))
+	if err != nil { // among the problems
 		inventory = scheduler.Inventory{}
 	}
 	return n, inventory, nil
 }
 
-// NodeOf is the name of the node that a pod is on.
+// NodeOf returns the name of a pod's node.
 func (c *Cluster) NodeOf(ctx context.Context, namespace, pod string) (string, error) {
 	p, err := c.client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", fmt.Errorf("pod %s/%s: there is none", namespace, pod)
+		return "", fmt.Errorf("pod %s/%s not found: check the namespace", namespace, pod)
 	case err != nil:
 		return "", fmt.Errorf("pod %s/%s: %w", namespace, pod, err)
 	case p.Spec.NodeName == "":
-		return "", fmt.Errorf("pod %s/%s is on no node yet: gpuslice explain %s/%s says why", namespace, pod, namespace, pod)
+		return "", fmt.Errorf("pod %s/%s is not scheduled: run kubectl gpuslice explain %s/%s", namespace, pod, namespace, pod)
 	}
 	return p.Spec.NodeName, nil
 }

@@ -19,19 +19,16 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// ErrRefused is of what the scheduler has refused. The error's text says why.
-var ErrRefused = errors.New("refused")
+// Errors of a resize: the scheduler refused it, no scheduler answered in time, or the node has not applied it yet.
+var (
+	ErrRefused    = errors.New("refused")
+	ErrUnanswered = errors.New("not answered")
+	ErrNotApplied = errors.New("not applied")
+)
 
-// ErrUnanswered is of what nobody has answered in time.
-var ErrUnanswered = errors.New("not answered")
+const pollInterval = 250 * time.Millisecond
 
-// ErrNotApplied is of a container that has not yet what its grant says.
-var ErrNotApplied = errors.New("not applied")
-
-// lookEvery is how often a pod is looked at while its answer is awaited.
-const lookEvery = 250 * time.Millisecond
-
-// Pod is the pod of that name.
+// Pod reads a pod.
 func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
 	pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -40,17 +37,16 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*v1.Pod, err
 	return pod, nil
 }
 
-// Granted are the shares of each of a pod's containers that has any, by its name.
+// Granted returns the shares of a pod's containers, by name.
 func Granted(pod *v1.Pod) (*grant.PodGrant, error) {
 	value, there := pod.Annotations[grant.AnnotationGrant]
 	if !there {
-		return nil, fmt.Errorf("pod %s/%s has no GPUs by gpuslice's scheduler (no annotation %s)", pod.Namespace, pod.Name, grant.AnnotationGrant)
+		return nil, fmt.Errorf("pod %s/%s has no GPUs by gpuslice's scheduler (no annotation %s): check its resources and schedulerName", pod.Namespace, pod.Name, grant.AnnotationGrant)
 	}
 	return grant.DecodeGrant(value)
 }
 
-// OneContainer is the name of the container that is meant: the one that is named, or the only
-// one that has GPUs.
+// OneContainer returns the named container and its shares; without a name, the only container with GPUs.
 func OneContainer(pod *v1.Pod, name string) (string, []grant.Share, error) {
 	granted, err := Granted(pod)
 	if err != nil {
@@ -65,15 +61,15 @@ func OneContainer(pod *v1.Pod, name string) (string, []grant.Share, error) {
 	case name == "" && len(names) == 1:
 		name = names[0]
 	case name == "":
-		return "", nil, fmt.Errorf("pod %s/%s has several containers with GPUs (%s): name one, %s/%s:%s", pod.Namespace, pod.Name, strings.Join(names, ", "), pod.Namespace, pod.Name, names[0])
+		return "", nil, fmt.Errorf("pod %s/%s has several containers with GPUs (%s): name one, as %s/%s:%s", pod.Namespace, pod.Name, strings.Join(names, ", "), pod.Namespace, pod.Name, names[0])
 	case granted.Containers[name] == nil:
-		return "", nil, fmt.Errorf("container %q of pod %s/%s has no GPUs; those that have: %s", name, pod.Namespace, pod.Name, strings.Join(names, ", "))
+		return "", nil, fmt.Errorf("container %q of pod %s/%s has no GPUs: name one of %s", name, pod.Namespace, pod.Name, strings.Join(names, ", "))
 	}
 	return name, granted.Containers[name], nil
 }
 
-// Resize asks the scheduler to resize the pod's containers, and waits for its answer until ctx ends.
-// A refusal is ErrRefused; where ctx ends first, the request is taken back and it is ErrUnanswered.
+// Resize requests a resize of the pod's containers from the scheduler, and waits for its answer until ctx ends.
+// A refusal is ErrRefused. If ctx ends first, it removes the request and returns ErrUnanswered.
 func (c *Cluster) Resize(ctx context.Context, pod *v1.Pod, wanted map[string]grant.Wanted) (*v1.Pod, error) {
 	request, err := grant.EncodeResize(wanted)
 	if err != nil {
@@ -84,9 +80,8 @@ func (c *Cluster) Resize(ctx context.Context, pod *v1.Pod, wanted map[string]gra
 	if err != nil {
 		return nil, err
 	}
-	before := pod.Annotations[grant.AnnotationResizeStatus]
 	if _, err := pods.Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "gpuslice"}); err != nil {
-		return nil, fmt.Errorf("ask for it on pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return nil, fmt.Errorf("write the request to pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	for {
 		found, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
@@ -94,31 +89,29 @@ func (c *Cluster) Resize(ctx context.Context, pod *v1.Pod, wanted map[string]gra
 			return nil, fmt.Errorf("pod %s/%s is gone", pod.Namespace, pod.Name)
 		}
 		if err == nil {
-			if answered, err := answer(found, request, before); answered {
+			if answered, err := answer(found, request); answered {
 				return found, err
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return c.takeBack(pod, request, before)
-		case <-time.After(lookEvery):
+		if !sleep(ctx, pollInterval) {
+			return c.withdraw(pod, request)
 		}
 	}
 }
 
-// answer is what the scheduler says to the request, once it does.
-func answer(pod *v1.Pod, request, before string) (answered bool, err error) {
-	now, asked := pod.Annotations[grant.AnnotationResize]
+// answer returns the scheduler's answer to the request, if there is one.
+func answer(pod *v1.Pod, request string) (answered bool, err error) {
+	now, pending := pod.Annotations[grant.AnnotationResize]
 	switch {
-	case asked && now == request:
+	case pending && now == request:
 		return false, nil
-	case asked:
-		return true, fmt.Errorf("%w: another request has taken its place: %s", ErrRefused, now)
+	case pending:
+		return true, fmt.Errorf("%w: another request replaced it: %s", ErrRefused, now)
 	}
 	text := pod.Annotations[grant.AnnotationResizeStatus]
 	var status grant.ResizeStatus
 	if err := json.Unmarshal([]byte(text), &status); err != nil || status.Request != request {
-		return true, fmt.Errorf("%w: the request was taken off the pod, and not answered (%s: %s)", ErrRefused, grant.AnnotationResizeStatus, text)
+		return true, fmt.Errorf("%w: the request was removed from the pod without an answer (%s: %s): try again", ErrRefused, grant.AnnotationResizeStatus, text)
 	}
 	if status.Outcome != grant.ResizeBooked {
 		return true, fmt.Errorf("%w: %s", ErrRefused, status.Message)
@@ -126,10 +119,10 @@ func answer(pod *v1.Pod, request, before string) (answered bool, err error) {
 	return true, nil
 }
 
-// takeBack takes a request away that nobody answers: it is not to be answered tomorrow. One that was answered
-// meanwhile can't be taken back: the answer is told, and the pod as it is then.
-func (c *Cluster) takeBack(pod *v1.Pod, request, before string) (*v1.Pod, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+// withdraw removes a request without an answer, so that it is not answered later. If the answer arrives
+// meanwhile, it returns that.
+func (c *Cluster) withdraw(pod *v1.Pod, request string) (*v1.Pod, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), responseTimeout)
 	defer cancel()
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "test", "path": "/metadata/annotations/gpuslice.io~1resize", "value": request},
@@ -144,17 +137,16 @@ func (c *Cluster) takeBack(pod *v1.Pod, request, before string) (*v1.Pod, error)
 		case apierrors.IsNotFound(looked) || looked == nil && found.UID != pod.UID:
 			return nil, fmt.Errorf("pod %s/%s is gone", pod.Namespace, pod.Name)
 		case looked == nil:
-			if answered, err := answer(found, request, before); answered {
+			if answered, err := answer(found, request); answered {
 				return found, err
 			}
 		}
-		return nil, fmt.Errorf("%w by the scheduler in time; and the request is still on the pod (annotation %s): %w", ErrUnanswered, grant.AnnotationResize, err)
+		return nil, fmt.Errorf("%w by the scheduler in time, and the request is still on the pod: remove its annotation %s: %w", ErrUnanswered, grant.AnnotationResize, err)
 	}
-	return nil, fmt.Errorf("%w by the scheduler in time, and taken back: does gpuslice's scheduler run, and does it place pods of scheduler %q?", ErrUnanswered, pod.Spec.SchedulerName)
+	return nil, fmt.Errorf("%w by the scheduler in time, request withdrawn: check that gpuslice's scheduler runs and schedules pods of schedulerName %q", ErrUnanswered, pod.Spec.SchedulerName)
 }
 
-// Applied waits until the node has given the pod's container what its grant says, by its
-// agent's word, until ctx ends.
+// Applied waits until the node's agent reports the container with the given shares, or ctx ends.
 func (c *Cluster) Applied(ctx context.Context, pod *v1.Pod, container string, want []grant.Share) error {
 	var last error
 	for {
@@ -162,10 +154,8 @@ func (c *Cluster) Applied(ctx context.Context, pod *v1.Pod, container string, wa
 		if done, last = c.applied(ctx, pod, container, want); done {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, pollInterval) {
 			return last
-		case <-time.After(lookEvery):
 		}
 	}
 }
@@ -177,11 +167,11 @@ func (c *Cluster) applied(ctx context.Context, pod *v1.Pod, container string, wa
 	}
 	i := slices.IndexFunc(agents, func(a v1.Pod) bool { return a.Spec.NodeName == pod.Spec.NodeName })
 	if i < 0 {
-		return false, fmt.Errorf("no agent of node %s can be asked", pod.Spec.NodeName)
+		return false, fmt.Errorf("node %s has no pod of gpuslice's agent: check its DaemonSet", pod.Spec.NodeName)
 	}
 	var n view.Node
-	if err := c.ask(ctx, &agents[i], portMetrics, "/api/v1/view", nil, &n); err != nil {
-		return false, fmt.Errorf("the agent of node %s doesn't answer: %w", pod.Spec.NodeName, err)
+	if err := c.request(ctx, &agents[i], portMetrics, "/api/v1/view", nil, &n); err != nil {
+		return false, fmt.Errorf("the agent of node %s does not answer: %w", pod.Spec.NodeName, err)
 	}
 	for _, running := range n.Containers {
 		if running.PodUID != string(pod.UID) || running.Name != container || running.State != string(ledger.StateActive) {
@@ -194,7 +184,7 @@ func (c *Cluster) applied(ctx context.Context, pod *v1.Pod, container string, wa
 		if slices.Equal(has, want) {
 			return true, nil
 		}
-		return false, fmt.Errorf("%w by the node's agent yet: the pod's events say why, or the agent's log", ErrNotApplied)
+		return false, fmt.Errorf("%w by the node's agent yet: see the pod's events and the agent's log", ErrNotApplied)
 	}
-	return false, errors.New("the container doesn't run: it has it from when it starts")
+	return false, errors.New("the container is not running: the change takes effect when it starts")
 }

@@ -72,7 +72,7 @@ func TestRightsOfPeople(t *testing.T) {
 		func() error { _, err := c.Cordon(t.Context(), "n1", gpuA, true); return err },
 		func() error { _, err := c.Holders(t.Context(), "n1", gpuA); return err },
 		func() error {
-			err := c.Evict(t.Context(), []Holder{{Namespace: "ns", Name: "p", UID: "another"}}, Evictions{GracePeriod: time.Second, Say: func(string, ...any) {}})
+			err := c.Evict(t.Context(), []Holder{{Namespace: "ns", Name: "p", UID: "another"}}, Evictions{GracePeriod: time.Second, Report: func(string, ...any) {}})
 			return err
 		},
 	)

@@ -13,8 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Components that answer through the proxy: the label app.kubernetes.io/component of their
-// pods, and the name of their port.
+// Values of the label app.kubernetes.io/component, and names of the ports.
 const (
 	componentAgent     = "agent"
 	componentScheduler = "scheduler"
@@ -22,15 +21,14 @@ const (
 	portHTTP           = "http"
 )
 
-// UsualNamespaces are those that gpuslice is looked for in, where none is named.
+// UsualNamespaces are searched for gpuslice if no namespace is named.
 var UsualNamespaces = []string{"gpuslice-system", "gpuslice", "kube-system"}
 
-// errNotFound is of a component of which no pod could be found that is to be believed.
 var errNotFound = errors.New("not found")
 
-// servers are the pods of a component that are asked, ready ones first, and the names of others that have
-// its labels. Anybody who may make pods can give his own those labels: pods of one namespace are believed, the one
-// that the caller names, or else the only one of UsualNamespaces that has any.
+// servers returns the pods of a component, ready ones first, and the names of other pods with its labels. Any user
+// can put these labels on pods, so only one namespace is trusted: the named one, or the only one of UsualNamespaces
+// that has such pods.
 func (c *Cluster) servers(ctx context.Context, component string) (ours []v1.Pod, others []string, err error) {
 	pods, err := c.labelled(ctx, component)
 	if err != nil {
@@ -56,18 +54,18 @@ func (c *Cluster) servers(ctx context.Context, component string) (ours []v1.Pod,
 	slices.Sort(others)
 	switch {
 	case len(found) > 1:
-		return nil, others, fmt.Errorf("gpuslice's %s is %w: pods with its labels are in the namespaces %s: say by --system-namespace which is gpuslice's own", component, errNotFound, strings.Join(found, ", "))
+		return nil, others, fmt.Errorf("gpuslice's %s is %w: several namespaces have pods with its labels (%s): set --system-namespace", component, errNotFound, strings.Join(found, ", "))
 	case len(found) == 1:
 		return ours, others, nil
 	}
 	where := "namespace " + strings.Join(candidates, ", ")
 	switch {
 	case len(others) > 0:
-		err = fmt.Errorf("gpuslice's %s is %w in %s, and not looked for elsewhere, for anybody's pods may have its labels, as %s: name gpuslice's own namespace by --system-namespace", component, errNotFound, where, some(others))
+		err = fmt.Errorf("gpuslice's %s is %w in %s; pods elsewhere have its labels and are not trusted (%s): set --system-namespace", component, errNotFound, where, some(others))
 	case c.systemNamespace != "":
-		err = fmt.Errorf("gpuslice's %s is %w in %s (--system-namespace): it has no pod with the labels %s", component, errNotFound, where, labels(component))
+		err = fmt.Errorf("gpuslice's %s is %w in %s: no pod has the labels %s: check --system-namespace", component, errNotFound, where, labels(component))
 	default:
-		err = fmt.Errorf("gpuslice's %s is %w: no pod has the labels %s", component, errNotFound, labels(component))
+		err = fmt.Errorf("gpuslice's %s is %w: no pod has the labels %s: install it, or set --system-namespace", component, errNotFound, labels(component))
 	}
 	return nil, others, err
 }
@@ -76,8 +74,8 @@ func labels(component string) string {
 	return "app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=" + component
 }
 
-// labelled are the pods with a component's labels that have not ended: of all namespaces, or, for who may not list
-// those, of the ones that it may be in.
+// labelled returns the pods with a component's labels that have not ended. It lists all namespaces or, without the
+// right to do so, the possible ones.
 func (c *Cluster) labelled(ctx context.Context, component string) (pods []v1.Pod, err error) {
 	list := func(namespace string) error {
 		some, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: labels(component)})
@@ -104,12 +102,12 @@ func (c *Cluster) labelled(ctx context.Context, component string) (pods []v1.Pod
 		}
 	}
 	if len(pods) == 0 {
-		return nil, fmt.Errorf("%w; and none that you may list is in namespace %s: if gpuslice is elsewhere, name its namespace by --system-namespace", all, strings.Join(UsualNamespaces, ", "))
+		return nil, fmt.Errorf("%w; none found in the namespaces %s: set --system-namespace", all, strings.Join(UsualNamespaces, ", "))
 	}
 	return pods, nil
 }
 
-// readiness is 0 of a pod that is ready, and stays.
+// readiness returns 0 for a pod that is ready and is not being deleted.
 func readiness(p *v1.Pod) int {
 	for _, c := range p.Status.Conditions {
 		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue && p.DeletionTimestamp == nil {
@@ -119,13 +117,13 @@ func readiness(p *v1.Pod) int {
 	return 1
 }
 
-// mostNamed bounds how many names a message has.
-const mostNamed = 5
+// maxNames limits the names in a message.
+const maxNames = 5
 
-// some are the first few of the names.
+// some joins the first few names.
 func some(names []string) string {
-	if len(names) <= mostNamed {
+	if len(names) <= maxNames {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed], ", "), len(names)-mostNamed)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
-// serverIn is a pod of another namespace with the labels of a component of ours.
+// serverIn is a pod of another namespace with the labels of a component.
 func serverIn(namespace, component, node string) *v1.Pod {
 	port, number := portMetrics, int32(9394)
 	if component == componentScheduler {
@@ -60,7 +60,7 @@ func lister(systemNamespace string, may []string, pods ...*v1.Pod) *Cluster {
 	return c
 }
 
-// Anybody may give pods our labels: those of one namespace are believed.
+// Any user can put gpuslice's labels on pods: only one namespace is trusted.
 func TestServersOfOneNamespace(t *testing.T) {
 	all, agent := []string{""}, func(namespace string) *v1.Pod { return serverIn(namespace, componentAgent, "n1") }
 	ended, restarting := agent("kube-system"), agent("gpuslice")
@@ -82,17 +82,17 @@ func TestServersOfOneNamespace(t *testing.T) {
 		{name: "kube-system", may: all, pods: []*v1.Pod{agent("kube-system")}, want: []string{"kube-system/agent-n1"}},
 		{name: "one that has ended", may: all, pods: []*v1.Pod{agent("gpuslice"), ended}, want: []string{"gpuslice/agent-n1"}},
 		{name: "ready ones first", may: all, pods: []*v1.Pod{agent("gpuslice"), restarting, leaving}, want: []string{"gpuslice/another", "gpuslice/a-leaving", "gpuslice/agent-n1"}},
-		{name: "two of the usual namespaces", may: all, pods: []*v1.Pod{agent("gpuslice"), agent("kube-system")}, others: []string{"gpuslice/agent-n1", "kube-system/agent-n1"}, says: []string{"gpuslice, kube-system", "--system-namespace"}},
+		{name: "two of the usual namespaces", may: all, pods: []*v1.Pod{agent("gpuslice"), agent("kube-system")}, others: []string{"gpuslice/agent-n1", "kube-system/agent-n1"}, says: []string{"(gpuslice, kube-system)", "--system-namespace"}},
 		{name: "of which one is named", namespace: "kube-system", may: all, pods: []*v1.Pod{agent("gpuslice"), agent("kube-system")}, want: []string{"kube-system/agent-n1"}, others: []string{"gpuslice/agent-n1"}},
-		{name: "another namespace", may: all, pods: []*v1.Pod{agent("gpus")}, others: []string{"gpus/agent-n1"}, says: []string{"in namespace gpuslice-system, gpuslice, kube-system", "as gpus/agent-n1", "--system-namespace"}},
+		{name: "another namespace", may: all, pods: []*v1.Pod{agent("gpus")}, others: []string{"gpus/agent-n1"}, says: []string{"in namespace gpuslice-system, gpuslice, kube-system", "not trusted (gpus/agent-n1)", "--system-namespace"}},
 		{name: "which is named", namespace: "gpus", may: all, pods: []*v1.Pod{agent("gpus"), agent("gpuslice-system")}, want: []string{"gpus/agent-n1"}, others: []string{"gpuslice-system/agent-n1"}},
-		{name: "none where it is named", namespace: "gpus", may: all, says: []string{"in namespace gpus (--system-namespace)", "component=agent"}},
+		{name: "none where it is named", namespace: "gpus", may: all, says: []string{"in namespace gpus", "component=agent"}},
 		{name: "none", may: all, says: []string{"no pod has the labels app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=agent"}},
-		// Who may not list the pods of all namespaces finds gpuslice where it usually is.
+		// Without the right to list all namespaces, the usual ones are searched.
 		{name: "with a right in kube-system", may: []string{"kube-system"}, pods: []*v1.Pod{agent("kube-system"), agent("gpus")}, want: []string{"kube-system/agent-n1"}},
 		{name: "with a right elsewhere", may: []string{"gpus"}, pods: []*v1.Pod{agent("gpus")}, says: []string{"no right in ", "--system-namespace"}},
 		{name: "which is named, too", namespace: "gpus", may: []string{"gpus"}, pods: []*v1.Pod{agent("gpus")}, want: []string{"gpus/agent-n1"}},
-		{name: "without a right where it is named", namespace: "gpus", may: []string{"kube-system"}, pods: []*v1.Pod{agent("kube-system")}, says: []string{"no right in gpus"}},
+		{name: "without a right in the named one", namespace: "gpus", may: []string{"kube-system"}, pods: []*v1.Pod{agent("kube-system")}, says: []string{"no right in gpus"}},
 		{name: "with a right where nothing is", may: UsualNamespaces, says: []string{"no right in ", "--system-namespace"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -113,8 +113,8 @@ func TestServersOfOneNamespace(t *testing.T) {
 	}
 }
 
-// A tenant's pod that has our labels, runs on every node and is ready first, answers for nobody.
-func TestNobodyAnswersInOurPlace(t *testing.T) {
+// A tenant's pod with gpuslice's labels gets no request.
+func TestPodsWithForgedLabels(t *testing.T) {
 	waiting := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
 	running := granted(t, "q", "n1", grant.Share{UUID: gpuA, MemoryMiB: 9000})
 	agent, fake := serverIn("gpuslice", componentAgent, "n1"), serverIn("a-team", componentAgent, "n1")
@@ -133,21 +133,21 @@ func TestNobodyAnswersInOurPlace(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, n.GPUs, 2)
 	assert.Equal(t, view.GPU{Node: "n1", UUID: gpuA}, n.GPUs[0], "of the node that its agent runs on")
-	assert.Equal(t, gpuB, n.GPUs[1].UUID, "what the Node object says")
+	assert.Equal(t, gpuB, n.GPUs[1].UUID, "by the Node object")
 	assert.Empty(t, n.Containers)
 	assert.Equal(t, []string{
-		"pods outside of gpuslice's namespace gpuslice have the labels of its agent, and were not asked: a-team/agent-n1, a-team/agent-n2",
-		"node n2: it has no pod of gpuslice's agent that could be asked: what is in use there isn't known",
+		"ignored pods with the labels of gpuslice's agent outside of its namespace gpuslice: a-team/agent-n1, a-team/agent-n2",
+		"node n2: it has no pod of gpuslice's agent: use is not known",
 	}, n.Problems)
 	x, err := c.Explain(t.Context(), "ns", "p")
 	require.NoError(t, err)
 	assert.Equal(t, engine.ExplainedPending, x.State)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorContains(t, c.Applied(ended, running, "main", []grant.Share{{UUID: gpuA, MemoryMiB: 9000}}), "doesn't run")
+	require.ErrorContains(t, c.Applied(ended, running, "main", []grant.Share{{UUID: gpuA, MemoryMiB: 9000}}), "is not running")
 }
 
-// Without agents that are to be believed the GPUs are shown still, and why no more is known.
+// Without trusted agents the GPUs are shown, with the reason.
 func TestViewWithoutAgents(t *testing.T) {
 	c, _ := of(nil, node("n1", gpuA), serverIn("gpus", componentAgent, "n1"))
 	n, err := c.View(t.Context())
@@ -155,7 +155,7 @@ func TestViewWithoutAgents(t *testing.T) {
 	require.Len(t, n.GPUs, 1)
 	require.Len(t, n.Problems, 1)
 	assert.Contains(t, n.Problems[0], "--system-namespace")
-	assert.Contains(t, n.Problems[0], "GPUs are shown as their Node objects have them")
+	assert.Contains(t, n.Problems[0], "GPUs are shown by their Node objects")
 }
 
 func TestTwoAgentsOfANode(t *testing.T) {
@@ -171,7 +171,7 @@ func TestTwoAgentsOfANode(t *testing.T) {
 	c, _ = of(answers, node("n1", gpuA), first, second)
 	n, err = c.View(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []string{"node n1: it has more than one agent that is ready (pods gpuslice/agent-n1, gpuslice/agent-other), and the first was asked"}, n.Problems)
+	assert.Equal(t, []string{"node n1: several agents are ready (pods gpuslice/agent-n1, gpuslice/agent-other); the first one is used"}, n.Problems)
 }
 
 func TestSome(t *testing.T) {
@@ -179,15 +179,15 @@ func TestSome(t *testing.T) {
 	assert.Equal(t, "1, 2, 3, 4, 5 and 2 more", some([]string{"1", "2", "3", "4", "5", "6", "7"}))
 }
 
-// Of an answer that is too large so much is read, and no more.
-func TestBoundOfAnAnswer(t *testing.T) {
+// Of a response that is too large only the limit is read.
+func TestResponseLimit(t *testing.T) {
 	sent := make(chan int)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/debug/explain") {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 		all, blank := 0, strings.Repeat(" ", 1<<20)
-		for err := error(nil); err == nil && all < 2*mostAnswerBytes; {
+		for err := error(nil); err == nil && all < 2*maxResponse; {
 			var n int
 			n, err = io.WriteString(w, blank)
 			all += n
@@ -197,9 +197,9 @@ func TestBoundOfAnAnswer(t *testing.T) {
 	defer api.Close()
 	c, err := connect(&rest.Config{Host: api.URL}, "ns", "")
 	require.NoError(t, err)
-	for path, says := range map[string]string{"/api/v1/view": "its answer is larger than 32 MiB", "/debug/explain": "error on the server"} {
-		err := c.ask(t.Context(), server("agent", "n1", "metrics", 9394), "metrics", path, nil, &view.Node{})
-		assert.Less(t, <-sent, 2*mostAnswerBytes, "%s: but for what is on its way", path)
+	for path, says := range map[string]string{"/api/v1/view": "the response is larger than 32 MiB", "/debug/explain": "error on the server"} {
+		err := c.request(t.Context(), server("agent", "n1", "metrics", 9394), "metrics", path, nil, &view.Node{})
+		assert.Less(t, <-sent, 2*maxResponse, "%s: except what is in flight", path)
 		require.ErrorContains(t, err, says, path)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -17,12 +17,11 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// mostAtOnce bounds how many agents are asked at a time.
-const mostAtOnce = 16
+// maxRequests limits concurrent requests to agents.
+const maxRequests = 16
 
-// View is the cluster's GPUs and containers, as one node's: each GPU and container says
-// which node it is on. What agents don't tell, the Node objects do, as far as they
-// know: which GPUs there are. An error is of the API server; what else is missing is among the problems.
+// View returns the GPUs and containers of the cluster as one node's, each with the name of its node. Without an
+// agent's answer, GPUs come from the Node object. Errors are of the API server; all else is among the problems.
 func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -32,27 +31,20 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	agents, others, err := c.servers(ctx, componentAgent)
 	switch {
 	case errors.Is(err, errNotFound):
-		all.Problems = append(all.Problems, fmt.Sprintf("%v. What is in use isn't known; GPUs are shown as their Node objects have them", err))
+		all.Problems = append(all.Problems, fmt.Sprintf("%v; use is not known, GPUs are shown by their Node objects", err))
 	case err != nil:
 		return view.Node{}, err
 	case len(others) > 0:
-		all.Problems = append(all.Problems, fmt.Sprintf("pods outside of gpuslice's namespace %s have the labels of its agent, and were not asked: %s", agents[0].Namespace, some(others)))
+		all.Problems = append(all.Problems, fmt.Sprintf("ignored pods with the labels of gpuslice's agent outside of its namespace %s: %s", agents[0].Namespace, some(others)))
 	}
 	byNode := map[string][]*v1.Pod{}
 	for i := range agents {
 		byNode[agents[i].Spec.NodeName] = append(byNode[agents[i].Spec.NodeName], &agents[i])
 	}
 	answers := make([]view.Node, len(nodes.Items))
-	var waiting sync.WaitGroup
-	slots := make(chan struct{}, mostAtOnce)
-	for i := range nodes.Items {
-		waiting.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			answers[i] = c.node(ctx, &nodes.Items[i], byNode[nodes.Items[i].Name], err == nil)
-		})
-	}
-	waiting.Wait()
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), maxRequests, len(answers), func(i int) {
+		answers[i] = c.node(ctx, &nodes.Items[i], byNode[nodes.Items[i].Name], err == nil)
+	})
 	for i, answer := range answers {
 		all.Add(nodes.Items[i].Name, answer)
 	}
@@ -60,37 +52,37 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	return all, nil
 }
 
-// node is one node's view: by its agent or, without an answer, by what the Node object says. Its agents are the
-// pods that run on it, ready ones first; agentsKnown says that none means that there is none.
+// node returns the view of a node, by its agent or else its Node object. agents are the pods on the node, ready
+// ones first; agentsKnown is false if they could not be found.
 func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, agentsKnown bool) view.Node {
 	inventory, _, unread := wire.DecodeNode(kube.Node(node))
 	n := c.answer(ctx, inventory.GPUs, agents, agentsKnown)
-	// What an operator wants of a GPU (kubectl gpuslice cordon) is in the Node object alone.
-	for _, told := range inventory.GPUs {
+	// Only the Node object has the cluster's cordons.
+	for _, gpu := range inventory.GPUs {
 		for i := range n.GPUs {
-			n.GPUs[i].Cordoned = n.GPUs[i].Cordoned || told.Cordoned && told.UUID == n.GPUs[i].UUID
+			n.GPUs[i].Cordoned = n.GPUs[i].Cordoned || gpu.Cordoned && gpu.UUID == n.GPUs[i].UUID
 		}
 	}
 	if unread != nil {
-		n.Problems = append(n.Problems, fmt.Sprintf("what its Node object tells of GPUs can't be read: %v", unread))
+		n.Problems = append(n.Problems, fmt.Sprintf("GPUs in its Node object cannot be read: %v", unread))
 	}
 	if len(agents) > 1 && readiness(agents[1]) == 0 {
-		n.Problems = append(n.Problems, fmt.Sprintf("it has more than one agent that is ready (pods %s), and the first was asked", some(names(agents))))
+		n.Problems = append(n.Problems, fmt.Sprintf("several agents are ready (pods %s); the first one is used", some(names(agents))))
 	}
 	return n
 }
 
-// answer is what the first of the node's agents says, or what is known without.
+// answer returns the view of the node's first agent, or the registered GPUs.
 func (c *Cluster) answer(ctx context.Context, registered []scheduler.GPU, agents []*v1.Pod, agentsKnown bool) (n view.Node) {
 	if len(agents) > 0 {
 		agent := agents[0]
-		err := c.ask(ctx, agent, portMetrics, "/api/v1/view", nil, &n)
+		err := c.request(ctx, agent, portMetrics, "/api/v1/view", nil, &n)
 		if err == nil {
 			return n
 		}
-		n = view.Node{Problems: []string{fmt.Sprintf("its agent (pod %s/%s) doesn't answer: %v", agent.Namespace, agent.Name, err)}}
+		n = view.Node{Problems: []string{fmt.Sprintf("its agent (pod %s/%s) does not answer: %v", agent.Namespace, agent.Name, err)}}
 	} else if agentsKnown && len(registered) > 0 {
-		n.Problems = []string{"it has no pod of gpuslice's agent that could be asked: what is in use there isn't known"}
+		n.Problems = []string{"it has no pod of gpuslice's agent: use is not known"}
 	}
 	for _, gpu := range registered {
 		shown := view.GPU{
@@ -98,7 +90,7 @@ func (c *Cluster) answer(ctx context.Context, registered []scheduler.GPU, agents
 			GrantableMiB: gpu.MemoryMiB, GrantableCores: gpu.Cores, GrantableSlots: gpu.Slots, Healthy: gpu.Healthy,
 		}
 		if !gpu.Healthy {
-			shown.Unhealthy = "its Node object says so; why, its node's agent knows"
+			shown.Unhealthy = "by its Node object; the reason is in the log of its node's agent"
 		}
 		n.GPUs = append(n.GPUs, shown)
 	}

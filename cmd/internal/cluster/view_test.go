@@ -12,7 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// A cordon in the Node object is shown, whoever tells of the GPU; and so is the node's own.
+// A cordon in the Node object is shown, and one of the node itself.
 func TestCordonsInTheViewOfACluster(t *testing.T) {
 	cordoned := func(name, uuids string) *v1.Node {
 		n := node(name, gpuA, gpuB)
@@ -29,11 +29,11 @@ func TestCordonsInTheViewOfACluster(t *testing.T) {
 	}
 	assert.Equal(t, map[string]bool{"n1 " + gpuA: true, "n1 " + gpuB: true, "n2 " + gpuA: true, "n2 " + gpuB: false}, got)
 	require.Len(t, n.Problems, 2)
-	assert.Contains(t, n.Problems[0], "node n2: its agent (pod gpuslice/agent-n2) doesn't answer")
-	assert.Contains(t, n.Problems[1], "node n3: what its Node object tells of GPUs can't be read: ")
+	assert.Contains(t, n.Problems[0], "node n2: its agent (pod gpuslice/agent-n2) does not answer")
+	assert.Contains(t, n.Problems[1], "node n3: GPUs in its Node object cannot be read: ")
 }
 
-// A GPU that isn't well is so for a reason, also where the Node object alone tells of it.
+// An unhealthy GPU has a reason, also without an agent.
 func TestUnhealthyGPUWithoutAnAgent(t *testing.T) {
 	sick := node("n1", gpuA)
 	sick.Annotations[wire.AnnotationGPUs] = strings.ReplaceAll(sick.Annotations[wire.AnnotationGPUs], `"healthy":true`, `"healthy":false`)
@@ -42,5 +42,5 @@ func TestUnhealthyGPUWithoutAnAgent(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, n.GPUs, 1)
 	assert.False(t, n.GPUs[0].Healthy)
-	assert.Equal(t, "its Node object says so; why, its node's agent knows", n.GPUs[0].Unhealthy)
+	assert.Equal(t, "by its Node object; the reason is in the log of its node's agent", n.GPUs[0].Unhealthy)
 }

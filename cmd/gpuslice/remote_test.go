@@ -22,13 +22,12 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// apiServer is one of a cluster with a node, its agent, and the node's pods. It answers
-// nothing but what gpuslice-view and gpuslice-ask allow.
+// apiServer serves a node, its agent and its pods, within the rights of gpuslice-view and gpuslice-ask.
 type apiServer struct {
 	node  *v1.Node
 	agent *v1.Pod
 	pods  []*v1.Pod
-	// view is what the agent answers; nil: it doesn't.
+	// view is the agent's answer; nil: none.
 	view *view.Node
 }
 
@@ -53,28 +52,27 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Message: "not found"}
 	}
-	_ = json.NewEncoder(w).Encode(answer) // who has gone away doesn't listen
+	_ = json.NewEncoder(w).Encode(answer) // the client may have gone
 }
 
-// clusterOf is a cluster whose node-1 is as the state directory says, as its agent tells it,
-// and the kubeconfig that reaches it.
+// clusterOf is a cluster with node-1 by the state directory, and a kubeconfig for it.
 func clusterOf(t *testing.T, s *nodetest.StateDir, f node.File) (*apiServer, string) {
 	n, err := view.Read(t.Context(), s.Dir)
 	require.NoError(t, err)
-	told := noderegister.Node{Topology: f.Topology}
+	reported := noderegister.Node{Topology: f.Topology}
 	for _, d := range f.Devices {
 		gpu, _ := f.Node.GPU(d.GPU)
 		mode := noderegister.ModeShared
 		if d.MIG() {
 			mode = noderegister.ModeMIG
 		}
-		told.Devices = append(told.Devices, noderegister.Device{GPU: gpu, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Mode: mode, Healthy: f.Unhealthy(d.UUID, d.GPU) == ""})
+		reported.Devices = append(reported.Devices, noderegister.Device{GPU: gpu, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Mode: mode, Healthy: f.Unhealthy(d.UUID, d.GPU) == ""})
 	}
 	a := &apiServer{
 		view: &n,
 		node: &v1.Node{
 			TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
-			ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: noderegister.Render(told, noderegister.Options{}).Annotations},
+			ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: noderegister.Render(reported, noderegister.Options{}).Annotations},
 		},
 		agent: &v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "gpuslice-system", Name: "agent-x"},
@@ -103,7 +101,7 @@ users: [{name: u, user: {}}]
 	return a, path
 }
 
-// less leaves out the lines that begin so: what a node alone knows, and says.
+// less removes lines with the given heads.
 func less(text string, heads ...string) string {
 	kept := []string{}
 	for line := range strings.Lines(text) {
@@ -118,8 +116,8 @@ func less(text string, heads ...string) string {
 	return strings.TrimSpace(strings.Join(kept, "\n"))
 }
 
-// Of a node of the cluster the same is shown as on it, but for what it alone knows.
-func TestTopologyOfANodeElsewhere(t *testing.T) {
+// A node of the cluster is shown as on the node itself, except what only that reports.
+func TestTopologyOfARemoteNode(t *testing.T) {
 	for name, of := range map[string]func() (*nodetest.StateDir, node.File){
 		"pcie": func() (*nodetest.StateDir, node.File) { s := pcieNode(t); f, _ := node.Read(s.Dir); return s, f },
 		"nvswitch": func() (*nodetest.StateDir, node.File) {
@@ -136,24 +134,24 @@ func TestTopologyOfANodeElsewhere(t *testing.T) {
 			_, kubeconfig := clusterOf(t, s, f)
 			assert.Equal(t, shows(t, "topology", "-o", "wide", "--state-dir", s.Dir), shows(t, "topology", "node-1", "-o", "wide", "--kubeconfig", kubeconfig))
 			matrix := shows(t, "topology", "node-1", "--matrix", "--kubeconfig", kubeconfig)
-			assert.Contains(t, matrix, "note: the processors next to GPUs are known on the node alone: gpuslice topology --matrix there\n")
+			assert.Contains(t, matrix, "note: only the node itself reports the CPUs next to GPUs: run gpuslice topology --matrix there\n")
 			assert.Contains(t, matrix, "\tN/A\t0\t\tN/A\n")
 		})
 	}
 	s := nodetest.NewStateDirOf(t, migNode(t))
 	_, kubeconfig := clusterOf(t, s, migNode(t))
 	out := shows(t, "topology", "node-1", "--kubeconfig", kubeconfig)
-	assert.Regexp(t, `MIG 3g.71gb +free`, out, "of a GPU that schedulers aren't told of")
+	assert.Regexp(t, `MIG 3g.71gb +free`, out, "of a GPU that the Node object does not have")
 }
 
-func TestDescribeGPUElsewhere(t *testing.T) {
+func TestDescribeRemoteGPU(t *testing.T) {
 	s := pcieNode(t)
 	f, err := node.Read(s.Dir)
 	require.NoError(t, err)
 	a, kubeconfig := clusterOf(t, s, f)
 	asPlugin(t)
 	out := shows(t, "describe", "gpu", "node-1", "1", "--kubeconfig", kubeconfig)
-	const note = "note: its device node, PCI bus ID and compute capability are known on the node alone: gpuslice describe gpu "
+	const note = "note: only the node itself reports its device node, PCI bus ID and compute capability: run gpuslice describe gpu "
 	assert.Contains(t, out, "\n"+note+gpuUUID(1)+" there\n")
 	here := shows(t, "describe", "gpu", "1", "--state-dir", s.Dir)
 	assert.Equal(t, less(here, "Device node:", "PCI bus ID:", "Compute capability:"), less(out, "note:"))
@@ -161,31 +159,31 @@ func TestDescribeGPUElsewhere(t *testing.T) {
 
 	a.node.Annotations["hami.io/device-cordon"] = gpuUUID(1)
 	assert.Regexp(t, `Use: +cordoned`, shows(t, "describe", "gpu", "node-1", "1", "--kubeconfig", kubeconfig), "in the cluster")
-	a.view = nil // the agent is silent: what the Node object says, and that it is no more
+	a.view = nil // the agent does not answer: the Node object, and a problem
 	out = shows(t, "describe", "gpu", "node-1", "1", "--kubeconfig", kubeconfig)
 	assert.Contains(t, out, "Model:           NVIDIA H200\n")
-	assert.Contains(t, out, "problem: its agent (pod gpuslice-system/agent-x) doesn't answer")
-	assert.Contains(t, out, "problem: what is granted and in use on node-1 isn't known")
+	assert.Contains(t, out, "problem: its agent (pod gpuslice-system/agent-x) does not answer")
+	assert.Contains(t, out, "problem: grants and use on node-1 are not known")
 
 	for _, test := range []struct {
 		args   []string
 		status int
-		says   string
+		want   string
 	}{
-		{[]string{"describe", "gpu", "1"}, exitUsage, "want NODE GPU"},
-		{[]string{"topology"}, exitUsage, "which node? want NODE"},
+		{[]string{"describe", "gpu", "1"}, exitUsage, "add the argument NODE"},
+		{[]string{"topology"}, exitUsage, "add the argument NODE"},
 		{[]string{"describe", "gpu", "node-2", "1"}, exitFailed, "node node-2: "},
-		{[]string{"describe", "gpu", "node-1", "17"}, exitFailed, `GPU "17"`},
+		{[]string{"describe", "gpu", "node-1", "17"}, exitFailed, `GPU "17" not found`},
 		{[]string{"topology", "node-1", "x"}, exitUsage, "accepts at most 1 arg"},
 	} {
 		status, out, stderr := gpuslice(append(test.args, "--kubeconfig", kubeconfig)...)
 		assert.Equal(t, test.status, status, stderr)
 		assert.Empty(t, out)
-		assert.Contains(t, stderr, test.says)
+		assert.Contains(t, stderr, test.want)
 	}
 }
 
-func TestDescribeAContainerElsewhere(t *testing.T) {
+func TestDescribeRemoteContainer(t *testing.T) {
 	s := pcieNode(t)
 	s.Claim("c-side", "train", grant.Share{UUID: gpuUUID(3), MemoryMiB: 1000})
 	s.Use("c-train", 0, 30000<<20)
@@ -202,13 +200,13 @@ func TestDescribeAContainerElsewhere(t *testing.T) {
 		}
 	}
 	describe := func(args ...string) (int, string, string) {
-		return gpuslice(append([]string{"describe", "container", "--cluster", "--kubeconfig", kubeconfig}, args...)...)
+		return gpuslice(append([]string{"describe", "container", "--all-nodes", "--kubeconfig", kubeconfig}, args...)...)
 	}
 	_, out, _ := describe("default/train:main")
 	here := shows(t, "describe", "container", "c-train", "--state-dir", s.Dir)
 	assert.Equal(t, less(here, "Directory:", "Cores:", "Priority:"), less(out, "Cores", "note:"))
 	assert.Contains(t, out, "\n  Cores used:    97 % of the GPU's time, by NVML\n")
-	assert.Contains(t, out, "note: what its limits are and its memory is made of are known on the node alone: gpuslice describe container c-train there\n")
+	assert.Contains(t, out, "note: only the node itself reports the limits and the kinds of memory: run gpuslice describe container c-train there\n")
 	for _, name := range []string{"train:main", "default/train/main"} {
 		_, again, _ := describe(name)
 		assert.Equal(t, out, again, name)
@@ -219,22 +217,22 @@ func TestDescribeAContainerElsewhere(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		status int
-		says   string
+		want   string
 	}{
-		{"train", exitFailed, `is 2 containers: default/train/main (c-train), default/train/side (c-side)`},
+		{"train", exitFailed, `matches 2 containers: default/train/main (c-train), default/train/side (c-side)`},
 		{"train:other", exitFailed, `"default/train:other"`},
-		{"plain", exitFailed, "no container of pod default/plain has a share that node node-1 tells of"},
-		{"waits", exitFailed, "pod default/waits is on no node yet: gpuslice explain default/waits says why"},
-		{"team/nope", exitFailed, "pod team/nope: there is none"},
-		{"a/b/c/d", exitUsage, "want [NAMESPACE/]POD"},
+		{"plain", exitFailed, "node node-1 reports no container of pod default/plain with a share"},
+		{"waits", exitFailed, "pod default/waits is not scheduled: run kubectl gpuslice explain default/waits"},
+		{"team/nope", exitFailed, "pod team/nope not found"},
+		{"a/b/c/d", exitUsage, "use [NAMESPACE/]POD"},
 	} {
 		status, out, stderr := describe(test.name)
 		assert.Equal(t, test.status, status, stderr)
 		assert.Empty(t, out)
-		assert.Contains(t, stderr, test.says)
+		assert.Contains(t, stderr, test.want)
 	}
 	a.view = nil
 	status, _, stderr := describe("train")
 	assert.Equal(t, exitFailed, status)
-	assert.Contains(t, stderr, "its agent (pod gpuslice-system/agent-x) doesn't answer")
+	assert.Contains(t, stderr, "its agent (pod gpuslice-system/agent-x) does not answer")
 }

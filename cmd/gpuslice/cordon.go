@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
+)
+
+func cordonCommand() *cobra.Command {
+	return gpuCommand(&cobra.Command{
+		Use:   "cordon [NODE] GPU",
+		Short: "Keep new containers from a GPU",
+		Long: `Keeps new containers from a GPU. Running containers stay, and a container that
+restarts in its pod can get the GPU again.
+
+Name the GPU by its index, its UUID or a prefix of it. Its MIG devices are
+cordoned, too, also new ones. Name a MIG device by its UUID to cordon only it.
+
+With one argument it is a GPU of this node. The cordon is in the agent's state
+directory, for containers without a scheduler, such as docker's. It needs no API
+server and ends with the next boot.
+
+With two arguments it is a GPU of that node of the cluster. The cordon is in the
+annotation hami.io/device-cordon of the Node object, for pods, until uncordon.
+
+Exit status: 0 success; 1 failure; 2 the call is wrong.`,
+		Example: "  gpuslice cordon 0\n  kubectl gpuslice cordon node-1 GPU-5a3c",
+	}, func(c call, args []string) error { return c.cordon(args, true) })
+}
+
+func uncordonCommand() *cobra.Command {
+	return gpuCommand(&cobra.Command{
+		Use:   "uncordon [NODE] GPU",
+		Short: "Allow new containers on a GPU again",
+		Long: `Reverts gpuslice cordon: on this node with one argument, in the cluster with two.
+
+Exit status: 0 success; 1 failure; 2 the call is wrong.`,
+	}, func(c call, args []string) error { return c.cordon(args, false) })
+}
+
+// gpuCommand completes a command with the arguments [NODE] GPU.
+func gpuCommand(c *cobra.Command, run func(c call, args []string) error) *cobra.Command {
+	c.Args, c.ValidArgsFunction = cobra.RangeArgs(1, 2), completeGPUs
+	called := kubectlFlags(c)
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) == 1 && isPlugin() {
+			return errNoNode
+		}
+		return run(called, args)
+	}
+	return c
+}
+
+func (c call) cordon(args []string, on bool) error {
+	if len(args) == 1 {
+		_, err := cordonOnNode(c.Command, args[0], on, false)
+		return work(err)
+	}
+	return c.withCluster(requestTimeout, func(ctx context.Context, connection *cluster.Cluster) error {
+		uuid, err := connection.GPU(ctx, args[0], args[1])
+		if err != nil {
+			return err
+		}
+		return c.cordonInCluster(ctx, connection, args[0], uuid, on)
+	})
+}
+
+// cordonInCluster cordons a GPU by the Node object, or reverts that.
+func (c call) cordonInCluster(ctx context.Context, connection *cluster.Cluster, node, uuid string, on bool) error {
+	changed, err := connection.Cordon(ctx, node, uuid, on)
+	if err != nil {
+		return err
+	}
+	state := "cordoned"
+	if !on {
+		state = "not cordoned"
+	}
+	if !changed {
+		state = "already " + state
+	}
+	fmt.Fprintf(c.OutOrStdout(), "GPU %s of node %s is %s\n", uuid, node, state)
+	return nil
+}
+
+// cordonOnNode cordons a GPU of this node by the ledger, or reverts that. It returns the number of containers that
+// have a share of the GPU.
+func cordonOnNode(c *cobra.Command, name string, on, dryRun bool) (held int, err error) {
+	ledger, file, err := openNode(c)
+	if err != nil {
+		return 0, err
+	}
+	defer ledger.Close()
+	uuid, err := findGPU(file, name)
+	if err != nil {
+		return 0, err
+	}
+	gpu, _ := file.Node.GPU(uuid)
+	devices := []string{uuid}
+	for _, d := range gpu.MIG {
+		devices = append(devices, d.UUID)
+	}
+	done := "gets no new containers on this node"
+	switch {
+	case dryRun:
+		done = "would get no new containers on this node"
+	case on:
+		err = ledger.Cordon(c.Context(), uuid)
+	default:
+		done = "gets new containers on this node again"
+		err = uncordon(c, ledger, file, uuid, devices)
+	}
+	if err != nil {
+		return 0, err
+	}
+	fmt.Fprintf(c.OutOrStdout(), "GPU %s %s\n", uuid, done)
+	for _, device := range devices[1:] {
+		fmt.Fprintf(c.OutOrStdout(), "its MIG device %s %s\n", device, done)
+	}
+	if !on {
+		return 0, nil
+	}
+	snapshot, err := ledger.Snapshot(c.Context())
+	if err != nil {
+		return 0, err
+	}
+	for _, claim := range snapshot.Claims() {
+		if !slices.ContainsFunc(claim.Shares, func(s grant.Share) bool { return slices.Contains(devices, s.UUID) }) {
+			continue
+		}
+		held++
+		pod := ""
+		if claim.PodName != "" {
+			pod = fmt.Sprintf(" of pod %s/%s", claim.PodNamespace, claim.PodName)
+		}
+		fmt.Fprintf(c.OutOrStdout(), "in use by container %s%s\n", claim.ContainerID, pod)
+	}
+	return held, nil
+}
+
+// uncordon allows a GPU with its MIG devices again. It refuses a MIG device while its GPU is cordoned.
+func uncordon(c *cobra.Command, ledger *grant.Ledger, file node.File, uuid string, devices []string) error {
+	if _, gpu, is := file.Node.MIGDevice(uuid); is {
+		cordoned, err := grant.Cordoned(stateDir(c))
+		if err != nil {
+			return err
+		}
+		if slices.Contains(cordoned, gpu.UUID) {
+			return fmt.Errorf("GPU %s of MIG device %s is cordoned: run gpuslice uncordon %s, and cordon its other MIG devices", gpu.UUID, uuid, gpu.UUID)
+		}
+	}
+	return ledger.Uncordon(c.Context(), devices...)
+}
+
+var errInUse = errors.New("containers still use the GPU: stop them")
+
+func drainCommand() *cobra.Command {
+	var (
+		dryRun         bool
+		grace, timeout time.Duration
+	)
+	c := gpuCommand(&cobra.Command{
+		Use:   "drain [NODE] GPU",
+		Short: "Cordon a GPU and evict the pods that have a share of it",
+		Long: `Cordons a GPU of a node of the cluster, and evicts the pods that have a share of
+it, like kubectl drain for a node: it respects PodDisruptionBudgets, and a pod
+without a controller does not come back. Pods without a share of the GPU stay.
+
+With one argument it is a GPU of this node. It is cordoned without an API
+server, and the containers that use it are listed; stop them yourself.
+
+Exit status: 0 nothing has a share of the GPU any more, or --dry-run; 1 failure,
+or something still has a share; 2 the call is wrong.`,
+		Example: "  kubectl gpuslice drain node-1 0 --dry-run\n  kubectl gpuslice drain node-1 GPU-5a3c --grace-period 1m",
+	}, func(c call, args []string) error {
+		if len(args) == 2 {
+			return c.withCluster(timeout, func(ctx context.Context, connection *cluster.Cluster) error {
+				return c.drain(ctx, connection, args[0], args[1], grace, dryRun)
+			})
+		}
+		held, err := cordonOnNode(c.Command, args[0], true, dryRun)
+		if err == nil && held > 0 && !dryRun {
+			err = errInUse
+		}
+		return work(err)
+	})
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "Print what would be done, and change nothing.")
+	c.Flags().DurationVar(&grace, "grace-period", -1, "`TIME` that pods get to end, rounded up to seconds; negative: the pods' own.")
+	c.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "Wait `TIME` for evictions that a budget delays, and for pods to end.")
+	return c
+}
+
+func (c call) drain(ctx context.Context, connection *cluster.Cluster, node, name string, grace time.Duration, dryRun bool) error {
+	uuid, err := connection.GPU(ctx, node, name)
+	if err != nil {
+		return err
+	}
+	report := func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) }
+	if dryRun {
+		report("GPU %s of node %s would be cordoned", uuid, node)
+	} else if err := c.cordonInCluster(ctx, connection, node, uuid, true); err != nil {
+		return err
+	}
+	holders, unread := connection.Holders(ctx, node, uuid)
+	if len(holders) == 0 && unread == nil {
+		report("no pod has a share of it")
+	}
+	if dryRun {
+		for _, h := range holders {
+			report("pod %s would be evicted: it has %d MiB and %d percent of cores", h, h.MemoryMiB, h.Cores)
+		}
+		return unread
+	}
+	return errors.Join(unread, connection.Evict(ctx, holders, cluster.Evictions{GracePeriod: grace, Report: report}))
+}
