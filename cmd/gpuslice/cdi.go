@@ -98,7 +98,6 @@ Exit status: 0 success; 1 failure, in part or all; 2 the call is wrong.`,
 	return c
 }
 
-// check rejects invalid options.
 func (o *cdiOptions) check(c *cobra.Command) error {
 	errs := []error{absolute(c, []string{"runtime", "hook-path", "dev-root"}, "config", "output-dir", "driver-root")}
 	if o.watch && o.dryRun {
@@ -110,7 +109,6 @@ func (o *cdiOptions) check(c *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// wrote prints the devices of a spec, also if the file was up to date.
 func wrote(out io.Writer, path string, devices []string) error {
 	_, err := fmt.Fprintf(out, "%s: %s\n", path, strings.Join(devices, " "))
 	return err

@@ -24,10 +24,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
 
-// nvidiaHooks are NVIDIA's programs with the hooks of the driver's spec.
 var nvidiaHooks = []string{"nvidia-cdi-hook", "nvidia-ctk"}
 
-// generateDriver generates the driver's spec.
 func (o *cdiOptions) generateDriver() (*cdispec.Spec, error) {
 	g := nvdriver.Options{Root: o.driverRoot, DevRoot: o.devRoot, HookPath: o.hookPath}
 	for _, program := range nvidiaHooks {
@@ -61,7 +59,6 @@ func (o *cdiOptions) runtimePath() (string, error) {
 	return path, nil
 }
 
-// slices writes the spec of the slices.
 func (o *cdiOptions) slices(ctx context.Context, out io.Writer) error {
 	config, err := request.Load(o.config)
 	if err != nil {
@@ -109,7 +106,6 @@ func sliceDevices(made []slice.Slice) []string {
 	return devices
 }
 
-// node returns the node's settings for slices, and the GPUs' indices.
 func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, map[string]string, error) {
 	program, err := o.runtimePath()
 	if err != nil {
@@ -140,7 +136,6 @@ func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, 
 	}, gpus.Indices, nil
 }
 
-// sliceSettings returns the node's settings by the config that gpuslice-runtime uses, too.
 func sliceSettings(config wish.Config, gpus ociruntime.GPUs, program string) (oci.Settings, error) {
 	limiter, err := ociruntime.FindLimiter(config, program)
 	if err != nil {
@@ -160,7 +155,6 @@ func sliceSettings(config wish.Config, gpus ociruntime.GPUs, program string) (oc
 	return s, nil
 }
 
-// printSpec prints a spec with its version.
 func printSpec(out io.Writer, spec *cdispec.Spec) error {
 	version, err := cdispec.MinimumRequiredVersion(spec)
 	if err != nil {
@@ -175,7 +169,6 @@ func printSpec(out io.Writer, spec *cdispec.Spec) error {
 	return err
 }
 
-// names returns the qualified names of a spec's devices.
 func names(spec *cdispec.Spec) []string {
 	var all []string
 	for _, d := range spec.Devices {

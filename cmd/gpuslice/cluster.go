@@ -21,7 +21,6 @@ import (
 // calledAs is the name of the program in this call: kubectl runs kubectl-gpuslice for "kubectl gpuslice".
 var calledAs = filepath.Base(os.Args[0])
 
-// isPlugin reports whether kubectl runs the program.
 func isPlugin() bool { return strings.HasPrefix(calledAs, "kubectl-gpuslice") }
 
 // call is a command with kubectl's connection flags.
@@ -62,7 +61,6 @@ func componentFlags(c *cobra.Command) call {
 	return called
 }
 
-// nodesFlags adds the flags of commands that show this node or the cluster.
 func nodesFlags(c *cobra.Command) call {
 	called := componentFlags(c)
 	c.Flags().Bool("all-nodes", false, "Show all nodes of the cluster. This is the default for kubectl gpuslice, and on a machine that has a kubeconfig and no state directory.")
@@ -77,7 +75,6 @@ func namespaceFilter(c *cobra.Command) {
 
 func stateDir(c *cobra.Command) string { return c.Flags().Lookup("state-dir").Value.String() }
 
-// connect connects to the API server.
 func (c call) connect() (*cluster.Cluster, error) {
 	systemNamespace := ""
 	if f := c.Flags().Lookup("system-namespace"); f != nil {
@@ -87,7 +84,6 @@ func (c call) connect() (*cluster.Cluster, error) {
 	return connection, work(err)
 }
 
-// requestTimeout limits requests to the API server, agents and schedulers.
 const requestTimeout = 30 * time.Second
 
 // withCluster connects and runs a function within a timeout. Its errors are those of the work.
@@ -101,7 +97,7 @@ func (c call) withCluster(timeout time.Duration, do func(context.Context, *clust
 	return work(do(ctx, connection))
 }
 
-// allNodes reports whether the call is about the cluster and not about this node.
+// allNodes reports whether the call is about the cluster.
 func (c call) allNodes() bool {
 	all := c.Flags().Lookup("all-nodes")
 	switch {
@@ -119,7 +115,6 @@ func (c call) allNodes() bool {
 	return err == nil
 }
 
-// reader reads a node.
 type reader func(context.Context) (view.Node, error)
 
 // nodeReader returns the reader of what the call shows: this node, or all nodes of the cluster as one.
@@ -145,7 +140,6 @@ func (c call) nodeReader() (reader, error) {
 	}, nil
 }
 
-// podName splits [NAMESPACE/]POD[:CONTAINER].
 func podName(text string) (namespace, pod, container string, err error) {
 	name, container, _ := strings.Cut(text, ":")
 	before, after, named := strings.Cut(name, "/")

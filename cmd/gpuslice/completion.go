@@ -55,12 +55,10 @@ func completionStateDir(c *cobra.Command) (string, error) {
 	return stateDir(c), err
 }
 
-// completeContainers completes containers.
 func completeContainers(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return containersLike(c, args, word, fullName)
 }
 
-// completeResizable completes containers in the format of resize.
 func completeResizable(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return containersLike(c, args, word, func(c view.Container) string {
 		if c.Pod == "" {
@@ -94,7 +92,6 @@ func containersLike(c *cobra.Command, args []string, word string, name func(view
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeGPUs completes GPUs.
 func completeGPUs(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	dir, err := completionStateDir(c)
 	if err != nil || len(args) > 0 {

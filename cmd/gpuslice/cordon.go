@@ -73,7 +73,6 @@ func (c call) cordon(args []string, on bool) error {
 	})
 }
 
-// cordonInCluster cordons a GPU by the Node object, or reverts that.
 func (c call) cordonInCluster(ctx context.Context, connection *cluster.Cluster, node, uuid string, on bool) error {
 	changed, err := connection.Cordon(ctx, node, uuid, on)
 	if err != nil {

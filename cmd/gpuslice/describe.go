@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
@@ -25,14 +26,12 @@ call is wrong.`,
 	return parent(c)
 }
 
-// facts are lines of a name and a value.
 type facts struct {
 	page
 	lines  [][2]string
 	indent string
 }
 
-// add adds a line, except with an empty value.
 func (f *facts) add(name, format string, args ...any) {
 	if value := fmt.Sprintf(format, args...); value != "" {
 		f.lines = append(f.lines, [2]string{name, value})
@@ -49,7 +48,6 @@ func (f *facts) write() error {
 	return w.Flush()
 }
 
-// part adds a bar to a text.
 func (f *facts) part(part, whole float64, text string) string {
 	if whole <= 0 {
 		return text
@@ -60,27 +58,19 @@ func (f *facts) part(part, whole float64, text string) string {
 // findContainer finds a container by its ID, a prefix of it, its name, NAMESPACE/POD, NAMESPACE/POD/CONTAINER or
 // NAMESPACE/POD:CONTAINER.
 func findContainer(all []view.Container, target string) (view.Container, error) {
-	var found []view.Container
+	var found []string
+	byName := map[string]view.Container{}
 	for _, c := range all {
 		if c.ContainerID == target {
 			return c, nil
 		}
 		if isNamed(c, target) {
-			found = append(found, c)
+			name := term.Clean(c.ContainerID + " (" + fullName(c) + ")")
+			found, byName[name] = append(found, name), c
 		}
 	}
-	switch len(found) {
-	case 0:
-		return view.Container{}, fmt.Errorf("container %q not found: list containers with gpuslice status -o wide", term.Clean(target))
-	case 1:
-		return found[0], nil
-	}
-	var names []string
-	for _, c := range found {
-		names = append(names, term.Clean(fullName(c)+" ("+c.ContainerID+")"))
-	}
-	slices.Sort(names)
-	return view.Container{}, fmt.Errorf("%q matches %d containers: %s: give the ID of one", term.Clean(target), len(found), strings.Join(names, ", "))
+	name, err := cluster.One("container", term.Clean(target), found, "gpuslice status -o wide")
+	return byName[name], err
 }
 
 func isNamed(c view.Container, target string) bool {
@@ -93,7 +83,6 @@ func isNamed(c view.Container, target string) bool {
 	return c.Name == target || strings.HasPrefix(c.ContainerID, target)
 }
 
-// fullName returns NAMESPACE/POD/CONTAINER, or the container's name without a pod.
 func fullName(c view.Container) string {
 	if c.Pod == "" {
 		return name(c)
@@ -101,7 +90,6 @@ func fullName(c view.Container) string {
 	return c.Pod + "/" + c.Name
 }
 
-// problemsOf returns the problems that contain one of the names.
 func problemsOf(n view.Node, ids ...string) (found []string) {
 	for _, text := range n.Problems {
 		if slices.ContainsFunc(ids, func(id string) bool { return id != "" && strings.Contains(text, id) }) {

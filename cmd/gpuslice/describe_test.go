@@ -88,10 +88,10 @@ func TestDescribeNothing(t *testing.T) {
 		want   string
 	}{
 		{[]string{"gpu", "7"}, exitFailed, `GPU "7" not found`},
-		{[]string{"gpu", "GPU-0000000"}, exitFailed, "matches 2 GPUs"},
+		{[]string{"gpu", "GPU-0000000"}, exitFailed, "is ambiguous: use one of GPU-00000001-"},
 		{[]string{"gpu"}, exitUsage, "accepts between 1 and 2 arg"},
 		{[]string{"container", "nope\x1b[2J"}, exitFailed, `"nope?[2J"`},
-		{[]string{"container", "main"}, exitFailed, `"main" matches 3 containers: default/done/main (c-done), default/hostile/main (c-hostile), default/train/main (c-train): give the ID of one`},
+		{[]string{"container", "main"}, exitFailed, `"main" is ambiguous: use one of c-done (default/done/main), c-hostile (default/hostile/main), c-train (default/train/main)`},
 		{[]string{"container", ""}, exitFailed, "not found"},
 		{[]string{"node"}, exitUsage, `gpuslice describe: unknown command "node": use container or gpu`},
 	} {

@@ -156,7 +156,6 @@ func limitOfShare(l limiter.DeviceLimit, s limiter.CoreState) *limitDescribed {
 	}
 }
 
-// partsOf returns the parts that are not 0.
 func partsOf(u limiter.DeviceUsage) map[string]uint64 {
 	parts := map[string]uint64{}
 	for name, bytes := range map[string]uint64{
@@ -170,7 +169,6 @@ func partsOf(u limiter.DeviceUsage) map[string]uint64 {
 	return parts
 }
 
-// partNames is the order of the parts.
 var partNames = []string{"contexts", "pools", "virtual memory", "graphs", "arrays", "spilled"}
 
 var policyTexts = map[string]string{
@@ -262,7 +260,6 @@ func (l limitDescribed) coresText() string {
 	return text
 }
 
-// nowText is the state that the agent set.
 func (l limitDescribed) nowText() string {
 	var is []string
 	if l.Contended {

@@ -129,7 +129,6 @@ func describeGPU(n view.Node, f node.File, uuid string) (gpuDescribed, error) {
 	return d, nil
 }
 
-// holds reports whether a container has, or blocks, a GPU or one of its MIG devices.
 func holds(c view.Container, d gpuDescribed) bool {
 	is := func(uuid string) bool {
 		return uuid == d.UUID || slices.ContainsFunc(d.MIG, func(m view.GPU) bool { return m.UUID == uuid })
@@ -195,7 +194,6 @@ func (d gpuDescribed) write(p page) error {
 	return errors.Join(noted(p, d.Note), problems(p, view.Node{Problems: d.Problems}))
 }
 
-// sortedGPUs sorts names of GPUs by their number.
 func sortedGPUs(names map[string]string) []string {
 	return slices.SortedFunc(maps.Keys(names), func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
 }

@@ -39,7 +39,6 @@ func gpusCommand() *cobra.Command {
 	return c
 }
 
-// printGPUs prints the content of node.json.
 func printGPUs(w io.Writer, o gpusOptions) error {
 	library := nvml.New(nvml.WithLibraryPath(o.library))
 	found, err := nvidia.Discover(library)

@@ -93,7 +93,6 @@ Exit status: 0 it is removed; 1 it failed; 2 the call is wrong.`,
 	return c
 }
 
-// hostFlags adds the flags of both commands.
 func hostFlags(f *pflag.FlagSet, o *hostinstall.Options) {
 	f.BoolVar(&o.DryRun, "dry-run", false, "Show the changes as a unified diff without making them.")
 	f.StringVar(&o.Config, "config", "", "Configuration `FILE` of the engine, if it is not the default.")
@@ -103,7 +102,6 @@ func hostFlags(f *pflag.FlagSet, o *hostinstall.Options) {
 	f.StringVar(&o.Root, "root", "/", "Root directory `DIR` of the host; the other paths are inside it.")
 }
 
-// prepared checks the options and returns the hooks' files.
 func prepared(c *cobra.Command, o *hostinstall.Options, engine string) (fs.FS, error) {
 	if o.Engine = engine; !slices.Contains(hostinstall.Engines(), engine) {
 		return nil, fmt.Errorf("unknown engine %q: use %s", engine, oneOf(hostinstall.Engines()))

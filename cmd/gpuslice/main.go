@@ -40,7 +40,6 @@ func main() {
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// execute runs the program and returns its exit status.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c := command()
 	c.SetArgs(args)

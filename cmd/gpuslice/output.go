@@ -26,7 +26,6 @@ const (
 	formWide  = "wide"
 )
 
-// page is a writer with its style.
 type page struct {
 	io.Writer
 	term.Style
@@ -34,7 +33,6 @@ type page struct {
 	Wide bool
 }
 
-// table returns an empty table in the page's style.
 func (p page) table(columns ...term.Column) *term.Table {
 	return &term.Table{Style: p.Style, Columns: columns}
 }
@@ -48,7 +46,6 @@ func columns(heads ...string) []term.Column {
 	return all
 }
 
-// output is the flag --output of a command.
 type output struct {
 	form    string
 	printer printers.ResourcePrinter // nil for tables
@@ -90,7 +87,6 @@ func outputFlag(c *cobra.Command, names bool, tables ...string) *output {
 	return o
 }
 
-// forPrograms reports whether the output is not for people.
 func (o *output) forPrograms() bool { return o.printer != nil }
 
 // print prints a value to the command's output: by table for people. With -o name it prints names, each "kind/name".
@@ -126,7 +122,6 @@ func (o *output) printTo(w io.Writer, style term.Style, value any, names []strin
 	return o.printer.PrintObj(&runtime.Unknown{Raw: bytes.TrimSpace(data.Bytes()), ContentType: runtime.ContentTypeJSON}, w)
 }
 
-// namesOf returns the names of a node's GPUs and containers for -o name.
 func namesOf(n view.Node) []string {
 	var names []string
 	for _, gpu := range n.GPUs {
@@ -138,7 +133,6 @@ func namesOf(n view.Node) []string {
 	return names
 }
 
-// watchInterval is the time between two readings of --watch.
 const watchInterval = 2 * time.Second
 
 // watch calls generate until the context ends, and prints its output when it changes.
@@ -187,7 +181,6 @@ func choiceFlag(c *cobra.Command, persistent bool, name, usage string, words ...
 	return value
 }
 
-// choice is the value of a flag that accepts one of several words.
 type choice struct {
 	value string
 	of    []string
@@ -208,7 +201,6 @@ func (c *choice) Set(text string) error {
 	return nil
 }
 
-// oneOf joins words: "a, b or c".
 func oneOf(words []string) string {
 	if len(words) == 1 {
 		return words[0]

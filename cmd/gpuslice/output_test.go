@@ -43,7 +43,9 @@ func TestStatusWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &lineWriter{lines: make(chan string, 100)}
 	ended := make(chan int)
-	go func() { ended <- execute(ctx, []string{"status", "--watch", "-o", "name", "--state-dir", s.Dir}, out, out) }()
+	go func() {
+		ended <- execute(ctx, []string{"status", "--watch", "-o", "name", "--state-dir", s.Dir}, out, out)
+	}()
 	wait := func(want string) {
 		t.Helper()
 		select {

@@ -18,7 +18,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// source is the node of a call.
 type source struct {
 	node view.Node
 	file node.File
@@ -28,8 +27,7 @@ type source struct {
 
 var errNoNode = errors.New("no node given: add the argument NODE before the others")
 
-// readSource reads the node of a call whose other arguments are the given number of names. A further argument
-// in front is a node of the cluster. It returns the names.
+// readSource reads the node of a call with the given number of names, or [NODE] in front of them. It returns the names.
 func (c call) readSource(args []string, names int) (source, []string, error) {
 	if len(args) == names {
 		if isPlugin() && !c.Flags().Changed("state-dir") {
@@ -42,7 +40,6 @@ func (c call) readSource(args []string, names int) (source, []string, error) {
 	return s, args[1:], err
 }
 
-// readFiles reads this node and the file of its GPUs.
 func readFiles(c *cobra.Command) (view.Node, node.File, error) {
 	n, err := view.Read(c.Context(), stateDir(c))
 	if err != nil {
@@ -58,7 +55,6 @@ func readFiles(c *cobra.Command) (view.Node, node.File, error) {
 	return n, f, nil
 }
 
-// readRemote reads a node of the cluster.
 func (c call) readRemote(name string) (s source, err error) {
 	err = c.withCluster(requestTimeout, func(ctx context.Context, connection *cluster.Cluster) error {
 		n, inventory, err := connection.Node(ctx, name)
@@ -156,7 +152,6 @@ func reportedTopology(reported scheduler.Inventory) (t nvidia.Topology) {
 	return t
 }
 
-// singleGPU is the topology of a node with one GPU.
 func singleGPU(uuid string) nvidia.Topology {
 	return nvidia.Topology{UUIDs: []string{uuid}, Pairs: [][]nvidia.Pair{{{}}}}
 }

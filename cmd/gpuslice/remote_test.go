@@ -219,7 +219,7 @@ func TestDescribeRemoteContainer(t *testing.T) {
 		status int
 		want   string
 	}{
-		{"train", exitFailed, `matches 2 containers: default/train/main (c-train), default/train/side (c-side)`},
+		{"train", exitFailed, `is ambiguous: use one of c-side (default/train/side), c-train (default/train/main)`},
 		{"train:other", exitFailed, `"default/train:other"`},
 		{"plain", exitFailed, "node node-1 reports no container of pod default/plain with a share"},
 		{"waits", exitFailed, "pod default/waits is not scheduled: run kubectl gpuslice explain default/waits"},

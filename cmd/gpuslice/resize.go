@@ -73,7 +73,6 @@ func resizeCommand() *cobra.Command {
 	return c
 }
 
-// check rejects invalid options.
 func (o *resizeOptions) check() error {
 	if !o.setMemory && !o.setCores {
 		return errors.New("nothing to change: set --memory, --cores or both")
@@ -91,7 +90,6 @@ func (o *resizeOptions) check() error {
 	return nil
 }
 
-// of returns the new shares.
 func (o *resizeOptions) of(old []grant.Share, gpus map[string]grant.GPU, uuid string) ([]grant.Share, error) {
 	shares, found, uuids := make([]grant.Share, len(old)), false, make([]string, len(old))
 	for i, s := range old {
@@ -117,7 +115,6 @@ func (o *resizeOptions) of(old []grant.Share, gpus map[string]grant.GPU, uuid st
 	return shares, nil
 }
 
-// change describes the change of a share.
 func change(before, now grant.Share) string {
 	var parts []string
 	if before.MemoryMiB != now.MemoryMiB {

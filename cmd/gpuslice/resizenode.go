@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
@@ -17,7 +17,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// resizeOnNode resizes a container without Kubernetes, by the node's ledger.
 func resizeOnNode(c *cobra.Command, target string, o resizeOptions) error {
 	ledger, file, err := openNode(c)
 	if err != nil {
@@ -68,27 +67,18 @@ func openNode(c *cobra.Command) (*grant.Ledger, node.File, error) {
 
 // findClaim finds a claim by its container's ID, a prefix of it, or its name.
 func findClaim(claims []grant.Claim, target string) (grant.Claim, error) {
-	var found []grant.Claim
+	var found []string
+	byID := map[string]grant.Claim{}
 	for _, c := range claims {
-		if c.ContainerID == target {
+		if byID[c.ContainerID] = c; c.ContainerID == target {
 			return c, nil
 		}
 		if strings.HasPrefix(c.ContainerID, target) || c.Container == target {
-			found = append(found, c)
+			found = append(found, c.ContainerID)
 		}
 	}
-	switch len(found) {
-	case 0:
-		return grant.Claim{}, fmt.Errorf("container %q not found: list containers with gpuslice status -o wide", target)
-	case 1:
-		return found[0], nil
-	}
-	var ids []string
-	for _, c := range found {
-		ids = append(ids, c.ContainerID)
-	}
-	slices.Sort(ids)
-	return grant.Claim{}, fmt.Errorf("%q matches %d containers (%s): give more of the ID", target, len(found), strings.Join(ids, ", "))
+	id, err := cluster.One("container", target, found, "gpuslice status -o wide")
+	return byID[id], err
 }
 
 // checkResizable rejects claims that the scheduler or the config decides about.
@@ -146,11 +136,5 @@ func findGPU(f node.File, name string) (string, error) {
 			}
 		}
 	}
-	switch len(found) {
-	case 0:
-		return "", fmt.Errorf("GPU %q not found: list GPUs with gpuslice status", name)
-	case 1:
-		return found[0], nil
-	}
-	return "", fmt.Errorf("%q matches %d GPUs (%s): give more of the UUID", name, len(found), strings.Join(found, ", "))
+	return cluster.One("GPU", name, found, "gpuslice status")
 }

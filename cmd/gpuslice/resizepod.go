@@ -13,7 +13,6 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// resizePod resizes a pod's container by the scheduler, and waits until its node has applied it.
 func (c call) resizePod(target string, o resizeOptions) error {
 	if o.size.Percent != 0 {
 		return fmt.Errorf("--memory %s: the size of a pod's GPU is not known: use MiB or GiB", o.memory)

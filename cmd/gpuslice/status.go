@@ -144,7 +144,6 @@ func containerTable(p page, n view.Node) error {
 	return t.Write(p)
 }
 
-// telemetry returns the columns of NVML's values.
 func telemetry(t *nvidia.Telemetry) []any {
 	if t == nil {
 		t = &nvidia.Telemetry{}
@@ -159,7 +158,6 @@ func telemetry(t *nvidia.Telemetry) []any {
 	return []any{memory, known(t.UtilizationPercent, "%"), known(t.TemperatureCelsius, "°C"), power}
 }
 
-// known formats a number with its unit, or a dash.
 func known(n *int, unit string) string {
 	if n == nil {
 		return "-"
@@ -167,7 +165,6 @@ func known(n *int, unit string) string {
 	return fmt.Sprintf("%d %s", *n, unit)
 }
 
-// modelCell is a GPU's model with its health.
 func modelCell(c view.GPU) term.Cell {
 	switch {
 	case !c.Healthy:
@@ -178,7 +175,6 @@ func modelCell(c view.GPU) term.Cell {
 	return term.Cell{Text: c.Model}
 }
 
-// problems prints unhealthy GPUs and what could not be read.
 func problems(p page, n view.Node) error {
 	var all []string
 	for _, c := range n.GPUs {
@@ -212,7 +208,6 @@ func name(c view.Container) string {
 	return c.Name
 }
 
-// label returns a GPU's index, with the profile of a MIG device.
 func label(c view.GPU) string {
 	text := fmt.Sprint(c.Index)
 	if c.MIGProfile != "" {
@@ -232,7 +227,6 @@ func gpuLabels(n view.Node) map[string]string {
 	return labels
 }
 
-// gpu returns a GPU's label, or its UUID if the node has no such GPU.
 func gpu(uuid string, labels map[string]string) string {
 	if l, ok := labels[uuid]; ok {
 		return l
@@ -240,7 +234,6 @@ func gpu(uuid string, labels map[string]string) string {
 	return uuid
 }
 
-// blocked returns the GPUs that a container without known shares blocks.
 func blocked(c view.Container, labels map[string]string) string {
 	if c.State != string(ledger.StateBlocking) {
 		return "-"
@@ -258,7 +251,6 @@ func blocked(c view.Container, labels map[string]string) string {
 // mebibytes rounds up, so that one byte is not shown as 0.
 func mebibytes(bytes uint64) uint64 { return bytes/(1<<20) + min(bytes%(1<<20), 1) }
 
-// cores formats a share of compute time; 0: not limited.
 func cores(percent int) string {
 	if percent == 0 {
 		return "-"
@@ -266,7 +258,6 @@ func cores(percent int) string {
 	return fmt.Sprintf("%d %%", percent)
 }
 
-// moment formats a time; zero: not known.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -87,7 +87,6 @@ nothing could be read, or a signal came before the output; 2 the call is wrong.`
 // errInterrupted prevents that a program takes an empty output for a result.
 var errInterrupted = errors.New("interrupted by a signal before the output: run it again")
 
-// topOnce prints the difference of two readings.
 func topOnce(c *cobra.Command, out *output, o topOptions, read reader) error {
 	before, err := take(c.Context(), read)
 	if err == nil {

@@ -106,10 +106,10 @@ func TestTopOfAnAgentsView(t *testing.T) {
 // Without enforcement the limiter charges no launch: unchanged counters are not known as 0.
 func TestTopWithoutEnforcement(t *testing.T) {
 	s := nodetest.NewStateDir(t)
-	s.Claim("c-alone", "alone", grant.Share{UUID: nodetest.T4, MemoryMiB: 4000, CorePercent: 50})
-	s.Compute("c-alone", 0, time.Second, time.Second, 50)
+	s.Claim("c-single", "single", grant.Share{UUID: nodetest.T4, MemoryMiB: 4000, CorePercent: 50})
+	s.Compute("c-single", 0, time.Second, time.Second, 50)
 	enforced := func(is bool) {
-		require.NoError(t, limiter.UpdateCores(s.Ledger.Dir("c-alone"), []limiter.CoreState{{Contended: is}}))
+		require.NoError(t, limiter.UpdateCores(s.Ledger.Dir("c-single"), []limiter.CoreState{{Contended: is}}))
 	}
 	at := nodetest.Time
 	read := func() reading { at = at.Add(time.Second); return readingOf(t, s, at) }
@@ -126,7 +126,7 @@ func TestTopWithoutEnforcement(t *testing.T) {
 	assert.Nil(t, topOf(before, contended).Containers[0].CoresUsedPercent, "not charged before")
 	assert.Zero(t, *topOf(contended, read()).Containers[0].CoresUsedPercent, "charged from now on")
 	before = read()
-	s.Compute("c-alone", 0, time.Second+250*time.Millisecond, time.Second, 60)
+	s.Compute("c-single", 0, time.Second+250*time.Millisecond, time.Second, 60)
 	enforced(false)
 	assert.InDelta(t, 25, *topOf(before, read()).Containers[0].CoresUsedPercent, 0.001, "charged before")
 }
@@ -301,7 +301,7 @@ func TestTopPages(t *testing.T) {
 	}
 }
 
-// Many GPUs leave room for containers.
+// With many GPUs the page still shows containers.
 func TestTopOfManyGPUs(t *testing.T) {
 	s := nodetest.NewStateDirOf(t, nodeOf(t, 16, "topo-16-switches.txt"))
 	s.Claim("c-train", "train", grant.Share{UUID: gpuUUID(9), MemoryMiB: 1000})

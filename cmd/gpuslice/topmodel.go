@@ -33,7 +33,6 @@ type topModel struct {
 	done          bool
 }
 
-// readingMsg is the result of a reading.
 type readingMsg struct {
 	reading reading
 	err     error
@@ -87,7 +86,6 @@ func (m *topModel) View() string {
 	return strings.Join(m.page(m.style, m.width, m.height), "\n")
 }
 
-// take adds a reading.
 func (m *topModel) take(now reading) {
 	m.failure = ""
 	if m.paused {
@@ -97,7 +95,6 @@ func (m *topModel) take(now reading) {
 	m.last = now
 }
 
-// rows returns the filtered rows in order.
 func (m *topModel) rows() []topRow {
 	rows := filterRows(slices.Clone(m.shown.Containers), m.filter)
 	sortRows(rows, m.by, m.reverse)
@@ -119,7 +116,6 @@ func (m *topModel) press(key string, page int) {
 	}
 }
 
-// sortKeyOf has the keys that select an order.
 var sortKeyOf = map[string]string{"M": "memory", "C": "cores", "W": "waited", "N": "pod", "G": "gpu"}
 
 func (m *topModel) command(key string, page int) {
@@ -157,7 +153,6 @@ func (m *topModel) command(key string, page int) {
 	}
 }
 
-// maxFilter is a number of characters.
 const maxFilter = 60
 
 func (m *topModel) typeFilter(key string) {
@@ -191,7 +186,6 @@ func (m *topModel) move(by int) {
 	m.selected = rows[min(max(at+by, 0), len(rows)-1)].key()
 }
 
-// at returns the index of the selected row, or -1.
 func (m *topModel) at(rows []topRow) int {
 	return slices.IndexFunc(rows, func(r topRow) bool { return r.key() == m.selected })
 }

@@ -84,7 +84,6 @@ var (
 	errNoRemoteTopology = errors.New("the connections of the GPUs are not in the Node object: restart gpuslice-agent on that node")
 )
 
-// noted prints a note, if there is one.
 func noted(p page, text string) error {
 	if text == "" {
 		return nil

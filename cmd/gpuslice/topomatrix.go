@@ -12,7 +12,6 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// matrixGPU is a row of the matrix.
 type matrixGPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
@@ -38,7 +37,6 @@ func matrixOf(f node.File, sysfs fs.FS) []matrixGPU {
 	return gpus
 }
 
-// connection formats a connection like nvidia-smi: NVLinks replace the level.
 func connection(p nvidia.Pair, self bool) string {
 	switch {
 	case self:

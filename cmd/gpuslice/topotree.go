@@ -111,7 +111,6 @@ func connected(gpus []leafGPU, members []int, t nvidia.Topology, level nvidia.Le
 	return parts
 }
 
-// fewestLinks returns the smallest number of NVLinks between two of the GPUs.
 func fewestLinks(gpus []leafGPU, members []int, t nvidia.Topology) int {
 	fewest := -1
 	for i, a := range members {
@@ -136,7 +135,6 @@ const (
 	useUnhealthy = "unhealthy"
 )
 
-// leaves returns the node's GPUs by index, with their MIG devices.
 func leaves(n view.Node, f node.File) (gpus []leafGPU) {
 	at := map[string]int{} // by UUID
 	for _, c := range n.GPUs {
@@ -207,12 +205,10 @@ func useOf(c leafGPU, blocked func(uuid string) bool) string {
 	return useShared
 }
 
-// isFull reports whether nothing more can be granted.
 func isFull(c view.GPU) bool {
 	return c.GrantedContainers >= c.GrantableSlots || c.GrantedMemoryMiB >= c.GrantableMiB || c.GrantedCores >= c.GrantableCores
 }
 
-// links returns the number of NVLinks by the other GPU's index.
 func links(f node.File, uuid string) map[int]int {
 	to := map[int]int{}
 	for i, other := range f.Topology.UUIDs {

@@ -9,7 +9,6 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// reading is a node at a point in time.
 type reading struct {
 	at   time.Time
 	node view.Node
@@ -26,7 +25,6 @@ type topShown struct {
 	Problems        []string `json:"problems,omitempty"`
 }
 
-// topGPU is a GPU with its use of compute time.
 type topGPU struct {
 	view.GPU
 	// CoresUsedPercent is by NVML, or else the sum of its containers; nil: not known.
@@ -54,7 +52,6 @@ type topRow struct {
 	UsageProblem     string   `json:"usageProblem,omitempty"`
 }
 
-// key identifies a row in all readings.
 func (r topRow) key() string { return r.ContainerID + " " + r.UUID }
 
 func (r topRow) memoryPart() float64 {
@@ -181,7 +178,6 @@ func sortRows(rows []topRow, by string, reverse bool) {
 	})
 }
 
-// filterRows returns the rows that contain a text, ignoring case.
 func filterRows(rows []topRow, text string) []topRow {
 	if text == "" {
 		return rows

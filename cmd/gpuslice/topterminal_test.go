@@ -25,7 +25,7 @@ func terminalNode(t *testing.T) *nodetest.StateDir {
 	return s
 }
 
-// order says which pods are to be seen, from above.
+// order returns the visible pods from the top.
 func order(screen string) string {
 	var pods []string
 	for line := range strings.Lines(screen) {
@@ -44,8 +44,7 @@ func (x *terminal) showsOrder(want string) {
 // selectedTrain is the row of the pod train, inverted; tmux may add the color.
 var selectedTrain = regexp.MustCompile("\x1b\\[7m(\x1b\\[39m)?default/train")
 
-// top in a real terminal: it draws, follows what changes, sorts, filters, selects, takes
-// a new size, and leaves the terminal as it was.
+// top in a real terminal: it draws, updates, sorts, filters, selects, follows the size, and restores the terminal.
 func TestTopInATerminal(t *testing.T) {
 	s := terminalNode(t)
 	x := newTerminal(t, 110, 20, topScript(s.Dir, "main", "top --interval 100ms --state-dir "+s.Dir))
@@ -102,10 +101,10 @@ func TestTopInATerminal(t *testing.T) {
 	assert.Equal(t, shellState, x.state())
 }
 
-// Whatever ends top, the terminal is as it was.
+// The terminal is restored on every exit.
 func TestTopRestoresTheTerminal(t *testing.T) {
 	exits := map[string]struct {
-		mode, says string
+		mode, want string
 		end        func(x *terminal, pid string)
 	}{
 		"Ctrl-C":  {"main", "ended with 0", func(x *terminal, _ string) { x.press("C-c") }},
@@ -122,7 +121,7 @@ func TestTopRestoresTheTerminal(t *testing.T) {
 			if exit.mode == "panic" {
 				command = s.Dir
 			}
-			// Its number is known by a shell in between that it takes the place of.
+			// A shell in between prints its PID before exec.
 			script := topScript(s.Dir, exit.mode, command)
 			exe, err := os.Executable()
 			require.NoError(t, err)
@@ -137,7 +136,7 @@ func TestTopRestoresTheTerminal(t *testing.T) {
 				require.NoError(t, err)
 			}
 			exit.end(x, strings.TrimSpace(string(pid)))
-			x.shows(exit.says + ", settings kept")
+			x.shows(exit.want + ", settings kept")
 			assert.Equal(t, shellState, x.state())
 			errors, err := os.ReadFile(filepath.Join(filepath.Dir(s.Dir), "errors"))
 			require.NoError(t, err)
@@ -157,7 +156,7 @@ func kill(signal string) func(*terminal, string) {
 	}
 }
 
-// Ctrl-Z gives the terminal to the shell; top goes on when it is told to.
+// Ctrl-Z returns the terminal to the shell; fg continues top.
 func TestTopSuspends(t *testing.T) {
 	s := terminalNode(t)
 	script := strings.Replace(topScript(s.Dir, "main", "top --interval 100ms --state-dir "+s.Dir), "status=$?",
@@ -176,7 +175,7 @@ func TestTopSuspends(t *testing.T) {
 	x.shows("ended with 0, settings kept")
 }
 
-// What can't be drawn on is printed to.
+// Without a full-screen terminal top prints once.
 func TestTopInADumbTerminal(t *testing.T) {
 	s := terminalNode(t)
 	x := newTerminal(t, 110, 20, "export TERM=dumb\n"+topScript(s.Dir, "main", "top --interval 100ms --state-dir "+s.Dir))
@@ -186,7 +185,7 @@ func TestTopInADumbTerminal(t *testing.T) {
 	assert.NotContains(t, x.tmux("capture-pane", "-p", "-e"), "\x1b[")
 }
 
-// A terminal's width is what tables fit; there are colours, but not with NO_COLOR.
+// Tables fit the terminal, with colors unless NO_COLOR is set.
 func TestStatusInATerminal(t *testing.T) {
 	s := terminalNode(t)
 	run := "status --state-dir " + s.Dir

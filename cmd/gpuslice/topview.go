@@ -18,7 +18,6 @@ const (
 	barWide   = 36
 )
 
-// page returns the lines of the screen.
 func (m *topModel) page(s term.Style, width, rows int) []string {
 	s.Columns = width
 	if m.help {
@@ -85,7 +84,6 @@ func (m *topModel) footer(s term.Style, rows int) string {
 	return ansi.Truncate("q quit  s sort  r reverse  / filter  arrows select  p pause  w wide  h help", s.Columns, "…")
 }
 
-// topHelp are the keys.
 const topHelp = `The keys of gpuslice top
 
   q, Ctrl-C       quit
@@ -115,7 +113,6 @@ func (m *topModel) helpPage(s term.Style, rows int) []string {
 	return lines[:min(len(lines), rows)]
 }
 
-// topGPUs returns at most the given number of lines.
 func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 	bar := barUsual
 	switch {
@@ -151,7 +148,6 @@ func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 	return lines
 }
 
-// busiest returns the n GPUs with most containers, in their order.
 func busiest(gpus []topGPU, n int) []topGPU {
 	sorted := slices.Clone(gpus)
 	slices.SortStableFunc(sorted, func(a, b topGPU) int { return cmp.Compare(b.GrantedContainers, a.GrantedContainers) })
@@ -162,14 +158,12 @@ func busiest(gpus []topGPU, n int) []topGPU {
 	return slices.DeleteFunc(slices.Clone(gpus), func(c topGPU) bool { return !in[c.UUID] })
 }
 
-// topColumns selects columns by the width.
 type topColumns struct{ narrow, wide bool }
 
 func topColumnsOf(s term.Style, wide bool) topColumns {
 	return topColumns{narrow: s.Columns > 0 && s.Columns < 100, wide: wide}
 }
 
-// topTable returns the table of containers without rows.
 func topTable(s term.Style, o topColumns, by string) *term.Table {
 	bar := barUsual
 	switch {
@@ -228,7 +222,6 @@ func used(bytes uint64, ofMiB int64) string { return term.Bytes(bytes) + "/" + m
 
 func megabytes(mib int64) string { return term.Bytes(uint64(max(mib, 0)) << 20) }
 
-// percentCell is a bar of compute time.
 func percentCell(percent *float64, limit int) term.Cell {
 	switch {
 	case percent == nil && limit == 0:

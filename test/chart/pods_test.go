@@ -66,7 +66,7 @@ func TestPods(t *testing.T) {
 				}
 				require.True(t, *c.SecurityContext.ReadOnlyRootFilesystem, w.name)
 				if port := map[string]string{"agent": "metrics", "scheduler": "http"}[w.component()]; port != "" && variant != "small" {
-					require.Contains(t, ports(w), port, "%s: gpuslice --cluster and explain ask there", w.name)
+					require.Contains(t, ports(w), port, "%s: gpuslice --all-nodes and explain ask there", w.name)
 				}
 				require.NotNil(t, c.LivenessProbe, w.name)
 				require.NotNil(t, c.ReadinessProbe, w.name)

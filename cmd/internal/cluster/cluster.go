@@ -25,10 +25,9 @@ import (
 // Cluster is a connection to the API server.
 type Cluster struct {
 	client kubernetes.Interface
-	// get sends a GET request through the API server's proxy. pod is "name:port".
-	get func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error)
-	// Namespace is the default namespace.
-	Namespace string
+	// get sends a request through the API server's proxy; pod is "name:port".
+	get       func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error)
+	Namespace string // the default
 	// systemNamespace has the agents and schedulers; empty: one of UsualNamespaces.
 	systemNamespace string
 }
@@ -80,7 +79,6 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// responseTimeout limits one request through the proxy.
 const responseTimeout = 10 * time.Second
 
 var (
@@ -88,7 +86,6 @@ var (
 	errNotKnown = errors.New("not known")
 )
 
-// request sends a GET request to a pod through the API server's proxy, and decodes the response.
 func (c *Cluster) request(ctx context.Context, pod *v1.Pod, port, path string, query map[string]string, into any) error {
 	number := int32(0)
 	for _, container := range pod.Spec.Containers {
@@ -116,7 +113,7 @@ func (c *Cluster) request(ctx context.Context, pod *v1.Pod, port, path string, q
 	return nil
 }
 
-// withMessage returns the server's own message, if it has one: client-go drops it.
+// withMessage returns the server's message, which client-go drops.
 func withMessage(err error, body []byte) error {
 	text := strings.TrimSpace(string(body))
 	if text == "" || strings.HasPrefix(text, "{") || len(text) > 1<<10 {

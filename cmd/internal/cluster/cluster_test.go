@@ -44,7 +44,7 @@ func node(name string, uuids ...string) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text)}}}
 }
 
-// granted is a pod of the node whose container "main" has the shares.
+// granted is a pod of the node with the shares in its container "main".
 func granted(t testing.TB, name, node string, shares ...grant.Share) *v1.Pod {
 	t.Helper()
 	p := &v1.Pod{
@@ -68,7 +68,7 @@ func server(component, node, port string, number int32) *v1.Pod {
 	}
 }
 
-// of is a cluster of these objects, whose servers answer by pod.
+// of is a cluster of objects with the answers of its pods.
 func of(answers map[string]any, objects ...runtime.Object) (*Cluster, *fake.Clientset) {
 	client := fake.NewClientset(objects...)
 	return &Cluster{client: client, get: func(_ context.Context, namespace, pod, path string, query map[string]string) ([]byte, error) {
@@ -150,11 +150,11 @@ func TestResize(t *testing.T) {
 
 	c, client = of(nil, pod)
 	scheduling(client, func(string) (grant.ResizeStatus, string) {
-		return grant.ResizeStatus{Outcome: grant.ResizeRefused, Message: "no room"}, ""
+		return grant.ResizeStatus{Outcome: grant.ResizeRefused, Message: "too small"}, ""
 	})
 	_, err = c.Resize(t.Context(), pod, wanted)
 	require.ErrorIs(t, err, ErrRefused)
-	require.ErrorContains(t, err, "no room")
+	require.ErrorContains(t, err, "too small")
 }
 
 // A request without an answer is removed.
@@ -188,7 +188,7 @@ func TestResizeAnsweredAtTheTimeout(t *testing.T) {
 			object, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ns", "p")
 			require.NoError(t, err)
 			now := object.(*v1.Pod).DeepCopy()
-			status, err := json.Marshal(grant.ResizeStatus{Request: now.Annotations[grant.AnnotationResize], Outcome: outcome, Message: "no room"})
+			status, err := json.Marshal(grant.ResizeStatus{Request: now.Annotations[grant.AnnotationResize], Outcome: outcome, Message: "too small"})
 			require.NoError(t, err)
 			delete(now.Annotations, grant.AnnotationResize)
 			now.Annotations[grant.AnnotationResizeStatus] = string(status)
@@ -202,7 +202,7 @@ func TestResizeAnsweredAtTheTimeout(t *testing.T) {
 			assert.NotContains(t, found.Annotations, grant.AnnotationResize)
 		case grant.ResizeRefused:
 			require.ErrorIs(t, err, ErrRefused)
-			require.ErrorContains(t, err, "no room")
+			require.ErrorContains(t, err, "too small")
 		default:
 			require.ErrorIs(t, err, ErrUnanswered)
 			require.ErrorContains(t, err, "still on the pod")
@@ -250,9 +250,9 @@ func TestCordonInACluster(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, uuid)
 	}
-	for name, says := range map[string]string{"7": "reports no GPU", "GPU-0": "matches 2 GPUs"} {
+	for name, want := range map[string]string{"7": `node n1: GPU "7" not found`, "GPU-0": "is ambiguous"} {
 		_, err := c.GPU(t.Context(), "n1", name)
-		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, want)
 	}
 	_, err := c.Cordon(t.Context(), "n9", gpuA, true)
 	require.ErrorContains(t, err, "n9")
@@ -262,11 +262,11 @@ func TestExplain(t *testing.T) {
 	waiting := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Status: v1.PodStatus{Conditions: []v1.PodCondition{
 		{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "0/1 nodes are available"},
 	}}}
-	says := engine.Explanation{Pod: "ns/p", State: engine.ExplainedPending, Text: "no room"}
-	c, _ := of(map[string]any{"gpuslice/scheduler-n2:8080/debug/explain": says}, waiting, server("scheduler", "n1", "http", 8080), server("scheduler", "n2", "http", 8080))
+	explained := engine.Explanation{Pod: "ns/p", State: engine.ExplainedPending, Text: "too small"}
+	c, _ := of(map[string]any{"gpuslice/scheduler-n2:8080/debug/explain": explained}, waiting, server("scheduler", "n1", "http", 8080), server("scheduler", "n2", "http", 8080))
 	x, err := c.Explain(t.Context(), "ns", "p")
 	require.NoError(t, err, "one of them answers")
-	assert.Equal(t, Explanation{Explanation: says, Scheduled: "0/1 nodes are available"}, x)
+	assert.Equal(t, Explanation{Explanation: explained, Scheduled: "0/1 nodes are available"}, x)
 
 	c, _ = of(nil, waiting)
 	_, err = c.Explain(t.Context(), "ns", "p")

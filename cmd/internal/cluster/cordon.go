@@ -37,13 +37,23 @@ func (c *Cluster) GPU(ctx context.Context, node, name string) (uuid string, err 
 			found = append(found, gpu.UUID)
 		}
 	}
+	uuid, err = One("GPU", name, found, "kubectl gpuslice status")
+	if err != nil {
+		err = fmt.Errorf("node %s: %w", node, err)
+	}
+	return uuid, err
+}
+
+// One returns the only one of the matches of a name. list is the command that lists all.
+func One(kind, name string, found []string, list string) (string, error) {
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("node %s reports no GPU %q: list its GPUs with kubectl gpuslice status", node, name)
+		return "", fmt.Errorf("%s %q not found: list all with %s", kind, name, list)
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("%q matches %d GPUs of node %s (%s): give more of the UUID", name, len(found), node, strings.Join(found, ", "))
+	slices.Sort(found)
+	return "", fmt.Errorf("%s %q is ambiguous: use one of %s", kind, name, strings.Join(found, ", "))
 }
 
 // Cordon adds a GPU to the annotation hami.io/device-cordon of a node, or removes it. It reports whether

@@ -14,14 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Evictions are the options of evictions.
+// Evictions are the options of Evict.
 type Evictions struct {
 	// GracePeriod is rounded up to seconds. Negative: the pods' own.
 	GracePeriod time.Duration
-	// Report prints progress.
-	Report func(format string, args ...any)
-	// pause is retryPause, except in tests.
-	pause time.Duration
+	Report      func(format string, args ...any)
+	pause       time.Duration // in tests
 }
 
 const (
@@ -30,15 +28,15 @@ const (
 	tryTimeout = 15 * time.Second
 )
 
-// Evict evicts the pods with the API server's eviction, which respects PodDisruptionBudgets, and waits until they
-// are gone or ctx ends. It retries pods that a budget delays. The error names all pods that remain.
+// Evict evicts pods by the API server, respecting PodDisruptionBudgets, and waits until they are gone or ctx ends.
+// It retries pods that a budget delays. The error names all pods that remain.
 func (c *Cluster) Evict(ctx context.Context, holders []Holder, how Evictions) error {
 	if how.pause == 0 {
 		how.pause = retryPause
 	}
 	var errs []error
 	var evicted []Holder
-	delayed := map[Holder]error{} // the last answer of a budget
+	delayed := map[Holder]error{}
 	fail := func(h Holder, err error) { errs = append(errs, fmt.Errorf("evict pod %s: %w", h, err)) }
 	for left := holders; ; {
 		var again []Holder
@@ -70,7 +68,6 @@ func (c *Cluster) Evict(ctx context.Context, holders []Holder, how Evictions) er
 	}
 }
 
-// evict tries to evict a pod once. later reports whether another try can succeed.
 func (c *Cluster) evict(ctx context.Context, h Holder, how Evictions) (later bool, err error) {
 	uid := types.UID(h.UID)
 	eviction := &policyv1.Eviction{
@@ -94,7 +91,7 @@ func (c *Cluster) evict(ctx context.Context, h Holder, how Evictions) (later boo
 	return apierrors.IsTooManyRequests(err) || try.Err() != nil && ctx.Err() == nil, err
 }
 
-// waitGone waits until the pods are deleted or have ended. It looks at them once if ctx has ended.
+// waitGone checks the pods at least once, also after ctx has ended.
 func (c *Cluster) waitGone(ctx context.Context, holders []Holder, how Evictions) error {
 	for {
 		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), responseTimeout)
@@ -122,7 +119,6 @@ func (c *Cluster) waitGone(ctx context.Context, holders []Holder, how Evictions)
 	return errors.Join(errs...)
 }
 
-// sleep waits, and reports whether ctx is still active.
 func sleep(ctx context.Context, pause time.Duration) bool {
 	if ctx.Err() != nil {
 		return false

@@ -35,16 +35,16 @@ func TestEvict(t *testing.T) {
 		evicted = append(evicted, e)
 		return true, e, client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "ns", e.Name)
 	})
-	var said []string
-	report := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	var reported []string
+	report := func(format string, args ...any) { reported = append(reported, fmt.Sprintf(format, args...)) }
 	require.NoError(t, c.Evict(t.Context(), holders, Evictions{GracePeriod: time.Minute, Report: report}))
 	require.Len(t, evicted, 2)
 	assert.Equal(t, int64(60), *evicted[0].DeleteOptions.GracePeriodSeconds)
 	assert.Equal(t, types.UID("uid-a"), *evicted[0].DeleteOptions.Preconditions.UID, "no other pod of its name")
-	assert.Equal(t, []string{"pod ns/a is evicted", "pod ns/c is evicted", "pod ns/a is gone", "pod ns/c is gone"}, said)
+	assert.Equal(t, []string{"pod ns/a is evicted", "pod ns/c is evicted", "pod ns/a is gone", "pod ns/c is gone"}, reported)
 }
 
-// holding are pods that hold a GPU, in a cluster where allow says what becomes of an eviction.
+// holding returns pods with a share of a GPU, in a cluster that answers evictions by allow.
 func holding(t *testing.T, allow func(name string) error, names ...string) (*Cluster, []Holder) {
 	t.Helper()
 	var pods []runtime.Object
@@ -69,8 +69,8 @@ func evicting(client *fake.Clientset, allow func(*policyv1.Eviction) error) {
 	})
 }
 
-// A budget that allows no eviction keeps that pod alone: the others are evicted first, and it is tried again.
-func TestEvictWhatABudgetDelays(t *testing.T) {
+// A pod that a budget delays is tried again after the others.
+func TestEvictionDelayedByABudget(t *testing.T) {
 	tried := map[string]int{}
 	c, holders := holding(t, func(name string) error {
 		tried[name]++
@@ -79,26 +79,26 @@ func TestEvictWhatABudgetDelays(t *testing.T) {
 		}
 		return nil
 	}, "a", "b", "c")
-	var said []string
-	report := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	var reported []string
+	report := func(format string, args ...any) { reported = append(reported, fmt.Sprintf(format, args...)) }
 	require.NoError(t, c.Evict(t.Context(), holders, Evictions{GracePeriod: -1, Report: report, pause: time.Millisecond}))
 	assert.Equal(t, map[string]int{"a": 2, "b": 3, "c": 1}, tried)
 	assert.Equal(t, []string{
 		"pod ns/a cannot be evicted yet: the budget allows none", "pod ns/b cannot be evicted yet: the budget allows none", "pod ns/c is evicted",
 		"pod ns/a is evicted", "pod ns/b is evicted", "pod ns/a is gone", "pod ns/b is gone", "pod ns/c is gone",
-	}, sortedTail(said, 5))
+	}, sortedTail(reported, 5))
 }
 
-// sortedTail sorts what is said from the i-th on: pods are gone in any order.
-func sortedTail(said []string, i int) []string {
-	if len(said) > i {
-		slices.Sort(said[i:])
+// sortedTail sorts the lines from the i-th on: the order of the pods varies.
+func sortedTail(reported []string, i int) []string {
+	if len(reported) > i {
+		slices.Sort(reported[i:])
 	}
-	return said
+	return reported
 }
 
-// In the end all that are left are named, each with its reason; what could be evicted is.
-func TestEvictNamesAllThatAreLeft(t *testing.T) {
+// The error names all pods that remain, each with its reason.
+func TestEvictErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c, holders := holding(t, func(name string) error {
@@ -111,17 +111,17 @@ func TestEvictNamesAllThatAreLeft(t *testing.T) {
 		}
 		return apierrors.NewTooManyRequests("the budget of "+name+" allows none", 0)
 	}, "a", "b", "c", "d")
-	var said []string
-	err := c.Evict(ctx, holders, Evictions{GracePeriod: -1, Report: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }})
+	var reported []string
+	err := c.Evict(ctx, holders, Evictions{GracePeriod: -1, Report: func(format string, args ...any) { reported = append(reported, fmt.Sprintf(format, args...)) }})
 	for _, text := range []string{"pod ns/a: the budget of a allows none", "pod ns/b: ", "is forbidden", "pod ns/c: the budget of c allows none"} {
 		require.ErrorContains(t, err, text)
 	}
 	assert.NotContains(t, err.Error(), "ns/d")
-	assert.Contains(t, said, "pod ns/d is gone")
+	assert.Contains(t, reported, "pod ns/d is gone")
 }
 
-// Evicted and still there when the time is over: all of them are named.
-func TestEvictedAndStillThere(t *testing.T) {
+// The error names all evicted pods that are not gone at the timeout.
+func TestEvictedButNotGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c, client := of(nil, granted(t, "a", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1}), granted(t, "b", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1}))
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -135,7 +135,7 @@ func TestEvictedAndStillThere(t *testing.T) {
 	require.EqualError(t, err, "pod ns/a is evicted but not gone: use a longer --timeout\npod ns/b is evicted but not gone: use a longer --timeout")
 }
 
-// What is begun of a second is one: none at all is a kill, and that is asked for by 0 alone.
+// The grace period is rounded up to seconds. Only 0 is a kill.
 func TestGracePeriodOfEvictions(t *testing.T) {
 	for given, want := range map[time.Duration]*int64{
 		-1: nil, 0: new(int64(0)), 1: new(int64(1)), 500 * time.Millisecond: new(int64(1)), time.Second: new(int64(1)), 1500 * time.Millisecond: new(int64(2)), time.Minute: new(int64(60)),

@@ -18,8 +18,8 @@ func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"state":"reserved","choice":{},"nodes":[{}]}`))
 	p := granted(f, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
 	c, _ := of(nil, node("n1", gpuA), server("agent", "n1", "metrics", 9394), server("scheduler", "n1", "http", 9395), p)
-	f.Fuzz(func(t *testing.T, said []byte) {
-		c.get = func(context.Context, string, string, string, map[string]string) ([]byte, error) { return said, nil }
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c.get = func(context.Context, string, string, string, map[string]string) ([]byte, error) { return body, nil }
 		n, err := c.View(t.Context())
 		require.NoError(t, err)
 		for _, gpu := range n.GPUs {
@@ -33,7 +33,7 @@ func FuzzAnswers(f *testing.F) {
 		_, _ = c.Explain(t.Context(), "ns", "p")
 		_, _ = c.applied(t.Context(), p, "main", []grant.Share{{UUID: gpuA, MemoryMiB: 1}})
 		resized := p.DeepCopy()
-		resized.Annotations[grant.AnnotationResizeStatus] = string(said)
+		resized.Annotations[grant.AnnotationResizeStatus] = string(body)
 		_, _ = answer(resized, "request")
 	})
 }

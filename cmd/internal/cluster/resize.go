@@ -19,7 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// Errors of a resize: the scheduler refused it, no scheduler answered in time, or the node has not applied it yet.
+// Errors of a resize.
 var (
 	ErrRefused    = errors.New("refused")
 	ErrUnanswered = errors.New("not answered")
@@ -99,7 +99,6 @@ func (c *Cluster) Resize(ctx context.Context, pod *v1.Pod, wanted map[string]gra
 	}
 }
 
-// answer returns the scheduler's answer to the request, if there is one.
 func answer(pod *v1.Pod, request string) (answered bool, err error) {
 	now, pending := pod.Annotations[grant.AnnotationResize]
 	switch {
@@ -119,8 +118,7 @@ func answer(pod *v1.Pod, request string) (answered bool, err error) {
 	return true, nil
 }
 
-// withdraw removes a request without an answer, so that it is not answered later. If the answer arrives
-// meanwhile, it returns that.
+// withdraw removes a request, so that it is not answered later. It returns an answer that arrives meanwhile.
 func (c *Cluster) withdraw(pod *v1.Pod, request string) (*v1.Pod, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), responseTimeout)
 	defer cancel()
@@ -146,7 +144,7 @@ func (c *Cluster) withdraw(pod *v1.Pod, request string) (*v1.Pod, error) {
 	return nil, fmt.Errorf("%w by the scheduler in time, request withdrawn: check that gpuslice's scheduler runs and schedules pods of schedulerName %q", ErrUnanswered, pod.Spec.SchedulerName)
 }
 
-// Applied waits until the node's agent reports the container with the given shares, or ctx ends.
+// Applied waits until the node's agent reports the container with the shares, or ctx ends.
 func (c *Cluster) Applied(ctx context.Context, pod *v1.Pod, container string, want []grant.Share) error {
 	var last error
 	for {

@@ -26,9 +26,8 @@ var UsualNamespaces = []string{"gpuslice-system", "gpuslice", "kube-system"}
 
 var errNotFound = errors.New("not found")
 
-// servers returns the pods of a component, ready ones first, and the names of other pods with its labels. Any user
-// can put these labels on pods, so only one namespace is trusted: the named one, or the only one of UsualNamespaces
-// that has such pods.
+// servers returns the pods of a component, ready ones first, and the names of other pods with its labels: any user can
+// set these labels, so only the named namespace, or the only one of UsualNamespaces with such pods, is trusted.
 func (c *Cluster) servers(ctx context.Context, component string) (ours []v1.Pod, others []string, err error) {
 	pods, err := c.labelled(ctx, component)
 	if err != nil {
@@ -74,8 +73,6 @@ func labels(component string) string {
 	return "app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=" + component
 }
 
-// labelled returns the pods with a component's labels that have not ended. It lists all namespaces or, without the
-// right to do so, the possible ones.
 func (c *Cluster) labelled(ctx context.Context, component string) (pods []v1.Pod, err error) {
 	list := func(namespace string) error {
 		some, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: labels(component)})
@@ -107,7 +104,6 @@ func (c *Cluster) labelled(ctx context.Context, component string) (pods []v1.Pod
 	return pods, nil
 }
 
-// readiness returns 0 for a pod that is ready and is not being deleted.
 func readiness(p *v1.Pod) int {
 	for _, c := range p.Status.Conditions {
 		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue && p.DeletionTimestamp == nil {
@@ -117,10 +113,8 @@ func readiness(p *v1.Pod) int {
 	return 1
 }
 
-// maxNames limits the names in a message.
 const maxNames = 5
 
-// some joins the first few names.
 func some(names []string) string {
 	if len(names) <= maxNames {
 		return strings.Join(names, ", ")

@@ -41,7 +41,7 @@ func ready(pods ...*v1.Pod) {
 	}
 }
 
-// lister is a cluster where pods may be listed in these namespaces alone; "" is all.
+// lister is a cluster that allows to list pods in the given namespaces; "" is all.
 func lister(systemNamespace string, may []string, pods ...*v1.Pod) *Cluster {
 	objects := make([]runtime.Object, len(pods))
 	for i, p := range pods {
@@ -76,31 +76,31 @@ func TestServersOfOneNamespace(t *testing.T) {
 		may             []string
 		pods            []*v1.Pod
 		want, others    []string
-		says            []string
+		texts           []string
 	}{
 		{name: "a tenant's beside ours", may: all, pods: []*v1.Pod{agent("a-team"), agent("gpuslice-system")}, want: []string{"gpuslice-system/agent-n1"}, others: []string{"a-team/agent-n1"}},
 		{name: "kube-system", may: all, pods: []*v1.Pod{agent("kube-system")}, want: []string{"kube-system/agent-n1"}},
 		{name: "one that has ended", may: all, pods: []*v1.Pod{agent("gpuslice"), ended}, want: []string{"gpuslice/agent-n1"}},
 		{name: "ready ones first", may: all, pods: []*v1.Pod{agent("gpuslice"), restarting, leaving}, want: []string{"gpuslice/another", "gpuslice/a-leaving", "gpuslice/agent-n1"}},
-		{name: "two of the usual namespaces", may: all, pods: []*v1.Pod{agent("gpuslice"), agent("kube-system")}, others: []string{"gpuslice/agent-n1", "kube-system/agent-n1"}, says: []string{"(gpuslice, kube-system)", "--system-namespace"}},
+		{name: "two of the usual namespaces", may: all, pods: []*v1.Pod{agent("gpuslice"), agent("kube-system")}, others: []string{"gpuslice/agent-n1", "kube-system/agent-n1"}, texts: []string{"(gpuslice, kube-system)", "--system-namespace"}},
 		{name: "of which one is named", namespace: "kube-system", may: all, pods: []*v1.Pod{agent("gpuslice"), agent("kube-system")}, want: []string{"kube-system/agent-n1"}, others: []string{"gpuslice/agent-n1"}},
-		{name: "another namespace", may: all, pods: []*v1.Pod{agent("gpus")}, others: []string{"gpus/agent-n1"}, says: []string{"in namespace gpuslice-system, gpuslice, kube-system", "not trusted (gpus/agent-n1)", "--system-namespace"}},
+		{name: "another namespace", may: all, pods: []*v1.Pod{agent("gpus")}, others: []string{"gpus/agent-n1"}, texts: []string{"in namespace gpuslice-system, gpuslice, kube-system", "not trusted (gpus/agent-n1)", "--system-namespace"}},
 		{name: "which is named", namespace: "gpus", may: all, pods: []*v1.Pod{agent("gpus"), agent("gpuslice-system")}, want: []string{"gpus/agent-n1"}, others: []string{"gpuslice-system/agent-n1"}},
-		{name: "none where it is named", namespace: "gpus", may: all, says: []string{"in namespace gpus", "component=agent"}},
-		{name: "none", may: all, says: []string{"no pod has the labels app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=agent"}},
+		{name: "none where it is named", namespace: "gpus", may: all, texts: []string{"in namespace gpus", "component=agent"}},
+		{name: "none", may: all, texts: []string{"no pod has the labels app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=agent"}},
 		// Without the right to list all namespaces, the usual ones are searched.
 		{name: "with a right in kube-system", may: []string{"kube-system"}, pods: []*v1.Pod{agent("kube-system"), agent("gpus")}, want: []string{"kube-system/agent-n1"}},
-		{name: "with a right elsewhere", may: []string{"gpus"}, pods: []*v1.Pod{agent("gpus")}, says: []string{"no right in ", "--system-namespace"}},
+		{name: "with a right elsewhere", may: []string{"gpus"}, pods: []*v1.Pod{agent("gpus")}, texts: []string{"no right in ", "--system-namespace"}},
 		{name: "which is named, too", namespace: "gpus", may: []string{"gpus"}, pods: []*v1.Pod{agent("gpus")}, want: []string{"gpus/agent-n1"}},
-		{name: "without a right in the named one", namespace: "gpus", may: []string{"kube-system"}, pods: []*v1.Pod{agent("kube-system")}, says: []string{"no right in gpus"}},
-		{name: "with a right where nothing is", may: UsualNamespaces, says: []string{"no right in ", "--system-namespace"}},
+		{name: "without a right in the named one", namespace: "gpus", may: []string{"kube-system"}, pods: []*v1.Pod{agent("kube-system")}, texts: []string{"no right in gpus"}},
+		{name: "with a right where nothing is", may: UsualNamespaces, texts: []string{"no right in ", "--system-namespace"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ours, others, err := lister(test.namespace, test.may, test.pods...).servers(t.Context(), componentAgent)
-			if test.says == nil {
+			if test.texts == nil {
 				require.NoError(t, err)
 			}
-			for _, text := range test.says {
+			for _, text := range test.texts {
 				require.ErrorContains(t, err, text)
 			}
 			var got []string
@@ -197,9 +197,9 @@ func TestResponseLimit(t *testing.T) {
 	defer api.Close()
 	c, err := connect(&rest.Config{Host: api.URL}, "ns", "")
 	require.NoError(t, err)
-	for path, says := range map[string]string{"/api/v1/view": "the response is larger than 32 MiB", "/debug/explain": "error on the server"} {
+	for path, want := range map[string]string{"/api/v1/view": "the response is larger than 32 MiB", "/debug/explain": "error on the server"} {
 		err := c.request(t.Context(), server("agent", "n1", "metrics", 9394), "metrics", path, nil, &view.Node{})
 		assert.Less(t, <-sent, 2*maxResponse, "%s: except what is in flight", path)
-		require.ErrorContains(t, err, says, path)
+		require.ErrorContains(t, err, want, path)
 	}
 }

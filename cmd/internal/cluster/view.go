@@ -17,11 +17,10 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// maxRequests limits concurrent requests to agents.
 const maxRequests = 16
 
-// View returns the GPUs and containers of the cluster as one node's, each with the name of its node. Without an
-// agent's answer, GPUs come from the Node object. Errors are of the API server; all else is among the problems.
+// View returns the GPUs and containers of the cluster, each with the name of its node. Without an agent's answer,
+// GPUs come from the Node object.
 func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -52,8 +51,7 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	return all, nil
 }
 
-// node returns the view of a node, by its agent or else its Node object. agents are the pods on the node, ready
-// ones first; agentsKnown is false if they could not be found.
+// node returns the view of a node. agents are its pods of the agent; agentsKnown is false if the search failed.
 func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, agentsKnown bool) view.Node {
 	inventory, _, unread := wire.DecodeNode(kube.Node(node))
 	n := c.answer(ctx, inventory.GPUs, agents, agentsKnown)
@@ -72,7 +70,7 @@ func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, age
 	return n
 }
 
-// answer returns the view of the node's first agent, or the registered GPUs.
+// answer returns the view of the first agent, or the registered GPUs.
 func (c *Cluster) answer(ctx context.Context, registered []scheduler.GPU, agents []*v1.Pod, agentsKnown bool) (n view.Node) {
 	if len(agents) > 0 {
 		agent := agents[0]
