@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
 )
@@ -139,7 +140,7 @@ func cordonOnNode(c *cobra.Command, name string, on, dryRun bool) (held int, err
 		if claim.PodName != "" {
 			pod = fmt.Sprintf(" of pod %s/%s", claim.PodNamespace, claim.PodName)
 		}
-		fmt.Fprintf(c.OutOrStdout(), "in use by container %s%s\n", claim.ContainerID, pod)
+		fmt.Fprintf(c.OutOrStdout(), "in use by container %s\n", term.Clean(claim.ContainerID+pod))
 	}
 	return held, nil
 }
@@ -201,7 +202,9 @@ func (c call) drain(ctx context.Context, connection *cluster.Cluster, node, name
 	if err != nil {
 		return err
 	}
-	report := func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) }
+	report := func(format string, args ...any) {
+		fmt.Fprintln(c.OutOrStdout(), term.Clean(fmt.Sprintf(format, args...)))
+	}
 	if dryRun {
 		report("GPU %s of node %s would be cordoned", uuid, node)
 	} else if err := c.cordonInCluster(ctx, connection, node, uuid, true); err != nil {

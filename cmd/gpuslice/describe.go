@@ -33,12 +33,20 @@ type facts struct {
 }
 
 func (f *facts) add(name, format string, args ...any) {
+	for i, arg := range args {
+		if text, is := arg.(string); is {
+			args[i] = term.Clean(text)
+		}
+	}
 	if value := fmt.Sprintf(format, args...); value != "" {
 		f.lines = append(f.lines, [2]string{name, value})
 	}
 }
 
-// write writes the lines and removes them. Values must be clean; they may be painted.
+// painted is a clean text with colors, which add does not clean.
+type painted string
+
+// write writes the lines and removes them.
 func (f *facts) write() error {
 	w := tabwriter.NewWriter(f, 0, 0, 2, ' ', 0)
 	for _, l := range f.lines {
@@ -48,11 +56,11 @@ func (f *facts) write() error {
 	return w.Flush()
 }
 
-func (f *facts) part(part, whole float64, text string) string {
+func (f *facts) part(part, whole float64, text string) painted {
 	if whole <= 0 {
-		return text
+		return painted(text)
 	}
-	return f.Bar(24, part/whole, fmt.Sprintf("%.0f%%", min(100*part/whole, 999))) + "  " + text
+	return painted(f.Bar(24, part/whole, fmt.Sprintf("%.0f%%", min(100*part/whole, 999))) + "  " + text)
 }
 
 // findContainer finds a container by its ID, a prefix of it, its name, NAMESPACE/POD, NAMESPACE/POD/CONTAINER or

@@ -177,18 +177,18 @@ var policyTexts = map[string]string{
 
 func (d containerDescribed) write(p page) error {
 	f := facts{page: p}
-	f.add("Container", "%s", term.Clean(orDash(d.Name)))
-	f.add("ID", "%s", term.Clean(d.ContainerID))
+	f.add("Container", "%s", orDash(d.Name))
+	f.add("ID", "%s", d.ContainerID)
 	if d.Pod != "" {
-		f.add("Pod", "%s (%s)", term.Clean(d.Pod), term.Clean(orDash(d.PodUID)))
+		f.add("Pod", "%s (%s)", d.Pod, orDash(d.PodUID))
 	}
-	f.add("Node", "%s", term.Clean(d.Node))
-	f.add("State", "%s", p.Paint(stateColor(d.State), d.State))
-	f.add("Enforcement", "%s", term.Clean(orDash(d.Enforcement)))
-	f.add("Reserved by", "%s", term.Clean(orDash(d.Owner)))
+	f.add("Node", "%s", d.Node)
+	f.add("State", "%s", painted(p.Paint(stateColor(d.State), term.Clean(d.State))))
+	f.add("Enforcement", "%s", orDash(d.Enforcement))
+	f.add("Reserved by", "%s", orDash(d.Owner))
 	f.add("Since", "%s", moment(d.CreatedAt))
-	f.add("Directory", "%s", term.Clean(d.Dir))
-	if d.State == string(ledger.StateBlocking) {
+	f.add("Directory", "%s", d.Dir)
+	if d.State == string(grant.StateBlocking) {
 		f.add("Blocks", "%s", blocked(d.Container, nil))
 	}
 	if d.Oversubscribe {
@@ -212,7 +212,7 @@ func (s shareDescribed) write(p page) error {
 	}
 	fmt.Fprintf(p, "\n%s\n", p.Paint(term.Bold, term.Clean(title)+":"))
 	f := facts{page: p, indent: "  "}
-	f.add("UUID", "%s", term.Clean(s.UUID))
+	f.add("UUID", "%s", s.UUID)
 	f.add("Memory", "%s", f.part(float64(s.UsedBytes)/(1<<20), float64(s.MemoryMiB), fmt.Sprintf("%d of %d MiB", mebibytes(s.UsedBytes), s.MemoryMiB)))
 	var parts []string
 	for _, name := range partNames {

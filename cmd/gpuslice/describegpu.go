@@ -142,17 +142,17 @@ func holds(c view.Container, d gpuDescribed) bool {
 func (d gpuDescribed) write(p page) error {
 	f := facts{page: p}
 	f.add("GPU", "%s", label(d.GPU))
-	f.add("Node", "%s", term.Clean(d.Node))
-	f.add("UUID", "%s", term.Clean(d.UUID))
-	f.add("Model", "%s", term.Clean(d.Model))
-	health := p.Paint(term.Green, "healthy")
+	f.add("Node", "%s", d.Node)
+	f.add("UUID", "%s", d.UUID)
+	f.add("Model", "%s", d.Model)
+	health := painted(p.Paint(term.Green, "healthy"))
 	if !d.Healthy {
-		health = p.Paint(term.Red, "unhealthy: "+term.Clean(d.Unhealthy))
+		health = painted(p.Paint(term.Red, "unhealthy: "+term.Clean(d.Unhealthy)))
 	}
 	f.add("Health", "%s", health)
 	use := useCell(d.Use)
-	f.add("Use", "%s", p.Paint(use.Color, use.Text))
-	f.add("Physical GPU", "%s", term.Clean(d.gpu))
+	f.add("Use", "%s", painted(p.Paint(use.Color, use.Text)))
+	f.add("Physical GPU", "%s", d.gpu)
 	if c := d.Physical; c != nil {
 		f.add("Device node", "%s", c.DevicePath())
 		f.add("PCI bus ID", "%s", orDash(c.PCIBusID))

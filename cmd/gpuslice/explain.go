@@ -56,7 +56,7 @@ pod; 2 the call is wrong.`,
 }
 
 func explainPage(p page, x cluster.Explanation) error {
-	fmt.Fprintf(p, "pod %s: %s\n%s\n", x.Pod, x.State, term.Clean(x.Text))
+	fmt.Fprintf(p, "%s\n%s\n", term.Clean(fmt.Sprintf("pod %s: %s", x.Pod, x.State)), term.Clean(x.Text))
 	if x.Problem != "" {
 		fmt.Fprintf(p, "%s %s\n", p.Paint(term.Red, "problem:"), term.Clean(x.Problem))
 	}
@@ -75,7 +75,7 @@ func explainPage(p page, x cluster.Explanation) error {
 		}
 		return nil
 	}
-	fmt.Fprintf(p, "\nchosen at %s, node policy %s, GPU policy %s; GPUs at that time:\n", moment(x.Choice.At), x.Choice.NodePolicy, x.Choice.GPUPolicy)
+	fmt.Fprintf(p, "\nchosen at %s, node policy %s, GPU policy %s; GPUs at that time:\n", moment(x.Choice.At), term.Clean(fmt.Sprint(x.Choice.NodePolicy)), term.Clean(fmt.Sprint(x.Choice.GPUPolicy)))
 	t := p.table(columns("GPU", "UUID", "CHOSEN", "CONTAINERS", "MEMORY TAKEN", "CORES TAKEN")...)
 	for _, gpu := range x.Choice.GPUs {
 		chosen := "-"

@@ -49,7 +49,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintf(stderr, "gpuslice: %v\n", err)
+	fmt.Fprintf(stderr, "gpuslice: %s\n", term.CleanLines(err.Error()))
 	if errors.As(err, new(failure)) {
 		return exitFailed
 	}

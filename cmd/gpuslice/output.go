@@ -119,7 +119,16 @@ func (o *output) printTo(w io.Writer, style term.Style, value any, names []strin
 	if err := encoder.Encode(value); err != nil {
 		return err
 	}
-	return o.printer.PrintObj(&runtime.Unknown{Raw: bytes.TrimSpace(data.Bytes()), ContentType: runtime.ContentTypeJSON}, w)
+	var out bytes.Buffer
+	if err := o.printer.PrintObj(&runtime.Unknown{Raw: bytes.TrimSpace(data.Bytes()), ContentType: runtime.ContentTypeJSON}, &out); err != nil {
+		return fmt.Errorf("print as %s: %w: correct the format or the template", o.form, err)
+	}
+	text := out.String()
+	if strings.Contains(o.form, "=") { // a template prints names unquoted
+		text = term.CleanLines(text)
+	}
+	_, err := io.WriteString(w, text)
+	return err
 }
 
 func namesOf(n view.Node) []string {
@@ -148,7 +157,7 @@ func watch(ctx context.Context, interval time.Duration, generate func(context.Co
 		}
 		to := out
 		if err != nil {
-			fmt.Fprintf(&now, "gpuslice: %v\n", err)
+			fmt.Fprintf(&now, "gpuslice: %s\n", term.CleanLines(err.Error()))
 			to = errs
 		}
 		if text := now.String(); text != last {

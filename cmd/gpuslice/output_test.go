@@ -24,9 +24,20 @@ func TestOutputFormats(t *testing.T) {
 	assert.Equal(t, "gpu/"+nodetest.T4+"\n", show("describe", "gpu", "1", "-o", "name"))
 	assert.Equal(t, "c-infer c-train", show("status", "-o", "jsonpath={.containers[*].containerID}"))
 	assert.Equal(t, "node-1", show("status", "-o", "go-template={{.name}}"))
+	s.Claim("c-hostile", "hostile\x1b[2J", grant.Share{UUID: nodetest.T4, MemoryMiB: 1000})
+	for _, form := range []string{"name", "jsonpath={.containers[*].pod}", "go-template={{range .containers}}{{.pod}}{{end}}", "yaml", "json"} {
+		assert.NotContains(t, show("status", "-o", form), "\x1b", form)
+	}
 	status, _, stderr := gpuslice("status", "-o", "jsonpath={", "--state-dir", s.Dir)
 	assert.Equal(t, exitUsage, status)
 	assert.Contains(t, stderr, "correct the template")
+}
+
+// An error with control characters, such as a scheduler's answer, is printed without them.
+func TestErrorsAreClean(t *testing.T) {
+	status, _, stderr := gpuslice("describe\x1b[2J")
+	assert.Equal(t, exitUsage, status)
+	assert.NotContains(t, stderr, "\x1b")
 }
 
 func TestNamespaceFilter(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -65,7 +66,7 @@ func (o *resizeOptions) ofPod(ctx context.Context, c *cobra.Command, connection 
 	case errors.Is(err, cluster.ErrNotApplied):
 		return fmt.Errorf("reserved but not applied: %w", err)
 	case err != nil:
-		fmt.Fprintf(c.ErrOrStderr(), "gpuslice: reserved, not known whether it is applied: %v\n", err)
+		fmt.Fprintf(c.ErrOrStderr(), "gpuslice: reserved, not known whether it is applied: %s\n", term.Clean(err.Error()))
 	default:
 		fmt.Fprintf(c.OutOrStdout(), "applied on node %s\n", resized.Spec.NodeName)
 	}

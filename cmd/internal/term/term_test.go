@@ -82,6 +82,7 @@ func TestClean(t *testing.T) {
 		"two\u2028lines\u200bhide": "two?lines?hide",
 	} {
 		assert.Equal(t, want, term.Clean(text))
+		assert.Equal(t, want+"\n\t"+want, term.CleanLines(want+"\n\t"+want))
 	}
 }
 

@@ -10,13 +10,23 @@ import (
 )
 
 // Clean replaces control and format characters: escape sequences, and those that hide text or change its direction.
-func Clean(text string) string {
+func Clean(text string) string { return strings.Map(cleanRune, text) }
+
+// CleanLines is [Clean] for a text of several lines: it keeps newlines and tabs.
+func CleanLines(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) {
-			return '?'
+		if r == '\n' || r == '\t' {
+			return r
 		}
-		return r
+		return cleanRune(r)
 	}, text)
+}
+
+func cleanRune(r rune) rune {
+	if r == utf8.RuneError || unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) {
+		return '?'
+	}
+	return r
 }
 
 // CutMiddle makes a clean text fit the given number of cells, with an ellipsis in the middle: names differ at their ends.
