@@ -10,7 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/colorprofile"
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
@@ -149,7 +150,7 @@ func topLive(ctx context.Context, s term.Style, o topOptions, wide bool, read re
 		return err
 	}
 	m.take(first)
-	program := tea.NewProgram(m, tea.WithAltScreen(), tea.WithoutSignalHandler(), tea.WithoutBracketedPaste())
+	program := tea.NewProgram(m, tea.WithoutSignalHandler(), tea.WithColorProfile(colorprofile.ANSI)) // the style has removed colors
 	defer context.AfterFunc(ctx, program.Quit)()
 	if _, err := program.Run(); err != nil {
 		return fmt.Errorf("full-screen output: %w: use --once", err)

@@ -1,12 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 )
@@ -58,18 +59,14 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.take(msg.reading)
 		}
 		return m, m.Init()
-	case tea.KeyMsg:
-		switch key := msg.String(); {
-		case key == "ctrl+z":
+	case tea.KeyPressMsg:
+		switch key := msg.String(); key {
+		case "ctrl+z":
 			return m, tea.Suspend
-		case key == "ctrl+l":
+		case "ctrl+l":
 			return m, tea.ClearScreen
-		case msg.Type == tea.KeyRunes && !msg.Alt: // one message can have several characters
-			for _, r := range msg.Runes {
-				m.press(string(r), m.bodyRows(m.height))
-			}
 		default:
-			m.press(key, m.bodyRows(m.height))
+			m.press(cmp.Or(msg.Text, key), m.bodyRows(m.height))
 		}
 		if m.done {
 			return m, tea.Quit
@@ -79,11 +76,12 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 }
 
 // View implements tea.Model.
-func (m *topModel) View() string {
-	if m.width == 0 {
-		return ""
+func (m *topModel) View() tea.View {
+	view := tea.View{AltScreen: true, DisableBracketedPasteMode: true}
+	if m.width > 0 {
+		view.Content = strings.Join(m.page(m.style, m.width, m.height), "\n")
 	}
-	return strings.Join(m.page(m.style, m.width, m.height), "\n")
+	return view
 }
 
 func (m *topModel) take(now reading) {

@@ -36,7 +36,8 @@ func CutMiddle(text string, columns int) string {
 		return text
 	}
 	head := ansi.Truncate(text, columns-columns/2, "…")
-	return head + ansi.TruncateLeft(text, width-max(columns-ansi.StringWidth(head), 0), "")
+	tail := ansi.TruncateLeft(text, width-max(columns-ansi.StringWidth(head), 0), "")
+	return ansi.Truncate(head+tail, columns, "") // the tail can be wider: it keeps combining characters
 }
 
 // Bytes formats a number of bytes in at most five cells: whole MiB, rounded up, and larger units from 10 GiB.
