@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -177,15 +178,15 @@ var policyTexts = map[string]string{
 
 func (d containerDescribed) write(p page) error {
 	f := facts{page: p}
-	f.add("Container", "%s", orDash(d.Name))
+	f.add("Container", "%s", cmp.Or(d.Name, "-"))
 	f.add("ID", "%s", d.ContainerID)
 	if d.Pod != "" {
-		f.add("Pod", "%s (%s)", d.Pod, orDash(d.PodUID))
+		f.add("Pod", "%s (%s)", d.Pod, cmp.Or(d.PodUID, "-"))
 	}
 	f.add("Node", "%s", d.Node)
 	f.add("State", "%s", painted(p.Paint(stateColor(d.State), term.Clean(d.State))))
-	f.add("Enforcement", "%s", orDash(d.Enforcement))
-	f.add("Reserved by", "%s", orDash(d.Owner))
+	f.add("Enforcement", "%s", cmp.Or(d.Enforcement, "-"))
+	f.add("Reserved by", "%s", cmp.Or(d.Owner, "-"))
 	f.add("Since", "%s", moment(d.CreatedAt))
 	f.add("Directory", "%s", d.Dir)
 	if d.State == string(grant.StateBlocking) {

@@ -155,7 +155,7 @@ func (d gpuDescribed) write(p page) error {
 	f.add("Physical GPU", "%s", d.gpu)
 	if c := d.Physical; c != nil {
 		f.add("Device node", "%s", c.DevicePath())
-		f.add("PCI bus ID", "%s", orDash(c.PCIBusID))
+		f.add("PCI bus ID", "%s", cmp.Or(c.PCIBusID, "-"))
 	}
 	numa := "-"
 	if d.numa != nvidia.NUMAUnknown {
@@ -163,9 +163,9 @@ func (d gpuDescribed) write(p page) error {
 	}
 	f.add("NUMA node", "%s", numa)
 	if d.Physical != nil {
-		f.add("Compute capability", "%s", orDash(d.Physical.ComputeCapability))
+		f.add("Compute capability", "%s", cmp.Or(d.Physical.ComputeCapability, "-"))
 	}
-	f.add("Driver", "%s, CUDA %s", orDash(d.DriverVersion), orDash(d.CUDAVersion))
+	f.add("Driver", "%s, CUDA %s", cmp.Or(d.DriverVersion, "-"), cmp.Or(d.CUDAVersion, "-"))
 	f.add("Memory", "%d MiB", d.MemoryMiB)
 	f.add("Memory granted", "%s", f.part(float64(d.GrantedMemoryMiB), float64(d.GrantableMiB), fmt.Sprintf("%d of %d MiB", d.GrantedMemoryMiB, d.GrantableMiB)))
 	f.add("Memory used", "%s", f.part(float64(d.UsedBytes)/(1<<20), float64(d.MemoryMiB), fmt.Sprintf("%d MiB, by its containers' accounting", mebibytes(d.UsedBytes))))

@@ -56,7 +56,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitUsage
 }
 
-// failure marks an error of the work. All others are errors of the call.
+// failure marks an error of the work, not of the call.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }

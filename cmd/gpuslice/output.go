@@ -144,7 +144,7 @@ func namesOf(n view.Node) []string {
 
 const watchInterval = 2 * time.Second
 
-// watch calls generate until the context ends, and prints its output when it changes.
+// watch calls generate until ctx ends, and prints changed output.
 func watch(ctx context.Context, interval time.Duration, generate func(context.Context, io.Writer) error, out, errs io.Writer) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

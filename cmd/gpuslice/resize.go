@@ -29,7 +29,7 @@ share, the node's agent applies it, and the command waits for both. The change
 lasts as long as the pod, also if its containers restart. See docs/RESIZE.md.
 
 Exit status: 0 it is applied; 1 it was refused or failed, and nothing has changed
-unless the message says so; 2 the call is wrong.`
+unless the message reports it; 2 the call is wrong.`
 
 type resizeOptions struct {
 	memory              string

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -122,10 +123,10 @@ func containerTable(p page, n view.Node) error {
 	for _, c := range n.Containers {
 		state := term.Cell{Text: c.State, Color: stateColor(c.State)}
 		row := func(gpu string, used ...any) {
-			row := append([]any{orDash(c.Pod), name(c), state, gpu}, used[:3]...)
-			row = append(row, orDash(c.Enforcement))
+			row := append([]any{cmp.Or(c.Pod, "-"), name(c), state, gpu}, used[:3]...)
+			row = append(row, cmp.Or(c.Enforcement, "-"))
 			if p.Wide {
-				row = append(append(row, c.ContainerID, orDash(c.Owner), moment(c.CreatedAt)), used[3:]...)
+				row = append(append(row, c.ContainerID, cmp.Or(c.Owner, "-"), moment(c.CreatedAt)), used[3:]...)
 			}
 			t.Row(row...)
 		}
@@ -268,11 +269,4 @@ func moment(t time.Time) string {
 func span(nanoseconds uint64) string {
 	const most = uint64(1<<63 - 1)
 	return time.Duration(min(nanoseconds, most)).Round(time.Millisecond).String()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

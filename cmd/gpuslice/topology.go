@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -113,7 +114,7 @@ func writeTree(p page, n view.Node, shown topologyShown, unknown error) error {
 	if p.Wide {
 		t.Columns = append(t.Columns, term.Column{Head: "UUID"})
 	}
-	root := orDash(n.Name)
+	root := cmp.Or(n.Name, "-")
 	if shown.Tree.Level != "" {
 		root += " " + shown.Tree.Level
 	}
@@ -165,7 +166,7 @@ func drawGPU(t *term.Table, wide bool, stem string, c leafGPU) {
 	if c.NUMA != nvidia.NUMAUnknown {
 		numa = fmt.Sprint(c.NUMA)
 	}
-	row := []any{stem + fmt.Sprintf("GPU%d", c.Index), useCell(c.Use), orDash(linksText(c.Links)), numa, c.Model}
+	row := []any{stem + fmt.Sprintf("GPU%d", c.Index), useCell(c.Use), cmp.Or(linksText(c.Links), "-"), numa, c.Model}
 	if len(c.MIG) > 0 { // its MIG devices have rows
 		t.Row(row...)
 		return

@@ -54,7 +54,7 @@ func (m *topModel) bodyRows(rows int) int {
 
 func (m *topModel) title(s term.Style) string {
 	count := len(m.shown.Containers)
-	text := fmt.Sprintf("top of %s  %s  every %s  %d of %d shares  by %s", orDash(m.shown.Node),
+	text := fmt.Sprintf("top of %s  %s  every %s  %d of %d shares  by %s", cmp.Or(m.shown.Node, "-"),
 		m.shown.TakenAt.Format("15:04:05 MST"), m.interval, len(m.rows()), count, m.by)
 	if m.reverse {
 		text += " (reverse)"
@@ -203,7 +203,7 @@ func addTopRow(t *term.Table, o topColumns, r topRow) {
 	if r.UsageProblem != "" {
 		memory, state.Color = term.Cell{Text: "unreadable", Color: term.Red}, term.Red
 	}
-	row := []any{orDash(r.Pod), r.Container, r.GPU, memory, percentCell(r.CoresUsedPercent, r.Cores), percentText(r.WaitedPercent)}
+	row := []any{cmp.Or(r.Pod, "-"), r.Container, r.GPU, memory, percentCell(r.CoresUsedPercent, r.Cores), percentText(r.WaitedPercent)}
 	if !o.narrow {
 		row = append(row, r.Processes)
 	}
@@ -213,7 +213,7 @@ func addTopRow(t *term.Table, o topColumns, r topRow) {
 		if r.LaunchesPerSec != nil {
 			launches = fmt.Sprintf("%.0f", *r.LaunchesPerSec)
 		}
-		row = append(row, launches, orDash(r.Enforcement), r.ContainerID)
+		row = append(row, launches, cmp.Or(r.Enforcement, "-"), r.ContainerID)
 	}
 	t.Row(row...)
 }

@@ -56,8 +56,7 @@ func One(kind, name string, found []string, list string) (string, error) {
 	return "", fmt.Errorf("%s %q is ambiguous: use one of %s", kind, name, strings.Join(found, ", "))
 }
 
-// Cordon adds a GPU to the annotation hami.io/device-cordon of a node, or removes it. It reports whether
-// the annotation changed.
+// Cordon adds a GPU to a node's annotation hami.io/device-cordon, or removes it.
 func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (changed bool, err error) {
 	nodes := c.client.CoreV1().Nodes()
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {

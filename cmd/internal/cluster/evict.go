@@ -24,7 +24,7 @@ type Evictions struct {
 
 const (
 	retryPause = 5 * time.Second
-	// tryTimeout limits one eviction: client-go itself waits if the API server sends Retry-After.
+	// tryTimeout includes client-go's own wait for Retry-After.
 	tryTimeout = 15 * time.Second
 )
 

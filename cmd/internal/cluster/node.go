@@ -35,12 +35,12 @@ func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.I
 	if lost != nil {
 		n.Problems = append(n.Problems, lost.Error())
 	}
-	if n.GPUsReadAt.IsZero() { // no agent answered
+	if n.GPUsReadAt.IsZero() {
 		n.Problems = append(n.Problems, fmt.Sprintf("grants and use on %s are not known: check the pod of gpuslice's agent there", name))
 	}
 	n.Name = name
 	inventory, _, err := wire.ReadNode(kube.Node(node))
-	if err != nil { // among the problems
+	if err != nil {
 		inventory = scheduler.Inventory{}
 	}
 	return n, inventory, nil

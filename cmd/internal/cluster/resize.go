@@ -46,7 +46,7 @@ func Granted(pod *v1.Pod) (*grant.PodGrant, error) {
 	return grant.DecodeGrant(value)
 }
 
-// OneContainer returns the named container and its shares; without a name, the only container with GPUs.
+// OneContainer returns the shares of the named container, or of the only one with GPUs.
 func OneContainer(pod *v1.Pod, name string) (string, []grant.Share, error) {
 	granted, err := Granted(pod)
 	if err != nil {
@@ -68,8 +68,7 @@ func OneContainer(pod *v1.Pod, name string) (string, []grant.Share, error) {
 	return name, granted.Containers[name], nil
 }
 
-// Resize requests a resize of the pod's containers from the scheduler, and waits for its answer until ctx ends.
-// A refusal is ErrRefused. If ctx ends first, it removes the request and returns ErrUnanswered.
+// Resize requests a resize from the scheduler and waits for the answer. If ctx ends first, it removes the request.
 func (c *Cluster) Resize(ctx context.Context, pod *v1.Pod, wanted map[string]grant.Wanted) (*v1.Pod, error) {
 	request, err := grant.EncodeResize(wanted)
 	if err != nil {

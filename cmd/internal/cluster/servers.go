@@ -21,7 +21,7 @@ const (
 	portHTTP           = "http"
 )
 
-// UsualNamespaces are searched for gpuslice if no namespace is named.
+// UsualNamespaces are searched if no namespace is named.
 var UsualNamespaces = []string{"gpuslice-system", "gpuslice", "kube-system"}
 
 var errNotFound = errors.New("not found")
