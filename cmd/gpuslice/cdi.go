@@ -86,7 +86,7 @@ Exit status: 0 success; 1 failure, in part or all; 2 the call is wrong.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.driver, "driver", false, "Write the driver's spec, nvidia.com/gpu, instead of the slices'.")
-	f.StringVar(&o.config, "config", wish.DefaultPath, "Read slices from the config `FILE`.")
+	f.StringVar(&o.config, "config", request.DefaultPath, "Read slices from the config `FILE`.")
 	f.StringVar(&o.output, "output-dir", "/var/run/cdi", "Write to the directory `DIR` of CDI specs.")
 	f.BoolVar(&o.dryRun, "dry-run", false, "Print the spec, and change nothing.")
 	f.BoolVar(&o.watch, "watch", false, "Keep running, and update the spec when the driver, the GPUs or the config change.")

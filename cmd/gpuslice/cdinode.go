@@ -106,7 +106,7 @@ func sliceDevices(made []slice.Slice) []string {
 	return devices
 }
 
-func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, map[string]string, error) {
+func (o *cdiOptions) node(ctx context.Context, config request.Config) (specs.Node, map[string]string, error) {
 	program, err := o.runtimePath()
 	if err != nil {
 		return specs.Node{}, nil, err
@@ -136,7 +136,7 @@ func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, 
 	}, gpus.Indices, nil
 }
 
-func sliceSettings(config wish.Config, gpus ociruntime.GPUs, program string) (oci.Settings, error) {
+func sliceSettings(config request.Config, gpus ociruntime.GPUs, program string) (oci.Settings, error) {
 	limiter, err := ociruntime.FindLimiter(config, program)
 	if err != nil {
 		return oci.Settings{}, err

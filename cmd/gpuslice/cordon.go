@@ -146,9 +146,9 @@ func cordonOnNode(c *cobra.Command, name string, on, dryRun bool) (held int, err
 }
 
 // uncordon allows a GPU with its MIG devices again. It refuses a MIG device while its GPU is cordoned.
-func uncordon(c *cobra.Command, ledger *grant.Ledger, file node.File, uuid string, devices []string) error {
+func uncordon(c *cobra.Command, ledger *ledger.Ledger, file node.File, uuid string, devices []string) error {
 	if _, gpu, is := file.Node.MIGDevice(uuid); is {
-		cordoned, err := grant.Cordoned(stateDir(c))
+		cordoned, err := ledger.Cordoned(stateDir(c))
 		if err != nil {
 			return err
 		}

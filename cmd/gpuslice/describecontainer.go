@@ -98,7 +98,7 @@ read; 2 the call is wrong.`,
 			if err != nil {
 				return work(err)
 			}
-			ledger, err := grant.OpenReadOnly(stateDir(c))
+			ledger, err := ledger.OpenReadOnly(stateDir(c))
 			if err != nil {
 				return work(err)
 			}
@@ -123,7 +123,7 @@ func describeContainer(n view.Node, c view.Container, dir string) containerDescr
 		var err, errCores error
 		limits, err = limiter.ReadLimits(limiter.LimitsPath(dir))
 		states, errCores = limiter.ReadCores(limiter.LimitsPath(dir))
-		if err := errors.Join(err, errCores); err != nil && c.State == string(grant.StateActive) {
+		if err := errors.Join(err, errCores); err != nil && c.State == string(ledger.StateActive) {
 			d.Problems = append(d.Problems, "limits: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 		usage, _ = limiter.ReadUsage(limiter.UsagePath(dir)) // the view reports the error
@@ -189,7 +189,7 @@ func (d containerDescribed) write(p page) error {
 	f.add("Reserved by", "%s", cmp.Or(d.Owner, "-"))
 	f.add("Since", "%s", moment(d.CreatedAt))
 	f.add("Directory", "%s", d.Dir)
-	if d.State == string(grant.StateBlocking) {
+	if d.State == string(ledger.StateBlocking) {
 		f.add("Blocks", "%s", blocked(d.Container, nil))
 	}
 	if d.Oversubscribe {

@@ -33,7 +33,7 @@ unless the message reports it; 2 the call is wrong.`
 
 type resizeOptions struct {
 	memory              string
-	size                wish.Size // of memory
+	size                request.Size // of memory
 	cores               int
 	gpu                 string
 	timeout             time.Duration
@@ -84,7 +84,7 @@ func (o *resizeOptions) check() error {
 		return nil
 	}
 	var err error
-	if o.size, err = wish.ParseSize(o.memory); err != nil {
+	if o.size, err = request.ParseSize(o.memory); err != nil {
 		return fmt.Errorf("--memory: %w: use a size such as 8GiB, 8000MiB or 25%%", err)
 	}
 	return nil

@@ -122,7 +122,7 @@ func TestCordonOfAMIGGPU(t *testing.T) {
 	out := call(exitDone, "cordon", "1")
 	assert.Contains(t, out, "its MIG device "+small+" gets no new containers on this node\n")
 	assert.Contains(t, out, "in use by container c-again of pod default/again\n")
-	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+	require.ErrorIs(t, claim("c-new"), ledger.ErrCordoned)
 	assert.Contains(t, call(exitFailed, "drain", "1"), "containers still use the GPU")
 	assert.Contains(t, call(exitFailed, "uncordon", small), "gpuslice uncordon "+gpuUUID(1))
 	assert.Regexp(t, `MIG 1g.18gb +cordoned`, call(exitDone, "topology"))
@@ -130,7 +130,7 @@ func TestCordonOfAMIGGPU(t *testing.T) {
 
 	call(exitDone, "uncordon", "1")
 	require.NoError(t, s.Ledger.Cordon(t.Context(), small))
-	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+	require.ErrorIs(t, claim("c-new"), ledger.ErrCordoned)
 	call(exitDone, "uncordon", "1") // with its MIG devices
 	call(exitDone, "cordon", large) // only one device
 	require.NoError(t, claim("c-new"))
@@ -142,7 +142,7 @@ func TestCordonOnNode(t *testing.T) {
 	require.Equal(t, exitDone, status, stderr)
 	assert.Equal(t, "GPU "+nodetest.T4+" gets no new containers on this node\n"+
 		"in use by container 3f2a0002\nin use by container 51ce\nin use by container c-train of pod default/train\n", out)
-	cordoned, err := grant.Cordoned(s.Dir)
+	cordoned, err := ledger.Cordoned(s.Dir)
 	require.NoError(t, err)
 	assert.Equal(t, []string{nodetest.T4}, cordoned)
 

@@ -56,19 +56,19 @@ func resizeOnNode(c *cobra.Command, target string, o resizeOptions) error {
 }
 
 // openNode opens the ledger in the state directory, and reads the node's GPUs.
-func openNode(c *cobra.Command) (*grant.Ledger, node.File, error) {
+func openNode(c *cobra.Command) (*ledger.Ledger, node.File, error) {
 	file, err := node.Read(stateDir(c)) // first: OpenLedger creates the directory
 	if err != nil {
 		return nil, file, err
 	}
-	ledger, err := grant.OpenLedger(stateDir(c), grant.WithRecovery(oci.RecoverShares))
+	ledger, err := grant.OpenLedger(stateDir(c), ledger.WithRecovery(oci.RecoverShares))
 	return ledger, file, err
 }
 
 // findClaim finds a claim by its container's ID, a prefix of it, or its name.
-func findClaim(claims []grant.Claim, target string) (grant.Claim, error) {
+func findClaim(claims []ledger.Claim, target string) (ledger.Claim, error) {
 	var found []string
-	byID := map[string]grant.Claim{}
+	byID := map[string]ledger.Claim{}
 	for _, c := range claims {
 		if byID[c.ContainerID] = c; c.ContainerID == target {
 			return c, nil
@@ -82,8 +82,8 @@ func findClaim(claims []grant.Claim, target string) (grant.Claim, error) {
 }
 
 // checkResizable rejects claims that the scheduler or the config decides about.
-func checkResizable(ledger *grant.Ledger, claim grant.Claim) error {
-	if claim.Owner != grant.OwnerRuntime {
+func checkResizable(ledger *ledger.Ledger, claim ledger.Claim) error {
+	if claim.Owner != ledger.OwnerRuntime {
 		return fmt.Errorf("the scheduler reserves the shares of container %s of pod %s/%s: run gpuslice resize %s/%s:%s with a kubeconfig",
 			claim.ContainerID, claim.PodNamespace, claim.PodName, claim.PodNamespace, claim.PodName, claim.Container)
 	}
@@ -98,7 +98,7 @@ func checkResizable(ledger *grant.Ledger, claim grant.Claim) error {
 }
 
 // reserve resizes the claim. If a GPU is full, it releases orphans first.
-func reserve(ctx context.Context, ledger *grant.Ledger, id string, shares []grant.Share, gpus map[string]grant.GPU) ([]grant.Share, error) {
+func reserve(ctx context.Context, ledger *ledger.Ledger, id string, shares []grant.Share, gpus map[string]grant.GPU) ([]grant.Share, error) {
 	before, err := ledger.Resize(ctx, id, shares, gpus, oci.Resize)
 	if errors.Is(err, grant.ErrOverbooked) {
 		snapshot, readErr := ledger.Snapshot(ctx)

@@ -41,7 +41,7 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 	s.reservations.remove(pod.UID)
 	placement, err := s.Engine.Reserve(pod, r, args.Node, owner(pod.UID))
 	if err != nil {
-		if errors.Is(err, engine.ErrNoRoom) {
+		if errors.Is(err, engine.ErrNoFit) {
 			s.Metrics.Conflict(component)
 		}
 		return err

@@ -391,16 +391,16 @@ func TestReservationsExpire(t *testing.T) {
 	w := newWorld(t, 1, 1, func(o *Options) { o.ReservationTimeout = time.Minute; o.Clock = func() time.Time { return now } })
 	w.filter(pod("gone", 81920, 100))
 	w.server.reservations.expire(now.Add(59 * time.Second))
-	require.NotEmpty(t, w.engine.Holding("uid-gone"))
+	require.NotEmpty(t, w.engine.AllocatedNode("uid-gone"))
 	w.server.reservations.expire(now.Add(61 * time.Second))
-	require.Empty(t, w.engine.Holding("uid-gone"))
+	require.Empty(t, w.engine.AllocatedNode("uid-gone"))
 
 	p := pod("bound", 81920, 100)
 	w.cluster.add(p)
 	w.filter(p)
 	require.Empty(t, w.bind(p, w.nodes[0]))
 	w.server.reservations.expire(now.Add(time.Hour))
-	require.Equal(t, w.nodes[0], w.engine.Holding("uid-bound"))
+	require.Equal(t, w.nodes[0], w.engine.AllocatedNode("uid-bound"))
 }
 
 // 8 callers, as 8 schedulers at once, on a cluster that fits exactly: every pod is placed,

@@ -63,7 +63,7 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 			s.reservations.add(pod.UID, s.Clock())
 			s.requeuer.remove(args.Pod.UID)
 			return result, nil
-		case errors.Is(err, engine.ErrNoRoom): // another pod reserved since the evaluation
+		case errors.Is(err, engine.ErrNoFit): // another pod reserved since the evaluation
 			s.Metrics.Conflict(component)
 		default:
 			return nodes.none(err.Error()), err
@@ -144,7 +144,7 @@ func (s *Server) prioritize(_ context.Context, args *extenderv1.ExtenderArgs) (*
 	}
 	first := best(fits)
 	low, high := fits[0].score, fits[0].score
-	reserved := s.Engine.Holding(pod.UID)
+	reserved := s.Engine.AllocatedNode(pod.UID)
 	for _, f := range fits {
 		low, high = min(low, f.score), max(high, f.score)
 		if f.name == reserved {

@@ -29,7 +29,7 @@ func TestConflictsAreLimited(t *testing.T) {
 
 	w.server.reserve = func(p *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
 		if lost++; lost < 2*maxAttempts {
-			return scheduler.Placement{}, &engine.NoRoomError{}
+			return scheduler.Placement{}, &engine.NoFitError{}
 		}
 		return book(p, r, node, owner)
 	}

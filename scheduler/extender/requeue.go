@@ -109,7 +109,7 @@ func (s Sink) SetNode(n *scheduler.Node) {
 
 // SetPod implements kube.Sink. kube-scheduler has no event when a share becomes smaller.
 func (s Sink) SetPod(p *scheduler.Pod) {
-	frees := p.Ended && s.Holding(p.UID) != ""
+	frees := p.Ended && s.AllocatedNode(p.UID) != ""
 	before := s.Resized()
 	s.Engine.SetPod(p)
 	if frees {
@@ -118,14 +118,14 @@ func (s Sink) SetPod(p *scheduler.Pod) {
 	if s.Resized() == before {
 		return
 	}
-	for _, w := range s.Waiting(maxRequeued) {
+	for _, w := range s.PendingUnreserved(maxRequeued) {
 		s.requeuer.enqueue(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: types.UID(w.UID)}})
 	}
 }
 
 // DeletePod implements kube.Sink.
 func (s Sink) DeletePod(uid string) {
-	frees := s.Holding(uid) != ""
+	frees := s.AllocatedNode(uid) != ""
 	s.Engine.DeletePod(uid)
 	if frees {
 		s.requeuer.freed()

@@ -119,7 +119,7 @@ func (p *Plugin) reserve(c *cycle, node string) *fwk.Status {
 	placement, err := p.engine.Reserve(c.pod, c.request, node, owner)
 	p.metrics.Observe(component, "reserve", began, err)
 	if err != nil {
-		if errors.Is(err, engine.ErrNoRoom) {
+		if errors.Is(err, engine.ErrNoFit) {
 			p.metrics.Conflict(component)
 		}
 		return fwk.AsStatus(err)

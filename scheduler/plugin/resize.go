@@ -65,7 +65,7 @@ func (s resizeSink) SetPod(p *scheduler.Pod) {
 	if s.Resized() == before {
 		return
 	}
-	for _, w := range s.Waiting(maxRequeued) {
+	for _, w := range s.PendingUnreserved(maxRequeued) {
 		activate(s.handle, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: types.UID(w.UID)}})
 	}
 }
