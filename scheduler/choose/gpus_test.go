@@ -87,7 +87,7 @@ func TestGPUs(t *testing.T) {
 // HAMi's score leaves out the container's request, so a container of 30 GiB goes, with
 // binpack, to a GPU of 80 GiB of which 20 are used rather than to one of 40 GiB that it would
 // fill.
-func TestTheRequestIsPartOfTheScore(t *testing.T) {
+func TestScoreIncludesTheRequest(t *testing.T) {
 	large, small := busy(0, 0), busy(0, 0)
 	large.Used.MemoryMiB, small.Total.MemoryMiB, small.Used.MemoryMiB = 20480, 40960, 8192
 	large.Need.MemoryMiB, small.Need.MemoryMiB = 30720, 30720
@@ -96,7 +96,7 @@ func TestTheRequestIsPartOfTheScore(t *testing.T) {
 	require.Equal(t, []int{1}, GPUs(p.WithWeights(Weights{Memory: 1}), []Candidate{large, small}, nil, 1))
 }
 
-func TestWeightsSayWhatCounts(t *testing.T) {
+func TestWeights(t *testing.T) {
 	memory, cores := busy(0, 0), busy(0, 0)
 	memory.Used.MemoryMiB, cores.Used.Cores = 40960, 60
 	for w, want := range map[Weights]int{{}: 0, {1, 1, 3}: 1, {0, 1, 0}: 0, {0, 0, 1}: 1} {
@@ -122,7 +122,7 @@ func TestGPUsOfNonsense(t *testing.T) {
 
 // Links are reported by nodes: one that reports one direction only, or claims more than there
 // can be, gets a GPU, and not one that is worse for it.
-func TestLinksAreTakenAsTheyCanBe(t *testing.T) {
+func TestInvalidLinks(t *testing.T) {
 	p, err := ParseGPUPolicy(Topology)
 	require.NoError(t, err)
 	oneWay := [][]int{{0, 60, sys}, {0, 0, sys}, {sys, sys, 0}}

@@ -105,9 +105,9 @@ func TestReservationsEnd(t *testing.T) {
 	})
 }
 
-// TestEventsOfAWaitingPod is of all that may become of a waiting pod's object while its bind
+// TestEventsOfAPendingPod is of all that may become of a waiting pod's object while its bind
 // is under way: nothing of it gives back the GPUs.
-func TestEventsOfAWaitingPod(t *testing.T) {
+func TestEventsOfAPendingPod(t *testing.T) {
 	elsewhere := scheduler.Placement{Node: "b", Containers: [][]grant.Share{{{UUID: uuid(1, 0), MemoryMiB: 50000}}}}
 	for name, event := range map[string]func(p *scheduler.Pod, own scheduler.Placement) *scheduler.Pod{
 		"nothing":               func(p *scheduler.Pod, _ scheduler.Placement) *scheduler.Pod { return p },
@@ -255,7 +255,7 @@ func TestUnreserve(t *testing.T) {
 	require.Empty(t, e.AllocatedNode("u1"), "another scheduler bound it to another node")
 }
 
-func TestNoRoom(t *testing.T) {
+func TestDoesNotFit(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	place(t, e, podOf("u1", "1/50000/0"), "a")
@@ -334,9 +334,9 @@ func (l *late) Verify(_, _, _, _ string) error {
 	return nil
 }
 
-// TestKeysThatComeLate: the GPUs of a bound pod are taken, whatever the keys say of its
+// TestKeysAddedLater: the GPUs of a bound pod are taken, whatever the keys say of its
 // grant; that it can't be verified is to be looked at.
-func TestKeysThatComeLate(t *testing.T) {
+func TestKeysAddedLater(t *testing.T) {
 	keys := &late{}
 	e := newEngine(t, Options{Keys: keys})
 	e.SetNode(nodeOf("a", h100(0, 0)))

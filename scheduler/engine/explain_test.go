@@ -24,7 +24,7 @@ func TestSummary(t *testing.T) {
 	require.Empty(t, summary())
 }
 
-func TestPolicyThatThereIsNot(t *testing.T) {
+func TestUnknownPolicy(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	p := podOf("u", "1/1/0")

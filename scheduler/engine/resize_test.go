@@ -266,7 +266,7 @@ func TestResizesOfOthersAreCounted(t *testing.T) {
 }
 
 // Whatever is resized how, written or not, no GPU is given out twice.
-func TestResizeNeverOverbooks(t *testing.T) {
+func TestResizeNeverOvercommits(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		e := newEngine(r, Options{})
 		e.SetNode(nodeOf("a", h100(0, 0)))

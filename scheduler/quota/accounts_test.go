@@ -86,7 +86,7 @@ func TestCheckNode(t *testing.T) {
 
 // Whatever is charged and refunded in whichever order, an account has the sum of what is
 // charged now, an older view stays as it was, and an empty book is like a new one.
-func TestBookIsTheSumOfItsPods(t *testing.T) {
+func TestAccountsAreTheSumOfPods(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b, model := NewAccounts(), map[string]entry{}
 		namespaces, uids, models := []string{"a", "b"}, []string{"1", "2", "3", "4"}, []string{"", "M40", "P100"}
@@ -147,7 +147,7 @@ func TestBookIsTheSumOfItsPods(t *testing.T) {
 	})
 }
 
-func BenchmarkBook(b *testing.B) {
+func BenchmarkAccounts(b *testing.B) {
 	book := NewAccounts()
 	book.SetLimits("ns", "q", Limits{MemoryMiB: 1 << 40, Cores: Unlimited})
 	c := Charge{MemoryMiB: 3000, Cores: 30, GPUPercent: 30, Model: "H200"}

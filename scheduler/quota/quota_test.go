@@ -49,7 +49,7 @@ func TestOf(t *testing.T) {
 
 // The charge of a request is that of any of its placements, on GPUs
 // of that size, and never more than that on others.
-func TestAskedIsWhatIsCharged(t *testing.T) {
+func TestRequestedEqualsCharge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		gpuMiB := rapid.Int64Range(1000, 100_000).Draw(t, "gpu")
 		r := &request.Request{}

@@ -85,7 +85,7 @@ var genPod = rapid.Custom(func(t *rapid.T) *scheduler.Pod {
 })
 
 // Signatures are equal exactly where what a node looks at is.
-func TestSignatureTellsRequestsApart(t *testing.T) {
+func TestSignaturesDiffer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := genPod.Draw(t, "a")
 		a, err := FromPod(p, DefaultOptions())

@@ -80,7 +80,7 @@ func TestDecodeNode(t *testing.T) {
 	}
 }
 
-func TestDecodeNodePassesOver(t *testing.T) {
+func TestDecodeNodeWarnings(t *testing.T) {
 	want := []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}
 	for _, test := range []struct{ description, key, value, want string }{
 		{"ours of a later version", AnnotationGPUs, strings.Replace(ours, `"version":1`, `"version":2`, 1), "version 2: this scheduler supports version 1"},
