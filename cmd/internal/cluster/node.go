@@ -39,7 +39,7 @@ func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.I
 		n.Problems = append(n.Problems, fmt.Sprintf("grants and use on %s are not known: check the pod of gpuslice's agent there", name))
 	}
 	n.Name = name
-	inventory, _, err := wire.ReadNode(kube.Node(node))
+	inventory, _, err := wire.DecodeNode(kube.Node(node))
 	if err != nil {
 		inventory = scheduler.Inventory{}
 	}
