@@ -59,7 +59,7 @@ func TestDoctorFix(t *testing.T) {
 	assert.Equal(t, exitFailed, status)
 	assert.Equal(t, "gpuslice: "+errUnfit.Error()+"\n", stderr)
 	for _, want := range []string{
-		"fix of nri, nri-validator:\n", "-  disable = true\n", "nothing was changed (--dry-run)",
+		"fix of nri, nri-validator:\n", "+  disable = false\n", "nothing was changed (--dry-run)",
 		"fix of state-dir:\n", "+/run/gpuslice: owner 0, mode 0711\n", "\nfail  nri               NRI is off",
 	} {
 		assert.Contains(t, out, want)
@@ -69,7 +69,7 @@ func TestDoctorFix(t *testing.T) {
 	assert.Equal(t, exitFailed, status, "the driver is still missing")
 	for _, want := range []string{
 		"changed    /etc/containerd/config.toml  (backup: /etc/containerd/config.toml.gpuslice-backup-",
-		"note: run `systemctl restart containerd`", "made       /etc/systemd/system/run-gpuslice.mount\n",
+		"note: run `systemctl restart containerd`", "created    /etc/systemd/system/run-gpuslice.mount\n",
 		"\nfail  nri               NRI is on, but its socket is not there", // until containerd is restarted
 		"\nok    nri-validator     default_validator is on\n",
 	} {
@@ -94,7 +94,7 @@ func TestDoctorFailedFix(t *testing.T) {
 		[]byte("# DO NOT EDIT\nversion = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n"), 0o644))
 	status, out, stderr := gpuslice(append(args, "--fix")...)
 	assert.Equal(t, exitFailed, status)
-	assert.Contains(t, out, "not done: /etc/containerd/config.toml says that it is generated")
+	assert.Contains(t, out, "not done: /etc/containerd/config.toml is a generated file")
 	assert.Contains(t, out, "+/run/gpuslice: owner 0, mode 0711\n")
 	assert.Contains(t, stderr, "gpuslice: fix of nri, nri-validator: ")
 

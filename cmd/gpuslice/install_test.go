@@ -48,7 +48,7 @@ func TestInstallAndUninstall(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(root, "opt/gpuslice-runtime"), nil, 0o755))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "var/lib/gpuslice/lib"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "var/lib/gpuslice/lib/libvgpu-0123456789abcdef.so"), nil, 0o755))
-	for engine, file := range map[string]string{"docker": "etc/docker/daemon.json", "containerd": "etc/containerd/config.toml", "podman": "etc/containers/containers.conf.d/gpuslice.conf"} {
+	for engine, file := range map[string]string{"docker": "etc/docker/daemon.json", "containerd": "etc/containerd/conf.d/zz-gpuslice.toml", "podman": "etc/containers/containers.conf.d/gpuslice.conf"} {
 		args := []string{engine, "--root", root, "--runtime-path", "/opt/gpuslice-runtime", "--containerd-version", "2.4.2"}
 		status, out, stderr := gpuslice(append([]string{"install", "--dry-run"}, args...)...)
 		assert.Equal(t, exitDone, status, stderr)

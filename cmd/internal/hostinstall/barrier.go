@@ -13,27 +13,24 @@ import (
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
-// barrier puts gpuslice-runtime in front of NVIDIA's runtime in each handler that runs it:
-// there, a pod without a grant gets no GPU, also while no agent is connected. Handlers that
-// run gpuslice-runtime already get the path o.RuntimePath.
+// barrier puts gpuslice-runtime in front of NVIDIA's runtime in each handler that runs it: a pod without a grant
+// then gets no GPU there, also while no agent is connected. It also corrects the path of gpuslice-runtime.
 func (p *plan) barrier(h fs.FS, c doctor.Containerd, o Options, cri, main string, t *target) error {
 	nvidia := c.Handlers(doctor.IsNvidiaRuntime)
-	guarded := c.Handlers(doctor.IsOurRuntime)
-	delete(guarded, Name)
-	if o.RequireNvidia && len(nvidia)+len(guarded) == 0 {
+	ours := c.Handlers(doctor.IsOurRuntime)
+	delete(ours, Name)
+	if o.RequireNvidia && len(nvidia)+len(ours) == 0 {
 		what := "no runtime handler in " + main + ", or in the files that it imports, runs NVIDIA's container runtime"
 		if len(c.Files) == 0 {
 			what = main + " does not exist"
 		}
-		return fmt.Errorf("%s: name the configuration file that containerd reads by --config (the chart's barrier.containerdConfig); "+
-			"without containerd set the chart's barrier.install=false and close the GPUs by the second way (docs/INSTALL.md)", what)
+		return fmt.Errorf("%s: set --config to the configuration file that containerd reads (the chart's barrier.containerdConfig); "+
+			"without containerd set the chart's barrier.install=false and use the second way to close the GPUs (docs/INSTALL.md)", what)
 	}
-	handlers := sortedSet(append(slices.Collect(maps.Keys(nvidia)), slices.Collect(maps.Keys(guarded))...))
+	handlers := slices.AppendSeq(slices.Collect(maps.Keys(nvidia)), maps.Keys(ours))
+	slices.Sort(handlers)
 	for _, handler := range handlers {
-		t.settings = append(t.settings, setting{
-			key:   []string{"plugins", cri, "containerd", "runtimes", handler, "options", "BinaryName"},
-			value: o.RuntimePath,
-		})
+		t.settings = append(t.settings, setting{[]string{"plugins", cri, "containerd", "runtimes", handler, "options", "BinaryName"}, o.RuntimePath})
 	}
 	if len(nvidia) == 0 {
 		return nil
@@ -44,8 +41,8 @@ func (p *plan) barrier(h fs.FS, c doctor.Containerd, o Options, cri, main string
 	return nil
 }
 
-// lowest is the runtime that gpuslice-runtime calls: of NVIDIA's, the one that reads its mode
-// from the configuration, if a handler runs it.
+// lowest is the runtime that gpuslice-runtime calls: the variant of NVIDIA's that reads its mode from the configuration,
+// if a handler runs it.
 func lowest(nvidia map[string]string) string {
 	binaries := slices.Sorted(maps.Values(nvidia))
 	for _, binary := range binaries {
@@ -57,9 +54,9 @@ func lowest(nvidia map[string]string) string {
 }
 
 // runtimeConfig writes the operator's configuration if there is none. An existing one is not
-// changed; a note says what it must contain.
+// changed; a note lists what it must contain.
 func (p *plan) runtimeConfig(h fs.FS, o Options, nvidia string) {
-	text := headline("containerd") + fmt.Sprintf(`# gpuslice-runtime stands in front of NVIDIA's container runtime, which is
+	text := headline("containerd") + fmt.Sprintf(`# gpuslice-runtime calls this container runtime of NVIDIA.
 nvidiaRuntime: %s
 # Pods in these namespaces get the GPUs that they request from NVIDIA's runtime, whole GPUs too.
 # The agent's namespace must be one of them.

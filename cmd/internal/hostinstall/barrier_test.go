@@ -107,11 +107,15 @@ func TestRequireAgent(t *testing.T) {
 	o := h.options("containerd")
 	_, err := h.install(o)
 	require.NoError(t, err)
-	assert.Contains(t, h.read(containerdTOML), "required_plugins = ['other']\n")
+	assert.NotContains(t, h.read(dropInFile), "required_plugins")
 	o.RequireAgent = true
 	_, err = h.install(o)
 	require.NoError(t, err)
-	assert.Contains(t, h.read(containerdTOML), "required_plugins = ['other', 'gpuslice']\n")
+	assert.Contains(t, h.read(dropInFile), "required_plugins = ['other', 'gpuslice']\n")
+	o.RequireAgent = false
+	_, err = h.install(o)
+	require.NoError(t, err)
+	assert.Contains(t, h.read(dropInFile), "required_plugins = ['other', 'gpuslice']\n", "an install without the option keeps it")
 	_, err = h.uninstall(o)
 	require.NoError(t, err)
 	assert.Equal(t, before, h.read(containerdTOML))
@@ -120,7 +124,7 @@ func TestRequireAgent(t *testing.T) {
 // If the file is not the one that containerd reads, --require-nvidia fails and changes
 // nothing. Otherwise the chart's init container would install a barrier without effect.
 func TestRequireNvidia(t *testing.T) {
-	for name, test := range map[string]struct{ config, said string }{
+	for name, test := range map[string]struct{ config, want string }{
 		"no file":    {"", containerdTOML + " does not exist"},
 		"no handler": {mainV3, "no runtime handler in " + containerdTOML + ", or in the files that it imports, runs NVIDIA's container runtime"},
 	} {
@@ -132,7 +136,7 @@ func TestRequireNvidia(t *testing.T) {
 			o := h.options("containerd")
 			o.RequireNvidia = true
 			_, err := h.install(o)
-			require.ErrorContains(t, err, test.said)
+			require.ErrorContains(t, err, test.want)
 			require.ErrorContains(t, err, "barrier.containerdConfig", "what to do")
 			require.ErrorContains(t, err, "barrier.install=false", "what to do")
 			require.NoFileExists(t, h.path(request.DefaultPath))

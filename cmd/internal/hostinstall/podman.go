@@ -11,17 +11,16 @@ const (
 	podmanHooksDir = "/usr/share/containers/oci/hooks.d"
 )
 
-// planPodman registers the runtime in a containers.conf of its own, and the hooks for
-// containers of other runtimes.
+// planPodman registers the runtime in a drop-in file, and the hooks for containers of other runtimes.
 func planPodman(_ fs.FS, o Options) (plan, error) {
 	t := target{
-		path: o.config(podmanConfig), format: tomlFormat{}, seed: headline("podman"),
-		settings: []setting{{key: []string{"engine", "runtimes", Name}, value: []any{o.RuntimePath}}},
+		path: o.config(podmanConfig), seed: headline("podman"), dropIn: o.Config == "",
+		settings: []setting{{[]string{"engine", "runtimes", Name}, []any{o.RuntimePath}}},
 	}
 	if o.SetDefault {
-		t.settings = append(t.settings, setting{key: []string{"engine", "runtime"}, value: Name})
+		t.settings = append(t.settings, setting{[]string{"engine", "runtime"}, Name})
 	}
-	p := plan{targets: []target{t}, notes: []string{"podman reads it with its next command: nothing has to be restarted"}}
+	p := plan{targets: []target{t}, notes: []string{"podman reads it at its next command: no restart is necessary"}}
 	if !o.Hooks {
 		return p, nil
 	}
@@ -39,18 +38,16 @@ func planPodman(_ fs.FS, o Options) (plan, error) {
 	return p, nil
 }
 
-// hookFile is a hook's definition that runs the runtime where it is on this host.
+// hookFile returns a hook's definition with this host's path of the runtime.
 func hookFile(files fs.FS, name, runtime string) ([]byte, error) {
 	data, err := fs.ReadFile(files, name)
 	if err != nil {
 		return nil, err
 	}
-	d, err := jsonFormat{}.parse(data)
+	d, err := parseJSON(data)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := apply(jsonFormat{}, d, []setting{{key: []string{"hook", "path"}, value: runtime}}); err != nil {
-		return nil, err
-	}
-	return d.text(), nil
+	_, err = apply(d, []setting{{[]string{"hook", "path"}, runtime}})
+	return d.text(), err
 }

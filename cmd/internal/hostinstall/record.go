@@ -1,50 +1,45 @@
 package hostinstall
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"path"
 	"slices"
+	"strings"
 )
 
-// recordDir is where it is kept what was changed on a host, a file an engine.
+// recordDir has one file for each engine, with the changes that uninstall reverts.
 const recordDir = "/var/lib/gpuslice/install"
 
-// record is what was done to a host for an engine.
+// record lists the changes on a host for one engine.
 type record struct {
 	Version int          `json:"version"`
 	Engine  string       `json:"engine"`
 	Files   []fileRecord `json:"files"`
+	// The options of all installs. A later install without an option keeps it.
+	RuntimePath  string `json:"runtimePath,omitempty"` // empty: only NRI was configured
+	SetDefault   bool   `json:"setDefault,omitempty"`
+	RequireAgent bool   `json:"requireAgent,omitempty"`
 }
 
-// fileRecord is what was done to one file.
+// fileRecord lists the changes of one file.
 type fileRecord struct {
 	Path string `json:"path"`
-	// Format is "json" or "toml"; empty for a file that is ours as a whole.
-	Format string `json:"format,omitempty"`
-	// Seed is what the file began with if it was made.
-	Seed *string `json:"seed,omitempty"`
-	// Own is a table that was made, and how many of the tables around it were there.
-	Own       []string `json:"own,omitempty"`
-	OwnTables int      `json:"ownTables,omitempty"`
-	// OwnValues is what was put into it.
-	OwnValues []change `json:"ownValues,omitempty"`
-	Changes   []change `json:"changes,omitempty"`
-	// SHA256 is of a file that is ours as a whole.
-	SHA256 string `json:"sha256,omitempty"`
+	// SHA256 is of the new content.
+	SHA256 string `json:"sha256"`
+	// Whole is of a file that gpuslice wrote as a whole.
+	Whole bool `json:"whole,omitempty"`
+	// Seed is the first content of a file that did not exist before.
+	Seed string `json:"seed,omitempty"`
+	// Backup has the old content.
+	Backup  string   `json:"backup,omitempty"`
+	Changes []change `json:"changes,omitempty"`
 }
 
 const recordVersion = 1
-
-var formats = map[string]format{"json": jsonFormat{}, "toml": tomlFormat{}}
-
-func formatName(f format) string {
-	if _, ok := f.(jsonFormat); ok {
-		return "json"
-	}
-	return "toml"
-}
 
 func recordPath(engine string) string { return path.Join(recordDir, engine+".json") }
 
@@ -53,7 +48,7 @@ func decodeRecord(data []byte) (r record, err error) {
 		return r, err
 	}
 	if r.Version != recordVersion {
-		return r, fmt.Errorf("its version is %d, and this gpuslice knows %d: use the gpuslice that wrote it", r.Version, recordVersion)
+		return r, fmt.Errorf("record version %d, this gpuslice supports only %d: use the gpuslice version that wrote it", r.Version, recordVersion)
 	}
 	return r, nil
 }
@@ -63,71 +58,58 @@ func (r record) encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// add records what is done to a file, on top of what was done to it before.
-func (r *record) add(f fileRecord) {
-	i := slices.IndexFunc(r.Files, func(have fileRecord) bool { return have.Path == f.Path })
-	if i < 0 {
-		r.Files = append(r.Files, f)
-		return
+// file finds the record of a file.
+func (r record) file(path string) *fileRecord {
+	if i := slices.IndexFunc(r.Files, func(f fileRecord) bool { return f.Path == path }); i >= 0 {
+		return &r.Files[i]
 	}
-	have := &r.Files[i]
-	if f.Seed != nil { // it had vanished: what was known of it is no more
-		*have = f
-		return
-	}
-	have.SHA256, have.OwnValues = f.SHA256, f.OwnValues
-	if len(have.Own) == 0 {
-		have.Own, have.OwnTables = f.Own, f.OwnTables
-	}
-	for _, c := range f.Changes {
-		at := slices.IndexFunc(have.Changes, func(old change) bool { return slices.Equal(old.Key, c.Key) })
-		if at < 0 {
-			c.Tables = have.theirs(c)
-			have.Changes = append(have.Changes, c)
-			continue
-		}
-		old := &have.Changes[at]
-		if c.Was == nil || *c.Was != old.Set {
-			old.Was = c.Was // somebody else has set it since: that is what it goes back to
-		}
-		old.Set = c.Set
-	}
+	return nil
 }
 
-// theirs is how many of the tables that lead to a new value we have not made earlier.
-func (f fileRecord) theirs(c change) int {
-	tables := c.Tables
-	for _, old := range append(slices.Clone(f.Changes), change{Key: f.Own, Tables: f.OwnTables}) {
-		if old.Tables < common(old.Key, c.Key) {
-			tables = min(tables, old.Tables)
-		}
-	}
-	return tables
+// undone is a file's text without gpuslice's settings. A nil text means that there is no file.
+type undone struct {
+	text []byte
+	// exact: the text is the one before the install, byte by byte.
+	exact bool
+	// kept are settings that were changed since. An empty key is the whole file.
+	kept [][]string
 }
 
-// assumed is the record of a plan whose record is lost: what has our name is ours.
-func assumed(engine string, p plan, h fs.FS) record {
-	r := record{Version: recordVersion, Engine: engine}
-	for _, t := range p.targets {
-		f := fileRecord{Path: t.path}
-		if t.format == nil {
-			f.SHA256 = sum(t.whole)
-		} else {
-			f.Format = formatName(t.format)
-			// Tables around what is ours are left, but in a file that we have made.
-			tables := func(key []string) int { return max(len(key)-1, 0) }
-			if data, err := readFile(h, t.path); err == nil && t.isSeeded(data) {
-				f.Seed = &t.seed
-				tables = func([]string) int { return 0 }
-			}
-			f.Own, f.OwnTables = t.own, tables(t.own)
-			for _, s := range t.settings {
-				if raw, err := t.format.encode(s.value); err == nil && t.isNamed(s) {
-					f.Changes = append(f.Changes, change{Key: s.key, Set: raw, Tables: tables(s.key)})
-				}
-			}
-		}
-		r.Files = append(r.Files, f)
+// undo works out a file's text without gpuslice's settings. A file that was not changed since gets the text of the backup.
+func (f fileRecord) undo(engine string, now, backup []byte) (u undone, err error) {
+	unchanged := now != nil && sum(now) == f.SHA256
+	switch {
+	case now == nil, unchanged && (f.Whole || f.Seed != ""):
+		return undone{exact: true}, nil
+	case f.Whole:
+		return undone{text: now, kept: [][]string{nil}}, nil
+	case unchanged && backup != nil:
+		return undone{text: backup, exact: true}, nil
 	}
-	return r
+	d, err := parse(engine, now)
+	if err != nil {
+		return u, fmt.Errorf("%s is not valid and was not changed: %w", f.Path, err)
+	}
+	was := d.text()
+	if u.kept, err = undo(d, f.Changes); err != nil {
+		return u, fmt.Errorf("%s: %w", f.Path, err)
+	}
+	u.text = now
+	undid := !bytes.Equal(was, d.text())
+	if undid {
+		u.text = d.text()
+	}
+	// A file that gpuslice created is deleted if nothing else is in it. A file "{}" that gpuslice did not change may be another's.
+	if f.Seed != "" && (undid || strings.HasPrefix(f.Seed, "#")) && bytes.Equal(squeeze(u.text), squeeze([]byte(f.Seed))) {
+		u.text = nil
+	}
+	return u, nil
+}
+
+// squeeze removes white space.
+func squeeze(text []byte) []byte { return bytes.Join(bytes.Fields(text), nil) }
+
+func sum(data []byte) string {
+	s := sha256.Sum256(data)
+	return hex.EncodeToString(s[:])
 }

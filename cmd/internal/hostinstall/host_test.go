@@ -75,26 +75,26 @@ func TestNotWritable(t *testing.T) {
 			h.put(daemonJSON, text)
 			require.NoError(h.t, unix.Mount("", h.path("/etc/docker"), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 		}},
-		{"one that is full", "no space left on device: make room", func(h testHost) {
+		{"one that is full", "no space left on device: free some space", func(h testHost) {
 			mount(h, 0, "size=16k")
 			h.put(daemonJSON, text)
 			assert.Error(h.t, os.WriteFile(h.path("/etc/docker/full"), make([]byte, 1<<20), 0o600))
 		}},
-		{"one without inodes", "no space left on device: make room", func(h testHost) {
+		{"one without inodes", "no space left on device: free some space", func(h testHost) {
 			mount(h, 0, "nr_inodes=2")
 			h.put(daemonJSON, text)
 		}},
-		{"one with room for the backup alone", "no space left on device: make room", func(h testHost) {
+		{"one with space for the backup only", "no space left on device: free some space", func(h testHost) {
 			mount(h, 0, "nr_inodes=3")
 			h.put(daemonJSON, text)
 		}},
-		{"a mount of its own", "is it a mount of its own?", func(h testHost) {
+		{"a mount of its own", "is it a mount point?", func(h testHost) {
 			h.put(daemonJSON, text)
 			file := h.path(daemonJSON)
 			require.NoError(h.t, unix.Mount(file, file, "", unix.MS_BIND, ""))
 			h.t.Cleanup(func() { assert.NoError(h.t, unix.Unmount(file, unix.MNT_DETACH)) })
 		}},
-		{"a text that is no JSON", "/etc/docker/daemon.json can't be read, so that it is left alone: line 1, column 3", func(h testHost) { h.put(daemonJSON, "{ // c\n}") }},
+		{"a text that is no JSON", "/etc/docker/daemon.json: comments and trailing commas are not valid in JSON: it was not changed", func(h testHost) { h.put(daemonJSON, "{ // c\n}") }},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			h := newTestHost(t)
@@ -130,14 +130,14 @@ func TestNotWritable(t *testing.T) {
 func TestHint(t *testing.T) {
 	wrapped := func(err error) error { return fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "/x", Err: err}) }
 	for err, want := range map[error]string{
-		unix.ENOSPC: "make room", unix.EROFS: "read-only", unix.EPERM: "run it as root", unix.EACCES: "run it as root", unix.EIO: "",
+		unix.ENOSPC: "free some space", unix.EROFS: "read-only", unix.EPERM: "run it as root", unix.EACCES: "run it as root", unix.EIO: "",
 	} {
 		assert.Contains(t, hint(wrapped(err)), want)
 	}
 	assert.Empty(t, hint(wrapped(unix.EIO)))
 }
 
-// A file that reads back as something else is put back as it was.
+// A file that reads back as something else is the old content was restored.
 func TestReadsBackAsSomethingElse(t *testing.T) {
 	h := newTestHost(t)
 	h.put(daemonJSON, "{}\n")
@@ -145,11 +145,11 @@ func TestReadsBackAsSomethingElse(t *testing.T) {
 	require.NoError(t, err)
 	edited.readBack = func(string) ([]byte, error) { return []byte("{"), nil }
 	_, err = edited.commit(edit{path: daemonJSON, before: []byte("{}\n"), after: []byte("{ }\n")})
-	assert.ErrorContains(t, err, "put back as it was")
+	assert.ErrorContains(t, err, "the old content was restored")
 	assert.Equal(t, "{}\n", h.read(daemonJSON))
 
 	_, err = edited.commit(edit{path: "/etc/new", after: []byte("x")})
-	assert.ErrorContains(t, err, "put back as it was")
+	assert.ErrorContains(t, err, "the old content was restored")
 	assert.NoFileExists(t, h.path("/etc/new"))
 }
 
@@ -161,7 +161,7 @@ func TestChangedMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	for i, before := range [][]byte{nil, []byte("{ }\n")} {
 		_, err = edited.commit(edit{path: daemonJSON, before: before, after: []byte("x")})
-		assert.ErrorContains(t, err, "was changed by somebody else meanwhile", fmt.Sprint(i))
+		assert.ErrorContains(t, err, "was changed by another program", fmt.Sprint(i))
 	}
 	assert.Equal(t, "{}\n", h.read(daemonJSON))
 	assert.Empty(t, h.backups(daemonJSON))
@@ -173,7 +173,7 @@ func TestBadRecord(t *testing.T) {
 		h := newTestHost(t)
 		h.put("/var/lib/gpuslice/install/docker.json", text)
 		_, err := h.install(h.options("docker"))
-		assert.ErrorContains(t, err, "/var/lib/gpuslice/install/docker.json, which says what is to be taken out again")
+		assert.ErrorContains(t, err, "read the record /var/lib/gpuslice/install/docker.json")
 		_, err = h.uninstall(h.options("docker"))
 		assert.Error(t, err)
 		assert.NoFileExists(t, h.path(daemonJSON))

@@ -11,94 +11,44 @@ import (
 	"strings"
 	"time"
 
+	securejoin "github.com/cyphar/filepath-securejoin"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// host writes files of a host whose root directory is somewhere.
+// host reads and writes files below a root directory.
 type host struct {
 	root string
-	// readBack reads what was written; os.ReadFile but in tests.
+	// readBack is os.ReadFile except in tests.
 	readBack func(string) ([]byte, error)
 }
 
 func newHost(root string) (host, error) {
 	root, err := filepath.EvalSymlinks(root)
-	if err != nil {
-		return host{}, err
-	}
-	return host{root: root, readBack: os.ReadFile}, nil
+	return host{root: root, readBack: os.ReadFile}, err
 }
 
-// real is the path of a file as this process has it, symbolic links followed, which
-// lead nowhere but below the root. The file itself may be missing.
+// real converts a path of the host to one of this process. It follows symbolic links, which can't leave the root.
+// The file need not exist, except behind a link.
 func (h host) real(path string) (string, error) {
-	dir, err := h.realDir(filepath.Dir(path))
+	dir, err := securejoin.SecureJoin(h.root, filepath.Dir(path))
 	if err != nil {
 		return "", err
 	}
-	plain := filepath.Join(dir, filepath.Base(path))
-	if info, err := os.Lstat(plain); errors.Is(err, fs.ErrNotExist) {
-		return plain, nil
-	} else if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-		return plain, err
-	}
-	found, err := h.find(path)
+	real, err := securejoin.SecureJoin(h.root, path)
 	if err != nil {
-		return "", fmt.Errorf("follow the link %s: %w", path, err)
+		return "", err
 	}
-	return found, nil
+	if link := filepath.Join(dir, filepath.Base(path)); link != real {
+		if _, err := os.Stat(real); err != nil {
+			return "", fmt.Errorf("follow the link %s: %w", path, err)
+		}
+	}
+	return real, nil
 }
 
-// realDir is the path of a directory, of which the last parts may be missing.
-func (h host) realDir(dir string) (string, error) {
-	found, err := h.find(dir)
-	if !errors.Is(err, fs.ErrNotExist) || dir == "/" {
-		return found, err
-	}
-	parent, err := h.realDir(filepath.Dir(dir))
-	if err != nil {
-		return "", err
-	}
-	plain := filepath.Join(parent, filepath.Base(dir))
-	info, err := os.Lstat(plain)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return plain, nil
-	case err != nil:
-		return "", err
-	case info.Mode()&fs.ModeSymlink != 0: // it is there, and leads to nothing
-		return "", fmt.Errorf("%s is a link to nowhere", dir)
-	default: // somebody has made it meanwhile
-		return h.find(dir)
-	}
-}
-
-// find resolves a path that is there.
-func (h host) find(path string) (string, error) {
-	root, err := os.OpenFile(h.root, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return "", err
-	}
-	defer root.Close()
-	name := strings.Trim(filepath.Clean(path), "/")
-	if name == "" {
-		return h.root, nil
-	}
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
-	fd, err := unix.Openat2(int(root.Fd()), name, &how)
-	if err == unix.ENOSYS && h.root == "/" { // Linux before 5.6
-		return filepath.EvalSymlinks(path)
-	}
-	if err != nil {
-		return "", &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-}
-
-// read reads a file; nil if it isn't there.
+// read reads a file; nil if it does not exist.
 func (h host) read(path string) ([]byte, error) {
 	real, err := h.real(path)
 	if err != nil {
@@ -114,15 +64,11 @@ func (h host) read(path string) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
-	data, err := os.ReadFile(real)
-	if data == nil {
-		data = []byte{}
-	}
-	return data, err
+	return os.ReadFile(real)
 }
 
-// commit makes an edit true: a backup, a new file beside, a rename. It returns the
-// backup's path. Whatever fails, the file is what it was.
+// commit writes a backup, then replaces the file by a rename. It returns the backup's path. If it fails, the file has
+// its old content.
 func (h host) commit(e edit) (backup string, err error) {
 	real, err := h.real(e.path)
 	if err != nil {
@@ -131,7 +77,7 @@ func (h host) commit(e edit) (backup string, err error) {
 	if err := h.unchanged(e); err != nil {
 		return "", err
 	}
-	if e.before != nil && !e.isOurs {
+	if e.before != nil && !e.noBackup {
 		backup = backupOf(real, e.before)
 		if have, err := os.ReadFile(backup); err != nil || !bytes.Equal(have, e.before) {
 			if err := replace(backup, e.before, real); err != nil {
@@ -150,27 +96,27 @@ func (h host) commit(e edit) (backup string, err error) {
 		return backup, err
 	}
 	if have, err := h.readBack(real); err != nil || !bytes.Equal(have, e.after) {
-		return backup, errors.Join(fmt.Errorf("%s reads back as something else than was written: it is put back as it was", e.path), err, h.restore(real, e))
+		return backup, errors.Join(fmt.Errorf("%s has other content than was written: the old content was restored", e.path), err, h.restore(real, e))
 	}
 	return backup, nil
 }
 
-// backupOf is where a file with that content is kept.
+// backupOf is the path of the backup of a file with that content.
 func backupOf(path string, content []byte) string {
 	return path + ".gpuslice-backup-" + sum(content)[:12]
 }
 
-// inside is a real path as the host has it.
+// inside converts a path of this process to one of the host.
 func (h host) inside(real string) string {
 	return "/" + strings.TrimPrefix(strings.TrimPrefix(real, h.root), "/")
 }
 
-// lockWait is more than an installation takes.
+// lockWait is longer than an installation takes.
 const lockWait = 30 * time.Second
 
-// lock creates a directory and locks it, when no other process holds the lock.
+// lock creates a directory and locks it against other processes.
 func (h host) lock(dir string) (*os.File, error) {
-	real, err := h.realDir(dir)
+	real, err := h.real(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -189,11 +135,11 @@ func (h host) lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// unchanged refuses to write over what somebody else has just written.
+// unchanged fails if another program wrote the file since it was read.
 func (h host) unchanged(e edit) error {
 	now, err := h.read(e.path)
 	if err == nil && ((now == nil) != (e.before == nil) || !bytes.Equal(now, e.before)) {
-		err = fmt.Errorf("%s was changed by somebody else meanwhile: try again", e.path)
+		err = fmt.Errorf("%s was changed by another program: try again", e.path)
 	}
 	return err
 }
@@ -205,40 +151,30 @@ func (h host) restore(real string, e edit) error {
 	return replace(real, e.before, real)
 }
 
-// replace writes a file with the mode, owner and attributes of a model, if there is one.
+// replace replaces a file. It gets the mode, owner and attributes of a model, if the model exists.
 func replace(path string, data []byte, model string) error {
-	return renamed(path, data, func(f *os.File) error { return lookAlike(f, model) })
-}
-
-// place writes a file of that mode.
-func place(path string, data []byte, mode fs.FileMode) error {
-	return renamed(path, data, func(f *os.File) error { return f.Chmod(mode) })
-}
-
-// renamed writes a file beside a path, and renames it into place once it is on the disk.
-func renamed(path string, data []byte, finish func(*os.File) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return fmt.Errorf("write beside %s: %w", path, unlink(err))
+		return fmt.Errorf("write a new %s: %w", path, unlink(err))
 	}
-	defer os.Remove(f.Name()) // gone already once renamed
+	defer os.Remove(f.Name()) // no effect after the rename
 	_, err = f.Write(data)
 	if err == nil {
-		err = finish(f)
+		err = lookAlike(f, model)
 	}
 	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write beside %s: %w", path, unlink(err))
+		return fmt.Errorf("write a new %s: %w", path, unlink(err))
 	}
 	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("put the new file in the place of %s (is it a mount of its own?): %w", path, unlink(err))
+		return fmt.Errorf("replace %s (is it a mount point?): %w", path, unlink(err))
 	}
 	return syncDir(filepath.Dir(path))
 }
 
-// unlink leaves out the temporary file's name, which says nothing to people.
+// unlink removes the temporary file's name from an error.
 func unlink(err error) error {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		return p.Err
@@ -249,8 +185,7 @@ func unlink(err error) error {
 	return err
 }
 
-// lookAlike gives a new file the mode, owner and extended attributes (a label of
-// SELinux, ACLs) of another one.
+// lookAlike copies mode, owner and extended attributes (SELinux label, ACLs) from another file.
 func lookAlike(f *os.File, model string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(model, &st); err == unix.ENOENT {
@@ -292,7 +227,7 @@ func copyAttributes(f *os.File, model string) error {
 	return nil
 }
 
-// syncDir makes a rename last over a power cut.
+// syncDir makes a rename durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -1,34 +1,31 @@
 package hostinstall
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 )
 
-// defaultStays refuses to take out a runtime that a setting of somebody else's makes the
-// default: the engine would start no container any more, and dockerd not at all.
-func (j *job) defaultStays(edits []edit) error {
+// checkDefault refuses to remove a runtime that a setting of the user makes the default: the engine could then start no
+// container, and dockerd would not start.
+func (j *job) checkDefault(edits []edit) error {
+	if !slices.ContainsFunc(edits, edit.changes) {
+		return nil
+	}
 	after := overlay{FS: j.view, files: map[string][]byte{}}
-	changed := false
 	for _, e := range edits {
 		after.files[e.path] = e.after
-		changed = changed || e.changes()
-	}
-	if !changed {
-		return nil
 	}
 	file, key, err := defaultLeft[j.Engine](after, j.Options)
 	if err != nil || file == "" {
 		return err
 	}
-	return fmt.Errorf("%s says %s = %q, which gpuslice did not write, and no such runtime would be left: name another there first", file, key, Name)
+	return fmt.Errorf("%s has %s = %q, which gpuslice did not write: set another default runtime first", file, key, Name)
 }
 
-// defaultLeft finds, for each engine, the setting that makes our runtime the default where
-// there is no such runtime.
+// defaultLeft finds the setting that makes gpuslice the default runtime although that runtime does not exist.
 var defaultLeft = map[string]func(after fs.FS, o Options) (file, key string, err error){
 	"docker":     dockerDefaultLeft,
 	"containerd": containerdDefaultLeft,
@@ -37,13 +34,10 @@ var defaultLeft = map[string]func(after fs.FS, o Options) (file, key string, err
 
 func dockerDefaultLeft(after fs.FS, o Options) (file, key string, err error) {
 	file = o.config(dockerConfig)
-	d, err := parsed(after, jsonFormat{}, file)
-	if d == nil || err != nil {
+	tree, err := readDocument(after, o.Engine, file)
+	_, there := lookup(tree, []string{"runtimes", Name})
+	if err != nil || there || tree["default-runtime"] != Name {
 		return "", "", err
-	}
-	_, there := lookup(d.tree(), []string{"runtimes", Name})
-	if there || d.tree()["default-runtime"] != Name {
-		return "", "", nil
 	}
 	return file, "default-runtime", nil
 }
@@ -63,7 +57,7 @@ func containerdDefaultLeft(after fs.FS, o Options) (file, key string, err error)
 	return main, "default_runtime_name", nil
 }
 
-// podmanDefaultLeft reads the files that podman reads, of which the last one wins.
+// podmanDefaultLeft reads podman's files; the last one wins.
 func podmanDefaultLeft(after fs.FS, o Options) (file, key string, err error) {
 	dropIns, err := fs.Glob(after, "etc/containers/containers.conf.d/*.conf")
 	if err != nil {
@@ -75,14 +69,14 @@ func podmanDefaultLeft(after fs.FS, o Options) (file, key string, err error) {
 	}
 	there := false
 	for _, f := range files {
-		d, err := parsed(after, tomlFormat{}, f)
-		if d == nil || err != nil {
-			continue // podman says what is wrong with it
+		tree, err := readDocument(after, o.Engine, f)
+		if err != nil {
+			continue // podman reports the error
 		}
-		if _, ok := lookup(d.tree(), []string{"engine", "runtimes", Name}); ok {
+		if _, ok := lookup(tree, []string{"engine", "runtimes", Name}); ok {
 			there = true
 		}
-		if v, ok := lookup(d.tree(), []string{"engine", "runtime"}); ok {
+		if v, ok := lookup(tree, []string{"engine", "runtime"}); ok {
 			if file = ""; v == Name {
 				file = f
 			}
@@ -92,20 +86,4 @@ func podmanDefaultLeft(after fs.FS, o Options) (file, key string, err error) {
 		return "", "", nil
 	}
 	return file, "engine.runtime", nil
-}
-
-// parsed reads a document; nil if there is none.
-func parsed(h fs.FS, f format, file string) (document, error) {
-	data, err := readFile(h, file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	d, err := f.parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return d, nil
 }
