@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,20 +20,20 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// epoch is the time of everything in the image.
+// epoch is the time of all files and of the image, so that the same build gives the same bytes.
 var epoch = time.Unix(0, 0).UTC()
 
-// writeArchive writes the image as an OCI archive: image-spec v1.1, image-layout.md, in a tar.
-func (r root) writeArchive(path string, o options) (size int64, err error) {
-	image, err := r.image(o)
+// writeArchive writes the image as an OCI archive: an image layout (image-spec v1.1) in a tar.
+func writeArchive(path, root string, o options) (size int64, err error) {
+	image, err := newImage(root, o)
 	if err != nil {
 		return 0, err
 	}
-	work, err := os.MkdirTemp(filepath.Dir(path), ".oci-")
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".oci-")
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(work)
+	defer os.RemoveAll(dir)
 	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
 		Add: image,
 		Descriptor: v1.Descriptor{
@@ -42,14 +41,20 @@ func (r root) writeArchive(path string, o options) (size int64, err error) {
 			Annotations: o.annotations(),
 		},
 	})
-	if _, err := layout.Write(work, index); err != nil {
+	if _, err := layout.Write(dir, index); err != nil {
 		return 0, err
 	}
-	return tarDir(path, work)
+	var archive bytes.Buffer
+	if err := writeTar(&archive, dir, func(string) bool { return true }); err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(path+".partial", archive.Bytes(), 0o644); err != nil {
+		return 0, err
+	}
+	return int64(archive.Len()), os.Rename(path+".partial", path)
 }
 
-// annotations name the image for who imports it: containerd reads its own, others the OCI's, which is
-// only the tag.
+// annotations contain the image's name. containerd reads its own annotation, other programs that of OCI, which is only the tag.
 func (o options) annotations() map[string]string {
 	tag := "latest"
 	if i := strings.LastIndexByte(o.name, ':'); i > strings.LastIndexByte(o.name, '/') {
@@ -58,8 +63,7 @@ func (o options) annotations() map[string]string {
 	return map[string]string{"io.containerd.image.name": o.qualified(), "org.opencontainers.image.ref.name": tag}
 }
 
-// qualified is the image's name as containerd's CRI looks for it: a name without a registry is of
-// docker.io/library there.
+// qualified is the image's name as containerd's CRI looks it up, with the default registry.
 func (o options) qualified() string {
 	first, _, more := strings.Cut(o.name, "/")
 	switch {
@@ -72,7 +76,7 @@ func (o options) qualified() string {
 	}
 }
 
-// labels are those of the OCI's image-spec, annotations.md.
+// labels are defined in the OCI image-spec, annotations.md.
 func (o options) labels() map[string]string {
 	labels := map[string]string{
 		"org.opencontainers.image.title":       "gpuslice",
@@ -86,22 +90,28 @@ func (o options) labels() map[string]string {
 	return labels
 }
 
-// image has two layers: who builds again pulls and pushes again only the programs.
-func (r root) image(o options) (v1.Image, error) {
-	isOurs := func(e entry) bool { return strings.HasPrefix(e.path, "usr/local/") }
-	base := slices.DeleteFunc(slices.Clone(r), isOurs)
-	ours := slices.DeleteFunc(slices.Clone(r), func(e entry) bool { return !isOurs(e) })
+// newImage has two layers, so that a new build changes only the one with the programs.
+func newImage(root string, o options) (v1.Image, error) {
+	isOurs := func(name string) bool { return strings.HasPrefix(name, "usr/local/") }
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, part := range []struct {
-		entries root
-		what    string
-	}{{base, "the C library, certificate authorities and users"}, {ours, "gpuslice"}} {
-		layer, err := part.entries.layer()
+		comment string
+		keep    func(name string) bool
+	}{
+		{"the C library, certificate authorities and users", func(name string) bool { return !isOurs(name) }},
+		{"gpuslice", isOurs},
+	} {
+		var data bytes.Buffer
+		if err := writeTar(&data, root, part.keep); err != nil {
+			return nil, err
+		}
+		open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data.Bytes())), nil }
+		layer, err := tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 		if err != nil {
 			return nil, err
 		}
 		image, err = mutate.Append(image, mutate.Addendum{
-			Layer: layer, History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "install/image", Comment: part.what},
+			Layer: layer, History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "install/image", Comment: part.comment},
 		})
 		if err != nil {
 			return nil, err
@@ -120,80 +130,44 @@ func (r root) image(o options) (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-// layer is a compressed layer. It is made twice, for its two digests, and each time the same.
-func (r root) layer() (v1.Layer, error) {
-	var data bytes.Buffer
-	if err := r.writeTar(&data); err != nil {
-		return nil, err
-	}
-	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data.Bytes())), nil }
-	// The fast level: the layers are a fifth larger, and made in a quarter of the time.
-	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
-}
-
-func (r root) writeTar(to io.Writer) error {
+// writeTar packs the files of a directory, as root's and with the modes 0755 or 0644.
+func writeTar(to io.Writer, dir string, keep func(name string) bool) error {
 	w := tar.NewWriter(to)
-	for _, e := range r {
-		header := &tar.Header{Name: e.path, Mode: int64(e.mode.Perm()), ModTime: epoch, Format: tar.FormatUSTAR}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(strings.TrimPrefix(path, dir), "/")
+		if err != nil || name == "" || !keep(name) {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, ModTime: epoch, Format: tar.FormatUSTAR}
+		if info.Mode()&0o100 != 0 {
+			h.Mode = 0o755
+		}
 		var data []byte
-		var err error
-		switch e.mode.Type() {
+		switch d.Type() {
 		case fs.ModeDir:
-			header.Typeflag, header.Name = tar.TypeDir, e.path+"/"
+			h.Typeflag, h.Name = tar.TypeDir, name+"/"
 		case fs.ModeSymlink:
-			header.Typeflag, header.Linkname = tar.TypeSymlink, e.link
+			h.Typeflag, h.Mode = tar.TypeSymlink, 0o777
+			h.Linkname, err = os.Readlink(path)
 		default:
-			if data, err = e.content(); err != nil {
-				return err
-			}
-			header.Typeflag, header.Size = tar.TypeReg, int64(len(data))
+			data, err = os.ReadFile(path)
+			h.Size = int64(len(data))
 		}
-		if err := w.WriteHeader(header); err != nil {
-			return err
-		}
-		if _, err := w.Write(data); err != nil {
-			return err
-		}
-	}
-	return w.Close()
-}
-
-// tarDir packs an OCI layout, always the same way.
-func tarDir(path, dir string) (size int64, err error) {
-	partial := path + ".partial"
-	out, err := os.Create(partial)
-	if err != nil {
-		return 0, err
-	}
-	defer os.Remove(partial)
-	w := tar.NewWriter(out)
-	err = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		name, err := filepath.Rel(dir, file)
 		if err != nil {
 			return err
 		}
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		size += int64(len(data))
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data)), ModTime: epoch, Format: tar.FormatUSTAR}); err != nil {
+		if err := w.WriteHeader(h); err != nil {
 			return err
 		}
 		_, err = w.Write(data)
 		return err
 	})
-	if err == nil {
-		err = w.Close()
-	}
-	if closed := out.Close(); err == nil {
-		err = closed
-	}
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return size, os.Rename(partial, path)
+	return w.Close()
 }

@@ -7,52 +7,42 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// host is the machine that libraries are taken from.
-type host struct {
-	// directories are where its loader looks by itself, the first one first.
-	dirs []string
-}
-
-// machine is this one. Debian's loader has its own directory of the architecture in front of the others.
-var machine = host{dirs: []string{
+// libraryDirs are the directories in which the dynamic loader of Debian looks by default, in its order.
+var libraryDirs = []string{
 	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
 	"/lib64", "/usr/lib64", "/lib", "/usr/lib",
-}}
+}
 
-// driverNeeds are what NVIDIA's libraries, which are mounted into the agent's container, are linked
-// against, and our programs may not be.
+// driverNeeds are the libraries that NVIDIA's libraries, which are mounted into the agent's container, are linked against.
 var driverNeeds = []string{"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"}
 
-// closure is what programs need to be started: their loader and their libraries, and what these need. It
-// is by the path where the loader finds it, with the file of that content.
-func (h host) closure(programs []string, libraries ...string) (map[string]string, error) {
-	found := map[string]string{}
-	todo := append([]string(nil), libraries...)
+// closure returns the paths of the loader and of all libraries that programs, and further libraries, need.
+func closure(dirs, programs []string, libraries ...string) (files []string, err error) {
+	pending := slices.Clone(libraries)
 	for _, program := range programs {
 		interpreter, needed, err := linked(program)
 		if err != nil {
 			return nil, err
 		}
-		if interpreter == "" {
-			continue // static
+		if interpreter != "" && !slices.Contains(files, interpreter) { // else it is static
+			files = append(files, interpreter)
 		}
-		found[strings.TrimPrefix(interpreter, "/")] = interpreter
-		todo = append(todo, needed...)
+		pending = append(pending, needed...)
 	}
 	seen := map[string]bool{}
-	for len(todo) > 0 {
-		name := todo[0]
-		todo = todo[1:]
+	for len(pending) > 0 {
+		name := pending[0]
+		pending = pending[1:]
 		if seen[name] {
 			continue
 		}
 		seen[name] = true
-		file, err := h.find(name)
+		file, err := find(dirs, name)
 		if err != nil {
 			return nil, err
 		}
@@ -60,23 +50,20 @@ func (h host) closure(programs []string, libraries ...string) (map[string]string
 		if err != nil {
 			return nil, err
 		}
-		todo = append(todo, needed...)
-		if _, loader := found[strings.TrimPrefix(file, "/")]; !loader && !isLoader(name) {
-			found[strings.TrimPrefix(file, "/")] = file
+		pending = append(pending, needed...)
+		if !strings.HasPrefix(name, "ld-linux") { // the loader has its own path, from the programs
+			files = append(files, file)
 		}
 	}
-	return found, nil
+	return files, nil
 }
 
-// isLoader says whether a library is the loader, which is at its own place already.
-func isLoader(name string) bool { return strings.HasPrefix(path.Base(name), "ld-linux") }
-
-// find is where the loader finds a library.
-func (h host) find(name string) (string, error) {
+// find looks up a library as the loader does.
+func find(dirs []string, name string) (string, error) {
 	if strings.Contains(name, "/") {
-		return "", fmt.Errorf("%s is linked by its path: only libraries by name can be packed", name)
+		return "", fmt.Errorf("%s is linked by its path: only libraries that are linked by name are supported", name)
 	}
-	for _, dir := range h.dirs {
+	for _, dir := range dirs {
 		file := filepath.Join(dir, name)
 		if _, err := os.Stat(file); err == nil {
 			return file, nil
@@ -84,10 +71,10 @@ func (h host) find(name string) (string, error) {
 			return "", err
 		}
 	}
-	return "", fmt.Errorf("library %s is in none of %s", name, strings.Join(h.dirs, ", "))
+	return "", fmt.Errorf("library %s not found in %s", name, strings.Join(dirs, ", "))
 }
 
-// linked reads which loader a file wants, which a library does not, and which libraries.
+// linked reads a file's loader, which libraries do not have, and the libraries that it needs.
 func linked(file string) (interpreter string, needed []string, err error) {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -100,13 +87,12 @@ func linked(file string) (interpreter string, needed []string, err error) {
 		}
 		data, err := io.ReadAll(p.Open())
 		if err != nil {
-			return "", nil, fmt.Errorf("%s: read its loader's name: %w", file, err)
+			return "", nil, fmt.Errorf("%s: read the name of its loader: %w", file, err)
 		}
 		interpreter = strings.TrimRight(string(data), "\x00")
 	}
-	needed, err = f.ImportedLibraries()
-	if err != nil {
-		return "", nil, fmt.Errorf("%s: read what it is linked against: %w", file, err)
+	if needed, err = f.ImportedLibraries(); err != nil {
+		return "", nil, fmt.Errorf("%s: read its libraries: %w", file, err)
 	}
 	return interpreter, needed, nil
 }

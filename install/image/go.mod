@@ -1,4 +1,4 @@
-// A module of its own: the library that writes images is for the machine that builds, and nothing else needs it.
+// A separate module, so that gpuslice does not depend on the library that writes images.
 module github.com/gpuslice/gpuslice/install/image
 
 go 1.26.0

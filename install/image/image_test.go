@@ -21,8 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// built is a repository of which everything is built, but not from our sources: this test is to be
-// quick, and test/image runs the real one.
+// built is a repository with built files that are not from our sources, which is quick. test/image runs the real image.
 func built(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,7 +76,7 @@ func parse[T any](t *testing.T, data []byte) (v T) {
 	return v
 }
 
-// open reads an archive's index, manifest and configuration, as who imports it does.
+// open reads an archive's index, manifest and configuration.
 func open(t *testing.T, archive string) (v1.IndexManifest, v1.Manifest, v1.ConfigFile) {
 	t.Helper()
 	files := blobs(t, archive)
@@ -102,7 +101,7 @@ func TestTheSameBytesTwice(t *testing.T) {
 	first := build(t, repository, "v1")
 	require.Equal(t, sum(first), sum(build(t, repository, "v1")))
 	require.NotEqual(t, sum(first), sum(build(t, repository, "v2")))
-	// Of the version only the labels are: the layers are not sent again.
+	// The version is only in the labels: the layers are the same.
 	_, one, _ := open(t, filepath.Join(first, "gpuslice.tar"))
 	_, two, _ := open(t, filepath.Join(build(t, repository, "v2"), "gpuslice.tar"))
 	require.Equal(t, one.Layers, two.Layers)
@@ -129,7 +128,7 @@ func TestWhatIsInTheImage(t *testing.T) {
 		"/usr/local/bin/gpuslice", "/usr/local/bin/gpuslice-agent", "/usr/local/bin/gpuslice-scheduler", "/usr/local/bin/gpuslice-runtime",
 		"/usr/local/lib/gpuslice/libvgpu.so", "/usr/local/lib/gpuslice/libvgpu-cuda.so", "/usr/local/lib/gpuslice/libvgpu-nvml.so",
 		"/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6",
-		"/lib/x86_64-linux-gnu/libm.so.6",      // of NVIDIA's libraries alone
+		"/lib/x86_64-linux-gnu/libm.so.6",      // only of NVIDIA's libraries
 		"/lib/x86_64-linux-gnu/libresolv.so.2", // of a program
 	} {
 		require.Equal(t, fs.FileMode(0o755), modes[name], name)
@@ -164,7 +163,7 @@ func TestDockerfile(t *testing.T) {
 	lines := map[string]string{}
 	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
 		if word, rest, ok := strings.Cut(strings.TrimSpace(line), " "); ok && word != "#" {
-			require.NotContains(t, lines, word, "said twice")
+			require.NotContains(t, lines, word, "duplicate")
 			lines[word] = strings.TrimSpace(rest)
 		}
 	}
@@ -186,23 +185,25 @@ func TestMistakes(t *testing.T) {
 	require.ErrorContains(t, run([]string{"more"}), `"more"`)
 	require.ErrorContains(t, run([]string{"-repository", t.TempDir()}), "run `make build` first")
 	repository := built(t)
-	_, err := newRoot(repository, host{dirs: []string{t.TempDir()}})
-	require.ErrorContains(t, err, "is in none of")
-	_, err = machine.closure([]string{filepath.Join(repository, "LICENSE")})
+	require.ErrorContains(t, writeRoot(t.TempDir(), repository, []string{t.TempDir()}), "not found in")
+	_, err := closure(libraryDirs, []string{filepath.Join(repository, "LICENSE")})
 	require.ErrorContains(t, err, "LICENSE")
-	_, err = machine.find("/.gpuslice/libvgpu.so")
+	_, err = find(libraryDirs, "/.gpuslice/libvgpu.so")
 	require.ErrorContains(t, err, "linked by its path")
 	// A directory that can't be written leaves no archive.
 	out := filepath.Join(repository, "LICENSE", "below-a-file")
 	require.Error(t, run([]string{"-repository", repository, "-out", out}))
 }
 
-// What Go's tar writes is read back as it was: a link, a directory, a file.
+// A link, a directory and a file, always as root's and with the same modes.
 func TestLayer(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "d/f"), []byte("x"), 0o640))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "d/x"), nil, 0o700))
+	require.NoError(t, os.Symlink("d/f", filepath.Join(dir, "l")))
 	var data bytes.Buffer
-	require.NoError(t, root{
-		{path: "d", mode: fs.ModeDir | 0o755}, {path: "d/f", mode: 0o640, text: "x"}, {path: "l", mode: fs.ModeSymlink | 0o777, link: "d/f"},
-	}.writeTar(&data))
+	require.NoError(t, writeTar(&data, dir, func(name string) bool { return true }))
 	var got []string
 	for r := tar.NewReader(&data); ; {
 		h, err := r.Next()
@@ -214,5 +215,5 @@ func TestLayer(t *testing.T) {
 		require.Zero(t, h.Uid+h.Gid)
 		got = append(got, h.FileInfo().Mode().String()+" "+h.Name+" "+h.Linkname)
 	}
-	require.Equal(t, []string{"drwxr-xr-x d/ ", "-rw-r----- d/f ", "Lrwxrwxrwx l d/f"}, got)
+	require.Equal(t, []string{"drwxr-xr-x d/ ", "-rw-r--r-- d/f ", "-rwxr-xr-x d/x ", "Lrwxrwxrwx l d/f"}, got)
 }

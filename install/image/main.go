@@ -1,11 +1,7 @@
-// Command image makes gpuslice's container image from what `make build` has built, without a registry
-// and without a daemon: the root file system as a directory, for the Dockerfile beside this file, and the
-// same as an OCI archive, for `ctr images import`, `skopeo copy oci-archive:…` and `podman load`.
-//
-// One image has all programs; the chart says which one a container runs. It holds no shell and no
-// package manager. The C library is this machine's, for the programs are linked against that.
-//
-// The same build gives the same bytes: nothing of the machine's clock, users or directories is in it.
+// Command image builds gpuslice's container image from the output of `make build`, without a registry and without a daemon: the
+// root file system as a directory, for the Dockerfile, and an OCI archive, for `ctr images import`,
+// `skopeo copy oci-archive:…` and `podman load`. The image has all programs, no shell and no package manager, and the C library
+// of this machine, because the programs are linked against it. The same build gives the same bytes.
 package main
 
 import (
@@ -13,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 func main() {
@@ -22,45 +19,34 @@ func main() {
 	}
 }
 
-func run(args []string) error {
-	var o options
-	f := flag.NewFlagSet("image", flag.ContinueOnError)
-	f.StringVar(&o.repository, "repository", ".", "`directory` of the sources, whose build/ has what is packed")
-	f.StringVar(&o.out, "out", "", "`directory` to write root/ and gpuslice.tar to; empty: build/image of the repository")
-	f.StringVar(&o.name, "name", "gpuslice:latest", "`name` that the archive is imported by; a further one for each use")
-	f.StringVar(&o.version, "version", "dev", "the image's `version`, for its labels")
-	f.StringVar(&o.revision, "revision", "", "the commit that was built, for its labels")
-	if err := f.Parse(args); err != nil {
-		return err
-	}
-	if f.NArg() > 0 {
-		return fmt.Errorf("there are no arguments, and %q is one", f.Arg(0))
-	}
-	if o.out == "" {
-		o.out = filepath.Join(o.repository, "build", "image")
-	}
-	return o.make()
-}
-
 // options are the command's flags.
 type options struct {
 	repository, out, name, version, revision string
 }
 
-// make writes the root directory and the archive.
-func (o options) make() error {
-	root, err := newRoot(o.repository, machine)
-	if err != nil {
+func run(args []string) error {
+	var o options
+	f := flag.NewFlagSet("image", flag.ContinueOnError)
+	f.StringVar(&o.repository, "repository", ".", "source `directory` with the output of `make build`")
+	f.StringVar(&o.out, "out", "", "`directory` for root/ and gpuslice.tar (default: build/image in the repository)")
+	f.StringVar(&o.name, "name", "gpuslice:latest", "`name` of the image in the archive")
+	f.StringVar(&o.version, "version", "dev", "`version` for the image's labels")
+	f.StringVar(&o.revision, "revision", "", "commit for the image's labels")
+	if err := f.Parse(args); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
+	if f.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if o.out == "" {
+		o.out = filepath.Join(o.repository, "build", "image")
+	}
+	syscall.Umask(0o022) // the modes of root/ must not depend on the caller
+	root, path := filepath.Join(o.out, "root"), filepath.Join(o.out, "gpuslice.tar")
+	if err := writeRoot(root, o.repository, libraryDirs); err != nil {
 		return err
 	}
-	if err := root.writeDir(filepath.Join(o.out, "root")); err != nil {
-		return err
-	}
-	path := filepath.Join(o.out, "gpuslice.tar")
-	size, err := root.writeArchive(path, o)
+	size, err := writeArchive(path, root, o)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
