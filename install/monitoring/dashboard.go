@@ -2,32 +2,73 @@ package monitoring
 
 import "fmt"
 
-// row is a heading and the panels under it, from left to right.
+// Grafana's dashboard model, as far as it is used here: schema version 39, Grafana 10.4 and later. The rest is in objects.
+type (
+	object = map[string]any
+	list   = []any
+
+	board struct {
+		Title         string  `json:"title"`
+		UID           string  `json:"uid"`
+		Description   string  `json:"description"`
+		Tags          list    `json:"tags"`
+		SchemaVersion int     `json:"schemaVersion"`
+		Editable      bool    `json:"editable"`
+		Refresh       string  `json:"refresh"`
+		Time          object  `json:"time"`
+		Templating    object  `json:"templating"`
+		Panels        []panel `json:"panels"`
+	}
+
+	panel struct {
+		ID              int      `json:"id"`
+		Type            string   `json:"type"`
+		Title           string   `json:"title"`
+		Description     string   `json:"description,omitempty"`
+		GridPos         position `json:"gridPos"`
+		Datasource      object   `json:"datasource,omitempty"`
+		Targets         list     `json:"targets,omitempty"`
+		FieldConfig     object   `json:"fieldConfig,omitempty"`
+		Options         object   `json:"options,omitempty"`
+		Transformations list     `json:"transformations,omitempty"`
+	}
+
+	position struct {
+		H int `json:"h"`
+		W int `json:"w"`
+		X int `json:"x"`
+		Y int `json:"y"`
+	}
+)
+
+// row is a heading and the panels below it, from left to right.
 type row struct {
 	title  string
 	height int
 	panels []panel
 }
 
-// gridWidth is that of Grafana's grid.
 const gridWidth = 24
 
-var source = &datasource{Type: "prometheus", UID: "${datasource}"}
+var source = object{"type": "prometheus", "uid": "${datasource}"}
 
-// dashboard lays the rows out.
+// dashboard lays out the rows.
 func dashboard() board {
 	b := board{
 		Title: "gpuslice", UID: "gpuslice",
-		Description:   "GPUs that containers share: who was granted what, who uses what, whether isolation holds, and what the scheduler does. Wants install/monitoring/rules.yaml to be loaded.",
-		Tags:          []string{"gpuslice", "gpu"},
+		Description:   "Shared GPUs: grants, use, isolation and scheduling. Needs the recording rules of install/monitoring/rules.yaml.",
+		Tags:          list{"gpuslice", "gpu"},
 		SchemaVersion: 39, Editable: true, Refresh: "30s",
-		Time:       timeRange{From: "now-1h", To: "now"},
-		Templating: templating{List: variables()},
+		Time: object{"from": "now-1h", "to": "now"},
+		Templating: object{"list": list{
+			object{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "includeAll": false, "multi": false},
+			variable("node", "Node", "label_values(gpuslice_gpu_healthy, node)"),
+			variable("namespace", "Namespace", `label_values(gpuslice_container_memory_limit_bytes{node=~"$node"}, namespace)`),
+		}},
 	}
-	y, id := 0, 0
+	y := 0
 	add := func(p panel, at position) {
-		id++
-		p.ID, p.GridPos = id, at
+		p.ID, p.GridPos = len(b.Panels)+1, at
 		b.Panels = append(b.Panels, p)
 	}
 	for _, r := range rows() {
@@ -42,100 +83,92 @@ func dashboard() board {
 	return b
 }
 
-func variables() []variable {
-	all := &selected{Text: "All", Value: "$__all"}
-	values := func(name, label, query string) variable {
-		return variable{Name: name, Label: label, Type: "query", Datasource: source, Refresh: 2, IncludeAll: true, Multi: true, AllValue: ".*",
-			Current: all, Sort: 1, Query: map[string]string{"query": query, "refId": name}}
-	}
-	return []variable{
-		{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus"},
-		values("node", "Node", "label_values(gpuslice_gpu_healthy, node)"),
-		values("namespace", "Namespace", `label_values(gpuslice_container_memory_limit_bytes{node=~"$node"}, namespace)`),
+// variable selects label values. It is read again when the time range changes (refresh 2).
+func variable(name, label, query string) object {
+	return object{
+		"name": name, "label": label, "type": "query", "query": object{"query": query, "refId": name}, "datasource": source, "refresh": 2,
+		"includeAll": true, "multi": true, "allValue": ".*", "current": object{"text": "All", "value": "$__all"}, "sort": 1,
 	}
 }
 
-// query is an expression, and what its lines are called.
+// query is an expression and the legend of its series.
 type query struct{ expr, legend string }
 
-func number(f float64) *float64 { return &f }
-
-// targets are named A, B, C, ...
-func targets(queries []query, change func(*target)) (all []target) {
-	for i, q := range queries {
-		t := target{RefID: string(rune('A' + i)), Expr: q.expr, LegendFormat: q.legend, Datasource: source}
-		change(&t)
-		all = append(all, t)
+// target is a query of a panel; they are named A, B, C, ... by index.
+func target(index int, expr string, more object) object {
+	t := object{"refId": string(rune('A' + index)), "expr": expr, "datasource": source}
+	for k, v := range more {
+		t[k] = v
 	}
-	return all
+	return t
 }
 
-// stat is one number. It is red from bad on, unless that is 0.
+// stat shows one number, in red from bad on; 0 is never.
 func stat(title, unit string, bad float64, description, expr string) panel {
-	steps := []step{{Color: "green"}}
+	steps := list{object{"color": "green", "value": nil}}
 	if bad > 0 {
-		steps = append(steps, step{Color: "red", Value: &bad})
+		steps = append(steps, object{"color": "red", "value": bad})
 	}
 	return panel{
 		Type: "stat", Title: title, Description: description, Datasource: source,
-		Targets:     targets([]query{{expr, ""}}, func(t *target) { t.Instant = true }),
-		FieldConfig: &fieldConfig{Defaults: fieldDefaults{Unit: unit, Thresholds: &thresholds{"absolute", steps}}, Overrides: []override{}},
-		Options:     map[string]any{"colorMode": "value", "graphMode": "none", "reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}}},
+		Targets:     list{target(0, expr, object{"instant": true})},
+		FieldConfig: object{"defaults": object{"unit": unit, "thresholds": object{"mode": "absolute", "steps": steps}}, "overrides": list{}},
+		Options:     object{"colorMode": "value", "graphMode": "none", "reduceOptions": object{"calcs": list{"lastNotNull"}}},
 	}
 }
 
-// graph is lines over time. Ratios are drawn from 0 to 1 at least.
+// graph shows lines over time. The axis of a ratio is at least from 0 to 1.
 func graph(title, unit, description string, queries ...query) panel {
-	d := fieldDefaults{Unit: unit, Min: number(0), Custom: map[string]any{"lineWidth": 1, "fillOpacity": 8, "showPoints": "never"}}
+	custom := object{"lineWidth": 1, "fillOpacity": 8, "showPoints": "never"}
 	if unit == "percentunit" {
-		d.Custom["axisSoftMax"] = 1
+		custom["axisSoftMax"] = 1
 	}
-	return panel{
-		Type: "timeseries", Title: title, Description: description, Datasource: source,
-		Targets:     targets(queries, func(t *target) { t.Range = true }),
-		FieldConfig: &fieldConfig{Defaults: d, Overrides: []override{}},
-		Options:     map[string]any{"legend": map[string]any{"displayMode": "list", "placement": "bottom"}, "tooltip": map[string]any{"mode": "multi", "sort": "desc"}},
-	}
-}
-
-// column is a number of each row of a table: what it is called, its unit, and where it comes from.
-type column struct{ name, unit, expr string }
-
-// table has a row for each set of labels, and a column for each of them and for each number.
-func table(title, description string, labels []string, columns ...column) panel {
 	p := panel{
-		Type: "table", Title: title, Description: description, Datasource: source,
-		FieldConfig: &fieldConfig{Overrides: []override{}},
-		Options:     map[string]any{"showHeader": true},
+		Type: "timeseries", Title: title, Description: description, Datasource: source,
+		FieldConfig: object{"defaults": object{"unit": unit, "min": 0, "custom": custom}, "overrides": list{}},
+		Options:     object{"legend": object{"displayMode": "list", "placement": "bottom"}, "tooltip": object{"mode": "multi", "sort": "desc"}},
 	}
-	names, order := map[string]string{}, map[string]int{}
-	for i, label := range labels {
-		order[label] = i
-	}
-	for i, c := range columns {
-		id := string(rune('A' + i))
-		value := "Value #" + id
-		names[value], order[value] = c.name, len(labels)+i
-		p.Targets = append(p.Targets, target{RefID: id, Expr: c.expr, Instant: true, Format: "table", Datasource: source})
-		properties := []property{{"unit", c.unit}}
-		if c.unit == "percentunit" {
-			properties = append(properties, property{"min", 0}, property{"max", 1}, property{"custom.cellOptions", map[string]string{"type": "gauge", "mode": "basic"}})
-		}
-		p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, override{matcher{"byName", c.name}, properties})
-	}
-	p.Transformations = []transformation{
-		{"merge", map[string]any{}},
-		{"organize", map[string]any{"excludeByName": map[string]bool{"Time": true}, "indexByName": order, "renameByName": names}},
+	for i, q := range queries {
+		p.Targets = append(p.Targets, target(i, q.expr, object{"legendFormat": q.legend, "range": true}))
 	}
 	return p
 }
 
-// byGPU sums a metric of GPUs by the labels of a GPU.
+// column is a number in each row of a table.
+type column struct{ name, unit, expr string }
+
+// table has a row for each set of labels, and a column for each label and number.
+func table(title, description string, labels []string, columns ...column) panel {
+	p := panel{Type: "table", Title: title, Description: description, Datasource: source, Options: object{"showHeader": true}}
+	names, order, overrides := object{}, object{}, list{}
+	for i, label := range labels {
+		order[label] = i
+	}
+	for i, c := range columns {
+		value := "Value #" + string(rune('A'+i))
+		names[value], order[value] = c.name, len(labels)+i
+		p.Targets = append(p.Targets, target(i, c.expr, object{"instant": true, "format": "table"}))
+		property := func(id string, value any) object { return object{"id": id, "value": value} }
+		properties := list{property("unit", c.unit)}
+		if c.unit == "percentunit" {
+			properties = append(properties, property("min", 0), property("max", 1), property("custom.cellOptions", object{"type": "gauge", "mode": "basic"}))
+		}
+		overrides = append(overrides, object{"matcher": object{"id": "byName", "options": c.name}, "properties": properties})
+	}
+	p.FieldConfig = object{"defaults": object{}, "overrides": overrides}
+	p.Transformations = list{
+		object{"id": "merge", "options": object{}},
+		object{"id": "organize", "options": object{"excludeByName": object{"Time": true}, "indexByName": order, "renameByName": names}},
+	}
+	return p
+}
+
+// byGPU sums a metric by the labels of a GPU.
 func byGPU(metric string) string {
 	return fmt.Sprintf(`sum by (node, index, model, uuid) (%s{node=~"$node"})`, metric)
 }
 
-// byContainer sums a metric of containers over their GPUs, and over a container's restarts.
+// byContainer sums a metric over a container's GPUs and restarts.
 func byContainer(metric string) string {
 	return fmt.Sprintf(`sum by (node, namespace, pod, container) (%s{node=~"$node", namespace=~"$namespace"})`, metric)
 }

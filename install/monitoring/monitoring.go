@@ -1,7 +1,5 @@
-// Package monitoring has what Prometheus and Grafana are given: rules.yaml, and the
-// dashboard, of which panels.go is the description and dashboard.json what Grafana
-// imports (`make generate` writes it). test/monitoring compares both with the metrics that
-// are really exported. It imports nothing of ours.
+// Package monitoring has the rules for Prometheus and the dashboard for Grafana. panels.go describes the dashboard, and
+// `make generate` writes dashboard.json. test/monitoring compares both with the exported metrics.
 package monitoring
 
 import (
@@ -19,7 +17,7 @@ var Rules []byte
 //go:embed dashboard.json
 var Imported []byte
 
-// JSON is the dashboard as Grafana imports it.
+// JSON is the dashboard that Grafana imports.
 func JSON() ([]byte, error) {
 	data, err := json.MarshalIndent(dashboard(), "", " ")
 	return append(data, '\n'), err

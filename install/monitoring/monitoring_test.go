@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write dashboard.json")
 
-// What is imported is what is described: `make generate` writes it.
+// dashboard.json is up to date: `make generate` writes it.
 func TestDashboard(t *testing.T) {
 	want, err := JSON()
 	require.NoError(t, err)
@@ -22,7 +22,7 @@ func TestDashboard(t *testing.T) {
 	assert.Equal(t, string(want), string(Imported), "run make generate, and look at the diff")
 }
 
-// Panels don't cover each other, and each has a place and a number of its own.
+// Panels do not overlap, and have unique IDs.
 func TestLayout(t *testing.T) {
 	taken, ids := map[[2]int]string{}, map[int]bool{}
 	for _, p := range dashboard().Panels {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/install/monitoring"
 )
 
-// dashboard is what Grafana makes of dashboard.json.
+// dashboard is dashboard.json as Grafana reads it.
 type dashboard struct {
 	Templating struct {
 		List []struct {
@@ -33,7 +33,7 @@ type dashboard struct {
 	}
 }
 
-// Each panel shows something of what is really exported, and each label that it shows is there.
+// Each panel shows exported metrics, and each label that it shows exists.
 func TestDashboard(t *testing.T) {
 	s := newServer(t)
 	var d dashboard
@@ -60,7 +60,7 @@ func TestDashboard(t *testing.T) {
 
 var labelValues = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
 
-// What can be chosen is there to be chosen.
+// The values of each variable exist.
 func TestVariables(t *testing.T) {
 	s := newServer(t)
 	var d dashboard
@@ -78,7 +78,7 @@ func TestVariables(t *testing.T) {
 	assert.Equal(t, []string{"datasource", "node", "namespace"}, names)
 }
 
-// The test itself notices what is wrong.
+// The test finds wrong expressions.
 func TestWrongPanels(t *testing.T) {
 	s := newServer(t)
 	for expr, want := range map[string]string{

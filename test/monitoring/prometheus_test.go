@@ -118,7 +118,7 @@ func (s *server) lacks(expr parser.Expr, names []string) (wrong []string) {
 }
 
 // unconditional are the parts of an expression that are joined by "or", without what they are
-// compared with and what must not be there: what it gives when there is something to be told.
+// compared with and what must not exist: its result when there is something to report.
 func unconditional(expr parser.Expr) []parser.Expr {
 	switch e := expr.(type) {
 	case *parser.ParenExpr:
@@ -142,7 +142,7 @@ func unconditional(expr parser.Expr) []parser.Expr {
 	return []parser.Expr{expr}
 }
 
-// shown says what is wrong with an expression of which a panel shows these labels.
+// shown returns what is wrong with an expression of a panel that shows these labels.
 func (s *server) shown(expr string, names []string) []string {
 	if wrong := s.check(expr); len(wrong) > 0 {
 		return wrong

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuslice/gpuslice/install/monitoring"
 )
 
-// Each rule goes by what is really exported, and each label that an alert names is there when it fires.
+// Each rule uses exported metrics, and each label in an alert's text exists when it fires.
 func TestRules(t *testing.T) {
 	s := newServer(t)
 	for _, r := range s.rules {
@@ -27,8 +27,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Of a node and a cluster those alerts fire that their troubles are of, and no other: a GPU that
-// is ill, pods that wait, and an audit that nobody has begun.
+// Only the alerts for the sample's problems fire: a GPU that is not healthy, pending pods, and an audit that has not started.
 func TestAlertsOfTheSample(t *testing.T) {
 	s := newServer(t)
 	var firing []string
@@ -47,7 +46,7 @@ func TestAlertsOfTheSample(t *testing.T) {
 
 var severities = []string{"critical", "warning", "info"}
 
-// Who is woken by an alert is told what it means and what to do, and the alert has a test.
+// Each alert has a summary, a description, a runbook and a test.
 func TestRunbooks(t *testing.T) {
 	s := newServer(t)
 	tests, err := os.ReadFile("rules_test.yaml")
@@ -65,9 +64,9 @@ func TestRunbooks(t *testing.T) {
 		for _, name := range []string{"summary", "description", "runbook"} {
 			assert.NotEmpty(t, r.Annotations[name], "%s: %s", r.Alert, name)
 		}
-		assert.Greater(t, len(strings.Fields(r.Annotations["runbook"])), 25, "%s: what is to be done?", r.Alert)
+		assert.Greater(t, len(strings.Fields(r.Annotations["runbook"])), 25, "%s: what has to be done?", r.Alert)
 		assert.Contains(t, string(tests), `ALERTS{alertname="`+r.Alert+`"`, "an alert without a test")
-		assert.Contains(t, string(docs), "`"+r.Alert+"`", "an alert that docs/MONITORING.md doesn't know")
+		assert.Contains(t, string(docs), "`"+r.Alert+"`", "an alert that docs/MONITORING.md does not list")
 	}
 	assert.Equal(t, len(regexp.MustCompile(`(?m)^  - alert:`).FindAll(monitoring.Rules, -1)), alerts)
 }

@@ -53,7 +53,7 @@ func browse(t *testing.T) *tab {
 	return b
 }
 
-// hear is told of what happens in the tab.
+// hear receives the tab's events.
 func (b *tab) hear(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,7 +116,7 @@ func (b *tab) rows(t *testing.T) []row {
 	})`)
 }
 
-// find is the row of that table whose first cell begins so.
+// find returns the row of a table by the start of its first cell.
 func find(t *testing.T, rows []row, table, first string) row {
 	for _, r := range rows {
 		if r.Table == table && strings.HasPrefix(r.Cells[0], first) {

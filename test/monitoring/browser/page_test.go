@@ -41,7 +41,7 @@ func clusterPage(t *testing.T, pod string) string {
 	return serve(t, clusterpage.Handler(e, nil))
 }
 
-// assertBars says how long the bars of a row's cells must be, as parts of the whole; nil: there is none.
+// assertBars checks the length of the bars in a row's cells, as parts of the whole; nil: no bar.
 // A pixel more or less is rounding.
 func assertBars(t *testing.T, r row, want ...[]float64) {
 	t.Helper()
@@ -133,7 +133,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// A telephone's width has room for all of it: nothing is to be scrolled sideways, nothing is cut off, and bars are to be seen.
+// The page fits the width of a telephone: no horizontal scrolling, nothing is cut off, and bars are visible.
 func TestNarrow(t *testing.T) {
 	for name, url := range map[string]string{"node": nodePage(t, sample.Hostile), "cluster": clusterPage(t, sample.Hostile)} {
 		b := browse(t)
@@ -180,7 +180,7 @@ func TestContrast(t *testing.T) {
 	}
 }
 
-// It is what it looks like to who can't see it: tables with captions and headings, and no bar is read out.
+// The page is accessible: tables have captions and headings, and a screen reader skips the bars.
 func TestStructure(t *testing.T) {
 	for name, url := range map[string]string{"node": nodePage(t, usual), "cluster": clusterPage(t, usual)} {
 		b := browse(t)
@@ -195,7 +195,7 @@ func TestStructure(t *testing.T) {
 	}
 }
 
-// Who wants to read in peace stops the page from being loaded again.
+// A user can stop the page from being loaded again.
 func TestStopRefreshing(t *testing.T) {
 	b := browse(t)
 	b.open(t, nodePage(t, usual))

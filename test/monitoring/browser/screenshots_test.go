@@ -24,7 +24,7 @@ var keep = flag.Bool("screenshots", false, "write docs/screenshots")
 const maxScreenshot = 200 << 10
 
 // A picture of each page can be taken whole, and is small enough to be kept. Kept they are by
-// `make screenshots` alone: fonts differ between machines, and so do pictures.
+// only `make screenshots`: fonts differ between machines, and so do pictures.
 func TestScreenshots(t *testing.T) {
 	dir := t.TempDir()
 	if *keep {
