@@ -43,8 +43,8 @@ other checks list steps for you, such as a driver, a reboot or a restart.
 Give the options of the agent. In a container, mount the host's root directory
 and set --root to it; then no programs are run.
 
-Exit status: 0 nothing failed (there may be warnings: -o json has the worst
-state); 1 a check failed; 2 the call is wrong.`,
+Exit status: 0 no check failed (there can be warnings: -o json has the worst
+state); 1 a check failed; 2 wrong options.`,
 		Example: `  gpuslice doctor
   gpuslice doctor --fix --dry-run
   gpuslice doctor -o json | jq -r '.checks[] | select(.state != "ok") | .fix[]'

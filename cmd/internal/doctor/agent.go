@@ -13,22 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A state directory with less than this left will soon refuse containers.
+// checkStateDir warns below these amounts of free space.
 const (
 	littleBytes  = 64 << 20
 	littleInodes = 1000
 )
 
-// StateMountUnit is where systemd has the unit of the tmpfs, and StateMountDir is the
-// directory that the unit is of.
+// StateMountUnit is the path of the tmpfs' systemd unit, and StateMountDir its mount point.
 const (
 	StateMountUnit = "/etc/systemd/system/run-gpuslice.mount"
 	StateMountDir  = "/run/gpuslice"
 )
 
-// stateMount is how the state directory becomes a tmpfs of its own.
+// stateMount are the commands that mount a tmpfs on the state directory.
 var stateMount = []string{
-	"on a node without GPU containers (the ledger of those that run would be hidden):",
+	"on a node without GPU containers (the mount would hide their ledger):",
 	"  cp install/run-gpuslice.mount /etc/systemd/system/",
 	"  systemctl daemon-reload && systemctl enable --now run-gpuslice.mount",
 }
@@ -37,7 +36,7 @@ func checkStateDir(_ context.Context, e *exam, v *verdict) {
 	dir := e.o.StateDir
 	info, err := e.stat(dir)
 	if err != nil {
-		v.fail(oneLine(err), append([]string{"the agent makes it at its start; let it be a tmpfs of its own first,"}, stateMount...)...)
+		v.fail(oneLine(err), append([]string{"the agent creates it at its start; mount a tmpfs there first,"}, stateMount...)...)
 		return
 	}
 	f, err := e.Filesystem(dir)
@@ -48,33 +47,33 @@ func checkStateDir(_ context.Context, e *exam, v *verdict) {
 	isOwn := true
 	if f.Type != unix.TMPFS_MAGIC && f.Type != unix.RAMFS_MAGIC {
 		isOwn = false
-		v.warn(dir+" is not on a tmpfs: every container's creation waits for a disk", stateMount...)
+		v.warn(dir+" is not on a tmpfs: container creation waits for the disk", stateMount...)
 	} else if sameFilesystem(e, dir, path.Dir(dir)) {
 		isOwn = false
-		v.warn(dir+" shares a tmpfs with "+path.Dir(dir)+": a tenant that fills its usage file fills that too, for the whole node", stateMount...)
+		v.warn(dir+" is on the tmpfs of "+path.Dir(dir)+": a container that fills its usage file fills it for the whole node", stateMount...)
 	} else {
-		v.ok(dir + " is a tmpfs of its own")
+		v.ok(dir + " is a separate tmpfs")
 	}
 	if !isOwn && dir == StateMountDir && !e.exists(StateMountUnit) {
 		v.repair(RepairStateMount)
 	}
 	mode := info.Mode().Perm()
 	if mode&0o022 != 0 {
-		v.fail(fmt.Sprintf("others may write into it (mode %#o)", mode), "chmod 0711 "+dir)
+		v.fail(fmt.Sprintf("writable by other users (mode %#o)", mode), "chmod 0711 "+dir)
 	} else if mode&0o044 != 0 {
-		v.warn(fmt.Sprintf("others may list it (mode %#o)", mode), "chmod 0711 "+dir)
+		v.warn(fmt.Sprintf("readable by other users (mode %#o)", mode), "chmod 0711 "+dir)
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	isOthers := ok && owner.Uid != 0
 	if isOthers {
-		v.fail(fmt.Sprintf("it belongs to user %d", owner.Uid), "chown root: "+dir)
+		v.fail(fmt.Sprintf("owned by user %d", owner.Uid), "chown root: "+dir)
 	}
 	if mode&0o066 != 0 || isOthers {
 		v.repair(RepairStateDirMode)
 	}
-	switch left := fmt.Sprintf("%d MiB and %d inodes are free", f.FreeBytes>>20, f.FreeInodes); {
+	switch left := fmt.Sprintf("%d MiB and %d inodes free", f.FreeBytes>>20, f.FreeInodes); {
 	case f.FreeBytes == 0 || f.FreeInodes == 0:
-		v.fail(left+": no container can be granted a GPU", "mount -o remount,size=1G,nr_inodes=64k "+dir)
+		v.fail(left+": no container can get a GPU", "mount -o remount,size=1G,nr_inodes=64k "+dir)
 	case f.FreeBytes < littleBytes || f.FreeInodes < littleInodes:
 		v.warn(left, "mount -o remount,size=1G,nr_inodes=64k "+dir)
 	default:
@@ -82,7 +81,6 @@ func checkStateDir(_ context.Context, e *exam, v *verdict) {
 	}
 }
 
-// sameFilesystem says whether two directories are known to be on one file system.
 func sameFilesystem(e *exam, a, b string) bool {
 	deviceA, knownA := device(e, a)
 	deviceB, knownB := device(e, b)
@@ -106,23 +104,23 @@ func checkLibraryDir(_ context.Context, e *exam, v *verdict) {
 	f, err := e.Filesystem(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		v.fail(dir+" is not there", "start gpuslice-agent, which makes it, or name its --library-dir")
+		v.fail(dir+" does not exist", "start gpuslice-agent, which creates it, or set --library-dir")
 		return
 	case err != nil:
 		v.fail(oneLine(err), "run gpuslice doctor as root")
 		return
 	case f.NoExec:
-		v.fail(dir+" is on a noexec mount: containers can't load the limiter from it", "mount -o remount,exec  the file system, or give the agent another --library-dir")
+		v.fail(dir+" is on a noexec mount: containers can't load the limiter from it", "mount -o remount,exec MOUNTPOINT, or set another --library-dir of the agent")
 	}
-	libraries, _ := fs.Glob(e.Host, name(dir)+"/libvgpu-*.so")        // the pattern is right
-	libraries = slices.DeleteFunc(libraries, func(file string) bool { // the fronts of mode library
+	libraries, _ := fs.Glob(e.Host, name(dir)+"/libvgpu-*.so")        // the pattern is valid
+	libraries = slices.DeleteFunc(libraries, func(file string) bool { // libraries of mode library
 		return strings.Count(path.Base(file), "-") > 1
 	})
 	if len(libraries) == 0 || !e.exists(path.Join(dir, "ld.so.preload")) {
-		v.fail(dir+" has no limiter", "start gpuslice-agent, which installs it (--library)")
+		v.fail(dir+" contains no limiter", "start gpuslice-agent, which installs it (--library)")
 		return
 	}
 	if len(v.found) == 0 {
-		v.ok(dir + " has " + path.Base(libraries[len(libraries)-1]))
+		v.ok(dir + " contains " + path.Base(libraries[len(libraries)-1]))
 	}
 }

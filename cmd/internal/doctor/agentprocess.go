@@ -16,31 +16,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentProcess is the agent that works with the state directory, as the kernel shows it.
+// agentProcess is the agent with the lock on the state directory.
 type agentProcess struct {
-	// pid is 0 where it is not known.
-	pid int
-	// inPod says that a kubelet keeps it.
+	pid   int // 0 if unknown
 	inPod bool
-	// args are those it was started with.
-	args []string
+	args  []string
 }
 
 func checkAgent(ctx context.Context, e *exam, v *verdict) {
 	agent, runs := e.findAgent()
 	if !runs {
-		v.fail("no gpuslice-agent holds "+path.Join(e.o.StateDir, "agent.lock"),
-			"systemctl start gpuslice-agent, or see why it ended: journalctl -u gpuslice-agent",
-			"or, where it is the chart's: "+agent.pods())
+		v.fail("gpuslice-agent does not run: no lock on "+path.Join(e.o.StateDir, "agent.lock"),
+			"systemctl start gpuslice-agent; its log: journalctl -u gpuslice-agent",
+			"if installed by the chart: "+agent.pods())
 		return
 	}
 	if e.o.HealthAddress == "" {
-		v.ok("it runs; its health is not asked for")
+		v.ok("running; health not checked")
 		return
 	}
-	where, mend, look := "it runs", "restart it, or name its --health-address here too", "see what it says above, and its log"
+	where, restart, look := "running", "restart it, or set --health-address as for the agent", "see the reason above, and the agent's log"
 	if agent.inPod {
-		where, mend = "it runs in a pod", "kubectl -n gpuslice-system delete pod POD, and the kubelet makes another; or name its --health-address here too"
+		where, restart = "running in a pod", "kubectl -n gpuslice-system delete pod POD; or set --health-address as for the agent"
 		look = "kubectl -n gpuslice-system logs POD"
 	}
 	fix := func(line string) []string {
@@ -50,10 +47,10 @@ func checkAgent(ctx context.Context, e *exam, v *verdict) {
 		return []string{line}
 	}
 
-	// A pod has a network of its own, and its address there is not ours.
+	// The address is inside the pod's network namespace.
 	pid, address := 0, e.o.HealthAddress
 	if elsewhere, err := e.inOtherNetwork(agent.pid); err != nil && agent.inPod {
-		v.warn(where+"; whether it is ready is not known: "+oneLine(err), fix("run gpuslice doctor as root, on the node")...)
+		v.warn(where+"; readiness unknown: "+oneLine(err), fix("run gpuslice doctor as root, on the node")...)
 		return
 	} else if elsewhere {
 		pid = agent.pid
@@ -61,23 +58,23 @@ func checkAgent(ctx context.Context, e *exam, v *verdict) {
 			address = reachable(own)
 		}
 		if address == "" {
-			v.ok(where + "; it tells nobody of its health")
+			v.ok(where + "; it serves no health")
 			return
 		}
 	}
 	switch status, body, err := e.Get(ctx, pid, "http://"+address+"/readyz"); {
 	case pid != 0 && errors.Is(err, fs.ErrPermission):
-		v.warn(where+"; whether it is ready is not known: "+oneLine(err), fix("run gpuslice doctor as root, on the node")...)
+		v.warn(where+"; readiness unknown: "+oneLine(err), fix("run gpuslice doctor as root, on the node")...)
 	case err != nil:
-		v.fail(where+" and does not answer: "+oneLine(err), fix(mend)...)
+		v.fail(where+" and does not answer: "+oneLine(err), fix(restart)...)
 	case status != http.StatusOK:
-		v.fail(fmt.Sprintf("%s and is not ready: %s", where, strings.ReplaceAll(body, "\n", "; ")), fix(look)...)
+		v.fail(fmt.Sprintf("%s and not ready: %s", where, strings.ReplaceAll(body, "\n", "; ")), fix(look)...)
 	default:
-		v.ok(where + " and is ready")
+		v.ok(where + " and ready")
 	}
 }
 
-// pods is how people find the pod of this node's agent, with the names that docs/INSTALL.md has.
+// pods is the command that lists this node's agent pod, with the names in docs/INSTALL.md.
 func (a agentProcess) pods() string {
 	line := "kubectl -n gpuslice-system get pods -l app.kubernetes.io/component=agent -o wide"
 	if node, _ := a.flag("node-name"); node != "" {
@@ -86,7 +83,7 @@ func (a agentProcess) pods() string {
 	return line
 }
 
-// flag is the value of one of the arguments, of which the last counts.
+// flag is the value of the last argument of that name.
 func (a agentProcess) flag(name string) (value string, set bool) {
 	for i, arg := range a.args {
 		if arg == "--"+name && i+1 < len(a.args) {
@@ -98,7 +95,7 @@ func (a agentProcess) flag(name string) (value string, set bool) {
 	return value, set
 }
 
-// reachable is where one who listens at an address is found by those in his network.
+// reachable converts a listen address to one that clients in the same network can connect to.
 func reachable(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -112,8 +109,7 @@ func reachable(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// findAgent finds the process that holds the agent's lock. It looks the lock up, for to
-// try it would keep an agent that starts right now from starting.
+// findAgent finds the process with the agent's lock. It does not try to lock, because an agent that starts would then fail.
 func (e *exam) findAgent() (a agentProcess, runs bool) {
 	info, err := e.stat(path.Join(e.o.StateDir, "agent.lock"))
 	if err != nil {
@@ -142,7 +138,7 @@ func (e *exam) findAgent() (a agentProcess, runs bool) {
 	return a, false
 }
 
-// process is what can be read of one; what can't stays empty.
+// process reads what is readable of a process.
 func (e *exam) process(pid int) agentProcess {
 	a := agentProcess{pid: pid}
 	dir := "proc/" + strconv.Itoa(pid)
@@ -150,7 +146,7 @@ func (e *exam) process(pid int) agentProcess {
 		a.args = strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")
 	}
 	if data, err := fs.ReadFile(e.Host, dir+"/cgroup"); err == nil {
-		// With systemd's names: /kubepods.slice/kubepods-burstable.slice/…
+		// systemd: /kubepods.slice/kubepods-burstable.slice/…
 		a.inPod = slices.ContainsFunc(strings.FieldsFunc(string(data), func(r rune) bool { return r == '/' || r == '\n' }), func(name string) bool {
 			return name == "kubepods" || name == "kubepods.slice"
 		})
@@ -158,7 +154,7 @@ func (e *exam) process(pid int) agentProcess {
 	return a
 }
 
-// inOtherNetwork says whether a process is in another network than ours; one that is not known is not.
+// inOtherNetwork reports whether a known process is in another network namespace.
 func (e *exam) inOtherNetwork(pid int) (bool, error) {
 	if pid == 0 {
 		return false, nil

@@ -8,29 +8,25 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Containerd is containerd's configuration as containerd reads it.
+// Containerd is containerd's configuration with all imports.
 type Containerd struct {
-	// Files that were read, the main file first; none: it isn't there, and
-	// containerd runs on its defaults.
-	Files []string
-	// Version is the main file's.
+	// Files that were read, the main file first; none if the main file does not exist.
+	Files   []string
 	Version int
 	// Imports are the main file's, as absolute patterns.
 	Imports []string
-	// Plugins are the plugins' sections of all files, merged. CRI's is called as in
-	// version 3, whatever the files' version is.
+	// Plugins are the merged sections of all plugins, with the names of version 3.
 	Plugins map[string]any
 }
 
-// The plugins that [Containerd.Plugins] may name, and CRI's name in files of version 2.
+// The names of plugins; PluginCRIv2 is CRI in files of version 2.
 const (
 	PluginNRI   = pluginNRI
 	PluginCRI   = pluginCRI
 	PluginCRIv2 = pluginCRIv2
 )
 
-// ReadContainerd reads a configuration with all that it imports, as that version of
-// containerd merges it ("1.7.24"; empty if it isn't known: as 2.x does).
+// ReadContainerd reads a configuration with its imports, merged as that version of containerd does; an unknown version as 2.x.
 func ReadContainerd(h fs.FS, main, version string) (Containerd, error) {
 	_, runtime := parseVersion(version)
 	c := readRuntimeConfig(h, main, runtime)
@@ -58,13 +54,13 @@ func ReadContainerd(h fs.FS, main, version string) (Containerd, error) {
 	return read, nil
 }
 
-// VersionBefore says whether a version of containerd is older. One that isn't known is not.
+// VersionBefore reports whether a version is older; an unknown one is not.
 func VersionBefore(version string, major, minor, patch int) bool {
 	_, v := parseVersion(version)
 	return v.before(major, minor, patch)
 }
 
-// Handlers returns the paths of the runtime handlers' programs that satisfy is, by handler.
+// Handlers returns the programs that satisfy is, by runtime handler.
 func (c Containerd) Handlers(is func(binary string) bool) map[string]string {
 	return runtimeConfig{plugins: c.Plugins}.handlers(is)
 }

@@ -1,10 +1,6 @@
-// Package doctor examines what a node needs before gpuslice can guard its GPUs:
-// the container runtime's version and configuration, the kubelet, the driver, and
-// the agent's directories. It changes nothing.
-//
-// Every check is a function of what a [Host] shows, and ends in a [Result]: what
-// was found and, if something is amiss, the exact remedy. [Machine] is the real
-// host; tests have one of their own. The command "gpuslice doctor" is its caller.
+// Package doctor checks what a node needs for gpuslice: the container runtime's version and configuration, the kubelet, the
+// driver, and the agent's directories. It changes nothing. Each check reads a [Host] ([Machine] is the real one) and returns a
+// [Result] with the fix.
 package doctor
 
 import (
@@ -14,50 +10,44 @@ import (
 	"strings"
 )
 
-// State is how a check ended.
+// State is the result of a check.
 type State string
 
 // The states, from good to bad.
 const (
-	// OK needs nothing.
 	OK State = "ok"
-	// Warn works, with less defence or for fewer pods.
+	// Warn: it works, with less protection or for fewer pods.
 	Warn State = "warn"
-	// Fail does not work, or leaves GPUs unguarded.
+	// Fail: it does not work, or GPUs are not protected.
 	Fail State = "fail"
 )
 
-// severity orders states.
 var severity = map[State]int{OK: 0, Warn: 1, Fail: 2}
 
-// Result is what one check found.
+// Result is the result of one check.
 type Result struct {
-	Check string `json:"check"`
-	State State  `json:"state"`
-	Found string `json:"found"`
-	// Fix are the lines of what to do; none where State is OK.
-	Fix []string `json:"fix,omitempty"`
-	// Repairs are what "doctor --fix" does of it, if it does something.
+	Check string   `json:"check"`
+	State State    `json:"state"`
+	Found string   `json:"found"`
+	Fix   []string `json:"fix,omitempty"`
+	// Repairs are the parts that "doctor --fix" can do.
 	Repairs []Repair `json:"repairs,omitempty"`
 }
 
-// Repair is something that can be fixed without a person: it ends no container, hides
-// nothing, and can be taken back.
+// Repair is an automatic fix. It ends no container and can be reverted.
 type Repair string
 
 // The repairs.
 const (
-	// RepairContainerd sets what NRI needs in containerd's configuration, which is read
-	// at its next start.
+	// RepairContainerd sets the NRI settings in containerd's configuration.
 	RepairContainerd Repair = "containerd-nri"
-	// RepairStateDirMode takes from others what they have of the state directory.
+	// RepairStateDirMode sets owner and mode of the state directory.
 	RepairStateDirMode Repair = "state-dir-mode"
-	// RepairStateMount writes the unit of the state directory's own tmpfs, which somebody
-	// has to start.
+	// RepairStateMount writes the unit of the state directory's tmpfs, without starting it.
 	RepairStateMount Repair = "state-dir-mount"
 )
 
-// Repairs are those of all checks, each once, in order.
+// Repairs returns the repairs of all checks, without duplicates.
 func (r Report) Repairs() (all []Repair) {
 	for _, result := range r.Results {
 		for _, repair := range result.Repairs {
@@ -69,13 +59,13 @@ func (r Report) Repairs() (all []Repair) {
 	return all
 }
 
-// Report is what all checks found. Its state is the worst of theirs.
+// Report has the results of all checks, and the worst state.
 type Report struct {
 	State   State    `json:"state"`
 	Results []Result `json:"checks"`
 }
 
-// Count is how many checks ended in a state.
+// Count returns the number of checks with a state.
 func (r Report) Count(s State) int {
 	n := 0
 	for _, result := range r.Results {
@@ -86,7 +76,7 @@ func (r Report) Count(s State) int {
 	return n
 }
 
-// Options say where things are on the node. Every path is absolute.
+// Options are paths on the node; all are absolute.
 type Options struct {
 	RuntimeSocket string
 	RuntimeConfig string
@@ -94,38 +84,34 @@ type Options struct {
 	StateDir      string
 	LibraryDir    string
 	CDISpecDirs   []string
-	// HealthAddress is host:port of the agent's /readyz; empty if it serves none. An agent
-	// with a network of its own is asked where it says itself that it listens.
+	// HealthAddress is host:port of the agent's /readyz; empty if it serves none. For an agent in another network
+	// namespace, its own flag is used.
 	HealthAddress string
 }
 
-// Host is a node as the checks see it. Paths are absolute, but for those of
-// [fs.FS], which has them without the first slash.
+// Host is a node. Paths are absolute, except for [fs.FS].
 type Host interface {
 	fs.FS
-	// Filesystem describes the file system that a path is on.
 	Filesystem(path string) (Filesystem, error)
-	// RuntimeVersion asks a container runtime's CRI socket who it is.
+	// RuntimeVersion reads name and version from a CRI socket.
 	RuntimeVersion(ctx context.Context, socket string) (name, version string, err error)
 	// Output runs a program of the node.
 	Output(ctx context.Context, program string, args ...string) (string, error)
-	// Network names the network namespace that a process is in; 0 is who asks.
+	// Network identifies the network namespace of a process; 0 is this one.
 	Network(pid int) (string, error)
-	// Get fetches a URL, within the network of a process; 0 is who asks.
+	// Get reads a URL in the network namespace of a process; 0 is this one.
 	Get(ctx context.Context, pid int, url string) (status int, body string, err error)
 }
 
-// Filesystem is what the checks want to know of one.
+// Filesystem describes a file system.
 type Filesystem struct {
-	// Type is its magic number, as in statfs(2).
-	Type       int64
+	Type       int64 // magic number of statfs(2)
 	NoExec     bool
 	FreeBytes  uint64
 	FreeInodes uint64
 }
 
-// checks are all checks in the order of the report: what the later ones build on
-// comes first.
+// checks are all checks, in the order of the report.
 var checks = []struct {
 	name string
 	run  func(context.Context, *exam, *verdict)
@@ -156,14 +142,12 @@ func Examine(ctx context.Context, h Host, o Options) Report {
 	return newExam(ctx, h, o).examine(ctx, func(string) bool { return true })
 }
 
-// ExamineDriver runs the checks of what the driver needs of the kernel: its modules and
-// its device nodes. It asks no other program.
+// ExamineDriver checks the driver's kernel modules and device nodes.
 func ExamineDriver(ctx context.Context, h Host, o Options) Report {
 	e := &exam{Host: h, o: o}
 	return e.examine(ctx, func(name string) bool { return name == "driver-modules" || name == "driver-devices" })
 }
 
-// examine runs the checks that are wanted.
 func (e *exam) examine(ctx context.Context, wanted func(name string) bool) Report {
 	report := Report{State: OK}
 	for _, c := range checks {
@@ -181,7 +165,7 @@ func (e *exam) examine(ctx context.Context, wanted func(name string) bool) Repor
 	return report
 }
 
-// exam is an examination: the host, and what several checks want to know of it.
+// exam has the facts that several checks need.
 type exam struct {
 	Host
 	o       Options
@@ -203,7 +187,7 @@ func (e *exam) exists(path string) bool {
 	return err == nil
 }
 
-// name is an absolute path as fs.FS has it.
+// name converts an absolute path for [fs.FS].
 func name(path string) string {
 	if trimmed := strings.Trim(path, "/"); trimmed != "" {
 		return trimmed
@@ -211,7 +195,7 @@ func name(path string) string {
 	return "."
 }
 
-// verdict gathers what a check finds.
+// verdict collects the findings of a check.
 type verdict struct {
 	state   State
 	found   []string
@@ -238,5 +222,4 @@ func (v *verdict) ok(found string)                  { v.add(OK, found, nil) }
 func (v *verdict) warn(found string, fix ...string) { v.add(Warn, found, fix) }
 func (v *verdict) fail(found string, fix ...string) { v.add(Fail, found, fix) }
 
-// repair says that what was found last can be fixed without a person.
 func (v *verdict) repair(r Repair) { v.repairs = append(v.repairs, r) }

@@ -49,7 +49,7 @@ type host struct {
 	filesystems     map[string]Filesystem
 	name, version   string // what CRI answers; no name: it doesn't
 	containerdPrint string // what `containerd --version` prints; empty: there is none
-	status          int    // of /readyz; 0: nobody answers
+	status          int    // of /readyz; 0: no answer
 	body            string
 	elsewhere       bool  // the agent has a network of its own
 	closed          error // why its network can't be looked at
@@ -254,11 +254,11 @@ func TestChecks(t *testing.T) {
 		{"no runtime", "runtime", func(h *host) { h.name = "" }, Fail, "connection refused; containerd: not found", "--runtime-socket"},
 		{"by its program", "runtime", func(h *host) {
 			h.name, h.containerdPrint = "", "containerd github.com/containerd/containerd/v2 v2.2.1 dea7da592f5d"
-		}, OK, "containerd v2.2.1: every", ""},
-		{"no version", "runtime", runtime("unknown"), Fail, `can't be read: "unknown"`, ""},
+		}, OK, "containerd v2.2.1: supports all", ""},
+		{"no version", "runtime", runtime("unknown"), Fail, `invalid version "unknown"`, ""},
 		{"1.6", "runtime", runtime("1.6.20"), Fail, "has no NRI", "2.2"},
-		{"1.7 before its synchronisation was fixed", "runtime", runtime("1.7.25"), Warn, "while the agent connects", "1.7.26"},
-		{"2.0 before its synchronisation was fixed", "runtime", runtime("2.0.2"), Warn, "while the agent connects", "2.0.3"},
+		{"1.7 before its synchronisation was fixed", "runtime", runtime("1.7.25"), Warn, "while it connects", "1.7.26"},
+		{"2.0 before its synchronisation was fixed", "runtime", runtime("2.0.2"), Warn, "while it connects", "2.0.3"},
 		{"1.7", "runtime", runtime("1.7.34"), Warn, "without validation", "2.2"},
 		{"2.1", "runtime", runtime("v2.1.4"), Warn, "without validation", "2.2"},
 		{"2.2", "runtime", runtime("2.2.0"), OK, "containerd 2.2.0", ""},
@@ -266,7 +266,7 @@ func TestChecks(t *testing.T) {
 		{"CRI-O", "runtime", crio("1.34.0"), OK, "CRI-O 1.34.0", ""},
 		{"another runtime", "runtime", func(h *host) { h.name = "docker" }, Fail, "docker", "containerd"},
 
-		{"defaults", "runtime-config", defaults, OK, "runs on its defaults", ""},
+		{"defaults", "runtime-config", defaults, OK, "uses its defaults", ""},
 		{"CRI-O's configuration", "runtime-config", crio("1.34.0"), OK, "not checked", ""},
 		{"not TOML", "runtime-config", config("version = \n"), Fail, "/etc/containerd/config.toml: toml", "fix"},
 		{"a missing import", "runtime-config", config("version = 3\nimports = ['nope.toml']\n"), Fail, "etc/containerd/nope.toml", "fix"},
@@ -280,17 +280,17 @@ func TestChecks(t *testing.T) {
 		{"2.x's default", "nri", defaults, OK, "/var/run/nri/nri.sock", ""},
 		{"switched off", "nri", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n"), Fail, "NRI is off", "  disable = false"},
 		{"a disabled plugin", "nri", config("version = 3\ndisabled_plugins = ['io.containerd.nri.v1.nri']\n"), Fail, "NRI is off", ""},
-		{"no connections", "nri", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable_connections = true\n"), Fail, "takes no connections", "disable_connections = false"},
-		{"no socket", "nri", without("/var/run/nri/nri.sock"), Fail, "not there", "restart"},
+		{"no connections", "nri", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable_connections = true\n"), Fail, "accepts no connections", "disable_connections = false"},
+		{"no socket", "nri", without("/var/run/nri/nri.sock"), Fail, "does not exist", "restart"},
 		{"not a socket", "nri", put("/var/run/nri/nri.sock", ""), Fail, "not a socket", "remove"},
-		{"none", "unstarted", func(*host) {}, OK, "was started", ""},
-		{"just made", "unstarted", unstarted(9*time.Minute, fs.ModeNamedPipe), OK, "was started", ""},
-		{"forgotten", "unstarted", unstarted(11*time.Minute, fs.ModeNamedPipe), Warn, "never started, and each keeps its share: 0123456789ab (for 11m0s)", "/usr/sbin/runc --root /run/docker/runtime-runc/moby delete --force 0123456789abcdef"},
-		{"no fifo", "unstarted", unstarted(11*time.Minute, 0), OK, "was started", ""},
-		{"a damaged record", "unstarted", both(unstarted(11*time.Minute, fs.ModeNamedPipe), put("/run/gpuslice/containers/0123456789abcdef/runtime.json", "{")), OK, "was started", ""},
+		{"none", "unstarted", func(*host) {}, OK, "were started", ""},
+		{"just made", "unstarted", unstarted(9*time.Minute, fs.ModeNamedPipe), OK, "were started", ""},
+		{"forgotten", "unstarted", unstarted(11*time.Minute, fs.ModeNamedPipe), Warn, "never started, and keep their shares: 0123456789ab (for 11m0s)", "/usr/sbin/runc --root /run/docker/runtime-runc/moby delete --force 0123456789abcdef"},
+		{"no fifo", "unstarted", unstarted(11*time.Minute, 0), OK, "were started", ""},
+		{"a damaged record", "unstarted", both(unstarted(11*time.Minute, fs.ModeNamedPipe), put("/run/gpuslice/containers/0123456789abcdef/runtime.json", "{")), OK, "were started", ""},
 
-		{"no containers", "large-containers", func(*host) {}, OK, "no containers of Kubernetes in /run/containerd/", ""},
-		{"small", "large-containers", bundle("/run/containerd", "0123456789abcdef", "s", 300_000), OK, "no container above 384 KiB, no pod above 768 KiB", ""},
+		{"no containers", "large-containers", func(*host) {}, OK, "no Kubernetes containers in /run/containerd/", ""},
+		{"small", "large-containers", bundle("/run/containerd", "0123456789abcdef", "s", 300_000), OK, "no container over 384 KiB, no pod over 768 KiB", ""},
 		{"large", "large-containers", bundle("/run/containerd", "0123456789abcdef", "s", 1_100_000), Fail, "container 0123456789ab (main) of pod tenant/p has 1074 KiB", "kubectl delete pod"},
 		{"a large pod", "large-containers", both(bundle("/run/containerd", "a", "s", 300_000), bundle("/run/containerd", "b", "s", 300_000), bundle("/run/containerd", "c", "s", 300_000)),
 			Fail, "the containers of pod tenant/p have 879 KiB", "kubectl delete pod"},
@@ -299,8 +299,8 @@ func TestChecks(t *testing.T) {
 		{"half written", "large-containers", put("/run/containerd/io.containerd.runtime.v2.task/k8s.io/a/config.json", "{"), OK, "no container", ""},
 
 		{"another socket", "nri", both(config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  socket_path = '/run/x.sock'\n"), func(h *host) { h.MapFS["run/x.sock"] = &fstest.MapFile{Mode: fs.ModeSocket} }), OK, "/run/x.sock", ""},
-		{"CRI-O's socket", "nri", both(crio("1.34.0"), without("/var/run/nri/nri.sock")), Fail, "not there", ""},
-		{"an unreadable configuration", "nri", config("="), Fail, "unknown", "runtime-config"},
+		{"CRI-O's socket", "nri", both(crio("1.34.0"), without("/var/run/nri/nri.sock")), Fail, "does not exist", ""},
+		{"an unreadable configuration", "nri", config("="), Fail, "not checked", "runtime-config"},
 
 		{"short", "nri-timeout", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  plugin_request_timeout = '200ms'\n"), Warn, "200ms", "2s"},
 		{"long", "nri-timeout", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  plugin_request_timeout = '1m'\n"), Warn, "1m0s", "2s"},
@@ -311,7 +311,7 @@ func TestChecks(t *testing.T) {
 		{"in a drop-in", "nri-validator", both(config("version = 2\nimports = ['conf.d/*.toml']\n"), put("/etc/containerd/conf.d/nri.toml", "version = 3\n"+validatorOn)), OK, "is on", ""},
 		{"too old", "nri-validator", runtime("2.1.0"), Warn, "before 2.2", "2.2"},
 		{"hooks refused", "nri-validator", config("version = 3\n" + validatorOn + "reject_oci_hook_adjustment = true\n"), Fail, "no container gets a GPU", "reject_oci_hook_adjustment = false"},
-		{"everybody needs us", "nri-validator", config("version = 3\n" + validatorOn + "required_plugins = ['gpuslice']\n"), Warn, "the agent's own too", "tolerate_missing_plugins_annotation"},
+		{"everybody needs us", "nri-validator", config("version = 3\n" + validatorOn + "required_plugins = ['gpuslice']\n"), Warn, "the agent's too", "tolerate_missing_plugins_annotation"},
 		{"all but some need us", "nri-validator", config("version = 3\n" + validatorOn + "required_plugins = ['gpuslice']\ntolerate_missing_plugins_annotation = 'a/b'\n"), OK, "without the annotation a/b", ""},
 
 		{"nvidia by default", "runtime-handlers", config("version = 3\n" + nvidiaDefault), OK, "--default-runtime-is-nvidia", ""},
@@ -319,17 +319,17 @@ func TestChecks(t *testing.T) {
 		{"NVIDIA's handler", "barrier", config("version = 3\n" + nvidiaV3), Fail, "handlers nvidia run NVIDIA's runtime directly", "gpuslice install containerd && systemctl restart containerd"},
 		{"nvidia by default", "barrier", config("version = 3\n" + nvidiaDefault), Fail, "handlers nvidia run", ""},
 		{"nvidia by default, in version 2", "barrier", config("version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\n  default_runtime_name = 'nvidia'\n"), Fail, "handlers nvidia run", ""},
-		{"required plugins alone", "barrier", both(toolkit(""), config("version = 3\n"+nvidiaV3+validatorOn+"required_plugins = ['gpuslice']\n")), Fail, "handlers nvidia run", acceptsEnv + " = false"},
-		{"variables ignored alone", "barrier", toolkit(acceptsEnv + " = false\n"), Fail, "handlers nvidia run", "--require-agent"},
+		{"only required plugins", "barrier", both(toolkit(""), config("version = 3\n"+nvidiaV3+validatorOn+"required_plugins = ['gpuslice']\n")), Fail, "handlers nvidia run", acceptsEnv + " = false"},
+		{"only variables ignored", "barrier", toolkit(acceptsEnv + " = false\n"), Fail, "handlers nvidia run", "--require-agent"},
 		{"both", "barrier", both(toolkit(acceptsEnv+" = false\n"), config("version = 3\n"+nvidiaV3+validatorOn+"required_plugins = ['gpuslice']\n")), OK, "no pod starts without the agent", ""},
 		{"our runtime in front", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n")), OK, "in front of NVIDIA's runtime (nvidia); exempt: gpuslice-system", ""},
 		{"our runtime in front, and containerd not restarted", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("NVIDIA_VISIBLE_DEVICES=all")), Fail, "the agent's container was created without it", "systemctl restart containerd"},
 		{"our runtime in front, and in effect", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("NVIDIA_VISIBLE_DEVICES=all", ociruntime.BarrierEnv+"=1")), OK, "in front of NVIDIA's runtime (nvidia); exempt: gpuslice-system", ""},
 		{"our runtime in front, and an agent that doesn't use it", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("A=b")), OK, "in front of NVIDIA's runtime", ""},
 		{"our runtime in front, and no exempt namespace", "barrier", config("version = 3\n" + guardedV3), Warn, "no namespace is exempt", "exemptNamespaces: [gpuslice-system]"},
-		{"our runtime in front, and a bad config", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exempt: []\n")), Fail, "no such key", "correct /etc/gpuslice/runtime.yaml"},
+		{"our runtime in front, and a bad config", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exempt: []\n")), Fail, "no such key", "fix /etc/gpuslice/runtime.yaml"},
 		{"our runtime in front of one handler only", "barrier", config("version = 3\n" + guardedV3 + strings.ReplaceAll(nvidiaV3, ".nvidia.", ".nvidia-cdi.")), Fail, "handlers nvidia-cdi run", ""},
-		{"a handler", "runtime-handlers", config("version = 3\n" + nvidiaV3), OK, "of NVIDIA are nvidia", ""},
+		{"a handler", "runtime-handlers", config("version = 3\n" + nvidiaV3), OK, "NVIDIA's handlers: nvidia", ""},
 
 		{"the toolkit's default", "nvidia-toolkit", toolkit("#accept = 1\n"), Warn, "is true", "unprivileged = false"},
 		{"no file", "nvidia-toolkit", config("version = 3\n" + nvidiaV3), Warn, "is true", "unprivileged = false"},
@@ -364,45 +364,45 @@ func TestChecks(t *testing.T) {
 		{"a driver container's", "driver-library", both(without("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), put("/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "")), Warn, "driver container", "--nvml-library /run/nvidia/driver/usr/lib64/libnvidia-ml.so.1"},
 
 		{"no spec", "cdi", without("/etc/cdi/nvidia.yaml"), Fail, "no nvidia.com/gpu devices", "nvidia-ctk cdi generate"},
-		{"no spec, with NVIDIA's runtime", "cdi", both(without("/etc/cdi/nvidia.yaml"), config("version = 3\n"+nvidiaV3)), Warn, "NVIDIA's runtime alone", "nvidia-ctk cdi generate"},
+		{"no spec, with NVIDIA's runtime", "cdi", both(without("/etc/cdi/nvidia.yaml"), config("version = 3\n"+nvidiaV3)), Warn, "only with NVIDIA's runtime handler", "nvidia-ctk cdi generate"},
 		{"another vendor's", "cdi", put("/etc/cdi/nvidia.yaml", strings.ReplaceAll(spec, "nvidia.com/gpu", "example.com/gpu")), Fail, "no nvidia.com/gpu devices", ""},
 		{"a GPU is missing", "cdi", put("/etc/cdi/nvidia.yaml", strings.ReplaceAll(spec, nodetest.T4, "1")), Fail, "no device of " + nodetest.T4, "nvidia-ctk"},
-		{"another driver's", "cdi", without("/usr/lib/libcuda.so.575"), Fail, "not of this driver: it mounts /usr/lib/libcuda.so.575", "--output /etc/cdi/nvidia.yaml"},
+		{"another driver's", "cdi", without("/usr/lib/libcuda.so.575"), Fail, "does not match this driver: /usr/lib/libcuda.so.575", "--output /etc/cdi/nvidia.yaml"},
 		{"not a spec", "cdi", put("/var/run/cdi/x.json", "{"), Fail, "/var/run/cdi/x.json", "fix or remove"},
 		{"another version's node.json", "cdi", func(h *host) { h.put("/run/gpuslice/node.json", `{"version":1}`) }, Warn, "its version is 1", "restart gpuslice-agent"},
 		{"before the agent's first run", "cdi", without("/run/gpuslice/node.json"), OK, "2 nvidia.com/gpu devices", ""},
-		{"off in containerd", "cdi", config("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = false\n"), OK, "containerd's own CDI is off", ""},
-		{"1.7's default", "cdi", runtime("1.7.34"), OK, "containerd's own CDI is off", ""},
-		{"CRI-O's", "cdi", crio("1.34.0"), OK, "CRI-O's own CDI is on", ""},
+		{"off in containerd", "cdi", config("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = false\n"), OK, "containerd's CDI is off", ""},
+		{"1.7's default", "cdi", runtime("1.7.34"), OK, "containerd's CDI is off", ""},
+		{"CRI-O's", "cdi", crio("1.34.0"), OK, "CRI-O's CDI is on", ""},
 
 		{"missing", "state-dir", without("/run/gpuslice", "/run/gpuslice/agent.lock", "/run/gpuslice/node.json"), Fail, "run/gpuslice", "run-gpuslice.mount"},
 		{"on a disk", "state-dir", filesystem("/run/gpuslice", Filesystem{Type: unix.EXT4_SUPER_MAGIC, FreeBytes: 1 << 30, FreeInodes: 65000}), Warn, "not on a tmpfs", "run-gpuslice.mount"},
-		{"in /run's tmpfs", "state-dir", func(h *host) { h.MapFS["run"].Sys = &syscall.Stat_t{Dev: 0x1a} }, Warn, "shares a tmpfs with /run", "run-gpuslice.mount"},
+		{"in /run's tmpfs", "state-dir", func(h *host) { h.MapFS["run"].Sys = &syscall.Stat_t{Dev: 0x1a} }, Warn, "is on the tmpfs of /run", "run-gpuslice.mount"},
 		{"others write", "state-dir", mode("/run/gpuslice", fs.ModeDir|0o777), Fail, "mode 0777", "chmod 0711 /run/gpuslice"},
 		{"others list", "state-dir", mode("/run/gpuslice", fs.ModeDir|0o755), Warn, "mode 0755", "chmod 0711 /run/gpuslice"},
-		{"somebody else's", "state-dir", func(h *host) { h.MapFS["run/gpuslice"].Sys = &syscall.Stat_t{Uid: 1000} }, Fail, "user 1000", "chown"},
+		{"of another user", "state-dir", func(h *host) { h.MapFS["run/gpuslice"].Sys = &syscall.Stat_t{Uid: 1000} }, Fail, "user 1000", "chown"},
 		{"nearly full", "state-dir", filesystem("/run/gpuslice", Filesystem{Type: unix.TMPFS_MAGIC, FreeBytes: 1 << 20, FreeInodes: 65000}), Warn, "1 MiB", "remount"},
 		{"few inodes", "state-dir", filesystem("/run/gpuslice", Filesystem{Type: unix.TMPFS_MAGIC, FreeBytes: 1 << 30, FreeInodes: 10}), Warn, "10 inodes", "remount"},
-		{"full", "state-dir", filesystem("/run/gpuslice", Filesystem{Type: unix.TMPFS_MAGIC, FreeInodes: 10}), Fail, "no container can be granted", "remount"},
+		{"full", "state-dir", filesystem("/run/gpuslice", Filesystem{Type: unix.TMPFS_MAGIC, FreeInodes: 10}), Fail, "no container can get a GPU", "remount"},
 
-		{"missing", "library-dir", func(h *host) { delete(h.filesystems, "/var/lib/gpuslice/lib") }, Fail, "not there", "--library-dir"},
+		{"missing", "library-dir", func(h *host) { delete(h.filesystems, "/var/lib/gpuslice/lib") }, Fail, "does not exist", "--library-dir"},
 		{"noexec", "library-dir", filesystem("/var/lib/gpuslice/lib", Filesystem{NoExec: true}), Fail, "noexec", "remount,exec"},
 		{"empty", "library-dir", without("/var/lib/gpuslice/lib/libvgpu-0123456789ab.so"), Fail, "no limiter", "start gpuslice-agent"},
 
-		{"not there", "agent", without("/run/gpuslice/agent.lock"), Fail, "no gpuslice-agent holds", "journalctl"},
-		{"has ended", "agent", put("/proc/locks", "1: FLOCK  ADVISORY  WRITE 1234 00:1a:9999 0 EOF\n"), Fail, "no gpuslice-agent holds", "journalctl"},
+		{"does not exist", "agent", without("/run/gpuslice/agent.lock"), Fail, "gpuslice-agent does not run", "journalctl"},
+		{"has ended", "agent", put("/proc/locks", "1: FLOCK  ADVISORY  WRITE 1234 00:1a:9999 0 EOF\n"), Fail, "gpuslice-agent does not run", "journalctl"},
 		{"hangs", "agent", func(h *host) { h.status = 0 }, Fail, "does not answer", "--health-address"},
 		{"not ready", "agent", func(h *host) { h.status, h.body = 503, "nri: not connected\nGPUs: none" }, Fail, "not ready: nri: not connected; GPUs: none", "log"},
-		{"ended, and it may be the chart's", "agent", without("/proc/locks"), Fail, "no gpuslice-agent holds", "\nor, where it is the chart's: kubectl -n gpuslice-system get pods -l app.kubernetes.io/component=agent"},
-		{"in a pod", "agent", chartPod, OK, "it runs in a pod and is ready", ""},
-		{"in a pod without a network of its own", "agent", both(chartPod, func(h *host) { h.elsewhere = false }), OK, "it runs in a pod and is ready", ""},
-		{"in a network of its own", "agent", both(chartPod, without("/proc/1234/cgroup")), OK, "it runs and is ready", ""},
+		{"ended, and it may be the chart's", "agent", without("/proc/locks"), Fail, "gpuslice-agent does not run", "\nif installed by the chart: kubectl -n gpuslice-system get pods -l app.kubernetes.io/component=agent"},
+		{"in a pod", "agent", chartPod, OK, "running in a pod and ready", ""},
+		{"in a pod without a network of its own", "agent", both(chartPod, func(h *host) { h.elsewhere = false }), OK, "running in a pod and ready", ""},
+		{"in a network of its own", "agent", both(chartPod, without("/proc/1234/cgroup")), OK, "running and ready", ""},
 		{"in a pod, and hangs", "agent", both(chartPod, func(h *host) { h.status = 0 }), Fail, "in a pod and does not answer", "spec.nodeName=node-7\nkubectl -n gpuslice-system delete pod"},
-		{"in a pod, and not ready", "agent", both(chartPod, func(h *host) { h.status, h.body = 503, "nri: not connected" }), Fail, "in a pod and is not ready: nri: not connected", "spec.nodeName=node-7\nkubectl -n gpuslice-system logs"},
-		{"in a pod that tells nobody", "agent", both(chartPod, agent("--health-address=")), OK, "it runs in a pod; it tells nobody", ""},
-		{"in a pod, asked without rights", "agent", both(chartPod, func(h *host) { h.closed = unix.EACCES }), Warn, "it runs in a pod; whether it is ready is not known: permission denied", "as root"},
-		{"in a pod, asked with few rights", "agent", both(chartPod, func(h *host) { h.notEntered = unix.EPERM }), Warn, "it runs in a pod; whether it is ready is not known: operation not permitted", "as root"},
-		{"of the node, asked without rights", "agent", both(agent(), func(h *host) { h.closed = unix.EACCES }), OK, "it runs and is ready", ""},
+		{"in a pod, and not ready", "agent", both(chartPod, func(h *host) { h.status, h.body = 503, "nri: not connected" }), Fail, "in a pod and not ready: nri: not connected", "spec.nodeName=node-7\nkubectl -n gpuslice-system logs"},
+		{"in a pod without health", "agent", both(chartPod, agent("--health-address=")), OK, "running in a pod; it serves no health", ""},
+		{"in a pod, asked without rights", "agent", both(chartPod, func(h *host) { h.closed = unix.EACCES }), Warn, "running in a pod; readiness unknown: permission denied", "as root"},
+		{"in a pod, asked with few rights", "agent", both(chartPod, func(h *host) { h.notEntered = unix.EPERM }), Warn, "running in a pod; readiness unknown: operation not permitted", "as root"},
+		{"of the node, asked without rights", "agent", both(agent(), func(h *host) { h.closed = unix.EACCES }), OK, "running and ready", ""},
 	} {
 		t.Run(test.check+"/"+test.description, func(t *testing.T) {
 			h := goodHost(t)
@@ -459,8 +459,7 @@ func TestEveryFindingHasAFix(t *testing.T) {
 	})
 }
 
-// What can be fixed without a person is said with the check that found it; the rest has
-// none.
+// A problem that can be fixed automatically has its repair in the check's result; the others have none.
 func TestRepairs(t *testing.T) {
 	nri := func(text string) func(*host) {
 		return func(h *host) {
@@ -470,7 +469,7 @@ func TestRepairs(t *testing.T) {
 	for _, test := range []struct {
 		description string
 		edit        func(*host)
-		check       string // that says so, alone
+		check       string // the only one with it
 		want        []Repair
 	}{
 		{"nothing", func(*host) {}, "", nil},
@@ -484,7 +483,7 @@ func TestRepairs(t *testing.T) {
 		}, "nri-validator", []Repair{RepairContainerd}},
 		{"no socket: containerd has to be restarted", func(h *host) { h.remove("/var/run/nri/nri.sock") }, "", nil},
 		{"others list the state", func(h *host) { h.MapFS["run/gpuslice"].Mode = fs.ModeDir | 0o755 }, "state-dir", []Repair{RepairStateDirMode}},
-		{"somebody else's state", func(h *host) { h.MapFS["run/gpuslice"].Sys = &syscall.Stat_t{Uid: 1000} }, "state-dir", []Repair{RepairStateDirMode}},
+		{"state of another user", func(h *host) { h.MapFS["run/gpuslice"].Sys = &syscall.Stat_t{Uid: 1000} }, "state-dir", []Repair{RepairStateDirMode}},
 		{"in /run's tmpfs", func(h *host) { h.MapFS["run"].Sys = &syscall.Stat_t{Dev: 0x1a} }, "state-dir", []Repair{RepairStateMount}},
 		{"in /run's tmpfs, and the unit waits", func(h *host) {
 			h.MapFS["run"].Sys = &syscall.Stat_t{Dev: 0x1a}
@@ -510,7 +509,7 @@ func TestNoHealthAddress(t *testing.T) {
 	o.HealthAddress = ""
 	report := Examine(t.Context(), goodHost(t), o)
 	assert.Equal(t, OK, report.State)
-	assert.Contains(t, report.Results[len(report.Results)-1].Found, "not asked for")
+	assert.Contains(t, report.Results[len(report.Results)-1].Found, "health not checked")
 }
 
 // The report's state is its worst check's.

@@ -15,9 +15,8 @@ import (
 	"github.com/gpuslice/gpuslice/nri-plugin/bounds"
 )
 
-// checkLargeContainers looks for containers above the agent's size bounds, created while the
-// agent was away. They can keep the runtime from synchronising its NRI plugins: then the
-// agent can't connect.
+// checkLargeContainers finds containers above the agent's size bounds that were created while the agent was down. With them, the
+// runtime can fail to synchronise its NRI plugins: the agent then can't connect.
 func checkLargeContainers(_ context.Context, e *exam, v *verdict) {
 	if e.runtime.name == "cri-o" {
 		v.ok("not checked: the node's runtime is CRI-O")
@@ -26,7 +25,7 @@ func checkLargeContainers(_ context.Context, e *exam, v *verdict) {
 	dir := path.Join(e.config.stateDir(), "io.containerd.runtime.v2.task/k8s.io")
 	entries, err := fs.ReadDir(e.Host, name(dir))
 	if errors.Is(err, fs.ErrNotExist) {
-		v.ok("no containers of Kubernetes in " + dir)
+		v.ok("no Kubernetes containers in " + dir)
 		return
 	}
 	if err != nil {
@@ -38,7 +37,7 @@ func checkLargeContainers(_ context.Context, e *exam, v *verdict) {
 	for _, entry := range entries {
 		data, err := fs.ReadFile(e.Host, name(path.Join(dir, entry.Name(), "config.json")))
 		if err != nil {
-			continue // the container has ended
+			continue // the container ended
 		}
 		var spec rspec.Spec
 		if json.Unmarshal(data, &spec) != nil {
@@ -58,13 +57,13 @@ func checkLargeContainers(_ context.Context, e *exam, v *verdict) {
 		}
 	}
 	if len(large) == 0 {
-		v.ok(fmt.Sprintf("no container above %d KiB, no pod above %d KiB", bounds.Container>>10, bounds.PodTotal>>10))
+		v.ok(fmt.Sprintf("no container over %d KiB, no pod over %d KiB", bounds.Container>>10, bounds.PodTotal>>10))
 		return
 	}
 	slices.Sort(large)
-	v.fail("the agent may be unable to connect: environment, arguments, mounts and annotations are too large: "+strings.Join(large, "; "),
+	v.fail("environment, arguments, mounts and annotations are too large, and can prevent the agent from connecting: "+strings.Join(large, "; "),
 		"delete these pods (kubectl delete pod); the agent refuses such containers while it is connected",
-		"their owners can mount large data as files, or set enableServiceLinks: false")
+		"use files for large data, or set enableServiceLinks: false in these pods")
 }
 
 // recordSize estimates the size of NRI's record of a container in bytes.

@@ -16,10 +16,10 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// patience is how long a daemon or a program may take to answer.
+// patience is the timeout of daemons and programs.
 const patience = 5 * time.Second
 
-// Machine is the real host, or the host whose root directory is mounted somewhere.
+// Machine is the real host, or a host by its root directory.
 type Machine struct {
 	root     *os.File
 	isNative bool
@@ -27,7 +27,7 @@ type Machine struct {
 
 var _ Host = (*Machine)(nil)
 
-// NewMachine opens the host whose root directory is given; "/" is this one.
+// NewMachine opens the host with that root directory; "/" is this machine.
 func NewMachine(root string) (*Machine, error) {
 	f, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -36,11 +36,10 @@ func NewMachine(root string) (*Machine, error) {
 	return &Machine{root: f, isNative: root == "/"}, nil
 }
 
-// Close forgets the host.
+// Close closes the root directory.
 func (m *Machine) Close() error { return m.root.Close() }
 
-// open opens a path as a process of the host would: symbolic links, absolute ones
-// too, lead nowhere but below its root.
+// open opens a path inside the root; symbolic links can't leave it.
 func (m *Machine) open(path string, flags int) (*os.File, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_IN_ROOT}
 	fd, err := unix.Openat2(int(m.root.Fd()), name(path), &how)
@@ -53,12 +52,12 @@ func (m *Machine) open(path string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Open is [fs.FS]'s. Devices and sockets can't be opened by it, only looked at.
+// Open implements [fs.FS].
 func (m *Machine) Open(name string) (fs.File, error) {
 	return m.open("/"+name, unix.O_RDONLY|unix.O_NONBLOCK)
 }
 
-// Stat is [fs.StatFS]'s. It opens no device.
+// Stat implements [fs.StatFS]. It opens no device.
 func (m *Machine) Stat(name string) (fs.FileInfo, error) {
 	f, err := m.open("/"+name, unix.O_PATH)
 	if err != nil {
@@ -93,7 +92,7 @@ func (m *Machine) RuntimeVersion(ctx context.Context, socket string) (string, st
 	}
 	defer f.Close()
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
-		// By its descriptor: it may be below another root, and its path long.
+		// The path can be inside another root, or too long for a socket address.
 		return new(net.Dialer).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 	}
 	conn, err := grpc.NewClient("passthrough:///runtime", grpc.WithContextDialer(dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -105,7 +104,7 @@ func (m *Machine) RuntimeVersion(ctx context.Context, socket string) (string, st
 	defer cancel()
 	v, err := cri.NewRuntimeServiceClient(conn).Version(ctx, &cri.VersionRequest{})
 	if err != nil {
-		return "", "", fmt.Errorf("ask %s for its version: %w", socket, err)
+		return "", "", fmt.Errorf("read the version from %s: %w", socket, err)
 	}
 	return v.RuntimeName, v.RuntimeVersion, nil
 }
@@ -113,7 +112,7 @@ func (m *Machine) RuntimeVersion(ctx context.Context, socket string) (string, st
 // Output implements [Host]. Programs of another root are not run.
 func (m *Machine) Output(ctx context.Context, program string, args ...string) (string, error) {
 	if !m.isNative {
-		return "", fmt.Errorf("%s is not run: it is below another root", program)
+		return "", fmt.Errorf("%s was not run: it is in another root directory", program)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

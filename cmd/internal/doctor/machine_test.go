@@ -100,7 +100,7 @@ func TestMachineEdges(t *testing.T) {
 }
 
 // What is read of containerd's files is what the real containerd makes of them, and
-// the real daemon tells its version.
+// the real daemon returns its version.
 func TestRealContainerd(t *testing.T) {
 	dir, err := os.MkdirTemp("", "gs") // a unix socket's path is short
 	require.NoError(t, err)

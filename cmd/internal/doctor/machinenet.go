@@ -18,7 +18,7 @@ import (
 // Network implements [Host].
 func (m *Machine) Network(pid int) (string, error) {
 	if pid == 0 {
-		return os.Readlink("/proc/self/ns/net") // of this machine, whatever the root is
+		return os.Readlink("/proc/self/ns/net")
 	}
 	link := networkOf(pid)
 	var name [64]byte // "net:[4026531840]"
@@ -39,7 +39,7 @@ func (m *Machine) Get(ctx context.Context, pid int, url string) (int, string, er
 	if err != nil {
 		return 0, "", err
 	}
-	// No proxy: what is asked is on this machine. No fallback: it would be another goroutine, of another network.
+	// No proxy: the server is local. No fallback: it would dial in another goroutine, outside of the network namespace.
 	dial := (&net.Dialer{FallbackDelay: -1}).DialContext
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		if pid == 0 {
@@ -56,7 +56,7 @@ func (m *Machine) Get(ctx context.Context, pid int, url string) (int, string, er
 	return response.StatusCode, strings.TrimSpace(string(body)), err
 }
 
-// dialWithin dials in the network of a process: a socket stays in the one that it was made in.
+// dialWithin dials in the network namespace of a process: a socket stays in the namespace in which it was created.
 func (m *Machine) dialWithin(pid int, dial func() (net.Conn, error)) (net.Conn, error) {
 	enter := func(fd int) error {
 		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
@@ -64,7 +64,7 @@ func (m *Machine) dialWithin(pid int, dial func() (net.Conn, error)) (net.Conn, 
 		}
 		return nil
 	}
-	// Not by open, which follows no link of this kind.
+	// m.open can't follow links of procfs.
 	its, err := unix.Openat(int(m.root.Fd()), networkOf(pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: "/" + networkOf(pid), Err: err}
@@ -82,7 +82,7 @@ func (m *Machine) dialWithin(pid int, dial func() (net.Conn, error)) (net.Conn, 
 		return nil, err
 	}
 	conn, err := dial()
-	// A thread that doesn't come back ends with its goroutine, for it stays locked.
+	// If the thread can't return, it stays locked and ends with its goroutine.
 	if enter(own) == nil {
 		runtime.UnlockOSThread()
 	}

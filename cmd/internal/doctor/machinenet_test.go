@@ -49,7 +49,7 @@ func beAgent(dir string) error {
 	return http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.Path) }))
 }
 
-// An agent with a network of its own is asked within it, and whoever asked is where he was.
+// A request to an agent in another network namespace is made there, and the caller stays in its own.
 func TestAgentInItsOwnNetwork(t *testing.T) {
 	dir := t.TempDir()
 	agent := exec.Command(os.Args[0], "--health-address=:9777")
@@ -60,9 +60,9 @@ func TestAgentInItsOwnNetwork(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, agent.Start(), "as root")
 	t.Cleanup(func() { _ = agent.Process.Kill(); _ = agent.Wait() })
-	said, err := bufio.NewReader(out).ReadString('\n')
+	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
-	require.Equal(t, "ready\n", said)
+	require.Equal(t, "ready\n", line)
 
 	m := openMachine(t, "/")
 	own, err := m.Network(0)
@@ -76,7 +76,7 @@ func TestAgentInItsOwnNetwork(t *testing.T) {
 		var v verdict
 		checkAgent(t.Context(), e, &v)
 		require.Equal(t, OK, v.worst(), "%v", v.found)
-		require.Equal(t, []string{"it runs and is ready"}, v.found)
+		require.Equal(t, []string{"running and ready"}, v.found)
 	}
 	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
 	require.NoError(t, err)

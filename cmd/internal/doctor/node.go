@@ -26,7 +26,7 @@ func checkCgroup(_ context.Context, e *exam, v *verdict) {
 	case f.Type == unix.CGROUP2_SUPER_MAGIC:
 		v.ok("version 2")
 	default:
-		v.warn("version 1: gpuslice works with it, but the kubelet refuses it from Kubernetes 1.35 on (failCgroupV1)",
+		v.warn("version 1: supported by gpuslice, but not by the kubelet from Kubernetes 1.35 on (failCgroupV1)",
 			"on the kernel's command line, then reboot: systemd.unified_cgroup_hierarchy=1")
 	}
 }
@@ -34,28 +34,28 @@ func checkCgroup(_ context.Context, e *exam, v *verdict) {
 func checkKubelet(_ context.Context, e *exam, v *verdict) {
 	plugins := path.Join(e.o.KubeletDir, "device-plugins", "kubelet.sock")
 	if e.exists(plugins) {
-		v.ok("device plugins register at " + plugins)
+		v.ok("device plugin socket " + plugins)
 	} else {
-		v.fail("no "+plugins+": the kubelet does not run, or has another directory", "systemctl start kubelet, or name its --root-dir: --kubelet-dir")
+		v.fail("no "+plugins+": the kubelet does not run, or has another directory", "systemctl start kubelet, or set --kubelet-dir to its --root-dir")
 	}
 	resources := path.Join(e.o.KubeletDir, "pod-resources", "kubelet.sock")
 	if e.exists(resources) {
-		v.ok("PodResources answers at " + resources)
+		v.ok("PodResources socket " + resources)
 	} else {
-		v.warn("no "+resources+": pods with several containers under HAMi's positional grants are refused",
-			"systemctl start kubelet (its feature gate KubeletPodResources, on since 1.15, must not be off)")
+		v.warn("no "+resources+": pods with several containers with HAMi's positional grants are refused",
+			"systemctl start kubelet (its feature gate KubeletPodResources, on since 1.15, must be on)")
 	}
 }
 
 func checkModules(_ context.Context, e *exam, v *verdict) {
 	data, err := fs.ReadFile(e.Host, "proc/modules")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without modules has no such file
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // missing: a kernel without modules
 		v.fail("unknown: "+oneLine(err), "run gpuslice doctor as root")
 		return
 	}
 	var missing []string
 	for _, module := range []string{"nvidia", "nvidia_uvm"} {
-		// A driver that is built into the kernel has a directory there all the same.
+		// A built-in driver is only in /sys/module.
 		if !bytes.HasPrefix(data, []byte(module+" ")) && !bytes.Contains(data, []byte("\n"+module+" ")) && !e.exists("/sys/module/"+module) {
 			missing = append(missing, module)
 		}
@@ -64,7 +64,7 @@ func checkModules(_ context.Context, e *exam, v *verdict) {
 		v.ok("nvidia and nvidia_uvm are loaded")
 		return
 	}
-	v.fail("not loaded: "+strings.Join(missing, ", "), "modprobe -a nvidia nvidia_uvm  # if there are no such modules, install NVIDIA's driver", "printf 'nvidia\\nnvidia_uvm\\n' > /etc/modules-load.d/nvidia.conf  # at every boot")
+	v.fail("not loaded: "+strings.Join(missing, ", "), "modprobe -a nvidia nvidia_uvm  # if the modules do not exist, install NVIDIA's driver", "printf 'nvidia\\nnvidia_uvm\\n' > /etc/modules-load.d/nvidia.conf  # at every boot")
 }
 
 func checkDevices(_ context.Context, e *exam, v *verdict) {
@@ -73,7 +73,7 @@ func checkDevices(_ context.Context, e *exam, v *verdict) {
 		for _, c := range n.Node.GPUs {
 			wanted = append(wanted, c.DevicePath())
 		}
-	} else if gpus, _ := fs.Glob(e.Host, "dev/nvidia[0-9]*"); len(gpus) == 0 { // the pattern is right
+	} else if gpus, _ := fs.Glob(e.Host, "dev/nvidia[0-9]*"); len(gpus) == 0 { // the pattern is valid
 		wanted = append(wanted, "/dev/nvidia0")
 	} else {
 		for _, c := range gpus {
@@ -97,18 +97,18 @@ func checkDevices(_ context.Context, e *exam, v *verdict) {
 		}
 	}
 	if len(missing) > 0 {
-		v.fail("no character device: "+strings.Join(missing, ", "), append(fix, "systemctl enable --now nvidia-persistenced  # keeps them")...)
+		v.fail("no character device: "+strings.Join(missing, ", "), append(fix, "systemctl enable --now nvidia-persistenced  # keeps the device nodes")...)
 		return
 	}
 	v.ok(strings.Join(wanted, ", "))
 }
 
-// managementLibrary is NVML, which the agent loads by this name.
+// managementLibrary is NVML.
 const managementLibrary = "libnvidia-ml.so.1"
 
 func checkDriverLibrary(_ context.Context, e *exam, v *verdict) {
-	// The loader's cache has every path as text that ends with a NUL.
-	cache, _ := fs.ReadFile(e.Host, "etc/ld.so.cache") // missing: the directories below
+	// The cache contains the paths, separated by NUL.
+	cache, _ := fs.ReadFile(e.Host, "etc/ld.so.cache")
 	for entry := range bytes.SplitSeq(cache, []byte{0}) {
 		if found := string(entry); strings.HasPrefix(found, "/") && path.Base(found) == managementLibrary && e.exists(found) {
 			v.ok(found)
@@ -116,7 +116,7 @@ func checkDriverLibrary(_ context.Context, e *exam, v *verdict) {
 		}
 	}
 	for _, pattern := range []string{"usr/lib*/" + managementLibrary, "usr/lib/*/" + managementLibrary} {
-		if found, _ := fs.Glob(e.Host, pattern); len(found) > 0 { // the patterns are right
+		if found, _ := fs.Glob(e.Host, pattern); len(found) > 0 { // the patterns are valid
 			v.ok("/" + found[0])
 			return
 		}
@@ -127,24 +127,23 @@ func checkDriverLibrary(_ context.Context, e *exam, v *verdict) {
 			return
 		}
 	}
-	v.fail(managementLibrary+" is not found", "install the driver's libraries (Debian: libnvidia-ml1; RHEL: nvidia-driver-cuda-libs), then run ldconfig; or start the agent with --nvml-library PATH")
+	v.fail(managementLibrary+" not found", "install the driver's libraries (Debian: libnvidia-ml1; RHEL: nvidia-driver-cuda-libs), then run ldconfig; or start the agent with --nvml-library PATH")
 }
 
-// cdiGenerate makes the spec of the GPUs.
 const cdiGenerate = "nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml"
 
 func checkCDI(_ context.Context, e *exam, v *verdict) {
 	devices, broken := e.cdiDevices(v)
-	cri := "containerd's own CDI is on"
+	cri := "containerd's CDI is on"
 	if e.runtime.name == "cri-o" {
-		cri = "CRI-O's own CDI is on"
+		cri = "CRI-O's CDI is on"
 	} else if !setting(e.config, !e.runtime.version.before(2, 0, 0), pluginCRI, "enable_cdi") {
-		cri = "containerd's own CDI is off, and gpuslice needs none: it reads the specs itself"
+		cri = "containerd's CDI is off; gpuslice does not need it, because it reads the specs itself"
 	}
 	where := strings.Join(e.o.CDISpecDirs, ", ")
 	if len(devices) == 0 {
 		if !broken && len(e.config.nvidiaHandlers()) > 0 {
-			v.warn("no "+oci.DefaultKind+" devices in "+where+": containers get GPUs by NVIDIA's runtime alone, under its handler", cdiGenerate)
+			v.warn("no "+oci.DefaultKind+" devices in "+where+": containers get GPUs only with NVIDIA's runtime handler", cdiGenerate)
 			return
 		}
 		v.fail("no "+oci.DefaultKind+" devices in "+where, cdiGenerate)
@@ -156,7 +155,7 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	if err != nil {
-		v.ok(fmt.Sprintf("%d %s devices in %s; which GPUs there are is known when the agent has run; %s", len(devices), oci.DefaultKind, where, cri))
+		v.ok(fmt.Sprintf("%d %s devices in %s; the GPUs are known after the agent's first start; %s", len(devices), oci.DefaultKind, where, cri))
 		return
 	}
 	var missing []string
@@ -169,11 +168,10 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 		v.fail("no device of "+strings.Join(missing, ", ")+" in "+where, cdiGenerate+" --device-name-strategy=uuid --device-name-strategy=index")
 		return
 	}
-	v.ok(fmt.Sprintf("every GPU (%d) has a device in %s; %s", len(n.Devices), where, cri))
+	v.ok(fmt.Sprintf("all %d GPUs have a device in %s; %s", len(n.Devices), where, cri))
 }
 
-// cdiDevices are the names of the GPUs in CDI specs. Specs that can't be used are
-// put into the verdict.
+// cdiDevices returns the names of the GPUs in CDI specs. It reports unusable specs.
 func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 	for _, dir := range e.o.CDISpecDirs {
 		entries, err := fs.ReadDir(e.Host, name(dir))
@@ -203,7 +201,7 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 			}
 			for _, m := range spec.ContainerEdits.Mounts {
 				if !e.exists(m.HostPath) {
-					v.fail(file+" is not of this driver: it mounts "+m.HostPath+", which is not there", "nvidia-ctk cdi generate --output "+file)
+					v.fail(file+" does not match this driver: "+m.HostPath+" does not exist", "nvidia-ctk cdi generate --output "+file)
 					broken = true
 					break
 				}
@@ -216,7 +214,7 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 	return devices, broken
 }
 
-// readNode is what the agent has published of the node's GPUs.
+// readNode reads the agent's list of the node's GPUs.
 func (e *exam) readNode() (n node.File, err error) {
 	data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "node.json")))
 	if err != nil {

@@ -19,9 +19,8 @@ import (
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
-// NRI's request timeout: below shortTimeout a busy node rejects containers, beyond
-// longTimeout one plugin that hangs holds up every container of the node, for NRI
-// asks about one at a time.
+// The range of NRI's request timeout: below, a busy node refuses containers; above, a plugin that hangs blocks all containers
+// too long, because NRI handles one at a time.
 const (
 	shortTimeout = time.Second
 	longTimeout  = 10 * time.Second
@@ -32,7 +31,7 @@ func nriTable(sub string, lines ...string) []string {
 }
 
 func checkNRI(_ context.Context, e *exam, v *verdict) {
-	if e.runtime.name != "cri-o" { // whose socket is at the same place
+	if e.runtime.name != "cri-o" { // it has no such configuration, and the same socket
 		if e.notContainerd(v) {
 			return
 		}
@@ -42,7 +41,7 @@ func checkNRI(_ context.Context, e *exam, v *verdict) {
 			return
 		}
 		if setting(e.config, false, pluginNRI, "disable_connections") {
-			v.fail("NRI takes no connections (disable_connections)", e.config.fix(nriTable("", "disable_connections = false")...)...)
+			v.fail("NRI accepts no connections (disable_connections)", e.config.fix(nriTable("", "disable_connections = false")...)...)
 			v.repair(RepairContainerd)
 			return
 		}
@@ -51,7 +50,7 @@ func checkNRI(_ context.Context, e *exam, v *verdict) {
 	info, err := e.stat(socket)
 	switch {
 	case err != nil:
-		v.fail("NRI is on, but its socket is not there: "+oneLine(err), "systemctl restart containerd  # it runs with an older configuration, or not at all")
+		v.fail("NRI is on, but its socket does not exist: "+oneLine(err), "systemctl restart containerd  # it does not run, or did not read the current configuration")
 	case info.Mode()&fs.ModeSocket == 0:
 		v.fail(socket+" is not a socket", "remove it, then `systemctl restart containerd`")
 	default:
@@ -72,9 +71,9 @@ func checkNRITimeout(_ context.Context, e *exam, v *verdict) {
 	case err != nil:
 		v.fail("plugin_request_timeout: "+oneLine(err), fix()...)
 	case timeout < shortTimeout:
-		v.warn(fmt.Sprintf("plugin_request_timeout is %v: a busy node will reject containers", timeout), fix()...)
+		v.warn(fmt.Sprintf("plugin_request_timeout is %v: on a busy node, containers are refused", timeout), fix()...)
 	case timeout > longTimeout:
-		v.warn(fmt.Sprintf("plugin_request_timeout is %v: a plugin that hangs holds up all containers of the node for as long", timeout), fix()...)
+		v.warn(fmt.Sprintf("plugin_request_timeout is %v: a plugin that hangs blocks all container creation on the node for this time", timeout), fix()...)
 	default:
 		v.ok(fmt.Sprintf("plugin_request_timeout is %v", timeout))
 	}
@@ -85,17 +84,17 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	if e.runtime.version.before(2, 2, 0) {
-		v.warn("containerd before 2.2 has no validator: required-plugins annotations mean nothing", "upgrade containerd to 2.2 or newer")
+		v.warn("containerd before 2.2 has no validator: required-plugins annotations have no effect", "upgrade containerd to 2.2 or newer")
 		return
 	}
 	if !setting(e.config, false, pluginNRI, "default_validator", "enable") {
-		v.warn("default_validator is off: required-plugins annotations mean nothing, so a pod that needs a GPU can start without one while the agent is away",
+		v.warn("default_validator is off: required-plugins annotations have no effect, so that a pod that needs a GPU can start without it while the agent is down",
 			e.config.fix(nriTable(".default_validator", "enable = true")...)...)
 		v.repair(RepairContainerd)
 		return
 	}
 	if setting(e.config, false, pluginNRI, "default_validator", "reject_oci_hook_adjustment") {
-		v.fail("default_validator refuses hooks (reject_oci_hook_adjustment), and gpuslice adds one to each container with a share: no container gets a GPU",
+		v.fail("default_validator rejects hooks (reject_oci_hook_adjustment), but gpuslice adds one to each container with a share: no container gets a GPU",
 			e.config.fix(nriTable(".default_validator", "reject_oci_hook_adjustment = false")...)...)
 		return
 	}
@@ -105,12 +104,12 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 	}
 	annotation := setting(e.config, "", pluginNRI, "default_validator", "tolerate_missing_plugins_annotation")
 	if annotation == "" {
-		v.warn("default_validator requires "+nriplugin.PluginName+" of every container, the agent's own too: a node that boots can't start it from a pod",
+		v.warn("default_validator requires "+nriplugin.PluginName+" for every container, the agent's too: after a reboot, the agent's pod can't start",
 			e.config.fix(nriTable(".default_validator", `tolerate_missing_plugins_annotation = "gpuslice.io/tolerate-missing-plugins"`)...)...)
 		v.repair(RepairContainerd)
 		return
 	}
-	v.ok("default_validator is on and requires " + nriplugin.PluginName + " of every container without the annotation " + annotation)
+	v.ok("default_validator is on and requires " + nriplugin.PluginName + " for every container without the annotation " + annotation)
 }
 
 func checkHandlers(_ context.Context, e *exam, v *verdict) {
@@ -122,31 +121,31 @@ func checkHandlers(_ context.Context, e *exam, v *verdict) {
 	case byDefault == "nvidia" || slices.Contains(handlers, byDefault):
 		v.ok("the default runtime is " + byDefault + ": start the agent with --default-runtime-is-nvidia")
 	case len(handlers) > 0:
-		v.ok("the default runtime is " + byDefault + "; of NVIDIA are " + strings.Join(handlers, ", "))
+		v.ok("the default runtime is " + byDefault + "; NVIDIA's handlers: " + strings.Join(handlers, ", "))
 	default:
-		v.ok("the default runtime is " + byDefault + "; none is NVIDIA's, so GPUs come by CDI")
+		v.ok("the default runtime is " + byDefault + "; no handler is NVIDIA's, GPUs are injected with CDI")
 	}
 }
 
-// checkBarrier checks that a pod without a grant can't reach NVIDIA's runtime while the
-// agent is away. Any pod can choose a runtime handler by its RuntimeClass.
+// checkBarrier checks that a pod without a grant can't use NVIDIA's runtime while the agent is down. Any pod can select a runtime
+// handler with its RuntimeClass.
 func checkBarrier(_ context.Context, e *exam, v *verdict) {
 	if e.notContainerd(v) {
 		return
 	}
 	bare := e.config.nvidiaHandlers()
 	if byDefault := e.config.defaultHandler(); byDefault == "nvidia" && len(e.config.handlers(IsOurRuntime)) == 0 && !slices.Contains(bare, byDefault) {
-		bare = append(bare, byDefault) // no file that is read here configures it
+		bare = append(bare, byDefault) // containerd's default
 	}
 	requires := e.config.requires(nriplugin.PluginName) && setting(e.config, false, pluginNRI, "default_validator", "enable") && !e.runtime.version.before(2, 2, 0)
 	_, accepts, _ := e.toolkit()
 	switch {
 	case len(bare) > 0 && requires && !accepts:
-		v.ok("NVIDIA's runtime ignores pods' variables (" + acceptsEnv + " = false), and no pod starts without the agent")
+		v.ok("NVIDIA's runtime ignores variables of pods (" + acceptsEnv + " = false), and no pod starts without the agent")
 	case len(bare) > 0:
-		v.fail("the runtime handlers "+strings.Join(bare, ", ")+" run NVIDIA's runtime directly: while the agent is away, a pod without a grant gets whole GPUs from it",
+		v.fail("the runtime handlers "+strings.Join(bare, ", ")+" run NVIDIA's runtime directly: while the agent is down, a pod without a grant gets whole GPUs",
 			"gpuslice install containerd && systemctl restart containerd  # puts gpuslice-runtime in front of NVIDIA's runtime",
-			"or, if that is not possible: gpuslice install containerd --require-agent, and in "+toolkitConfig+", above its first [table]:", "  "+acceptsEnv+" = false", "  accept-nvidia-visible-devices-as-volume-mounts = true")
+			"otherwise: gpuslice install containerd --require-agent, and in "+toolkitConfig+", before its first [table]:", "  "+acceptsEnv+" = false", "  accept-nvidia-visible-devices-as-volume-mounts = true")
 	default:
 		e.checkExempt(v)
 	}
@@ -154,9 +153,9 @@ func checkBarrier(_ context.Context, e *exam, v *verdict) {
 
 // checkExempt checks that the agent's own pod gets its GPUs through the barrier.
 func (e *exam) checkExempt(v *verdict) {
-	guarded := e.config.handlers(IsOurRuntime)
-	delete(guarded, "gpuslice") // not a handler of NVIDIA's
-	if len(guarded) == 0 {
+	barrier := e.config.handlers(IsOurRuntime)
+	delete(barrier, "gpuslice") // not a handler of NVIDIA
+	if len(barrier) == 0 {
 		v.ok("no runtime handler runs NVIDIA's runtime")
 		return
 	}
@@ -167,19 +166,19 @@ func (e *exam) checkExempt(v *verdict) {
 	}
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		v.fail("the runtime handlers "+strings.Join(slices.Sorted(maps.Keys(guarded)), ", ")+" can't create containers: "+oneLine(err), "correct "+request.DefaultPath)
+		v.fail("the runtime handlers "+strings.Join(slices.Sorted(maps.Keys(barrier)), ", ")+" can't create containers: "+oneLine(err), "fix "+wish.DefaultPath)
 	case len(c.ExemptNamespaces) == 0:
-		v.warn("no namespace is exempt in "+request.DefaultPath+": an agent that gets the driver by NVIDIA's runtime sees no GPU", "add to "+request.DefaultPath+": exemptNamespaces: [gpuslice-system]  # the agent's namespace")
+		v.warn("no namespace is exempt in "+wish.DefaultPath+": an agent that gets the driver from NVIDIA's runtime finds no GPU", "add to "+wish.DefaultPath+": exemptNamespaces: [gpuslice-system]  # the agent's namespace")
 	case e.agentPastBarrier():
-		v.fail("gpuslice-runtime is in front of NVIDIA's runtime in containerd's configuration, but the agent's container was created without it: containerd or the agent was not restarted since",
-			"systemctl restart containerd", "then restart the agent, if the chart installed it: kubectl -n gpuslice-system rollout restart daemonset/gpuslice-agent")
+		v.fail("gpuslice-runtime is in front of NVIDIA's runtime in containerd's configuration, but the agent's container was created without it: containerd or the agent was not restarted after the install",
+			"systemctl restart containerd", "then restart the agent (if installed by the chart): kubectl -n gpuslice-system rollout restart daemonset/gpuslice-agent")
 	default:
-		v.ok("gpuslice-runtime is in front of NVIDIA's runtime (" + strings.Join(slices.Sorted(maps.Keys(guarded)), ", ") + "); exempt: " + strings.Join(c.ExemptNamespaces, ", "))
+		v.ok("gpuslice-runtime is in front of NVIDIA's runtime (" + strings.Join(slices.Sorted(maps.Keys(barrier)), ", ") + "); exempt: " + strings.Join(c.ExemptNamespaces, ", "))
 	}
 }
 
-// agentPastBarrier says whether NVIDIA's runtime created the agent's container without the
-// barrier. The configuration that containerd has loaded can't be read from its files.
+// agentPastBarrier reports whether NVIDIA's runtime created the agent's container without the barrier. The files do not show
+// which configuration containerd has loaded.
 func (e *exam) agentPastBarrier() bool {
 	agent, _ := e.findAgent()
 	environ, err := fs.ReadFile(e.Host, fmt.Sprintf("proc/%d/environ", agent.pid))
@@ -191,14 +190,12 @@ func (e *exam) agentPastBarrier() bool {
 	return err == nil && agent.inPod && asks && !slices.Contains(env, ociruntime.BarrierEnv+"=1")
 }
 
-// toolkitConfig is where NVIDIA's container toolkit has its configuration.
 const toolkitConfig = oci.ToolkitConfig
 
-// acceptsEnv is the toolkit's setting that lets the variables of any container request GPUs.
+// acceptsEnv is the toolkit's setting that allows variables of all containers to request GPUs.
 const acceptsEnv = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
-// toolkit reads whether NVIDIA's container toolkit accepts the variables of unprivileged
-// containers. Its default is true.
+// toolkit reads the configuration of NVIDIA's container toolkit; accepts is the setting [acceptsEnv], true by default.
 func (e *exam) toolkit() (config map[string]any, accepts bool, err error) {
 	data, err := fs.ReadFile(e.Host, name(toolkitConfig))
 	if err == nil {
@@ -214,29 +211,28 @@ func checkToolkit(_ context.Context, e *exam, v *verdict) {
 	handlers := len(e.config.nvidiaHandlers()) > 0 || path.Base(e.config.defaultHandler()) == "nvidia"
 	switch {
 	case !accepts && config[asMounts] != true:
-		v.warn(acceptsEnv+" is false, and volume mounts are not read: a granted pod under --device-injection=envvar, and an agent that gets the driver by NVIDIA's runtime, see no GPU",
-			"in "+toolkitConfig+", above its first [table]:", "  "+asMounts+" = true")
+		v.warn(acceptsEnv+" is false, and volume mounts are not read: pods with --device-injection=envvar, and an agent that gets the driver from NVIDIA's runtime, find no GPU",
+			"in "+toolkitConfig+", before its first [table]:", "  "+asMounts+" = true")
 	case !accepts:
 		v.ok(acceptsEnv + " is false")
 	case !handlers && !e.exists(toolkitConfig):
-		v.ok(toolkitConfig + " is not there, and no runtime of NVIDIA's is configured")
+		v.ok(toolkitConfig + " not found, and no runtime handler of NVIDIA is configured")
 	case err != nil && e.exists(toolkitConfig):
 		v.fail(toolkitConfig+": "+oneLine(err), "fix the file, or run gpuslice doctor as root")
 	case !handlers:
 		v.ok(acceptsEnv + " is true, and no runtime handler runs NVIDIA's runtime directly")
 	default:
-		v.warn(acceptsEnv+" is true: under NVIDIA's runtime, NVIDIA_VISIBLE_DEVICES of an image or a pod opens GPUs wherever the agent does not check the container (docker, nerdctl, or while the agent is away)",
-			"in "+toolkitConfig+", above its first [table]:", "  "+acceptsEnv+" = false", "  "+asMounts+" = true")
+		v.warn(acceptsEnv+" is true: under NVIDIA's runtime, NVIDIA_VISIBLE_DEVICES of an image or a pod gives access to GPUs if the agent does not check the container (docker, nerdctl, or while the agent is down)",
+			"in "+toolkitConfig+", before its first [table]:", "  "+acceptsEnv+" = false", "  "+asMounts+" = true")
 	}
 	e.checkRequestNames(v)
 }
 
-// checkRequestNames looks for variables that request GPUs and that an agent in a container
-// doesn't know, because it can't read the toolkit's configuration.
+// checkRequestNames finds variables that request GPUs and that an agent in a container does not know.
 func (e *exam) checkRequestNames(v *verdict) {
 	config, _ := fs.ReadFile(e.Host, name(toolkitConfig)) // checkToolkit reports an error
 	if names := oci.UnknownRequestNames(string(config)); len(names) > 0 {
-		v.warn("swarm-resource names "+strings.Join(names, ", ")+": an agent in a container can't read this setting, so it does not void these variables in containers without a grant",
-			"remove swarm-resource from "+toolkitConfig+" (it is for Docker Swarm), or run the agent as the node's own service")
+		v.warn("swarm-resource names "+strings.Join(names, ", ")+": an agent in a container can't read this setting and does not remove these variables from containers without a grant",
+			"remove swarm-resource from "+toolkitConfig+" (it is for Docker Swarm), or run the agent as a systemd service")
 	}
 }

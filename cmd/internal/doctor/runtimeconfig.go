@@ -14,24 +14,22 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// The plugins of containerd whose settings matter, by version 3's names.
+// The names of containerd's plugins in version 3 of the configuration.
 const (
-	pluginNRI = "io.containerd.nri.v1.nri"
-	pluginCRI = "io.containerd.cri.v1.runtime"
-	// pluginCRIv2 is pluginCRI's name in a configuration of version 2.
-	pluginCRIv2 = "io.containerd.grpc.v1.cri"
+	pluginNRI   = "io.containerd.nri.v1.nri"
+	pluginCRI   = "io.containerd.cri.v1.runtime"
+	pluginCRIv2 = "io.containerd.grpc.v1.cri" // in version 2
 )
 
-// runtimeConfig is containerd's configuration as its files have it, imports
-// merged. What they leave out has the version's default.
+// runtimeConfig is containerd's configuration with its imports, without defaults.
 type runtimeConfig struct {
 	path    string
-	files   []string // that were read; none: containerd runs on its defaults
-	version int      // of the main file's format
+	files   []string // none: containerd uses its defaults
+	version int      // of the main file
 	err     error
 
-	state    string   // containerd's state directory; empty: not set
-	disabled []string // plugins
+	state    string
+	disabled []string
 	plugins  map[string]any
 	runtime  version
 }
@@ -45,9 +43,8 @@ type configFile struct {
 	Plugins  map[string]any `toml:"plugins"`
 }
 
-// readRuntimeConfig reads containerd's configuration as containerd does (LoadConfig
-// in its cmd/containerd/server/config): the main file, then what it imports, then
-// what those import, a later one winning.
+// readRuntimeConfig reads the main file, its imports, then theirs; the last file wins (LoadConfig in containerd's
+// cmd/containerd/server/config).
 func readRuntimeConfig(h fs.FS, main string, runtime version) runtimeConfig {
 	c := runtimeConfig{path: main, runtime: runtime, plugins: map[string]any{}}
 	pending := []string{main}
@@ -87,7 +84,6 @@ func readRuntimeConfig(h fs.FS, main string, runtime version) runtimeConfig {
 	return c
 }
 
-// resolveImport is the files of one entry of imports.
 func resolveImport(h fs.FS, file, pattern string) ([]string, error) {
 	if !path.IsAbs(pattern) {
 		pattern = path.Join(path.Dir(file), pattern)
@@ -103,7 +99,6 @@ func resolveImport(h fs.FS, file, pattern string) ([]string, error) {
 	return matches, err
 }
 
-// merge puts a file over what was read before.
 func (c *runtimeConfig) merge(f configFile) {
 	c.disabled = append(c.disabled, f.Disabled...)
 	if f.State != "" {
@@ -113,13 +108,13 @@ func (c *runtimeConfig) merge(f configFile) {
 		f.Plugins[pluginCRI] = old
 	}
 	if c.runtime.before(2, 0, 0) {
-		maps.Copy(c.plugins, f.Plugins) // containerd 1.7 replaces a plugin's whole section
+		maps.Copy(c.plugins, f.Plugins) // containerd 1.x replaces a plugin's whole section
 		return
 	}
 	mergeTables(c.plugins, f.Plugins)
 }
 
-// mergeTables merges tables by key, at every depth; values and lists are replaced.
+// mergeTables merges tables recursively; values and lists are replaced.
 func mergeTables(to, from map[string]any) {
 	for key, value := range from {
 		inner, isTable := value.(map[string]any)
@@ -132,7 +127,7 @@ func mergeTables(to, from map[string]any) {
 	}
 }
 
-// lookup finds a plugin's setting; nil if it isn't there.
+// lookup returns a plugin's setting, or nil.
 func (c runtimeConfig) lookup(plugin string, keys ...string) any {
 	var at any = c.plugins[plugin]
 	for _, key := range keys {
@@ -142,7 +137,7 @@ func (c runtimeConfig) lookup(plugin string, keys ...string) any {
 	return at
 }
 
-// setting is a setting of the type of its default.
+// setting returns a setting with the type of its default.
 func setting[T any](c runtimeConfig, fallback T, plugin string, keys ...string) T {
 	if v, ok := c.lookup(plugin, keys...).(T); ok {
 		return v
@@ -151,7 +146,6 @@ func setting[T any](c runtimeConfig, fallback T, plugin string, keys ...string) 
 }
 
 func (c runtimeConfig) nriEnabled() bool {
-	// Since 2.0 it is on without being asked for.
 	return !setting(c, c.runtime.before(2, 0, 0), pluginNRI, "disable") && !slices.Contains(c.disabled, pluginNRI)
 }
 
@@ -159,7 +153,6 @@ func (c runtimeConfig) nriSocket() string {
 	return setting(c, "/var/run/nri/nri.sock", pluginNRI, "socket_path")
 }
 
-// stateDir is containerd's state directory.
 func (c runtimeConfig) stateDir() string {
 	if c.state == "" {
 		return "/run/containerd"
@@ -167,7 +160,6 @@ func (c runtimeConfig) stateDir() string {
 	return c.state
 }
 
-// requestTimeout is how long NRI waits for a plugin.
 func (c runtimeConfig) requestTimeout() (time.Duration, error) {
 	return time.ParseDuration(setting(c, "2s", pluginNRI, "plugin_request_timeout"))
 }
@@ -180,7 +172,6 @@ func (c runtimeConfig) defaultHandler() string {
 	return setting(c, "runc", pluginCRI, "containerd", "default_runtime_name")
 }
 
-// handlers returns the paths of the runtime handlers' programs that satisfy is, by handler.
 func (c runtimeConfig) handlers(is func(binary string) bool) map[string]string {
 	found := map[string]string{}
 	for handler := range setting(c, map[string]any(nil), pluginCRI, "containerd", "runtimes") {
@@ -192,18 +183,17 @@ func (c runtimeConfig) handlers(is func(binary string) bool) map[string]string {
 	return found
 }
 
-// IsNvidiaRuntime says whether a program is NVIDIA's container runtime, by its name.
+// IsNvidiaRuntime reports whether a program has the name of NVIDIA's container runtime.
 func IsNvidiaRuntime(binary string) bool { return strings.Contains(path.Base(binary), "nvidia") }
 
-// IsOurRuntime says whether a program is gpuslice-runtime, by its name.
+// IsOurRuntime reports whether a program has the name of gpuslice-runtime.
 func IsOurRuntime(binary string) bool { return path.Base(binary) == "gpuslice-runtime" }
 
-// nvidiaHandlers are the runtime handlers that are nvidia-container-runtime.
 func (c runtimeConfig) nvidiaHandlers() []string {
 	return slices.Sorted(maps.Keys(c.handlers(IsNvidiaRuntime)))
 }
 
-// formatVersion is the main file's, or the one that a new file should have.
+// formatVersion is the version of the main file, or of a new file.
 func (c runtimeConfig) formatVersion() int {
 	switch {
 	case len(c.files) > 0:
@@ -214,50 +204,48 @@ func (c runtimeConfig) formatVersion() int {
 	return 3
 }
 
-// fix says to put lines into containerd's configuration.
+// fix returns instructions to add lines to containerd's configuration.
 func (c runtimeConfig) fix(lines ...string) []string {
 	if len(c.files) == 0 {
 		lines = append([]string{fmt.Sprintf("version = %d", c.formatVersion())}, lines...)
 	}
-	fix := []string{"in " + c.path + " (in its own [table] of that name, if it has one), then `systemctl restart containerd`:"}
+	fix := []string{"in " + c.path + " (in the [table] of that name, if it exists), then `systemctl restart containerd`:"}
 	for _, line := range lines {
 		fix = append(fix, "  "+line)
 	}
 	return fix
 }
 
-// notContainerd ends a check of containerd's configuration where there is none.
+// notContainerd ends a check if there is no configuration of containerd.
 func (e *exam) notContainerd(v *verdict) bool {
 	switch {
 	case e.runtime.name == "cri-o":
 		v.ok("not checked: the node's runtime is CRI-O")
 	case e.config.err != nil:
-		v.fail("unknown: containerd's configuration can't be read", "see runtime-config")
+		v.fail("not checked: containerd's configuration can't be read", "see the check runtime-config")
 	default:
 		return false
 	}
 	return true
 }
 
-// checkRuntimeConfig says where containerd's configuration is, and whether it is one
-// that can be read.
 func checkRuntimeConfig(_ context.Context, e *exam, v *verdict) {
 	c := e.config
 	switch {
 	case e.runtime.name == "cri-o":
-		v.ok("not checked: the node's runtime is CRI-O, whose NRI is on since 1.30")
+		v.ok("not checked: the node's runtime is CRI-O, which enables NRI since 1.30")
 	case c.err != nil:
-		v.fail(oneLine(c.err), "fix the file: containerd itself can't use it, or run gpuslice doctor as root")
+		v.fail(oneLine(c.err), "fix the file, which containerd can't read either, or run gpuslice doctor as root")
 	case len(c.files) == 0:
-		v.ok(c.path + " is not there: containerd runs on its defaults (if its configuration is elsewhere: --runtime-config)")
+		v.ok(c.path + " not found: containerd uses its defaults (set --runtime-config if the file has another path)")
 	case c.version < 2:
-		v.fail(fmt.Sprintf("%s is of version %d", c.path, c.version), "containerd --config "+c.path+" config migrate  # prints it in the newest version")
+		v.fail(fmt.Sprintf("%s has version %d", c.path, c.version), "containerd --config "+c.path+" config migrate  # prints it in the newest version")
 	default:
 		v.ok(fmt.Sprintf("%s (version %d)", strings.Join(c.files, ", "), c.version))
 	}
 	for _, off := range []string{"cri", pluginCRIv2, pluginCRI} {
 		if slices.Contains(c.disabled, off) {
-			v.fail("the kubelet can't use containerd: "+off+" is disabled", "take "+off+" out of disabled_plugins in "+strings.Join(c.files, " or ")+", then `systemctl restart containerd`")
+			v.fail("the kubelet can't use containerd: plugin "+off+" is disabled", "remove "+off+" from disabled_plugins in "+strings.Join(c.files, " or ")+", then `systemctl restart containerd`")
 		}
 	}
 }

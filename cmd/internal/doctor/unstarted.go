@@ -12,13 +12,11 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// unstartedFor is how long a container may be made and not started before somebody should look: engines start what they
-// make in the same moment, but for `podman init`.
+// unstartedFor is the age of a created container that was not started. Engines start a container immediately, except `podman init`.
 const unstartedFor = 10 * time.Minute
 
-// checkUnstarted looks for containers of docker and podman that were made and never started. Their first process waits
-// for a word from their engine and has the container's files, and so the container keeps its share. An engine that was
-// killed between the two forgets such a container, with or without gpuslice.
+// checkUnstarted finds containers of docker and podman that were created and never started, because their engine was killed in
+// between. Their first process waits for the engine and has the container's files open, so that the share is not released.
 func checkUnstarted(_ context.Context, e *exam, v *verdict) {
 	dirs, err := fs.ReadDir(e.Host, name(path.Join(e.o.StateDir, "containers")))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -30,11 +28,11 @@ func checkUnstarted(_ context.Context, e *exam, v *verdict) {
 		id := dir.Name()
 		data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "containers", id, orphans.RecordName)))
 		if err != nil {
-			continue // it is Kubernetes', or just removed
+			continue // a container of Kubernetes, or removed
 		}
 		record, err := orphans.Decode(data)
 		if err != nil {
-			continue // the agent and the wrapper judge it by its processes
+			continue // the agent handles it
 		}
 		for _, root := range record.Roots {
 			since, waits := e.unstarted(root, id)
@@ -45,14 +43,14 @@ func checkUnstarted(_ context.Context, e *exam, v *verdict) {
 		}
 	}
 	if len(found) == 0 {
-		v.ok("every container of docker and podman that has a share was started")
+		v.ok("all docker and podman containers with a share were started")
 		return
 	}
-	v.warn("made and never started, and each keeps its share: "+strings.Join(found, ", "),
-		append([]string{"if their engine doesn't know them any more (docker ps -a, podman ps -a):"}, fix...)...)
+	v.warn("created but never started, and keep their shares: "+strings.Join(found, ", "),
+		append([]string{"if their engine does not list them (docker ps -a, podman ps -a):"}, fix...)...)
 }
 
-// unstarted says whether a container waits to be started, and since when: runc and crun keep a fifo for it until then.
+// unstarted reports whether a container waits to be started, and since when: runc and crun have a fifo for it until then.
 func (e *exam) unstarted(root, id string) (since time.Time, waits bool) {
 	info, err := e.stat(path.Join(root, id, "exec.fifo"))
 	if err != nil || info.Mode()&fs.ModeNamedPipe == 0 {
