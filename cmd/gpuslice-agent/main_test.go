@@ -292,7 +292,7 @@ func TestHelp(t *testing.T) {
 	}
 	assert.Contains(t, help, `  --node-name name
         this node's name in Kubernetes, as grants name it
-        (GPUSLICE_NODE_NAME or NODE_NAME or NodeName; "`+hostName()+`" if not given)
+        (GPUSLICE_NODE_NAME or NODE_NAME or NodeName; default "`+hostName()+`")
 `)
 	assert.Contains(t, help, `  --exempt-namespaces namespaces
         namespaces whose pods are left alone: they may use whole GPUs without a

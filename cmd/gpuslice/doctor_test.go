@@ -70,7 +70,7 @@ func TestDoctorFix(t *testing.T) {
 	for _, want := range []string{
 		"changed    /etc/containerd/config.toml  (backup: /etc/containerd/config.toml.gpuslice-backup-",
 		"note: run `systemctl restart containerd`", "created    /etc/systemd/system/run-gpuslice.mount\n",
-		"\nfail  nri               NRI is on, but its socket is not there", // until containerd is restarted
+		"\nfail  nri               NRI is on, but its socket does not exist", // until containerd is restarted
 		"\nok    nri-validator     default_validator is on\n",
 	} {
 		assert.Contains(t, out, want)

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Manual makes a command, and those below it, print their options as [Usage] does.
+// Manual sets the help of a command and its subcommands.
 func Manual(c *cobra.Command, aliases Aliases) {
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		out := c.OutOrStderr()

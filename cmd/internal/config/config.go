@@ -1,10 +1,8 @@
-// Package config fills a program's flags from where operators put values: the
-// command line, the environment, a YAML file, in that order of precedence. A flag
-// --nri-socket is GPUSLICE_NRI_SOCKET in the environment and nri-socket in the file.
+// Package config sets a program's flags from the command line, the environment and a YAML file, in this order of precedence.
+// The flag --nri-socket is GPUSLICE_NRI_SOCKET in the environment and nri-socket in the file.
 package config
 
 import (
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"os"
@@ -15,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// EnvPrefix starts every variable of ours.
+// EnvPrefix starts the name of every variable.
 const EnvPrefix = "GPUSLICE_"
 
 // EnvName is the variable of a flag.
@@ -23,18 +21,13 @@ func EnvName(flag string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// Aliases names further variables that are read for a flag, after its own: the
-// names that users of other systems have in their manifests.
+// Aliases are further variables of flags, with less precedence: the names in manifests of other systems.
 type Aliases map[string][]string
 
-// notAnOption says of a flag that it is an order to the program and not an option
-// of it: GPUSLICE_VERSION in a container's environment must not print the version.
-func notAnOption(flag string) bool {
-	return flag == "help" || flag == "version"
-}
+// notAnOption reports whether a flag is a command: GPUSLICE_VERSION in a container's environment must not print the version.
+func notAnOption(flag string) bool { return flag == "help" || flag == "version" }
 
-// Fill sets every flag that the command line didn't set. file may be empty.
-// All errors are reported at once, each with where its value came from.
+// Fill sets every flag that the command line did not set. file can be empty. It returns all errors, each with the value's source.
 func Fill(flags *pflag.FlagSet, file string, aliases Aliases, lookupEnv func(string) (string, bool)) error {
 	var errs []error
 	values, err := readFile(flags, file)
@@ -47,31 +40,37 @@ func Fill(flags *pflag.FlagSet, file string, aliases Aliases, lookupEnv func(str
 		}
 		for _, name := range append([]string{EnvName(f.Name)}, aliases[f.Name]...) {
 			if value, ok := lookupEnv(name); ok {
-				errs = append(errs, set(flags, f.Name, value, "variable "+name))
+				if err := flags.Set(f.Name, value); err != nil {
+					errs = append(errs, fmt.Errorf("variable %s: %s: %w", name, f.Name, err))
+				}
 				return
 			}
 		}
-		if v, ok := values[f.Name]; ok {
-			errs = append(errs, set(flags, f.Name, v.text, fmt.Sprintf("%s line %d", file, v.line)))
+		if node, ok := values[f.Name]; ok {
+			if err := set(flags, f, node); err != nil {
+				errs = append(errs, fmt.Errorf("%s line %d: %s: %w", file, node.Line, f.Name, err))
+			}
 		}
 	})
 	return errors.Join(errs...)
 }
 
-func set(flags *pflag.FlagSet, name, value, source string) error {
-	if err := flags.Set(name, value); err != nil {
-		return fmt.Errorf("%s: %s: %w", source, name, err)
+// set sets a flag to a value, or a list of values, of the file.
+func set(flags *pflag.FlagSet, f *pflag.Flag, node yaml.Node) error {
+	if node.Kind == yaml.ScalarNode {
+		return flags.Set(f.Name, node.Value)
 	}
-	return nil
+	slice, ok := f.Value.(pflag.SliceValue)
+	var items []string
+	if !ok || node.Kind != yaml.SequenceNode || node.Decode(&items) != nil {
+		return errors.New("the value must be a plain value, or for some options a list of plain values")
+	}
+	f.Changed = true
+	return slice.Replace(items)
 }
 
-type value struct {
-	text string
-	line int
-}
-
-// readFile reads a mapping of flag names to scalars, or lists of them.
-func readFile(flags *pflag.FlagSet, path string) (map[string]value, error) {
+// readFile reads the values of options.
+func readFile(flags *pflag.FlagSet, path string) (map[string]yaml.Node, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -79,66 +78,18 @@ func readFile(flags *pflag.FlagSet, path string) (map[string]value, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
+	var values map[string]yaml.Node
+	if err := yaml.Unmarshal(data, &values); err != nil {
 		return nil, fmt.Errorf("--config %s: %w", path, err)
 	}
-	if len(doc.Content) == 0 {
-		return nil, nil // an empty file
-	}
-	root := doc.Content[0]
-	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("%s line %d: want a mapping of option names to values", path, root.Line)
-	}
-	values := map[string]value{}
 	var errs []error
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		key, node := root.Content[i], root.Content[i+1]
-		bad := func(at *yaml.Node, format string, args ...any) {
-			errs = append(errs, fmt.Errorf("%s line %d: %s", path, at.Line, fmt.Sprintf(format, args...)))
+	for name, node := range values {
+		if flags.Lookup(name) == nil || name == "config" || notAnOption(name) {
+			errs = append(errs, fmt.Errorf("%s line %d: %q is not an option; options are %s", path, node.Line, name, names(flags)))
+			delete(values, name)
 		}
-		if flags.Lookup(key.Value) == nil || key.Value == "config" || notAnOption(key.Value) {
-			bad(key, "%q is not an option (there are %s)", key.Value, names(flags))
-			continue
-		}
-		if first, twice := values[key.Value]; twice {
-			bad(key, "%s is already on line %d", key.Value, first.line)
-			continue
-		}
-		text, err := plain(node)
-		if err != nil {
-			bad(node, "%s: %v", key.Value, err)
-		}
-		values[key.Value] = value{text, node.Line}
 	}
 	return values, errors.Join(errs...)
-}
-
-// plain is a scalar, or a list of scalars as a flag of several values takes it.
-func plain(node *yaml.Node) (string, error) {
-	if node.Kind == yaml.ScalarNode {
-		return node.Value, nil
-	}
-	if node.Kind != yaml.SequenceNode {
-		return "", errors.New("want a value or a list of values")
-	}
-	var items []string
-	for _, item := range node.Content {
-		if item.Kind != yaml.ScalarNode {
-			return "", errors.New("want a list of plain values")
-		}
-		items = append(items, item.Value)
-	}
-	if len(items) == 0 {
-		return "", nil
-	}
-	var text strings.Builder
-	w := csv.NewWriter(&text) // pflag reads it as one record: an item may hold a comma
-	if err := w.Write(items); err != nil {
-		return "", err
-	}
-	w.Flush()
-	return strings.TrimSuffix(text.String(), "\n"), w.Error()
 }
 
 func names(flags *pflag.FlagSet) string {

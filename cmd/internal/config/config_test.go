@@ -33,7 +33,7 @@ func TestFillPrecedence(t *testing.T) {
 		{"an empty list", nil, nil, "dirs: []\n", "", 10, []string{}},
 		{"a list's item with a comma", nil, nil, "dirs: ['/x,y', /z]\n", "", 10, []string{"/x,y", "/z"}},
 		{"an empty variable is a value", nil, map[string]string{"GPUSLICE_NODE_NAME": ""}, "node-name: f\n", "", 10, []string{"/a"}},
-		{"variables that are orders", nil, map[string]string{"GPUSLICE_HELP": "x", "GPUSLICE_VERSION": "v1.2"}, "", "", 10, []string{"/a"}},
+		{"variables that are commands", nil, map[string]string{"GPUSLICE_HELP": "x", "GPUSLICE_VERSION": "v1.2"}, "", "", 10, []string{"/a"}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			flags := newFlags(t, test.args)
@@ -57,11 +57,11 @@ func TestFillErrors(t *testing.T) {
 		{"a bad value in the file", nil, "\nslots: many\n", []string{"line 2", "slots", "many"}},
 		{"an unknown option", nil, "slot: 3\n", []string{"line 1", `"slot" is not an option`, "slots"}},
 		{"a file inside the file", nil, "config: other.yaml\n", []string{`"config" is not an option`}},
-		{"an order in the file", nil, "version: true\n", []string{`"version" is not an option`}},
-		{"an option twice", nil, "slots: 1\ndirs: []\nslots: 2\n", []string{"line 3", "slots is already on line 1"}},
-		{"not a mapping", nil, "- slots\n", []string{"line 1", "mapping"}},
+		{"a command in the file", nil, "version: true\n", []string{`"version" is not an option`}},
+		{"an option twice", nil, "slots: 1\ndirs: []\nslots: 2\n", []string{"line 3", "already defined at line 1"}},
+		{"not a mapping", nil, "- slots\n", []string{"line 1", "cannot unmarshal"}},
 		{"nested", nil, "dirs:\n  a: b\n", []string{"line 2", "dirs"}},
-		{"a list of lists", nil, "dirs: [[a]]\n", []string{"line 1", "dirs", "plain values"}},
+		{"a list of lists", nil, "dirs: [[a]]\n", []string{"line 1", "dirs", "plain value"}},
 		{"not YAML", nil, "slots: [\n", []string{"--config"}},
 		{"two at once", map[string]string{"GPUSLICE_SLOTS": "x"}, "nope: 1\n", []string{"GPUSLICE_SLOTS", "nope"}},
 	} {
@@ -114,27 +114,27 @@ func writeFile(t *testing.T, text string) string {
 func TestUsage(t *testing.T) {
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	f.SortFlags = false
-	f.Int("slots", 10, "`containers` that may share one GPU, which is said here at such a length that it takes two lines of the manual")
+	f.Int("slots", 10, "`containers` that may share one GPU, with a text that is so long that it takes two lines of the manual")
 	f.StringSliceP("dirs", "d", nil, "directories")
-	f.Bool("quiet", false, "say nothing")
+	f.Bool("quiet", false, "print nothing")
 	f.String("name", "n", "name")
 	f.Bool("help", false, "help for test")
 	require.Equal(t, `  --slots containers
-        containers that may share one GPU, which is said here at such a length
-        that it takes two lines of the manual
-        (GPUSLICE_SLOTS or SLOTS; 10 if not given)
+        containers that may share one GPU, with a text that is so long that it
+        takes two lines of the manual
+        (GPUSLICE_SLOTS or SLOTS; default 10)
 
   -d, --dirs strings
         directories
         (GPUSLICE_DIRS)
 
   --quiet
-        say nothing
+        print nothing
         (GPUSLICE_QUIET)
 
   --name string
         name
-        (GPUSLICE_NAME; "n" if not given)
+        (GPUSLICE_NAME; default "n")
 `, config.Usage(f, config.Aliases{"slots": {"SLOTS"}}))
 }
 
@@ -142,7 +142,7 @@ func TestSchema(t *testing.T) {
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	f.Int("slots", 10, "`containers` of a GPU")
 	f.Float64("scaling", 0.5, "a factor")
-	f.Bool("quiet", true, "say nothing")
+	f.Bool("quiet", true, "print nothing")
 	f.Duration("every", time.Minute, "a time")
 	f.StringSlice("dirs", []string{"/a", "/b,c"}, "directories")
 	f.UintSlice("numbers", nil, "numbers")
@@ -153,7 +153,7 @@ func TestSchema(t *testing.T) {
 	require.JSONEq(t, `{"$schema":"https://json-schema.org/draft/2020-12/schema","title":"t","type":"object","additionalProperties":false,"properties":{
 		"slots":{"type":"integer","default":10,"maximum":20,"description":"containers of a GPU"},
 		"scaling":{"type":"number","default":0.5,"description":"a factor"},
-		"quiet":{"type":"boolean","default":true,"description":"say nothing"},
+		"quiet":{"type":"boolean","default":true,"description":"print nothing"},
 		"every":{"type":"string","default":"1m0s","description":"a time"},
 		"dirs":{"type":"array","items":{"type":"string"},"default":["/a","/b,c"],"description":"directories"},
 		"numbers":{"type":"array","items":{"type":"integer","minimum":0},"default":[],"description":"numbers"}}}`, string(got))

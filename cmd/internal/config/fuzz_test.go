@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Of a configuration file come values of options that there are, and no others.
+// A configuration file yields only values of existing options.
 func FuzzReadFile(f *testing.F) {
 	f.Add([]byte("node-name: f\ndirs: [/x, /y]\n"))
 	f.Add([]byte("node-name: &a [*a]\nconfig: x\n"))

@@ -8,9 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Reference is a command's page in the configuration reference, in Markdown: what it does
-// and each of its options, and the same of the commands below it. head is what stands above
-// the first.
+// Reference is the Markdown reference of a command and its subcommands. head is the page's start.
 func Reference(c *cobra.Command, head string, aliases Aliases) string {
 	var b strings.Builder
 	b.WriteString("<!-- Generated from the code by `make generate`. -->\n" + head)
@@ -34,8 +32,7 @@ func section(b *strings.Builder, c *cobra.Command, level int, aliases Aliases) {
 	}
 }
 
-// optionTable has a row for each option: its name, how else it can be given, what it is
-// when nobody says, and what it does. Without options it is empty.
+// optionTable has a row for each option; it is empty if there is none.
 func optionTable(flags *pflag.FlagSet, aliases Aliases) string {
 	var b strings.Builder
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -62,7 +59,6 @@ func optionTable(flags *pflag.FlagSet, aliases Aliases) string {
 	return b.String()
 }
 
-// cell is a text that a table's cell can hold.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(text)
 }

@@ -1,17 +1,13 @@
 package config
 
 import (
-	"encoding/csv"
 	"maps"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/pflag"
 )
 
-// Schema is the JSON Schema (draft 2020-12) of the YAML file that fills the flags. What
-// a flag's type doesn't say of its values (a range, the words that it knows) is in
-// limits, by the flag's name.
+// Schema is the JSON Schema (draft 2020-12) of the YAML file, for flags with their defaults. limits adds ranges and enumerations.
 func Schema(flags *pflag.FlagSet, title string, limits map[string]map[string]any) map[string]any {
 	properties := map[string]any{}
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -30,35 +26,22 @@ func Schema(flags *pflag.FlagSet, title string, limits map[string]map[string]any
 	}
 }
 
-// typeOf is a flag's type and default in the schema's words.
+// typeOf is the schema of a flag's type and default.
 func typeOf(f *pflag.Flag) map[string]any {
 	switch f.Value.Type() {
 	case "bool":
 		return map[string]any{"type": "boolean", "default": f.DefValue == "true"}
 	case "int":
-		n, _ := strconv.Atoi(f.DefValue) // pflag wrote it
+		n, _ := strconv.Atoi(f.DefValue)
 		return map[string]any{"type": "integer", "default": n}
 	case "float64":
-		x, _ := strconv.ParseFloat(f.DefValue, 64) // pflag wrote it
+		x, _ := strconv.ParseFloat(f.DefValue, 64)
 		return map[string]any{"type": "number", "default": x}
 	case "stringSlice":
-		return map[string]any{"type": "array", "items": map[string]any{"type": "string"}, "default": defaults(f)}
+		return map[string]any{"type": "array", "items": map[string]any{"type": "string"}, "default": append([]string{}, f.Value.(pflag.SliceValue).GetSlice()...)}
 	case "uintSlice":
-		return map[string]any{"type": "array", "items": map[string]any{"type": "integer", "minimum": 0}, "default": defaults(f)}
-	default: // a duration is a text too
+		return map[string]any{"type": "array", "items": map[string]any{"type": "integer", "minimum": 0}, "default": append([]string{}, f.Value.(pflag.SliceValue).GetSlice()...)}
+	default: // also a duration
 		return map[string]any{"type": "string", "default": f.DefValue}
 	}
-}
-
-// defaults are a list's.
-func defaults(f *pflag.Flag) []string {
-	text := strings.Trim(f.DefValue, "[]")
-	if text == "" {
-		return []string{}
-	}
-	items, err := csv.NewReader(strings.NewReader(text)).Read()
-	if err != nil {
-		return []string{text} // pflag wrote it: not reached
-	}
-	return items
 }

@@ -7,11 +7,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// usageWidth is the longest line of the manual.
 const usageWidth = 80
 
-// Usage is the manual's part about flags: what each does, which variables it is
-// read from, and what it is when nobody says.
+// Usage describes flags in a command's help: text, variables and default.
 func Usage(flags *pflag.FlagSet, aliases Aliases) string {
 	var paragraphs []string
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -28,14 +26,14 @@ func Usage(flags *pflag.FlagSet, aliases Aliases) string {
 		}
 		source := strings.Join(append([]string{EnvName(f.Name)}, aliases[f.Name]...), " or ")
 		if d := defaultText(f); d != "" {
-			source += "; " + d + " if not given"
+			source += "; default " + d
 		}
 		paragraphs = append(paragraphs, "  "+head+"\n"+wrap(text)+wrap("("+source+")"))
 	})
 	return strings.Join(paragraphs, "\n")
 }
 
-// defaultText is a flag's default for people, empty where it is nothing.
+// defaultText is a flag's default for people.
 func defaultText(f *pflag.Flag) string {
 	switch f.DefValue {
 	case "", "[]", "false":
@@ -47,7 +45,6 @@ func defaultText(f *pflag.Flag) string {
 	return strings.Trim(f.DefValue, "[]")
 }
 
-// wrap breaks a text into indented lines.
 func wrap(text string) string {
 	const indent = "       "
 	var b strings.Builder

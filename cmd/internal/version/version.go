@@ -1,12 +1,12 @@
-// Package version knows what was built.
+// Package version has the program's version.
 package version
 
 import "runtime/debug"
 
-// version is set at link time: -ldflags "-X …/version.version=v1.2.3".
+// version is set with -ldflags "-X …/version.version=v1.2.3".
 var version string
 
-// String is the version, or the module's or commit's where none was set.
+// String is the version, or that of the module and commit.
 func String() string {
 	if version != "" {
 		return version
