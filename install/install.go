@@ -1,5 +1,4 @@
-// Package install is what hosts and clusters are given as files. The hooks of OCI
-// runtimes are in the binary too, for "gpuslice install".
+// Package install embeds files for "gpuslice install".
 package install
 
 import (
@@ -10,10 +9,10 @@ import (
 //go:embed hooks.d/*.json
 var hooks embed.FS
 
-// Hooks are the definitions of hooks.d, for /usr/share/containers/oci/hooks.d.
+// Hooks are the OCI hooks.
 func Hooks() (fs.FS, error) { return fs.Sub(hooks, "hooks.d") }
 
-// StateMount is the unit of systemd that makes the state directory a tmpfs of its own.
+// StateMount is the state directory's mount unit.
 //
 //go:embed run-gpuslice.mount
 var StateMount []byte

@@ -1,6 +1,4 @@
-// Package admission is what a cluster is given for admission: webhook.yaml is the webhook and its rights,
-// configurations.yaml what the API server asks it, policy.yaml what the API server enforces
-// without it. The files stand for themselves (kubectl apply -f); tests read them here.
+// Package admission embeds the manifests of the webhook and of the admission policies, for tests.
 package admission
 
 import "embed"

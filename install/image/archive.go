@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// epoch is the time of all files and of the image, so that the same build gives the same bytes.
+// epoch is the time of all files: the same build gives the same bytes.
 var epoch = time.Unix(0, 0).UTC()
 
 // writeArchive writes the image as an OCI archive: an image layout (image-spec v1.1) in a tar.
@@ -54,7 +54,7 @@ func writeArchive(path, root string, o options) (size int64, err error) {
 	return int64(archive.Len()), os.Rename(path+".partial", path)
 }
 
-// annotations contain the image's name. containerd reads its own annotation, other programs that of OCI, which is only the tag.
+// annotations have the image's name for containerd, and the tag for other programs.
 func (o options) annotations() map[string]string {
 	tag := "latest"
 	if i := strings.LastIndexByte(o.name, ':'); i > strings.LastIndexByte(o.name, '/') {
@@ -63,7 +63,7 @@ func (o options) annotations() map[string]string {
 	return map[string]string{"io.containerd.image.name": o.qualified(), "org.opencontainers.image.ref.name": tag}
 }
 
-// qualified is the image's name as containerd's CRI looks it up, with the default registry.
+// qualified adds the default registry.
 func (o options) qualified() string {
 	first, _, more := strings.Cut(o.name, "/")
 	switch {

@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// libraryDirs are the directories in which the dynamic loader of Debian looks by default, in its order.
+// libraryDirs are the search path of Debian's loader.
 var libraryDirs = []string{
 	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
 	"/lib64", "/usr/lib64", "/lib", "/usr/lib",
 }
 
-// driverNeeds are the libraries that NVIDIA's libraries, which are mounted into the agent's container, are linked against.
+// driverNeeds are the libraries of NVIDIA's libraries, which are mounted into the agent's container.
 var driverNeeds = []string{"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"}
 
-// closure returns the paths of the loader and of all libraries that programs, and further libraries, need.
+// closure returns the paths of the loader and of all needed libraries.
 func closure(dirs, programs []string, libraries ...string) (files []string, err error) {
 	pending := slices.Clone(libraries)
 	for _, program := range programs {
@@ -74,7 +74,7 @@ func find(dirs []string, name string) (string, error) {
 	return "", fmt.Errorf("library %s not found in %s", name, strings.Join(dirs, ", "))
 }
 
-// linked reads a file's loader, which libraries do not have, and the libraries that it needs.
+// linked reads a file's loader and libraries.
 func linked(file string) (interpreter string, needed []string, err error) {
 	f, err := elf.Open(file)
 	if err != nil {

@@ -2,7 +2,7 @@ package monitoring
 
 import "fmt"
 
-// Grafana's dashboard model, as far as it is used here: schema version 39, Grafana 10.4 and later. The rest is in objects.
+// Grafana's dashboard model: schema version 39, Grafana 10.4 and later.
 type (
 	object = map[string]any
 	list   = []any
@@ -41,7 +41,6 @@ type (
 	}
 )
 
-// row is a heading and the panels below it, from left to right.
 type row struct {
 	title  string
 	height int
@@ -52,7 +51,6 @@ const gridWidth = 24
 
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 
-// dashboard lays out the rows.
 func dashboard() board {
 	b := board{
 		Title: "gpuslice", UID: "gpuslice",
@@ -83,7 +81,7 @@ func dashboard() board {
 	return b
 }
 
-// variable selects label values. It is read again when the time range changes (refresh 2).
+// variable selects label values, read again when the time range changes (refresh 2).
 func variable(name, label, query string) object {
 	return object{
 		"name": name, "label": label, "type": "query", "query": object{"query": query, "refId": name}, "datasource": source, "refresh": 2,
@@ -94,7 +92,6 @@ func variable(name, label, query string) object {
 // query is an expression and the legend of its series.
 type query struct{ expr, legend string }
 
-// target is a query of a panel; they are named A, B, C, ... by index.
 func target(index int, expr string, more object) object {
 	t := object{"refId": string(rune('A' + index)), "expr": expr, "datasource": source}
 	for k, v := range more {
@@ -134,7 +131,6 @@ func graph(title, unit, description string, queries ...query) panel {
 	return p
 }
 
-// column is a number in each row of a table.
 type column struct{ name, unit, expr string }
 
 // table has a row for each set of labels, and a column for each label and number.
@@ -163,12 +159,10 @@ func table(title, description string, labels []string, columns ...column) panel 
 	return p
 }
 
-// byGPU sums a metric by the labels of a GPU.
 func byGPU(metric string) string {
 	return fmt.Sprintf(`sum by (node, index, model, uuid) (%s{node=~"$node"})`, metric)
 }
 
-// byContainer sums a metric over a container's GPUs and restarts.
 func byContainer(metric string) string {
 	return fmt.Sprintf(`sum by (node, namespace, pod, container) (%s{node=~"$node", namespace=~"$namespace"})`, metric)
 }

@@ -1,9 +1,8 @@
-// Package monitoring has the rules for Prometheus and the dashboard for Grafana. panels.go describes the dashboard, and
-// `make generate` writes dashboard.json. test/monitoring compares both with the exported metrics.
+// Package monitoring has rules for Prometheus and a dashboard for Grafana: `make generate` writes dashboard.json.
 package monitoring
 
 import (
-	_ "embed" // the rules and the dashboard
+	_ "embed"
 	"encoding/json"
 )
 

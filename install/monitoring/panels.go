@@ -7,7 +7,6 @@ const (
 	container = "{{namespace}}/{{pod}}/{{container}}"
 )
 
-// rows are all rows of the dashboard.
 func rows() []row {
 	return []row{
 		{"Cluster", 4, []panel{
@@ -95,7 +94,6 @@ func rows() []row {
 	}
 }
 
-// share is a part of the sum over all GPUs.
 func share(part, of string) string {
 	return fmt.Sprintf(`sum(gpuslice_gpu_%s{node=~"$node"}) / sum(gpuslice_gpu_%s{node=~"$node"})`, part, of)
 }
@@ -110,5 +108,4 @@ func rate(metric string) string {
 	return fmt.Sprintf(`sum by (node, namespace, pod, container) (rate(%s{node=~"$node", namespace=~"$namespace"}[$__rate_interval]))`, metric)
 }
 
-// top is the ten largest.
 func top(expr string) string { return "topk(10, " + expr + ")" }

@@ -24,7 +24,7 @@ func EnvName(flag string) string {
 // Aliases are further variables of flags, with less precedence: the names in manifests of other systems.
 type Aliases map[string][]string
 
-// notAnOption reports whether a flag is a command: GPUSLICE_VERSION in a container's environment must not print the version.
+// notAnOption: GPUSLICE_VERSION in a container's environment must not print the version.
 func notAnOption(flag string) bool { return flag == "help" || flag == "version" }
 
 // Fill sets every flag that the command line did not set. file can be empty. It returns all errors, each with the value's source.
@@ -55,7 +55,6 @@ func Fill(flags *pflag.FlagSet, file string, aliases Aliases, lookupEnv func(str
 	return errors.Join(errs...)
 }
 
-// set sets a flag to a value, or a list of values, of the file.
 func set(flags *pflag.FlagSet, f *pflag.Flag, node yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
 		return flags.Set(f.Name, node.Value)
@@ -69,7 +68,6 @@ func set(flags *pflag.FlagSet, f *pflag.Flag, node yaml.Node) error {
 	return slice.Replace(items)
 }
 
-// readFile reads the values of options.
 func readFile(flags *pflag.FlagSet, path string) (map[string]yaml.Node, error) {
 	if path == "" {
 		return nil, nil

@@ -25,7 +25,6 @@ const (
 	StateMountDir  = "/run/gpuslice"
 )
 
-// stateMount are the commands that mount a tmpfs on the state directory.
 var stateMount = []string{
 	"on a node without GPU containers (the mount would hide their ledger):",
 	"  cp install/run-gpuslice.mount /etc/systemd/system/",
@@ -112,8 +111,8 @@ func checkLibraryDir(_ context.Context, e *exam, v *verdict) {
 	case f.NoExec:
 		v.fail(dir+" is on a noexec mount: containers can't load the limiter from it", "mount -o remount,exec MOUNTPOINT, or set another --library-dir of the agent")
 	}
-	libraries, _ := fs.Glob(e.Host, name(dir)+"/libvgpu-*.so")        // the pattern is valid
-	libraries = slices.DeleteFunc(libraries, func(file string) bool { // libraries of mode library
+	libraries, _ := fs.Glob(e.Host, name(dir)+"/libvgpu-*.so")
+	libraries = slices.DeleteFunc(libraries, func(file string) bool {
 		return strings.Count(path.Base(file), "-") > 1
 	})
 	if len(libraries) == 0 || !e.exists(path.Join(dir, "ld.so.preload")) {

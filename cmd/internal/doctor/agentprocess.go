@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentProcess is the agent with the lock on the state directory.
 type agentProcess struct {
 	pid   int // 0 if unknown
 	inPod bool
@@ -47,7 +46,6 @@ func checkAgent(ctx context.Context, e *exam, v *verdict) {
 		return []string{line}
 	}
 
-	// The address is inside the pod's network namespace.
 	pid, address := 0, e.o.HealthAddress
 	if elsewhere, err := e.inOtherNetwork(agent.pid); err != nil && agent.inPod {
 		v.warn(where+"; readiness unknown: "+oneLine(err), fix("run gpuslice doctor as root, on the node")...)
@@ -83,7 +81,6 @@ func (a agentProcess) pods() string {
 	return line
 }
 
-// flag is the value of the last argument of that name.
 func (a agentProcess) flag(name string) (value string, set bool) {
 	for i, arg := range a.args {
 		if arg == "--"+name && i+1 < len(a.args) {
@@ -95,7 +92,7 @@ func (a agentProcess) flag(name string) (value string, set bool) {
 	return value, set
 }
 
-// reachable converts a listen address to one that clients in the same network can connect to.
+// reachable converts a listen address to one to connect to.
 func reachable(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -109,7 +106,7 @@ func reachable(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// findAgent finds the process with the agent's lock. It does not try to lock, because an agent that starts would then fail.
+// findAgent finds the process with the agent's lock. To try the lock could stop an agent that starts.
 func (e *exam) findAgent() (a agentProcess, runs bool) {
 	info, err := e.stat(path.Join(e.o.StateDir, "agent.lock"))
 	if err != nil {
@@ -138,7 +135,6 @@ func (e *exam) findAgent() (a agentProcess, runs bool) {
 	return a, false
 }
 
-// process reads what is readable of a process.
 func (e *exam) process(pid int) agentProcess {
 	a := agentProcess{pid: pid}
 	dir := "proc/" + strconv.Itoa(pid)
@@ -154,7 +150,6 @@ func (e *exam) process(pid int) agentProcess {
 	return a
 }
 
-// inOtherNetwork reports whether a known process is in another network namespace.
 func (e *exam) inOtherNetwork(pid int) (bool, error) {
 	if pid == 0 {
 		return false, nil

@@ -10,7 +10,7 @@ import (
 
 // Containerd is containerd's configuration with all imports.
 type Containerd struct {
-	// Files that were read, the main file first; none if the main file does not exist.
+	// Files that were read, the main file first.
 	Files   []string
 	Version int
 	// Imports are the main file's, as absolute patterns.
@@ -26,7 +26,7 @@ const (
 	PluginCRIv2 = pluginCRIv2
 )
 
-// ReadContainerd reads a configuration with its imports, merged as that version of containerd does; an unknown version as 2.x.
+// ReadContainerd reads a configuration with its imports. An unknown version merges them as 2.x.
 func ReadContainerd(h fs.FS, main, version string) (Containerd, error) {
 	_, runtime := parseVersion(version)
 	c := readRuntimeConfig(h, main, runtime)

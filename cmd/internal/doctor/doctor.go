@@ -84,8 +84,7 @@ type Options struct {
 	StateDir      string
 	LibraryDir    string
 	CDISpecDirs   []string
-	// HealthAddress is host:port of the agent's /readyz; empty if it serves none. For an agent in another network
-	// namespace, its own flag is used.
+	// HealthAddress is host:port of the agent's /readyz, or empty.
 	HealthAddress string
 }
 
@@ -93,13 +92,11 @@ type Options struct {
 type Host interface {
 	fs.FS
 	Filesystem(path string) (Filesystem, error)
-	// RuntimeVersion reads name and version from a CRI socket.
 	RuntimeVersion(ctx context.Context, socket string) (name, version string, err error)
-	// Output runs a program of the node.
 	Output(ctx context.Context, program string, args ...string) (string, error)
-	// Network identifies the network namespace of a process; 0 is this one.
+	// Network identifies a process' network namespace; 0 is this process.
 	Network(pid int) (string, error)
-	// Get reads a URL in the network namespace of a process; 0 is this one.
+	// Get reads a URL in the network namespace of a process.
 	Get(ctx context.Context, pid int, url string) (status int, body string, err error)
 }
 
@@ -111,7 +108,6 @@ type Filesystem struct {
 	FreeInodes uint64
 }
 
-// checks are all checks, in the order of the report.
 var checks = []struct {
 	name string
 	run  func(context.Context, *exam, *verdict)
@@ -165,7 +161,6 @@ func (e *exam) examine(ctx context.Context, wanted func(name string) bool) Repor
 	return report
 }
 
-// exam has the facts that several checks need.
 type exam struct {
 	Host
 	o       Options
@@ -187,7 +182,6 @@ func (e *exam) exists(path string) bool {
 	return err == nil
 }
 
-// name converts an absolute path for [fs.FS].
 func name(path string) string {
 	if trimmed := strings.Trim(path, "/"); trimmed != "" {
 		return trimmed
@@ -195,7 +189,6 @@ func name(path string) string {
 	return "."
 }
 
-// verdict collects the findings of a check.
 type verdict struct {
 	state   State
 	found   []string

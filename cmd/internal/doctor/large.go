@@ -15,8 +15,8 @@ import (
 	"github.com/gpuslice/gpuslice/nri-plugin/bounds"
 )
 
-// checkLargeContainers finds containers above the agent's size bounds that were created while the agent was down. With them, the
-// runtime can fail to synchronise its NRI plugins: the agent then can't connect.
+// checkLargeContainers finds containers above the agent's size bounds: with them, the runtime can fail to synchronise its NRI
+// plugins, and the agent can't connect.
 func checkLargeContainers(_ context.Context, e *exam, v *verdict) {
 	if e.runtime.name == "cri-o" {
 		v.ok("not checked: the node's runtime is CRI-O")
@@ -37,11 +37,11 @@ func checkLargeContainers(_ context.Context, e *exam, v *verdict) {
 	for _, entry := range entries {
 		data, err := fs.ReadFile(e.Host, name(path.Join(dir, entry.Name(), "config.json")))
 		if err != nil {
-			continue // the container ended
+			continue
 		}
 		var spec rspec.Spec
 		if json.Unmarshal(data, &spec) != nil {
-			continue // incomplete
+			continue
 		}
 		pod := fmt.Sprintf("%.64s/%.253s", spec.Annotations["io.kubernetes.cri.sandbox-namespace"], spec.Annotations["io.kubernetes.cri.sandbox-name"])
 		size, sandbox := recordSize(&spec), spec.Annotations["io.kubernetes.cri.sandbox-id"]

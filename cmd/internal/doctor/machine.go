@@ -16,7 +16,6 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// patience is the timeout of daemons and programs.
 const patience = 5 * time.Second
 
 // Machine is the real host, or a host by its root directory.

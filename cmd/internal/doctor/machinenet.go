@@ -56,7 +56,7 @@ func (m *Machine) Get(ctx context.Context, pid int, url string) (int, string, er
 	return response.StatusCode, strings.TrimSpace(string(body)), err
 }
 
-// dialWithin dials in the network namespace of a process: a socket stays in the namespace in which it was created.
+// dialWithin dials in the network namespace of a process; the socket stays in it.
 func (m *Machine) dialWithin(pid int, dial func() (net.Conn, error)) (net.Conn, error) {
 	enter := func(fd int) error {
 		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {

@@ -73,7 +73,7 @@ func checkDevices(_ context.Context, e *exam, v *verdict) {
 		for _, c := range n.Node.GPUs {
 			wanted = append(wanted, c.DevicePath())
 		}
-	} else if gpus, _ := fs.Glob(e.Host, "dev/nvidia[0-9]*"); len(gpus) == 0 { // the pattern is valid
+	} else if gpus, _ := fs.Glob(e.Host, "dev/nvidia[0-9]*"); len(gpus) == 0 {
 		wanted = append(wanted, "/dev/nvidia0")
 	} else {
 		for _, c := range gpus {
@@ -103,7 +103,6 @@ func checkDevices(_ context.Context, e *exam, v *verdict) {
 	v.ok(strings.Join(wanted, ", "))
 }
 
-// managementLibrary is NVML.
 const managementLibrary = "libnvidia-ml.so.1"
 
 func checkDriverLibrary(_ context.Context, e *exam, v *verdict) {
@@ -116,7 +115,7 @@ func checkDriverLibrary(_ context.Context, e *exam, v *verdict) {
 		}
 	}
 	for _, pattern := range []string{"usr/lib*/" + managementLibrary, "usr/lib/*/" + managementLibrary} {
-		if found, _ := fs.Glob(e.Host, pattern); len(found) > 0 { // the patterns are valid
+		if found, _ := fs.Glob(e.Host, pattern); len(found) > 0 {
 			v.ok("/" + found[0])
 			return
 		}
@@ -171,7 +170,7 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 	v.ok(fmt.Sprintf("all %d GPUs have a device in %s; %s", len(n.Devices), where, cri))
 }
 
-// cdiDevices returns the names of the GPUs in CDI specs. It reports unusable specs.
+// cdiDevices returns the GPUs' names in CDI specs, and reports unusable specs.
 func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 	for _, dir := range e.o.CDISpecDirs {
 		entries, err := fs.ReadDir(e.Host, name(dir))
@@ -214,7 +213,6 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 	return devices, broken
 }
 
-// readNode reads the agent's list of the node's GPUs.
 func (e *exam) readNode() (n node.File, err error) {
 	data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "node.json")))
 	if err != nil {

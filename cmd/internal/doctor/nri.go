@@ -19,8 +19,7 @@ import (
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
-// The range of NRI's request timeout: below, a busy node refuses containers; above, a plugin that hangs blocks all containers
-// too long, because NRI handles one at a time.
+// The range of NRI's request timeout. NRI handles one request at a time: a plugin that hangs blocks all containers.
 const (
 	shortTimeout = time.Second
 	longTimeout  = 10 * time.Second
@@ -31,7 +30,7 @@ func nriTable(sub string, lines ...string) []string {
 }
 
 func checkNRI(_ context.Context, e *exam, v *verdict) {
-	if e.runtime.name != "cri-o" { // it has no such configuration, and the same socket
+	if e.runtime.name != "cri-o" {
 		if e.notContainerd(v) {
 			return
 		}
@@ -127,8 +126,7 @@ func checkHandlers(_ context.Context, e *exam, v *verdict) {
 	}
 }
 
-// checkBarrier checks that a pod without a grant can't use NVIDIA's runtime while the agent is down. Any pod can select a runtime
-// handler with its RuntimeClass.
+// checkBarrier checks that pods without a grant can't use NVIDIA's runtime (with a RuntimeClass) while the agent is down.
 func checkBarrier(_ context.Context, e *exam, v *verdict) {
 	if e.notContainerd(v) {
 		return
@@ -177,8 +175,7 @@ func (e *exam) checkExempt(v *verdict) {
 	}
 }
 
-// agentPastBarrier reports whether NVIDIA's runtime created the agent's container without the barrier. The files do not show
-// which configuration containerd has loaded.
+// agentPastBarrier reports whether the agent's container was created without the barrier, with an older configuration.
 func (e *exam) agentPastBarrier() bool {
 	agent, _ := e.findAgent()
 	environ, err := fs.ReadFile(e.Host, fmt.Sprintf("proc/%d/environ", agent.pid))
@@ -192,10 +189,9 @@ func (e *exam) agentPastBarrier() bool {
 
 const toolkitConfig = oci.ToolkitConfig
 
-// acceptsEnv is the toolkit's setting that allows variables of all containers to request GPUs.
+// acceptsEnv lets variables of all containers request GPUs.
 const acceptsEnv = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
-// toolkit reads the configuration of NVIDIA's container toolkit; accepts is the setting [acceptsEnv], true by default.
 func (e *exam) toolkit() (config map[string]any, accepts bool, err error) {
 	data, err := fs.ReadFile(e.Host, name(toolkitConfig))
 	if err == nil {
@@ -228,9 +224,9 @@ func checkToolkit(_ context.Context, e *exam, v *verdict) {
 	e.checkRequestNames(v)
 }
 
-// checkRequestNames finds variables that request GPUs and that an agent in a container does not know.
+// checkRequestNames finds further variables that request GPUs.
 func (e *exam) checkRequestNames(v *verdict) {
-	config, _ := fs.ReadFile(e.Host, name(toolkitConfig)) // checkToolkit reports an error
+	config, _ := fs.ReadFile(e.Host, name(toolkitConfig))
 	if names := oci.UnknownRequestNames(string(config)); len(names) > 0 {
 		v.warn("swarm-resource names "+strings.Join(names, ", ")+": an agent in a container can't read this setting and does not remove these variables from containers without a grant",
 			"remove swarm-resource from "+toolkitConfig+" (it is for Docker Swarm), or run the agent as a systemd service")

@@ -8,10 +8,9 @@ import (
 	"strconv"
 )
 
-// runtimeFacts describes the node's container runtime.
 type runtimeFacts struct {
 	name    string // in CRI: "containerd", "cri-o"
-	text    string // version
+	text    string
 	version version
 	err     error // then the others are empty
 }
@@ -35,7 +34,7 @@ func (v version) before(major, minor, patch int) bool {
 	return v.patch < patch
 }
 
-// versionPattern finds a version in "v1.7.24~ds1" or in the output of `containerd --version`.
+// versionPattern finds "v1.7.24~ds1" in the output of `containerd --version`.
 var versionPattern = regexp.MustCompile(`\bv?(\d{1,4})\.(\d{1,4})\.(\d{1,4})[^\s]*`)
 
 func parseVersion(text string) (shown string, v version) {
@@ -50,7 +49,6 @@ func parseVersion(text string) (shown string, v version) {
 	return m[0], version{number(m[1]), number(m[2]), number(m[3])}
 }
 
-// findRuntime reads the version from the daemon, or from its program.
 func findRuntime(ctx context.Context, h Host, socket string) runtimeFacts {
 	name, text, err := h.RuntimeVersion(ctx, socket)
 	if err != nil {

@@ -34,7 +34,6 @@ type runtimeConfig struct {
 	runtime  version
 }
 
-// configFile is one file of containerd's configuration.
 type configFile struct {
 	Version  int            `toml:"version"`
 	Imports  []string       `toml:"imports"`
@@ -43,8 +42,7 @@ type configFile struct {
 	Plugins  map[string]any `toml:"plugins"`
 }
 
-// readRuntimeConfig reads the main file, its imports, then theirs; the last file wins (LoadConfig in containerd's
-// cmd/containerd/server/config).
+// readRuntimeConfig reads files as LoadConfig of containerd (cmd/containerd/server/config): the last file wins.
 func readRuntimeConfig(h fs.FS, main string, runtime version) runtimeConfig {
 	c := runtimeConfig{path: main, runtime: runtime, plugins: map[string]any{}}
 	pending := []string{main}
@@ -108,7 +106,7 @@ func (c *runtimeConfig) merge(f configFile) {
 		f.Plugins[pluginCRI] = old
 	}
 	if c.runtime.before(2, 0, 0) {
-		maps.Copy(c.plugins, f.Plugins) // containerd 1.x replaces a plugin's whole section
+		maps.Copy(c.plugins, f.Plugins) // the whole section
 		return
 	}
 	mergeTables(c.plugins, f.Plugins)
@@ -127,7 +125,6 @@ func mergeTables(to, from map[string]any) {
 	}
 }
 
-// lookup returns a plugin's setting, or nil.
 func (c runtimeConfig) lookup(plugin string, keys ...string) any {
 	var at any = c.plugins[plugin]
 	for _, key := range keys {
@@ -137,7 +134,6 @@ func (c runtimeConfig) lookup(plugin string, keys ...string) any {
 	return at
 }
 
-// setting returns a setting with the type of its default.
 func setting[T any](c runtimeConfig, fallback T, plugin string, keys ...string) T {
 	if v, ok := c.lookup(plugin, keys...).(T); ok {
 		return v
@@ -183,17 +179,16 @@ func (c runtimeConfig) handlers(is func(binary string) bool) map[string]string {
 	return found
 }
 
-// IsNvidiaRuntime reports whether a program has the name of NVIDIA's container runtime.
+// IsNvidiaRuntime tests a program's name.
 func IsNvidiaRuntime(binary string) bool { return strings.Contains(path.Base(binary), "nvidia") }
 
-// IsOurRuntime reports whether a program has the name of gpuslice-runtime.
+// IsOurRuntime tests a program's name.
 func IsOurRuntime(binary string) bool { return path.Base(binary) == "gpuslice-runtime" }
 
 func (c runtimeConfig) nvidiaHandlers() []string {
 	return slices.Sorted(maps.Keys(c.handlers(IsNvidiaRuntime)))
 }
 
-// formatVersion is the version of the main file, or of a new file.
 func (c runtimeConfig) formatVersion() int {
 	switch {
 	case len(c.files) > 0:
@@ -204,7 +199,6 @@ func (c runtimeConfig) formatVersion() int {
 	return 3
 }
 
-// fix returns instructions to add lines to containerd's configuration.
 func (c runtimeConfig) fix(lines ...string) []string {
 	if len(c.files) == 0 {
 		lines = append([]string{fmt.Sprintf("version = %d", c.formatVersion())}, lines...)
@@ -216,7 +210,6 @@ func (c runtimeConfig) fix(lines ...string) []string {
 	return fix
 }
 
-// notContainerd ends a check if there is no configuration of containerd.
 func (e *exam) notContainerd(v *verdict) bool {
 	switch {
 	case e.runtime.name == "cri-o":

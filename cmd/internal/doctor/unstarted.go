@@ -12,11 +12,11 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// unstartedFor is the age of a created container that was not started. Engines start a container immediately, except `podman init`.
+// unstartedFor is longer than engines need to start a container, except after `podman init`.
 const unstartedFor = 10 * time.Minute
 
-// checkUnstarted finds containers of docker and podman that were created and never started, because their engine was killed in
-// between. Their first process waits for the engine and has the container's files open, so that the share is not released.
+// checkUnstarted finds containers that were created and never started, because their engine was killed. Their first process waits,
+// so that the share is not released.
 func checkUnstarted(_ context.Context, e *exam, v *verdict) {
 	dirs, err := fs.ReadDir(e.Host, name(path.Join(e.o.StateDir, "containers")))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -28,11 +28,11 @@ func checkUnstarted(_ context.Context, e *exam, v *verdict) {
 		id := dir.Name()
 		data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "containers", id, orphans.RecordName)))
 		if err != nil {
-			continue // a container of Kubernetes, or removed
+			continue
 		}
 		record, err := orphans.Decode(data)
 		if err != nil {
-			continue // the agent handles it
+			continue
 		}
 		for _, root := range record.Roots {
 			since, waits := e.unstarted(root, id)
@@ -50,7 +50,7 @@ func checkUnstarted(_ context.Context, e *exam, v *verdict) {
 		append([]string{"if their engine does not list them (docker ps -a, podman ps -a):"}, fix...)...)
 }
 
-// unstarted reports whether a container waits to be started, and since when: runc and crun have a fifo for it until then.
+// unstarted finds the fifo that runc and crun have until a container is started.
 func (e *exam) unstarted(root, id string) (since time.Time, waits bool) {
 	info, err := e.stat(path.Join(root, id, "exec.fifo"))
 	if err != nil || info.Mode()&fs.ModeNamedPipe == 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
-// barrier puts gpuslice-runtime in front of NVIDIA's runtime in each handler that runs it: a pod without a grant
-// then gets no GPU there, also while no agent is connected. It also corrects the path of gpuslice-runtime.
+// barrier puts gpuslice-runtime in front of NVIDIA's runtime in each handler: a pod without a grant then gets no GPU, also
+// while the agent is down.
 func (p *plan) barrier(h fs.FS, c doctor.Containerd, o Options, cri, main string, t *target) error {
 	nvidia := c.Handlers(doctor.IsNvidiaRuntime)
 	ours := c.Handlers(doctor.IsOurRuntime)
@@ -41,8 +41,7 @@ func (p *plan) barrier(h fs.FS, c doctor.Containerd, o Options, cri, main string
 	return nil
 }
 
-// lowest is the runtime that gpuslice-runtime calls: the variant of NVIDIA's that reads its mode from the configuration,
-// if a handler runs it.
+// lowest prefers the variant of NVIDIA's runtime that reads its mode from its configuration.
 func lowest(nvidia map[string]string) string {
 	binaries := slices.Sorted(maps.Values(nvidia))
 	for _, binary := range binaries {
@@ -53,8 +52,7 @@ func lowest(nvidia map[string]string) string {
 	return binaries[0]
 }
 
-// runtimeConfig writes the operator's configuration if there is none. An existing one is not
-// changed; a note lists what it must contain.
+// runtimeConfig writes runtime.yaml if it does not exist; else a note lists what it must contain.
 func (p *plan) runtimeConfig(h fs.FS, o Options, nvidia string) {
 	text := headline("containerd") + fmt.Sprintf(`# gpuslice-runtime calls this container runtime of NVIDIA.
 nvidiaRuntime: %s

@@ -22,18 +22,13 @@ const (
 	// dropInPattern matches only dropIn, not its backups. A pattern may match no file, unlike a path.
 	dropInPattern = "zz-gpuslice*.toml"
 	shim          = "io.containerd.runc.v2"
-	// newestConfig is the newest supported version of containerd's configuration.
-	newestConfig = 4
-	// tolerance is the annotation of pods that may start without a required plugin.
-	tolerance = grant.AnnotationTolerance
+	newestConfig  = 4
+	tolerance     = grant.AnnotationTolerance
 )
 
-// planContainerd adds a runtime handler and the NRI settings that the agent needs.
-//
-// They are in a drop-in file from version 3 of the configuration on. Before, containerd 1.x may read the
-// files. It uses only the last file that has a plugin's section, so that a drop-in would disable the main
-// file's section: there, the main file is edited. Two settings are always edited in place: imports, and
-// disabled_plugins, which containerd merges to a longer list.
+// planContainerd adds a runtime handler and NRI settings. Version 3 of the configuration gets a drop-in file. Version 2 is edited
+// in place: containerd 1.x would use only the drop-in's section of a plugin, and ignore the main file's. imports and
+// disabled_plugins are always edited in place; containerd appends the latter's lists.
 func planContainerd(h fs.FS, o Options) (plan, error) {
 	main := o.config(containerdConfig)
 	c, err := doctor.ReadContainerd(h, main, o.ContainerdVersion)
@@ -104,14 +99,12 @@ func planContainerd(h fs.FS, o Options) (plan, error) {
 	return p, nil
 }
 
-// at appends to a key.
 func at(key []string, rest ...string) []string { return slices.Concat(key, rest) }
 
-// formatVersion is the version of the configuration, or of a new file.
 func formatVersion(c doctor.Containerd, main, runtime string) (int, error) {
 	switch {
 	case len(c.Files) == 0 && (runtime == "" || doctor.VersionBefore(runtime, 2, 0, 0)):
-		return 2, nil // containerd reads it since 1.3
+		return 2, nil
 	case len(c.Files) == 0:
 		return 3, nil
 	case c.Version < 2:
@@ -135,7 +128,6 @@ func dropInDir(c doctor.Containerd) string {
 	return ""
 }
 
-// ownDir is the directory of the drop-in file if the main file imports none.
 func ownDir(c doctor.Containerd, main string) string {
 	dir := path.Join(path.Dir(main), "conf.d")
 	reads := func(pattern string) bool {
@@ -150,7 +142,7 @@ func ownDir(c doctor.Containerd, main string) string {
 
 // imports adds a pattern to the main file's imports. It is relative to the main file.
 func imports(h fs.FS, main target, pattern string) target {
-	tree, _ := readDocument(h, "containerd", main.path) // ReadContainerd parsed it before
+	tree, _ := readDocument(h, "containerd", main.path)
 	list, _ := tree["imports"].([]any)
 	main.settings = []setting{{[]string{"imports"}, append(slices.Clone(list), any(pattern))}}
 	return main
@@ -170,7 +162,7 @@ func generated(h fs.FS, main string) error {
 		"`gpuslice install containerd --dry-run --config /new.toml` prints them; then set barrier.install=false in the chart", main)
 }
 
-// handler is gpuslice's runtime handler: the default runtime's settings (such as the cgroup driver) with another binary.
+// handler copies the default runtime's settings, such as the cgroup driver, with another binary.
 func handler(c doctor.Containerd, binary string) map[string]any {
 	base := baseHandler(c)
 	settings := plain(base, "runtime_engine", "runtime_root")
@@ -182,7 +174,6 @@ func handler(c doctor.Containerd, binary string) map[string]any {
 	return settings
 }
 
-// hasOther reports whether there is another handler than gpuslice's.
 func hasOther(handlers any) bool {
 	table, _ := handlers.(map[string]any)
 	for name := range table {
@@ -206,7 +197,7 @@ func baseHandler(c doctor.Containerd) map[string]any {
 	return nil
 }
 
-// plain copies the values of a table that are not empty, without some keys and without tables.
+// plain copies a table's values except empty ones and tables.
 func plain(table map[string]any, without ...string) map[string]any {
 	values := map[string]any{}
 	for k, v := range table {
@@ -228,11 +219,11 @@ func plain(table map[string]any, without ...string) map[string]any {
 	return values
 }
 
-// nriSettings are the settings that `gpuslice doctor` requires and the configuration lacks. A value that works is kept.
+// nriSettings returns missing settings that `gpuslice doctor` requires. Values that work are kept.
 func nriSettings(c doctor.Containerd, o Options) (settings []setting) {
 	runtime := o.ContainerdVersion
 	if doctor.VersionBefore(runtime, 1, 7, 0) {
-		return nil // there is no such plugin
+		return nil
 	}
 	want := func(value any, good func(have any) bool, key ...string) {
 		have, _ := lookup(c.Plugins, append([]string{doctor.PluginNRI}, key...))
@@ -247,7 +238,7 @@ func nriSettings(c doctor.Containerd, o Options) (settings []setting) {
 	want(false, notTrue, "disable_connections")
 	want("5s", isText, "plugin_registration_timeout")
 	want("2s", validTimeout, "plugin_request_timeout")
-	if !doctor.VersionBefore(runtime, 2, 2, 0) { // older versions have no validator
+	if !doctor.VersionBefore(runtime, 2, 2, 0) {
 		want(true, is(true), "default_validator", "enable")
 		want(tolerance, isText, "default_validator", "tolerate_missing_plugins_annotation")
 		if o.RequireAgent {
@@ -260,14 +251,12 @@ func nriSettings(c doctor.Containerd, o Options) (settings []setting) {
 	return settings
 }
 
-// validTimeout reports whether doctor accepts a request timeout.
 func validTimeout(have any) bool {
 	text, _ := have.(string)
 	d, err := time.ParseDuration(text)
 	return err == nil && d >= time.Second && d <= 10*time.Second
 }
 
-// enablePlugins removes NRI from the lists of disabled plugins.
 func (p *plan) enablePlugins(h fs.FS, c doctor.Containerd) error {
 	for _, file := range c.Files {
 		tree, err := readDocument(h, "containerd", file)
@@ -292,7 +281,6 @@ func (p *plan) enablePlugins(h fs.FS, c doctor.Containerd) error {
 	return nil
 }
 
-// seen verifies that no other file overrides the settings.
 func (p plan) seen(after fs.FS, main, runtime string) error {
 	c, err := doctor.ReadContainerd(after, main, runtime)
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 )
 
-// checkDefault refuses to remove a runtime that a setting of the user makes the default: the engine could then start no
-// container, and dockerd would not start.
+// checkDefault refuses to remove a runtime that the user made the default: dockerd would not start.
 func (j *job) checkDefault(edits []edit) error {
 	if !slices.ContainsFunc(edits, edit.changes) {
 		return nil
@@ -57,7 +56,6 @@ func containerdDefaultLeft(after fs.FS, o Options) (file, key string, err error)
 	return main, "default_runtime_name", nil
 }
 
-// podmanDefaultLeft reads podman's files; the last one wins.
 func podmanDefaultLeft(after fs.FS, o Options) (file, key string, err error) {
 	dropIns, err := fs.Glob(after, "etc/containers/containers.conf.d/*.conf")
 	if err != nil {

@@ -29,9 +29,9 @@ func planDocker(h fs.FS, o Options) (plan, error) {
 	return plan{targets: []target{t}, notes: notes}, nil
 }
 
-// dockerFlags warns of a dockerd with flags for the same settings: it does not start if both the file and a flag have them.
+// dockerFlags warns of a dockerd with flags for the same settings: it does not start with both.
 func dockerFlags(h fs.FS, file string, setDefault bool) (notes []string) {
-	commands, _ := fs.Glob(h, "proc/[0-9]*/cmdline") // the only error is of the pattern
+	commands, _ := fs.Glob(h, "proc/[0-9]*/cmdline")
 	for _, c := range commands {
 		data, err := fs.ReadFile(h, c)
 		args := strings.Split(string(bytes.TrimRight(data, "\x00")), "\x00")

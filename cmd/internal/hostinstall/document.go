@@ -11,10 +11,9 @@ import (
 	"strings"
 )
 
-// document is the text of a configuration file. An edit changes the bytes of one setting only.
+// document is a configuration file. An edit changes the bytes of one setting only.
 type document interface {
 	text() []byte
-	// tree is the content; tables are map[string]any.
 	tree() (map[string]any, error)
 	set(key []string, value any) error
 	remove(key []string) error
@@ -30,23 +29,21 @@ func parse(engine string, text []byte) (document, error) {
 	return parseTOML(text)
 }
 
-// setting is a value that a configuration file should have. A table is replaced as a whole.
+// setting is a wanted value. A table is replaced as a whole.
 type setting struct {
 	key   []string
 	value any
 }
 
-// isNamed reports whether the setting contains gpuslice's name: without a record, uninstall removes only these.
 func (s setting) isNamed() bool { return s.value == Name || s.key[len(s.key)-1] == Name }
 
 // change is an edit of one setting, as recorded.
 type change struct {
 	Key []string `json:"key"`
-	// Set is the new value. If the record is lost, it is empty, which means any value.
+	// Set is the new value; without a record it is empty, which matches any.
 	Set json.RawMessage `json:"set,omitempty"`
-	// Was is the old value; empty if there was none.
 	Was json.RawMessage `json:"was,omitempty"`
-	// Tables is the number of tables on the way to the key that existed before.
+	// Tables counts the tables on the way to the key that existed before.
 	Tables int `json:"tables"`
 }
 
@@ -54,7 +51,7 @@ var errLayout = errors.New("unsupported layout of the file: it was not changed; 
 
 func dotted(key []string) string { return strings.Join(key, ".") }
 
-// apply edits a document so that it has the settings. It returns what it changed.
+// apply sets settings and returns the changes.
 func apply(d document, settings []setting) (changes []change, err error) {
 	tree, err := d.tree()
 	if err != nil {
@@ -71,7 +68,7 @@ func apply(d document, settings []setting) (changes []change, err error) {
 		_, isTable := have.(map[string]any)
 		_, wantTable := want.(map[string]any)
 		if there && equal(have, want) {
-			if isTable { // an install without a record wrote it
+			if isTable { // of an install without a record
 				changes = append(changes, c)
 			}
 			continue
@@ -96,7 +93,7 @@ func apply(d document, settings []setting) (changes []change, err error) {
 	return changes, nil
 }
 
-// undo reverts changes, the newest first. It keeps values that were changed since, and returns their keys.
+// undo reverts changes. It keeps values that were changed since, and returns their keys.
 func undo(d document, changes []change) (kept [][]string, err error) {
 	tree, err := d.tree()
 	if err != nil {
@@ -129,7 +126,7 @@ func undo(d document, changes []change) (kept [][]string, err error) {
 			}
 			continue
 		}
-		for key := c.Key; len(key) > c.Tables; key = key[:len(key)-1] { // with the tables that it leaves empty
+		for key := c.Key; len(key) > c.Tables; key = key[:len(key)-1] { // with tables that become empty
 			if v, there := lookup(tree, key); there && (len(key) == len(c.Key) || isEmptyTable(v)) {
 				drop(tree, key)
 				if err := verified(d, d.remove(key), tree); err != nil {
@@ -145,7 +142,7 @@ func undo(d document, changes []change) (kept [][]string, err error) {
 	return kept, nil
 }
 
-// verified parses an edited document again and compares it with what it should contain.
+// verified compares an edited document with what it should contain.
 func verified(d document, edited error, want map[string]any) error {
 	have, err := d.tree()
 	if err = errors.Join(edited, err); err != nil {
@@ -157,7 +154,7 @@ func verified(d document, edited error, want map[string]any) error {
 	return nil
 }
 
-// encoded encodes a value for a record. A value that JSON does not have, such as NaN, is recorded as unknown.
+// encoded encodes a value for a record. NaN is recorded as any value.
 func encoded(value any) json.RawMessage {
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -166,10 +163,8 @@ func encoded(value any) json.RawMessage {
 	return raw
 }
 
-// isPrefix reports whether a path starts with another, or equals it.
 func isPrefix(prefix, path []string) bool { return common(prefix, path) == len(prefix) }
 
-// common is the length of the common start of two paths.
 func common(a, b []string) int {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {
@@ -192,7 +187,6 @@ func lookup(tree map[string]any, key []string) (any, bool) {
 	return at, true
 }
 
-// tablesOf counts the tables that exist on the way to a key.
 func tablesOf(tree map[string]any, key []string) int {
 	for n := 1; n < len(key); n++ {
 		v, _ := lookup(tree, key[:n])
@@ -227,7 +221,6 @@ func isEmptyTable(v any) bool {
 	return ok && len(table) == 0
 }
 
-// clone copies the tables of a tree.
 func clone(tree map[string]any) map[string]any {
 	c := maps.Clone(tree)
 	for k, v := range c {
@@ -238,7 +231,6 @@ func clone(tree map[string]any) map[string]any {
 	return c
 }
 
-// withoutEmpty copies a tree without its empty tables.
 func withoutEmpty(tree map[string]any) map[string]any {
 	c := clone(tree)
 	for k, v := range c {

@@ -17,7 +17,6 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// host reads and writes files below a root directory.
 type host struct {
 	root string
 	// readBack is os.ReadFile except in tests.
@@ -29,8 +28,7 @@ func newHost(root string) (host, error) {
 	return host{root: root, readBack: os.ReadFile}, err
 }
 
-// real converts a path of the host to one of this process. It follows symbolic links, which can't leave the root.
-// The file need not exist, except behind a link.
+// real converts a path of the host to one of this process. Symbolic links can't leave the root, and must not be dangling.
 func (h host) real(path string) (string, error) {
 	dir, err := securejoin.SecureJoin(h.root, filepath.Dir(path))
 	if err != nil {
@@ -48,7 +46,6 @@ func (h host) real(path string) (string, error) {
 	return real, nil
 }
 
-// read reads a file; nil if it does not exist.
 func (h host) read(path string) ([]byte, error) {
 	real, err := h.real(path)
 	if err != nil {
@@ -67,8 +64,7 @@ func (h host) read(path string) ([]byte, error) {
 	return os.ReadFile(real)
 }
 
-// commit writes a backup, then replaces the file by a rename. It returns the backup's path. If it fails, the file has
-// its old content.
+// commit writes a backup, then replaces the file. After an error, the file has its old content.
 func (h host) commit(e edit) (backup string, err error) {
 	real, err := h.real(e.path)
 	if err != nil {
@@ -101,7 +97,6 @@ func (h host) commit(e edit) (backup string, err error) {
 	return backup, nil
 }
 
-// backupOf is the path of the backup of a file with that content.
 func backupOf(path string, content []byte) string {
 	return path + ".gpuslice-backup-" + sum(content)[:12]
 }
@@ -111,10 +106,8 @@ func (h host) inside(real string) string {
 	return "/" + strings.TrimPrefix(strings.TrimPrefix(real, h.root), "/")
 }
 
-// lockWait is longer than an installation takes.
 const lockWait = 30 * time.Second
 
-// lock creates a directory and locks it against other processes.
 func (h host) lock(dir string) (*os.File, error) {
 	real, err := h.real(dir)
 	if err != nil {
@@ -151,13 +144,13 @@ func (h host) restore(real string, e edit) error {
 	return replace(real, e.before, real)
 }
 
-// replace replaces a file. It gets the mode, owner and attributes of a model, if the model exists.
+// replace replaces a file by a rename. It copies mode, owner and attributes of a model.
 func replace(path string, data []byte, model string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("write a new %s: %w", path, unlink(err))
 	}
-	defer os.Remove(f.Name()) // no effect after the rename
+	defer os.Remove(f.Name())
 	_, err = f.Write(data)
 	if err == nil {
 		err = lookAlike(f, model)
@@ -174,7 +167,6 @@ func replace(path string, data []byte, model string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// unlink removes the temporary file's name from an error.
 func unlink(err error) error {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		return p.Err
@@ -203,7 +195,7 @@ func lookAlike(f *os.File, model string) error {
 }
 
 func copyAttributes(f *os.File, model string) error {
-	names := make([]byte, 64<<10) // the kernel's limit
+	names := make([]byte, 64<<10) // kernel's limit
 	n, err := unix.Llistxattr(model, names)
 	if err == unix.ENOTSUP {
 		return nil
@@ -227,7 +219,6 @@ func copyAttributes(f *os.File, model string) error {
 	return nil
 }
 
-// syncDir makes a rename durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

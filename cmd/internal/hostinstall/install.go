@@ -1,7 +1,6 @@
-// Package hostinstall adds gpuslice to the configuration of a host's container engines and removes it:
-// "gpuslice install" and "gpuslice uninstall". A [planner] decides on the settings. They go to drop-in files where the
-// engine reads such files, otherwise into its file, of which comments and layout are kept. A [record] of the
-// changes lets uninstall revert exactly these; an install reverts those of the last one first.
+// Package hostinstall adds gpuslice to the configuration of container engines, and removes it. A [planner] selects the settings.
+// They are in drop-in files if the engine reads such files, else in its own file, which keeps comments and layout. Uninstall
+// reverts the changes in a [record]; an install first reverts those of the last one.
 package hostinstall
 
 import (
@@ -26,37 +25,31 @@ import (
 
 // Options are the options of an install. Every path is absolute, and inside Root.
 type Options struct {
-	// Engine is docker, containerd or podman.
-	Engine string
+	Engine string // docker, containerd or podman
 	// Root is the host's root directory; "/" is this machine.
-	Root string
-	// Config is the engine's configuration file; empty for the default.
-	Config string
-	// RuntimePath is the path of gpuslice-runtime.
+	Root        string
+	Config      string // the engine's configuration file; empty for the default
 	RuntimePath string
-	// SetDefault makes gpuslice the engine's default runtime.
-	SetDefault bool
+	SetDefault  bool
 	// Hooks also installs HookFiles for podman's containers of other runtimes.
 	Hooks     bool
 	HookFiles fs.FS
-	// From is a directory of this machine with the programs and the limiter's libraries; empty copies no program.
+	// From is a directory of this machine with programs and libraries to copy; it can be empty.
 	From string
-	// Library is the limiter's file, and LibraryDir the directory that it is installed to.
+	// Library is the limiter, which is installed to LibraryDir.
 	Library, LibraryDir string
 	// ContainerdVersion is read from containerd if it is empty.
 	ContainerdVersion string
-	// ExemptNamespaces are Kubernetes namespaces in which pods may have whole GPUs: the agent's own. StateDir is the agent's.
+	// ExemptNamespaces are Kubernetes namespaces of pods that may use whole GPUs, such as the agent's.
 	ExemptNamespaces []string
 	StateDir         string
-	// RequireAgent makes containerd start no pod while the agent isn't connected.
+	// RequireAgent makes containerd refuse pods while the agent is not connected.
 	RequireAgent bool
 	// RequireNvidia fails if no handler of containerd runs NVIDIA's runtime.
 	RequireNvidia bool
-	// DryRun shows the changes only.
-	DryRun bool
-	// NRIOnly configures only NRI for the agent (containerd): no runtime, no programs.
-	NRIOnly bool
-	// ShowDiff shows the changes, as DryRun does.
+	DryRun        bool
+	// NRIOnly configures only containerd's NRI.
+	NRIOnly  bool
 	ShowDiff bool
 }
 
@@ -70,20 +63,19 @@ func (o Options) config(usual string) string {
 // Engines are the supported engines.
 func Engines() []string { return []string{"docker", "containerd", "podman"} }
 
-// job is a running install or uninstall.
 type job struct {
 	Options
 	host host
 	view *doctor.Machine // the same host, for reading
-	lock *os.File        // nil for DryRun
+	lock *os.File
 	out  io.Writer
 }
 
-// edit is the change of one file. A nil text means that there is no file.
+// edit is the change of a file; nil is no file.
 type edit struct {
 	path          string
 	before, after []byte
-	// noBackup is of a file that contains only gpuslice's settings.
+	// noBackup: all content is gpuslice's.
 	noBackup bool
 }
 
@@ -114,7 +106,7 @@ func newJob(ctx context.Context, o Options, out io.Writer) (*job, error) {
 		return nil, errors.Join(errors.New("only root can change the host's files: run it as root (`--dry-run` shows the changes)"), view.Close())
 	}
 	if o.Engine == "containerd" && o.ContainerdVersion == "" {
-		o.ContainerdVersion, _ = view.Output(ctx, "containerd", "--version") // on error, the configuration's version decides
+		o.ContainerdVersion, _ = view.Output(ctx, "containerd", "--version")
 	}
 	j := &job{Options: o, host: h, view: view, out: out}
 	if !o.DryRun {
@@ -150,17 +142,17 @@ func Install(ctx context.Context, o Options, out io.Writer) error {
 			return err
 		}
 	}
-	// The record comes first, so that uninstall knows of an install that was interrupted.
+	// First the record, so that uninstall can revert an interrupted install.
 	if err := j.keep(old, next); err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(edits, edit.changes) {
-		notes = nil // the install that made the changes printed them
+		notes = nil // printed before
 	}
 	return j.finish(edits, notes)
 }
 
-// clean works out a file's text without gpuslice's settings.
+// clean returns a file's text, and that without gpuslice's settings.
 func (j *job) clean(f fileRecord) (now []byte, u undone, err error) {
 	if now, err = j.host.read(f.Path); err != nil {
 		return nil, u, err
@@ -168,7 +160,7 @@ func (j *job) clean(f fileRecord) (now []byte, u undone, err error) {
 	var backup []byte
 	if f.Backup != "" {
 		if backup, err = j.host.read(f.Backup); err != nil || f.Backup != backupOf(strings.Split(f.Backup, ".gpuslice-backup-")[0], backup) {
-			backup = nil // without it, each setting is reverted
+			backup = nil
 		}
 	}
 	u, err = f.undo(j.Engine, now, backup)
@@ -185,7 +177,7 @@ func (j *job) edits(old record) (edits []edit, next record, notes []string, err 
 	exact := map[string]bool{}
 	for _, f := range old.Files {
 		if f.Whole {
-			next.Files = append(next.Files, f) // stays, whatever the plan is
+			next.Files = append(next.Files, f)
 			continue
 		}
 		now, u, err := j.clean(f)
@@ -205,7 +197,7 @@ func (j *job) edits(old record) (edits []edit, next record, notes []string, err 
 		if err != nil {
 			return nil, next, nil, err
 		}
-		// The file can have another path in the record, because of links.
+		// Because of links, the path in the record can differ.
 		i := slices.IndexFunc(edits, func(e edit) bool { same, err := j.host.real(e.path); return err == nil && same == real })
 		if i >= 0 {
 			t.path = edits[i].path
@@ -237,7 +229,7 @@ func (j *job) edits(old record) (edits []edit, next record, notes []string, err 
 	return edits, next, p.notes, err
 }
 
-// edit applies a target to a file's text without gpuslice's settings. exact: that is the text before the first install.
+// edit applies a target. exact: e.after is the text before the first install.
 func (j *job) edit(e *edit, t target, old *fileRecord, exact bool) (f fileRecord, err error) {
 	f = fileRecord{Path: t.path}
 	if t.whole != nil {
@@ -292,7 +284,7 @@ func sameContent(engine string, a, b []byte) bool {
 
 // Uninstall reverts Install.
 func Uninstall(ctx context.Context, o Options, out io.Writer) error {
-	o.SetDefault, o.Hooks = true, true // without a record, look for all settings
+	o.SetDefault, o.Hooks = true, true
 	j, err := newJob(ctx, o, out)
 	if err != nil {
 		return err
@@ -337,7 +329,7 @@ func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 	return j.forget()
 }
 
-// withoutRecord lists what has gpuslice's name: a drop-in file is deleted, in other files only named settings are.
+// withoutRecord finds drop-in files, and settings with gpuslice's name in other files.
 func (j *job) withoutRecord() (r record, edits []edit, err error) {
 	p, err := planners[j.Engine](j.view, j.Options)
 	if err != nil {
@@ -370,7 +362,6 @@ func (j *job) withoutRecord() (r record, edits []edit, err error) {
 	return r, edits, nil
 }
 
-// afterUninstall returns the notes that make the engine read its changed configuration.
 func afterUninstall(engine string, edits []edit) []string {
 	switch engine {
 	case "docker":
@@ -385,7 +376,6 @@ func afterUninstall(engine string, edits []edit) []string {
 	return nil
 }
 
-// removesDefault reports whether an edit of daemon.json removes the default runtime.
 func removesDefault(e edit) bool {
 	hasDefault := func(text []byte) bool {
 		if text == nil {
@@ -401,7 +391,6 @@ func removesDefault(e edit) bool {
 	return hasDefault(e.before) && !hasDefault(e.after)
 }
 
-// finish makes the edits, or shows them.
 func (j *job) finish(edits []edit, notes []string) error {
 	for _, e := range edits {
 		if e.changes() && (j.DryRun || j.ShowDiff) {
@@ -445,7 +434,6 @@ func sideName(path string, content []byte) string {
 	return path
 }
 
-// record reads the record of earlier installs.
 func (j *job) record() (record, error) {
 	data, err := j.host.read(recordPath(j.Engine))
 	if err != nil || data == nil {
@@ -458,7 +446,6 @@ func (j *job) record() (record, error) {
 	return r, nil
 }
 
-// keep writes a changed record.
 func (j *job) keep(old, next record) error {
 	before, err := old.encode()
 	if err != nil {
@@ -489,7 +476,6 @@ func (j *job) forget() error {
 	return errors.Join(os.Remove(real), syncDir(filepath.Dir(real)))
 }
 
-// hint returns what to do about an error of the file system.
 func hint(err error) string {
 	for _, h := range []struct {
 		err  error

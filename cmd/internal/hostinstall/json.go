@@ -11,13 +11,13 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// jsonDocument is a JSON text as dockerd reads it: an empty file is an empty object.
+// jsonDocument is JSON for dockerd: an empty file is an empty object.
 type jsonDocument struct {
 	mark []byte
 	root hujson.Value
 }
 
-var byteOrderMark = []byte("\xef\xbb\xbf") // dockerd skips it
+var byteOrderMark = []byte("\xef\xbb\xbf")
 
 func parseJSON(text []byte) (document, error) {
 	d := &jsonDocument{}
@@ -54,7 +54,7 @@ func (*jsonDocument) value(raw json.RawMessage) (v any, err error) {
 	return v, decoder.Decode(&v)
 }
 
-// object finds the innermost object on the way to a key; rest is the part of the key below it.
+// object finds the innermost object on the way to a key; rest is the remaining key.
 func (d *jsonDocument) object(key []string) (o *hujson.Object, rest []string) {
 	o, rest = d.root.Value.(*hujson.Object), key
 	for len(rest) > 1 {
@@ -85,7 +85,7 @@ func (d *jsonDocument) set(key []string, value any) error {
 		value, rest = map[string]any{rest[len(rest)-1]: value}, rest[:len(rest)-1]
 	}
 	i := member(o, rest[0])
-	var lead string // the white space before the member
+	var lead string // white space before the member
 	switch newline := d.newline(); {
 	case i >= 0:
 		lead = string(o.Members[i].Name.BeforeExtra)
@@ -125,7 +125,6 @@ func (d *jsonDocument) encode(value any, lead string) (hujson.ValueTrimmed, erro
 	return parsed.Value, err
 }
 
-// indent is the text's step of indentation.
 func (d *jsonDocument) indent() string {
 	if root := d.root.Value.(*hujson.Object); len(root.Members) > 0 {
 		lead := string(root.Members[0].Name.BeforeExtra)

@@ -9,22 +9,20 @@ import (
 	"strings"
 )
 
-// Name is the name of gpuslice's runtime in every engine.
+// Name is gpuslice's name in every engine.
 const Name = "gpuslice"
 
 // plan is the configuration that an engine needs.
 type plan struct {
 	targets []target
-	// notes are printed for the user.
-	notes []string
-	// check verifies that the engine will see the settings; nil if nothing can hide them.
+	notes   []string
+	// check verifies that no other file overrides the settings; can be nil.
 	check func(after fs.FS) error
 }
 
-// target is one file of a plan.
 type target struct {
 	path string
-	// seed is the start of the file if it does not exist.
+	// seed is the start of a new file.
 	seed     string
 	settings []setting
 	// dropIn is a file that only gpuslice writes.
@@ -33,14 +31,13 @@ type target struct {
 	whole []byte
 }
 
-// planner makes a plan from the host's files, which do not have the settings of an earlier install.
+// planner makes a plan from the host's files without gpuslice's settings.
 type planner func(h fs.FS, o Options) (plan, error)
 
 var planners = map[string]planner{"docker": planDocker, "containerd": planContainerd, "podman": planPodman}
 
 func readFile(h fs.FS, file string) ([]byte, error) { return fs.ReadFile(h, inside(file)) }
 
-// inside converts an absolute path for [fs.FS].
 func inside(file string) string { return strings.TrimPrefix(path.Clean(file), "/") }
 
 // readDocument reads a configuration file; nil if it does not exist.
@@ -59,7 +56,7 @@ func readDocument(h fs.FS, engine, file string) (map[string]any, error) {
 	return d.tree()
 }
 
-// overlay is a host with other contents of some files; nil means that the file does not exist.
+// overlay is a host with some other files; nil is no file.
 type overlay struct {
 	fs.FS
 	files map[string][]byte
@@ -94,7 +91,6 @@ func (o overlay) Glob(pattern string) ([]string, error) {
 	return matches, nil
 }
 
-// headline is the first line of a configuration file that gpuslice creates.
 func headline(engine string) string {
 	return fmt.Sprintf("# Written by `gpuslice install %s`. `gpuslice uninstall %s` removes it.\n", engine, engine)
 }

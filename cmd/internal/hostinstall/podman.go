@@ -38,7 +38,6 @@ func planPodman(_ fs.FS, o Options) (plan, error) {
 	return p, nil
 }
 
-// hookFile returns a hook's definition with this host's path of the runtime.
 func hookFile(files fs.FS, name, runtime string) ([]byte, error) {
 	data, err := fs.ReadFile(files, name)
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// Files in a directory of --from. gpuslice-runtime runs the gpuslice in its own directory to list the GPUs.
+// Files in From. gpuslice-runtime runs the gpuslice in its own directory.
 const (
 	runtimeProgram = "gpuslice-runtime"
 	cliProgram     = "gpuslice"
 	library        = "libvgpu.so"
 )
 
-// programs installs the programs if From is set, and the limiter's libraries, before the configuration contains their paths.
+// programs installs the programs, if From is set, and the limiter's libraries.
 func (j *job) programs() error {
 	if j.From == "" {
 		if err := j.isProgram(j.RuntimePath); err != nil {
@@ -85,7 +85,7 @@ func (j *job) program(source, path string) error {
 	return nil
 }
 
-// libraries installs the limiter's libraries. Their names contain a hash of the content.
+// libraries installs the limiter's libraries, with a hash in the name.
 func (j *job) libraries(source string) error {
 	dir, err := j.host.real(j.LibraryDir)
 	if err != nil {
@@ -96,7 +96,7 @@ func (j *job) libraries(source string) error {
 		return err
 	}
 	if _, err := os.Stat(source); err != nil && j.From == "" && len(before) > 0 {
-		return nil // they are installed, and --library does not exist
+		return nil // they are installed
 	}
 	if j.DryRun {
 		fmt.Fprintf(j.out, "would install %s into %s\n", source, j.LibraryDir)
@@ -118,7 +118,6 @@ func (j *job) libraries(source string) error {
 	return nil
 }
 
-// firstOf finds a file in subdirectories of a directory.
 func firstOf(dir, name string, subs ...string) (string, error) {
 	var tried []string
 	for _, sub := range subs {

@@ -11,16 +11,15 @@ import (
 	"strings"
 )
 
-// recordDir has one file for each engine, with the changes that uninstall reverts.
+// recordDir has one file for each engine.
 const recordDir = "/var/lib/gpuslice/install"
 
-// record lists the changes on a host for one engine.
 type record struct {
 	Version int          `json:"version"`
 	Engine  string       `json:"engine"`
 	Files   []fileRecord `json:"files"`
-	// The options of all installs. A later install without an option keeps it.
-	RuntimePath  string `json:"runtimePath,omitempty"` // empty: only NRI was configured
+	// Options of earlier installs, which a later install keeps.
+	RuntimePath  string `json:"runtimePath,omitempty"` // empty: NRIOnly
 	SetDefault   bool   `json:"setDefault,omitempty"`
 	RequireAgent bool   `json:"requireAgent,omitempty"`
 }
@@ -30,11 +29,9 @@ type fileRecord struct {
 	Path string `json:"path"`
 	// SHA256 is of the new content.
 	SHA256 string `json:"sha256"`
-	// Whole is of a file that gpuslice wrote as a whole.
-	Whole bool `json:"whole,omitempty"`
-	// Seed is the first content of a file that did not exist before.
-	Seed string `json:"seed,omitempty"`
-	// Backup has the old content.
+	Whole  bool   `json:"whole,omitempty"` // without settings
+	// Seed is the start of a file that did not exist before.
+	Seed    string   `json:"seed,omitempty"`
 	Backup  string   `json:"backup,omitempty"`
 	Changes []change `json:"changes,omitempty"`
 }
@@ -58,7 +55,6 @@ func (r record) encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// file finds the record of a file.
 func (r record) file(path string) *fileRecord {
 	if i := slices.IndexFunc(r.Files, func(f fileRecord) bool { return f.Path == path }); i >= 0 {
 		return &r.Files[i]
@@ -66,16 +62,16 @@ func (r record) file(path string) *fileRecord {
 	return nil
 }
 
-// undone is a file's text without gpuslice's settings. A nil text means that there is no file.
+// undone is a file without gpuslice's settings; nil is no file.
 type undone struct {
 	text []byte
-	// exact: the text is the one before the install, byte by byte.
+	// exact: the text is that before the install.
 	exact bool
-	// kept are settings that were changed since. An empty key is the whole file.
+	// kept are settings that were changed since; an empty key is the whole file.
 	kept [][]string
 }
 
-// undo works out a file's text without gpuslice's settings. A file that was not changed since gets the text of the backup.
+// undo removes gpuslice's settings. A file that was not changed since is restored from its backup.
 func (f fileRecord) undo(engine string, now, backup []byte) (u undone, err error) {
 	unchanged := now != nil && sum(now) == f.SHA256
 	switch {
@@ -99,14 +95,13 @@ func (f fileRecord) undo(engine string, now, backup []byte) (u undone, err error
 	if undid {
 		u.text = d.text()
 	}
-	// A file that gpuslice created is deleted if nothing else is in it. A file "{}" that gpuslice did not change may be another's.
+	// Delete a file that gpuslice created, if nothing else is in it. An unchanged "{}" can be another program's.
 	if f.Seed != "" && (undid || strings.HasPrefix(f.Seed, "#")) && bytes.Equal(squeeze(u.text), squeeze([]byte(f.Seed))) {
 		u.text = nil
 	}
 	return u, nil
 }
 
-// squeeze removes white space.
 func squeeze(text []byte) []byte { return bytes.Join(bytes.Fields(text), nil) }
 
 func sum(data []byte) string {

@@ -11,19 +11,14 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 )
 
-// RepairOptions are the options of a repair. Every path is absolute, and inside Root.
+// RepairOptions are like [Options]. StateMount is the content of the tmpfs' unit.
 type RepairOptions struct {
-	// Root is the host's root directory; "/" is this machine.
-	Root string
-	// RuntimeConfig is containerd's configuration.
-	RuntimeConfig string
-	// ContainerdVersion is read from containerd if it is empty.
+	Root              string
+	RuntimeConfig     string
 	ContainerdVersion string
 	StateDir          string
-	// StateMount is the content of the unit of the state directory's tmpfs.
-	StateMount []byte
-	// DryRun shows the changes only.
-	DryRun bool
+	StateMount        []byte
+	DryRun            bool
 }
 
 // Repair fixes a problem that doctor found, and shows the change as a diff.
@@ -42,12 +37,10 @@ func Repair(ctx context.Context, r doctor.Repair, o RepairOptions, out io.Writer
 	return fmt.Errorf("unknown repair %q", r)
 }
 
-// job starts a job for files of no engine.
 func (o RepairOptions) job(ctx context.Context, out io.Writer) (*job, error) {
 	return newJob(ctx, Options{Engine: "docker", Root: o.Root, DryRun: o.DryRun, ShowDiff: true}, out)
 }
 
-// unit writes the unit of the tmpfs if there is none.
 func (o RepairOptions) unit(ctx context.Context, out io.Writer) error {
 	j, err := o.job(ctx, out)
 	if err != nil {
@@ -60,15 +53,15 @@ func (o RepairOptions) unit(ctx context.Context, out io.Writer) error {
 	}
 	e := edit{path: doctor.StateMountUnit, before: before, after: o.StateMount}
 	if before != nil {
-		e.after = before // an administrator's own unit
+		e.after = before
 	}
 	return j.finish([]edit{e}, []string{"on a node without GPU containers: systemctl daemon-reload && systemctl enable --now run-gpuslice.mount"})
 }
 
-// stateDirMode lets containers open paths inside the directory, and not list it.
+// stateDirMode lets containers open files, but not list the directory.
 const stateDirMode = 0o711
 
-// own makes root the only user that can write to the state directory. It follows no link.
+// own gives the state directory to root. It follows no link.
 func (o RepairOptions) own(ctx context.Context, out io.Writer) error {
 	j, err := o.job(ctx, out)
 	if err != nil {

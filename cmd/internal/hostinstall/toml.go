@@ -14,22 +14,19 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// tomlDocument edits a TOML text at the positions that the parser returns. Tables of arrays
-// are skipped: gpuslice has no setting in one.
+// tomlDocument edits TOML at the parser's offsets. It skips arrays of tables.
 type tomlDocument struct {
 	data    []byte
 	headers []tomlHeader
 	entries []tomlEntry
 }
 
-// tomlHeader is a line [path].
 type tomlHeader struct {
 	path       []string
 	start, end int // from '[' to the end of the line
 	array      bool
 }
 
-// tomlEntry is a key with its value.
 type tomlEntry struct {
 	path            []string
 	header          int  // index of its section; -1 before the first
@@ -93,7 +90,6 @@ func (d *tomlDocument) add(e *unstable.Node, base []string, header int, inline b
 	}
 }
 
-// keyOf returns the path of a key or header, and its offsets.
 func keyOf(n *unstable.Node) (path []string, first, last int) {
 	for keys := n.Key(); keys.Next(); {
 		k := keys.Node()
@@ -117,7 +113,6 @@ func (*tomlDocument) value(raw json.RawMessage) (any, error) {
 	return withNumbers(v), err
 }
 
-// withNumbers replaces JSON's numbers by those of TOML.
 func withNumbers(v any) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -142,8 +137,8 @@ func (d *tomlDocument) splice(from, to int, with string) error {
 	return d.parse(slices.Concat(d.data[:from], []byte(with), d.data[to:]))
 }
 
-// set replaces the old value, or adds a line to the section of the table, or a section at the end. TOML does not
-// allow the section where an inline table or keys with dots make the table: the result is then not valid.
+// set replaces a value, or adds a line to its section, or a section at the end. The latter is not valid TOML if an inline table or
+// keys with dots define the table: [verified] then fails.
 func (d *tomlDocument) set(key []string, value any) error {
 	if table, ok := value.(map[string]any); ok {
 		return d.setTable(key, table)
@@ -173,7 +168,7 @@ func (d *tomlDocument) set(key []string, value any) error {
 	return d.addLine(len(d.data), d.newline()+"["+keyText(table)+"]"+d.newline()+"  "+line)
 }
 
-// setTable replaces a table. Its values come before the tables in it.
+// setTable replaces a table. Values precede tables.
 func (d *tomlDocument) setTable(key []string, table map[string]any) error {
 	if err := d.remove(key); err != nil {
 		return err
@@ -192,7 +187,6 @@ func (d *tomlDocument) setTable(key []string, table map[string]any) error {
 	return nil
 }
 
-// last is the last entry of a section that is a line of its own.
 func (d *tomlDocument) last(header int) *tomlEntry {
 	for i := range slices.Backward(d.entries) {
 		if e := &d.entries[i]; e.header == header && !e.inline {
@@ -202,7 +196,6 @@ func (d *tomlDocument) last(header int) *tomlEntry {
 	return nil
 }
 
-// addLine adds a line after the line of an offset.
 func (d *tomlDocument) addLine(at int, line string) error {
 	end := lineEnd(d.data, at)
 	if end > 0 && d.data[end-1] != '\n' {
@@ -241,7 +234,6 @@ func (d *tomlDocument) remove(key []string) error {
 			break
 		}
 		start := lineStart(d.data, d.headers[i].start)
-		// The empty line before the section goes with it.
 		if before := lineStart(d.data, max(0, start-1)); start > 0 && len(bytes.TrimSpace(d.data[before:start])) == 0 {
 			start = before
 		}
@@ -250,7 +242,6 @@ func (d *tomlDocument) remove(key []string) error {
 	return err
 }
 
-// encodeTOML writes a value on one line.
 func encodeTOML(value any) (string, error) {
 	out, err := toml.Marshal(map[string]any{"v": value})
 	if err != nil {
@@ -265,7 +256,7 @@ func encodeTOML(value any) (string, error) {
 
 var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// keyText writes a key with quotes where TOML requires them.
+// keyText quotes a key where necessary.
 func keyText(key []string) string {
 	parts := slices.Clone(key)
 	for i, k := range key {
@@ -285,7 +276,6 @@ func lineEnd(text []byte, at int) int {
 
 func lineStart(text []byte, at int) int { return bytes.LastIndexByte(text[:at], '\n') + 1 }
 
-// tomlError adds the position to a parser's error.
 func tomlError(err error) error {
 	if d := (*toml.DecodeError)(nil); errors.As(err, &d) {
 		line, column := d.Position()

@@ -1,4 +1,4 @@
-// Package version has the program's version.
+// Package version has the version.
 package version
 
 import "runtime/debug"
@@ -6,7 +6,7 @@ import "runtime/debug"
 // version is set with -ldflags "-X …/version.version=v1.2.3".
 var version string
 
-// String is the version, or that of the module and commit.
+// String returns the version.
 func String() string {
 	if version != "" {
 		return version
