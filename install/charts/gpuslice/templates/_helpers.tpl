@@ -52,7 +52,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- prepend .Values.admission.writers $scheduler | uniq | toJson -}}
 {{- end -}}
 
-{{/* The namespaces whose pods may tolerate that the agent is away, as JSON. */}}
+{{/* The namespaces of pods that may tolerate a missing agent, as JSON. */}}
 {{- define "gpuslice.tolerated" -}}
 {{- prepend .Values.admission.toleratedNamespaces .Release.Namespace | uniq | toJson -}}
 {{- end -}}
@@ -108,7 +108,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* GPUSliceArgs: the settings that all scheduler components share. */}}
+{{/* GPUSliceArgs: the settings that all of the scheduler's components share. */}}
 {{- define "gpuslice.schedulerArgs" -}}
 {{- $args := dict "apiVersion" "gpuslice.io/v1" "kind" "GPUSliceArgs" -}}
 {{- if .Values.grantKey.enabled -}}
@@ -130,7 +130,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: ["ALL"]}
 {{- end -}}
 
-{{/* Of pods that need no root. fsGroup: who reads the keys. */}}
+{{/* Of pods that need no root. fsGroup: reads the keys. */}}
 {{- define "gpuslice.podRestricted" -}}
 runAsNonRoot: true
 runAsUser: 65532
