@@ -112,7 +112,7 @@ func (o *cdiOptions) node(ctx context.Context, config request.Config) (specs.Nod
 		return specs.Node{}, nil, err
 	}
 	inventory := ociruntime.NewInventory(config, program)
-	inventory.Ask = func(context.Context) ([]byte, error) { // gpuslice gpus, in this process
+	inventory.Query = func(context.Context) ([]byte, error) { // gpuslice gpus, in this process
 		var gpus bytes.Buffer
 		err := printGPUs(&gpus, gpusOptions{library: config.NVMLLibrary, sharing: node.Sharing{
 			Cores: 1, MIG: nvidia.MIGMixed, Slots: config.DeviceSplitCount, Memory: config.MemoryScaling,

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
@@ -146,7 +147,7 @@ func cordonOnNode(c *cobra.Command, name string, on, dryRun bool) (held int, err
 }
 
 // uncordon allows a GPU with its MIG devices again. It refuses a MIG device while its GPU is cordoned.
-func uncordon(c *cobra.Command, ledger *ledger.Ledger, file node.File, uuid string, devices []string) error {
+func uncordon(c *cobra.Command, store *ledger.Ledger, file node.File, uuid string, devices []string) error {
 	if _, gpu, is := file.Node.MIGDevice(uuid); is {
 		cordoned, err := ledger.Cordoned(stateDir(c))
 		if err != nil {
@@ -156,7 +157,7 @@ func uncordon(c *cobra.Command, ledger *ledger.Ledger, file node.File, uuid stri
 			return fmt.Errorf("GPU %s of MIG device %s is cordoned: run gpuslice uncordon %s, and cordon its other MIG devices", gpu.UUID, uuid, gpu.UUID)
 		}
 	}
-	return ledger.Uncordon(c.Context(), devices...)
+	return store.Uncordon(c.Context(), devices...)
 }
 
 var errInUse = errors.New("containers still use the GPU: stop them")

@@ -164,9 +164,9 @@ func (e *exam) checkExempt(v *verdict) {
 	}
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		v.fail("the runtime handlers "+strings.Join(slices.Sorted(maps.Keys(barrier)), ", ")+" can't create containers: "+oneLine(err), "fix "+wish.DefaultPath)
+		v.fail("the runtime handlers "+strings.Join(slices.Sorted(maps.Keys(barrier)), ", ")+" can't create containers: "+oneLine(err), "fix "+request.DefaultPath)
 	case len(c.ExemptNamespaces) == 0:
-		v.warn("no namespace is exempt in "+wish.DefaultPath+": an agent that gets the driver from NVIDIA's runtime finds no GPU", "add to "+wish.DefaultPath+": exemptNamespaces: [gpuslice-system]  # the agent's namespace")
+		v.warn("no namespace is exempt in "+request.DefaultPath+": an agent that gets the driver from NVIDIA's runtime finds no GPU", "add to "+request.DefaultPath+": exemptNamespaces: [gpuslice-system]  # the agent's namespace")
 	case e.agentPastBarrier():
 		v.fail("gpuslice-runtime is in front of NVIDIA's runtime in containerd's configuration, but the agent's container was created without it: containerd or the agent was not restarted after the install",
 			"systemctl restart containerd", "then restart the agent (if installed by the chart): kubectl -n gpuslice-system rollout restart daemonset/gpuslice-agent")
