@@ -26,18 +26,18 @@ func IsMIG(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
 func CheckGPUs(shares []Share, gpus map[string]GPU) error {
 	for _, share := range shares {
 		if IsMIG(share.UUID) != IsMIG(shares[0].UUID) {
-			return Errorf(ErrMalformed, "GPUs and MIG devices (%s, %s) don't go together in one container: grant one or the other", shares[0].UUID, share.UUID)
+			return Errorf(ErrMalformed, "GPUs and MIG devices (%s, %s) can't be in one container: grant only one kind", shares[0].UUID, share.UUID)
 		}
 		gpu, ok := gpus[share.UUID]
 		if !ok {
 			return Errorf(ErrUnknownGPU, "GPU %s: this node has no such GPU to share: compare the grant with gpuslice status on the node", share.UUID)
 		}
 		if share.MemoryMiB > gpu.MemoryMiB {
-			return Errorf(ErrOverbooked, "GPU %s: memory %d MiB asked, but the whole GPU may be booked for %d MiB: ask for less",
+			return Errorf(ErrOverbooked, "GPU %s: memory %d MiB requested, but the whole GPU has %d MiB to grant: request less",
 				share.UUID, share.MemoryMiB, gpu.MemoryMiB)
 		}
 		if share.CorePercent > gpu.CorePercent {
-			return Errorf(ErrOverbooked, "GPU %s: cores %d asked, but the whole GPU may be booked for %d: ask for less",
+			return Errorf(ErrOverbooked, "GPU %s: cores %d requested, but the whole GPU has %d to grant: request less",
 				share.UUID, share.CorePercent, gpu.CorePercent)
 		}
 	}

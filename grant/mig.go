@@ -75,16 +75,16 @@ func checkMIG(value string) error {
 	}
 	for id := range strings.SplitSeq(value, ",") {
 		if !IsMIG(id) {
-			return Errorf(ErrMalformed, "device %s: must be MIG-<UUID>%s0, for MIG devices don't go with GPUs", quote.Short(id), replicaSeparator)
+			return Errorf(ErrMalformed, "device %s: must be MIG-<UUID>%s0, because MIG devices and GPUs can't be mixed", quote.Short(id), replicaSeparator)
 		}
 	}
 	return nil
 }
 
 func mixed(what string) error {
-	return Errorf(ErrMalformed, "the container has %s too: a program sees either GPUs or a MIG device, so ask for one of them", what)
+	return Errorf(ErrMalformed, "the container has %s too: a program sees either GPUs or a MIG device, so request one of them", what)
 }
 
 func onPod(key string) error {
-	return inAnnotation(key, Errorf(ErrMalformed, "is on the pod: the device plugin alone writes it, on containers: take it away"))
+	return inAnnotation(key, Errorf(ErrMalformed, "is on the pod, but only the device plugin writes it, on containers: remove it"))
 }

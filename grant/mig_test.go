@@ -53,7 +53,7 @@ func TestFromMIG(t *testing.T) {
 		{description: "a grant too", annotations: map[string]string{r1g: one}, scheduled: true, kind: grant.ErrMalformed, says: "a scheduler's grant too"},
 		{description: "a grant too, as if it were a GPU", annotations: map[string]string{replicas: one}, scheduled: true, kind: grant.ErrMalformed, says: "a scheduler's grant too"},
 		{description: "GPUs too", annotations: map[string]string{r1g: one, replicas: gpuA + "::0"}, kind: grant.ErrMalformed, says: "replicas of GPUs too"},
-		{description: "GPUs in the same", annotations: map[string]string{replicas: gpuA + "::0," + one}, kind: grant.ErrMalformed, says: "don't go with GPUs"},
+		{description: "GPUs in the same", annotations: map[string]string{replicas: gpuA + "::0," + one}, kind: grant.ErrMalformed, says: "and GPUs can't be mixed"},
 		{description: "a GPU in a MIG resource", annotations: map[string]string{r1g: gpuA + "::0"}, kind: grant.ErrMalformed, says: "must be MIG-"},
 		{description: "on the pod", pod: map[string]string{r1g: one}, kind: grant.ErrMalformed, says: "is on the pod"},
 		{description: "another one on the pod", annotations: map[string]string{r1g: one}, pod: map[string]string{r2g: ""}, kind: grant.ErrMalformed, says: "is on the pod"},
@@ -106,7 +106,7 @@ func TestGPUsAndMIGDontMix(t *testing.T) {
 	for _, shares := range [][]grant.Share{{gpu, mig}, {mig, gpu}} {
 		err := grant.CheckGPUs(shares, migGPUs())
 		require.ErrorIs(t, err, grant.ErrMalformed)
-		require.ErrorContains(t, err, "don't go together")
+		require.ErrorContains(t, err, "can't be in one container")
 	}
 	require.NoError(t, grant.CheckGPUs([]grant.Share{mig, {UUID: mig2, MemoryMiB: 1}}, migGPUs()))
 }

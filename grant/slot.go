@@ -17,11 +17,11 @@ func findSlot(ctx context.Context, positional Positional, pod Pod, container str
 	}
 	const fix = "write the grant by name into " + AnnotationGrant
 	if names == nil {
-		return 0, Errorf(ErrAmbiguous, "%d slots, and the order of the pod's containers is not known here (no kubelet to ask): %s", len(positional), fix)
+		return 0, Errorf(ErrAmbiguous, "%d slots, and the order of the pod's containers is not known here (no kubelet): %s", len(positional), fix)
 	}
 	listed, err := names.ContainerNames(ctx, pod)
 	if err != nil {
-		return 0, Errorf(ErrAmbiguous, "%d slots, and the kubelet did not tell the order of the pod's containers: %w; %s", len(positional), err, fix)
+		return 0, Errorf(ErrAmbiguous, "%d slots, and the order of the pod's containers could not be read from the kubelet: %w; %s", len(positional), err, fix)
 	}
 	slot, reason := matchSlot(slotSizes(positional), listed, container)
 	if reason != "" {

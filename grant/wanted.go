@@ -127,8 +127,8 @@ func Containers(wanted map[string]Wanted) []string { return slices.Sorted(maps.K
 
 // Outcomes of a resize.
 const (
-	ResizeBooked  = "booked"  // the grant says it; the node follows
-	ResizeRefused = "refused" // nothing has changed
+	ResizeReserved = "reserved" // in the grant; the node follows
+	ResizeRefused  = "refused"  // no change
 )
 
 // ResizeStatus is the value of AnnotationResizeStatus.

@@ -32,13 +32,13 @@ func TestBlock(t *testing.T) {
 		assert.Equal(t, ledger.OwnerNRI, entry.Owner)
 		assert.Empty(t, entry.Blocks)
 		require.ErrorIs(t, entry.Problem, ledger.ErrBlocked)
-		assert.ErrorContains(t, entry.Problem, "nothing more is granted on this node: pod ns/secret: the kubelet is down")
+		assert.ErrorContains(t, entry.Problem, "no more is reserved on this node: pod ns/secret: the kubelet is down")
 		assert.WithinDuration(t, time.Now(), entry.CreatedAt, time.Minute)
 		assert.Empty(t, s.Claims())
 
 		err := claimOn(l, "c2", gpuA)
 		require.ErrorIs(t, err, ledger.ErrBlocked)
-		assert.ErrorContains(t, err, "c1: gpuslice status on the node says why")
+		assert.ErrorContains(t, err, "c1: gpuslice status on the node shows the reasons")
 		assert.NotContains(t, err.Error(), "secret", "the refused pod's tenant reads it")
 	}
 }

@@ -47,7 +47,7 @@ func (l *Ledger) recordon(ctx context.Context, change func([]string) []string, u
 		path := filepath.Join(l.dir, cordonName)
 		if len(next) == 0 {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("take the cordons away: %w", err)
+				return fmt.Errorf("remove the cordons: %w", err)
 			}
 			return nil
 		}
@@ -100,9 +100,9 @@ func (l *Ledger) checkCordons(claim *Claim, gpus map[string]grant.GPU) error {
 		}
 		uuid, of := s.UUID, ""
 		if !slices.Contains(cordoned, uuid) {
-			uuid, of = parent, " (MIG device "+s.UUID+" is of it)"
+			uuid, of = parent, " (of MIG device "+s.UUID+")"
 		}
-		return grant.Errorf(ErrCordoned, "GPU %s%s is cordoned on this node: ask for another, or let it have new containers again (gpuslice uncordon %s)", uuid, of, uuid)
+		return grant.Errorf(ErrCordoned, "GPU %s%s is cordoned on this node: request another GPU, or run gpuslice uncordon %s", uuid, of, uuid)
 	}
 	return nil
 }

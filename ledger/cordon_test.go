@@ -62,7 +62,7 @@ func TestCordonOfMIGDevices(t *testing.T) {
 	require.NoError(t, store.Cordon(background, gpuA))
 	err := claim("c1", first)
 	require.ErrorIs(t, err, ledger.ErrCordoned)
-	assert.ErrorContains(t, err, "GPU "+gpuA+" (MIG device "+first+" is of it)")
+	assert.ErrorContains(t, err, "GPU "+gpuA+" (of MIG device "+first+")")
 	assert.ErrorContains(t, err, "gpuslice uncordon "+gpuA)
 	require.NoError(t, claim("c3", other), "another GPU's")
 

@@ -2,20 +2,19 @@ package ledger
 
 import "errors"
 
-// What a caller may branch on with errors.Is, beside the kinds of package grant.
+// Kinds of errors, for errors.Is, beside those of package grant.
 var (
-	// ErrSlotTaken: another container of the pod already has this slot of the
-	// positional grant. A caller may let such a container run without a GPU.
+	// ErrSlotTaken: another container of the pod has this position of HAMi's annotation. The container can run
+	// without a GPU.
 	ErrSlotTaken = errors.New("slot taken")
-	// ErrConflict: the container id is already booked with another content.
+	// ErrConflict: the container has another claim.
 	ErrConflict = errors.New("conflicting claim")
-	// ErrNoClaim: the container holds no share that counts.
+	// ErrNoClaim: the container has no active claim.
 	ErrNoClaim = errors.New("no claim")
-	// ErrCordoned: the GPU's operator wants no new container on it.
+	// ErrCordoned: the GPU is cordoned.
 	ErrCordoned = errors.New("GPU cordoned")
-	// ErrCorrupt: an entry of the ledger can't be read, so what is free is not known.
+	// ErrCorrupt: an entry is unreadable, so the free amounts are not known.
 	ErrCorrupt = errors.New("corrupt ledger")
-	// ErrBlocked: a container that is there may hold the GPU, and its grant is not
-	// known (Ledger.Block), so what is free isn't either.
-	ErrBlocked = errors.New("blocked by a container whose grant is not known")
+	// ErrBlocked: a container with an unknown grant can hold the GPU (Ledger.Block).
+	ErrBlocked = errors.New("blocked by a container with an unknown grant")
 )

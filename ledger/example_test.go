@@ -51,7 +51,7 @@ func Example() {
 	// Output:
 	// <nil>
 	// true
-	// pod default/pod-c2 container "main": GPU GPU-0a000000-1111-2222-3333-444455556666: memory 80000 MiB asked, 63771 of 143771 MiB free; containers that hold it: 1 (gpuslice status on the node lists them); wait until one of them ends, or ask for less
+	// pod default/pod-c2 container "main": GPU GPU-0a000000-1111-2222-3333-444455556666: memory 80000 MiB requested, 63771 of 143771 MiB free; containers that hold it: 1 (gpuslice status on the node lists them); wait until one of them ends, or request less
 	// <nil> <nil>
 	// <nil>
 }

@@ -41,12 +41,12 @@ func openFiles(dir string) (*ledgerFiles, error) {
 	}
 	counter, err := rawfile.OpenFile(filepath.Join(dir, generationName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		_ = lock.Close() // the first error is the one to tell
+		_ = lock.Close() // the first error is returned
 		return nil, fmt.Errorf("open the generation: %w", err)
 	}
 	files := &ledgerFiles{lock: lock, counter: counter}
 	if err := files.identify(); err != nil {
-		_ = files.close() // the first error is the one to tell
+		_ = files.close() // the first error is returned
 		return nil, err
 	}
 	return files, nil

@@ -199,12 +199,12 @@ func (x *index) checkKnown(shares []grant.Share) error {
 	}
 	if len(corrupt) > 0 {
 		sort.Strings(corrupt)
-		return grant.Errorf(ErrCorrupt, "the ledger can't be trusted: %d unreadable entries, %s: %w; restart gpuslice-agent, which writes them again, or, if the container is gone, unmount its file system and remove its directory (umount -l DIR/vgpu; rm -r DIR)",
+		return grant.Errorf(ErrCorrupt, "the ledger has %d unreadable entries, %s: %w; restart gpuslice-agent, which fixes them, or, if the container is gone, unmount its file system and remove its directory (umount -l DIR/vgpu; rm -r DIR)",
 			len(corrupt), few(corrupt), x.unknown[corrupt[0]].problem)
 	}
 	if len(blocking) > 0 {
 		sort.Strings(blocking)
-		return grant.Errorf(ErrBlocked, "it is not known what %d containers on the node hold, %s: gpuslice status on the node says why; wait until gpuslice-agent can read their grants, or remove the containers",
+		return grant.Errorf(ErrBlocked, "the grants of %d containers on the node are not known, %s: gpuslice status on the node shows the reasons; wait until gpuslice-agent can read their grants, or remove the containers",
 			len(blocking), few(blocking))
 	}
 	return nil
@@ -260,7 +260,7 @@ func (x *index) checkCapacity(claim *Claim, gpus map[string]grant.GPU, own []*en
 		if lack == "" {
 			continue
 		}
-		return grant.Errorf(grant.ErrOverbooked, "GPU %s: %s; containers that hold it: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",
+		return grant.Errorf(grant.ErrOverbooked, "GPU %s: %s; containers that hold it: %d (gpuslice status on the node lists them); wait until one of them ends, or request less",
 			share.UUID, lack, used.Slots)
 	}
 	return nil

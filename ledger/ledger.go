@@ -1,3 +1,6 @@
+// Package ledger stores the claims of a node's containers, so that a GPU is not overbooked. [Open] it, reserve
+// with Claim, and end a claim with Release and Remove; Reconcile compares it with a runtime's list. Several
+// processes can use it, and a kill at any moment loses nothing.
 package ledger
 
 import (
@@ -134,9 +137,9 @@ func (l *Ledger) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	return l.index.admit(claim, gpus)
 }
 
-func checkSame(claim, booked *Claim) error {
-	if !claim.sameAs(booked) {
-		return grant.Errorf(ErrConflict, "container id %s is already booked for %s with %d shares: remove it first", claim.ContainerID, booked.holder(), len(booked.Shares))
+func checkSame(claim, reserved *Claim) error {
+	if !claim.sameAs(reserved) {
+		return grant.Errorf(ErrConflict, "container id %s is already reserved for %s with %d shares: remove it first", claim.ContainerID, reserved.holder(), len(reserved.Shares))
 	}
 	return nil
 }

@@ -125,12 +125,12 @@ func TestOverbooking(t *testing.T) {
 		says        string
 	}{
 		{"exactly what is left", []grant.Share{share(600, 60)}, []grant.Share{share(400, 40)}, ""},
-		{"memory", []grant.Share{share(600, 10)}, []grant.Share{share(401, 10)}, "memory 401 MiB asked, 400 of 1000 MiB free"},
-		{"cores", []grant.Share{share(100, 60)}, []grant.Share{share(100, 41)}, "cores 41 % asked, 40 of 100 % free"},
+		{"memory", []grant.Share{share(600, 10)}, []grant.Share{share(401, 10)}, "memory 401 MiB requested, 400 of 1000 MiB free"},
+		{"cores", []grant.Share{share(100, 60)}, []grant.Share{share(100, 41)}, "cores 41 % requested, 40 of 100 % free"},
 		{"no cores asked of a GPU without any", []grant.Share{share(100, 100)}, []grant.Share{share(100, 0)}, ""},
 		{"slots", []grant.Share{share(1, 1), share(1, 1), share(1, 1)}, []grant.Share{share(1, 1)}, "no slot free, 3 of 3 taken"},
 		{"a GPU without slots", nil, []grant.Share{{UUID: gpuB, MemoryMiB: 1, CorePercent: 1}}, "no slot free, 0 of 0 taken; containers that hold it: 0"},
-		{"more than the GPU", nil, []grant.Share{share(1001, 1)}, "may be booked for 1000 MiB"},
+		{"more than the GPU", nil, []grant.Share{share(1001, 1)}, "has 1000 MiB to grant"},
 		{"the second GPU", nil, []grant.Share{share(1, 1), {UUID: gpuB, MemoryMiB: 1, CorePercent: 1}}, gpuB},
 	}
 	for _, test := range tests {

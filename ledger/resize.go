@@ -100,7 +100,7 @@ func isAt(fd int, path string) bool {
 }
 
 func errNoClaim() error {
-	return grant.Errorf(ErrNoClaim, "it has no share that counts: has it ended? gpuslice status lists those that have one")
+	return grant.Errorf(ErrNoClaim, "it has no active claim: check that it runs (gpuslice status lists the claims)")
 }
 
 func (l *Ledger) active(id string) (*entry, error) {
@@ -237,14 +237,14 @@ func (x *index) admitResize(e *entry, shares []grant.Share, gpus map[string]gran
 	for _, share := range more {
 		gpu, used := gpus[share.UUID], x.gpus[share.UUID]
 		if lack := lacking(share, gpu, used); lack != "" {
-			return grant.Errorf(grant.ErrOverbooked, "GPU %s: %s more than it has; containers that hold the GPU: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",
+			return grant.Errorf(grant.ErrOverbooked, "GPU %s: %s more than it has; containers that hold the GPU: %d (gpuslice status on the node lists them); wait until one of them ends, or request less",
 				share.UUID, lack, used.Slots)
 		}
 	}
 	for i, share := range shares {
 		gpu, others := gpus[share.UUID], x.gpus[share.UUID].CorePercent-e.Shares[i].CorePercent
 		if unlimits(e.Shares[i], share) && gpu.CorePercent > 0 && others >= gpu.CorePercent {
-			return grant.Errorf(grant.ErrOverbooked, "GPU %s: cores without a limit (0) are of what is left, and others have %d of %d %%; wait until one of them ends, or ask for less",
+			return grant.Errorf(grant.ErrOverbooked, "GPU %s: cores without a limit (0) are of what is left, and others have %d of %d %%; wait until one of them ends, or request less",
 				share.UUID, others, gpu.CorePercent)
 		}
 	}
@@ -257,9 +257,9 @@ func unlimits(old, share grant.Share) bool { return share.CorePercent == 0 && ol
 func lacking(share grant.Share, gpu grant.GPU, used Usage) string {
 	switch {
 	case share.MemoryMiB > 0 && share.MemoryMiB > gpu.MemoryMiB-used.MemoryMiB:
-		return fmt.Sprintf("memory %d MiB asked, %d of %d MiB free", share.MemoryMiB, max(0, gpu.MemoryMiB-used.MemoryMiB), gpu.MemoryMiB)
+		return fmt.Sprintf("memory %d MiB requested, %d of %d MiB free", share.MemoryMiB, max(0, gpu.MemoryMiB-used.MemoryMiB), gpu.MemoryMiB)
 	case share.CorePercent > 0 && share.CorePercent > gpu.CorePercent-used.CorePercent:
-		return fmt.Sprintf("cores %d %% asked, %d of %d %% free", share.CorePercent, max(0, gpu.CorePercent-used.CorePercent), gpu.CorePercent)
+		return fmt.Sprintf("cores %d %% requested, %d of %d %% free", share.CorePercent, max(0, gpu.CorePercent-used.CorePercent), gpu.CorePercent)
 	}
 	return ""
 }

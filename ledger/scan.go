@@ -219,7 +219,7 @@ func (l *Ledger) replaceRecord(r *record) error {
 		return fmt.Errorf("write %s of container %s: %w", recordName, r.ContainerID, err)
 	}
 	if err := writeRecord(next, r); err != nil {
-		_ = os.Remove(next) // the first error is the one to tell
+		_ = os.Remove(next) // the first error is returned
 		return err
 	}
 	path := filepath.Join(dir, recordName)

@@ -27,7 +27,7 @@ func TestResize(t *testing.T) {
 	}
 	ask(`"{\"main\":{\"memoryMiB\":60000}}"`)
 	c.until("it is resized", answered)
-	require.Contains(t, c.pod("first").Annotations[grant.AnnotationResizeStatus], `"outcome":"booked"`)
+	require.Contains(t, c.pod("first").Annotations[grant.AnnotationResizeStatus], `"outcome":"reserved"`)
 	for _, shares := range c.taken() {
 		require.Equal(t, []int64{60000}, shares)
 	}

@@ -119,7 +119,7 @@ func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 		r.Event(object, v1.EventTypeWarning, EventResizeRefused, status.Message)
 		return nil
 	}
-	status.Outcome, status.Message, status.Generation = grant.ResizeBooked, describe(pod, next), next.Generation
+	status.Outcome, status.Message, status.Generation = grant.ResizeReserved, describe(pod, next), next.Generation
 	annotations, err := r.annotations(pod, next)
 	if err == nil {
 		err = r.write(ctx, object, status, annotations)

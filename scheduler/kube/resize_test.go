@@ -127,7 +127,7 @@ func TestResizer(t *testing.T) {
 	const asked = `{"main":{"memoryMiB":20000,"cores":50}}`
 	r.ask(asked)
 	status, pod := r.status()
-	assert.Equal(t, grant.ResizeBooked, status.Outcome)
+	assert.Equal(t, grant.ResizeReserved, status.Outcome)
 	assert.Equal(t, asked, status.Request)
 	assert.Equal(t, int64(1), status.Generation)
 	assert.Equal(t, "main: 20000 MiB, 50 percent of cores of "+resizeGPU, status.Message)
@@ -184,7 +184,7 @@ func TestResizerWithoutLeadership(t *testing.T) {
 	r.ready = nil
 	r.mu.Unlock()
 	status, _ := r.status()
-	assert.Equal(t, grant.ResizeBooked, status.Outcome, "once it leads, what waits is answered")
+	assert.Equal(t, grant.ResizeReserved, status.Outcome, "once it leads, what waits is answered")
 }
 
 // Answers that are lost, and writes that come too late, are settled: the grant is written
@@ -236,7 +236,7 @@ func TestResizerLostAnswers(t *testing.T) {
 			})
 			r.ask(`{"main":{"memoryMiB":20000}}`)
 			status, pod := r.status()
-			assert.Equal(t, grant.ResizeBooked, status.Outcome)
+			assert.Equal(t, grant.ResizeReserved, status.Outcome)
 			assert.Equal(t, int64(1), status.Generation, "once")
 			assert.Contains(t, pod.Annotations[grant.AnnotationGrant], "20000")
 			require.Eventually(t, func() bool { return r.memory() == 20000 && len(r.engine.Problems()) == 0 }, 20*time.Second, 5*time.Millisecond)

@@ -72,7 +72,7 @@ func TestSlicesNeverOverbookTheGPU(t *testing.T) {
 	a.start()
 	out, status := n.container("b", n.glibc(), []string{"gpuslice.io/slice=b"}, meminfo...).run()
 	require.NotZero(t, status)
-	require.Contains(t, out, "memory 9216 MiB asked")
+	require.Contains(t, out, "memory 9216 MiB requested")
 	require.Equal(t, []string{a.id}, n.claims())
 }
 

@@ -134,7 +134,7 @@ func TestResize(t *testing.T) {
 	c, client := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": running}, pod, server("agent", "n1", "metrics", 9394))
 	scheduling(client, func(request string) (grant.ResizeStatus, string) {
 		assert.Equal(t, `{"main":{"memoryMiB":9000}}`, request)
-		return grant.ResizeStatus{Outcome: grant.ResizeBooked}, more.Annotations[grant.AnnotationGrant]
+		return grant.ResizeStatus{Outcome: grant.ResizeReserved}, more.Annotations[grant.AnnotationGrant]
 	})
 	resized, err := c.Resize(t.Context(), pod, wanted)
 	require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestResizeWithoutAnAnswer(t *testing.T) {
 // The scheduler answers between the last poll and the removal of the request: the answer is returned.
 func TestResizeAnsweredAtTheTimeout(t *testing.T) {
 	mib := int64(9000)
-	for _, outcome := range []string{grant.ResizeBooked, grant.ResizeRefused, ""} {
+	for _, outcome := range []string{grant.ResizeReserved, grant.ResizeRefused, ""} {
 		pod := granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
 		c, client := of(nil, pod)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -197,7 +197,7 @@ func TestResizeAnsweredAtTheTimeout(t *testing.T) {
 		})
 		found, err := c.Resize(ctx, pod, map[string]grant.Wanted{"main": {MemoryMiB: &mib}})
 		switch outcome {
-		case grant.ResizeBooked:
+		case grant.ResizeReserved:
 			require.NoError(t, err)
 			assert.NotContains(t, found.Annotations, grant.AnnotationResize)
 		case grant.ResizeRefused:

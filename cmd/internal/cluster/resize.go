@@ -111,7 +111,7 @@ func answer(pod *v1.Pod, request string) (answered bool, err error) {
 	if err := json.Unmarshal([]byte(text), &status); err != nil || status.Request != request {
 		return true, fmt.Errorf("%w: the request was removed from the pod without an answer (%s: %s): try again", ErrRefused, grant.AnnotationResizeStatus, text)
 	}
-	if status.Outcome != grant.ResizeBooked {
+	if status.Outcome != grant.ResizeReserved {
 		return true, fmt.Errorf("%w: %s", ErrRefused, status.Message)
 	}
 	return true, nil
