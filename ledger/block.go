@@ -12,7 +12,6 @@ import (
 
 // blocking replaces the shares in grant.json of a container whose grant is not known.
 type blocking struct {
-	// Reason is for operators.
 	Reason string `json:"reason"`
 	// GPUs are those that the container can hold; none means all of the node.
 	GPUs []string `json:"gpus,omitempty"`
@@ -48,10 +47,9 @@ func (r *record) validateBlocking() error {
 	return nil
 }
 
-// Block adds an entry for a live container with a grant that can't be read. It refuses claims of the GPUs, or
-// of all GPUs if none is named, with ErrBlocked. It ends with Restore, Release or Remove, or with a Reconcile
-// of its owner that does not list the container. An entry with known shares stays as it is; another Block
-// updates the reason and the GPUs.
+// Block adds an entry for a live container with an unreadable grant. It refuses claims of the GPUs, or of all
+// if none is named, with ErrBlocked, until Restore, Release, Remove or a Reconcile of its owner. An entry with
+// known shares stays as it is; another Block updates the reason and the GPUs.
 func (l *Ledger) Block(ctx context.Context, id, owner, reason string, gpus ...string) error {
 	r := record{Version: recordVersion, Restored: true, Claim: Claim{ContainerID: id, Owner: owner}, Blocking: &blocking{
 		Reason: strings.ToValidUTF8(reason[:min(len(reason), maxReasonBytes)], ""), GPUs: slices.Clone(gpus),

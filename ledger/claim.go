@@ -13,33 +13,26 @@ import (
 
 // Owners of claims. Each owner reconciles only its own claims.
 const (
-	// OwnerNRI is the agent's NRI plugin.
-	OwnerNRI = "nri"
-	// OwnerRuntime is the OCI runtime wrapper.
+	OwnerNRI     = "nri"
 	OwnerRuntime = "runtime"
 )
 
 // Claim is a container's reservation of shares.
 type Claim struct {
-	// ContainerID is the runtime's ID of the container.
 	ContainerID string `json:"containerID"`
-	// Owner is OwnerNRI or OwnerRuntime.
-	Owner string `json:"owner"`
+	Owner       string `json:"owner"`
 	// The pod's fields are empty for a container without a pod.
-	PodUID       string `json:"podUID,omitempty"`
-	PodNamespace string `json:"podNamespace,omitempty"`
-	PodName      string `json:"podName,omitempty"`
-	Container    string `json:"container"`
-	// Shares has one share for each GPU.
-	Shares []grant.Share `json:"shares"`
-	// Source and Slot are the grant's.
-	Source grant.Source `json:"source,omitempty"`
-	Slot   *int         `json:"slot,omitempty"`
+	PodUID       string        `json:"podUID,omitempty"`
+	PodNamespace string        `json:"podNamespace,omitempty"`
+	PodName      string        `json:"podName,omitempty"`
+	Container    string        `json:"container"`
+	Shares       []grant.Share `json:"shares"`
+	Source       grant.Source  `json:"source,omitempty"`
+	Slot         *int          `json:"slot,omitempty"`
 	// CoreCeiling is the soft ceiling of compute time, in percent; 0: none.
-	CoreCeiling int `json:"coreCeiling,omitempty"`
-	// HighPriority: other containers on the GPU have less precedence.
+	CoreCeiling  int  `json:"coreCeiling,omitempty"`
 	HighPriority bool `json:"highPriority,omitempty"`
-	// Mode is how the limits are enforced, for information.
+	// Mode is the enforcement, for information.
 	Mode string `json:"mode,omitempty"`
 	// CreatedAt is the time of the reservation. The ledger sets it if it is zero.
 	CreatedAt time.Time `json:"createdAt"`
@@ -108,8 +101,7 @@ type record struct {
 	// Sequence is the generation of the claim. Of several attempts of a container, the highest counts.
 	Sequence uint64 `json:"sequence"`
 	// Restored: the claim was added for a running container; it replaces no other attempt.
-	Restored bool `json:"restored,omitempty"`
-	// Blocking replaces the shares if they are not known.
+	Restored bool      `json:"restored,omitempty"`
 	Blocking *blocking `json:"blocking,omitempty"`
 	Claim
 }

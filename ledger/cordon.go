@@ -14,8 +14,8 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// cordonName is the file with the UUIDs of GPUs that get no new container, one in a line. In a cluster, the
-// scheduler uses the Node's annotation hami.io/device-cordon; this file is for containers without a scheduler.
+// cordonName is the file with the UUIDs of cordoned GPUs, for containers without a scheduler. The scheduler
+// reads the Node's annotation hami.io/device-cordon.
 const cordonName = "cordoned"
 
 // Cordon refuses new containers on the GPUs and on their MIG devices, until Uncordon. Claims stay.
@@ -86,8 +86,8 @@ func IsCordoned(cordoned []string, uuid, parent string) bool {
 	return slices.Contains(cordoned, uuid) || parent != "" && slices.Contains(cordoned, parent)
 }
 
-// checkCordons refuses a new container on a cordoned GPU. Another attempt of a container that had the GPU is
-// allowed.
+// checkCordons refuses new containers on cordoned GPUs, except another attempt of a container that had the
+// GPU.
 func (l *Ledger) checkCordons(claim *Claim, gpus map[string]grant.GPU) error {
 	cordoned, err := Cordoned(l.dir)
 	if err != nil {
@@ -107,7 +107,6 @@ func (l *Ledger) checkCordons(claim *Claim, gpus map[string]grant.GPU) error {
 	return nil
 }
 
-// hadGPU returns whether an attempt of the claim's container, not removed yet, has the GPU.
 func (x *index) hadGPU(claim *Claim, uuid string) bool {
 	return claim.PodUID != "" && slices.ContainsFunc(x.pods[claim.PodUID], func(e *entry) bool {
 		return claim.isAttemptOf(&e.Claim) && grant.IndexOf(e.Shares, uuid) >= 0

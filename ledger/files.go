@@ -20,9 +20,8 @@ const (
 )
 
 type ledgerFiles struct {
-	lock    *os.File
-	counter *os.File
-	// lockID and counterID identify the opened files.
+	lock              *os.File
+	counter           *os.File
 	lockID, counterID fileID
 }
 
@@ -30,7 +29,6 @@ type fileID struct {
 	device, inode uint64
 }
 
-// openFiles opens the files, and makes them and the directories if they are missing.
 func openFiles(dir string) (*ledgerFiles, error) {
 	if err := makeDirectories(dir); err != nil {
 		return nil, err

@@ -9,17 +9,16 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// State is the state of an entry.
 type State string
 
 const (
 	// StateActive counts against the GPUs.
 	StateActive State = "active"
-	// StateReleased does not count; the directory exists as long as the container.
+	// StateReleased does not count; the container can still exist.
 	StateReleased State = "released"
 	// StateCorrupt has an unreadable record, and can be an active container's.
 	StateCorrupt State = "corrupt"
-	// StateBlocking is a container whose grant is not known: its GPUs can't be reserved.
+	// StateBlocking is a container with an unknown grant, which blocks its GPUs.
 	StateBlocking State = "blocking"
 )
 
@@ -27,13 +26,12 @@ const (
 type Entry struct {
 	Claim
 	State State
-	// Problem is why the record could not be read, or why the entry blocks; nil if its shares are known.
+	// Problem is why the record is unreadable, or why the entry blocks; nil if its shares are known.
 	Problem error
 	// Blocks are the GPUs that a blocking entry blocks; none means all of the node.
 	Blocks []string
 }
 
-// Usage is what is reserved of one GPU.
 type Usage struct {
 	MemoryMiB   int64
 	CorePercent int
@@ -68,7 +66,6 @@ func (e *entry) unknown() bool {
 	return e.state == StateBlocking || e.state == StateCorrupt && len(e.Shares) == 0
 }
 
-// mayHold returns whether an entry with unknown shares can hold one of the shares' GPUs.
 func (e *entry) mayHold(shares []grant.Share) bool {
 	if e.state != StateBlocking || len(e.Blocking.GPUs) == 0 {
 		return true
@@ -76,13 +73,12 @@ func (e *entry) mayHold(shares []grant.Share) bool {
 	return slices.ContainsFunc(e.Blocking.GPUs, func(uuid string) bool { return grant.IndexOf(shares, uuid) >= 0 })
 }
 
-// index is the ledger's content in memory. It decides, without input or output. It keeps sums, so that a
-// decision takes the same time with any number of containers.
+// index is the ledger's content in memory. It decides, without input or output, in a time that is independent
+// of the number of containers.
 type index struct {
 	entries map[string]*entry
 	gpus    map[string]Usage
 	pods    map[string][]*entry
-	// unknown are the entries whose shares are not known.
 	unknown map[string]*entry
 }
 
@@ -171,7 +167,6 @@ func (x *index) superseded() (found []*entry) {
 	return found
 }
 
-// admit returns nil if the claim, which CheckGPUs has accepted, can be reserved.
 func (x *index) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := x.checkKnown(claim.Shares); err != nil {
 		return err
@@ -182,8 +177,8 @@ func (x *index) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	return x.checkCapacity(claim, gpus, x.predecessors(claim))
 }
 
-// checkKnown refuses if an entry with unknown shares can hold the same GPUs. The error names no pod and no
-// reason, because the refused pod's tenant reads it.
+// checkKnown refuses if an entry with unknown shares can hold the same GPUs. The refused pod's tenant reads
+// the error, so it names no other pod.
 func (x *index) checkKnown(shares []grant.Share) error {
 	if len(x.unknown) == 0 {
 		return nil
@@ -227,8 +222,8 @@ func (x *index) snapshot() *Snapshot {
 	return s
 }
 
-// checkSlot refuses a HAMi grant whose position another container of the pod has, or had and is not removed:
-// for example, an ephemeral container in a pod with one position.
+// checkSlot refuses a HAMi position that another container of the pod has or had: for example, of an ephemeral
+// container.
 func (x *index) checkSlot(claim *Claim) error {
 	if claim.Slot == nil || claim.PodUID == "" {
 		return nil
@@ -242,7 +237,6 @@ func (x *index) checkSlot(claim *Claim) error {
 	return nil
 }
 
-// checkCapacity refuses what does not fit. own are the claim's earlier attempts, which it replaces.
 func (x *index) checkCapacity(claim *Claim, gpus map[string]grant.GPU, own []*entry) error {
 	for _, share := range claim.Shares {
 		gpu, used := gpus[share.UUID], x.gpus[share.UUID]

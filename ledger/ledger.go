@@ -48,8 +48,8 @@ type Ledger struct {
 // Option is an option of Open.
 type Option func(*Ledger)
 
-// WithRecovery sets a second source of a container's shares if grant.json is unreadable: the limits file in
-// its directory. Without it, or if it fails, claims are refused until the entry is fixed or removed.
+// WithRecovery sets a second source of a container's shares if grant.json is unreadable. Without it, claims
+// are refused until the entry is fixed or removed.
 func WithRecovery(shares func(dir string) ([]grant.Share, error)) Option {
 	return func(l *Ledger) { l.recover = shares }
 }
@@ -80,16 +80,15 @@ func (l *Ledger) Close() error {
 	return l.files.close()
 }
 
-// Claim reserves the claim and returns its directory. It refuses a claim that does not fit into gpus, the
-// node's GPUs by UUID (ErrOverbooked, ErrUnknownGPU), a HAMi position of another container (ErrSlotTaken), a
-// cordoned GPU (ErrCordoned), and any claim while an entry is unreadable (ErrCorrupt) or blocks (ErrBlocked).
+// Claim reserves the claim and returns its directory. It refuses what does not fit into gpus, by UUID
+// (ErrOverbooked, ErrUnknownGPU), a HAMi position of another container (ErrSlotTaken), a cordoned GPU
+// (ErrCordoned), and any claim while an entry is unreadable (ErrCorrupt) or blocks (ErrBlocked).
 //
 // populate, which can be nil, writes the container's other files into a directory that is renamed later. If it
-// fails, or ctx ends before the commit, the ledger is unchanged.
+// fails, or ctx ends, the ledger is unchanged.
 //
-// The same claim again returns the existing directory without populate; another claim of the same container is
-// ErrConflict. A claim replaces earlier attempts of its container (same owner, pod UID and container name):
-// they do not count any more, and their directories stay until Remove.
+// The same claim again returns its directory; a different one is ErrConflict. A claim replaces earlier
+// attempts of its container (same owner, pod UID and container name), whose directories stay until Remove.
 func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (dir string, err error) {
 	if err := claim.validate(); err != nil {
 		return "", fmt.Errorf("%s: %w", claim.holder(), err)
@@ -117,9 +116,9 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.G
 	return l.Dir(claim.ContainerID), nil
 }
 
-// admit returns nil if the claim can be reserved. Before it refuses for an unreadable or blocking entry, it
-// reads the directories again: an operator can have removed one, which does not change the generation. For
-// lack of capacity it does not, so that a directory removed while its container runs still counts.
+// admit checks a claim. Before it refuses for an unreadable or blocking entry, it reads the directories again,
+// because an operator can have removed one. For lack of capacity it does not: a directory removed while its
+// container runs still counts.
 func (l *Ledger) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := grant.CheckGPUs(claim.Shares, gpus); err != nil {
 		return err
@@ -184,14 +183,11 @@ func (l *Ledger) forEntry(ctx context.Context, what, id string, fn func(*entry) 
 	return nil
 }
 
-// Snapshot is the ledger's content at one moment.
 type Snapshot struct {
-	// Entries are all directories, sorted by ID.
 	Entries []Entry
 	// GPUs are the sums by GPU UUID, without GPUs that have no claims.
 	GPUs map[string]Usage
-	// Unsettled: a change was in progress, or interrupted, so that entries can be of different moments. Only
-	// for a Reader.
+	// Unsettled: entries can be of different moments, because of a change in progress. Only for a Reader.
 	Unsettled bool
 }
 
@@ -241,8 +237,7 @@ func (l *Ledger) locked(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// acquire takes the flock. If the ledger's files were replaced, it opens the new ones, so that no two
-// processes use different locks.
+// acquire takes the flock, and opens the ledger's files again if they were replaced.
 func (l *Ledger) acquire(ctx context.Context) error {
 	for {
 		if err := l.files.flock(ctx); err != nil {
@@ -319,7 +314,7 @@ func (l *Ledger) change(fn func(sequence uint64) error) error {
 	return err
 }
 
-// finish ends a change. If it fails, the generation stays odd, and the next reader reads everything again.
+// finish ends a change. If it fails, the next reader reads everything again.
 func (l *Ledger) finish(even uint64) {
 	if err := l.files.setGeneration(even); err == nil {
 		l.seen, l.current = even, true
@@ -359,8 +354,6 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 	return nil
 }
 
-// supersede ends earlier attempts of the claim's container. A record that can't be marked is no error:
-// superseded finds it again.
 func (l *Ledger) supersede(r *record) {
 	for _, old := range l.index.predecessors(&r.Claim) {
 		_ = l.markReleased(old.ContainerID)
@@ -368,8 +361,8 @@ func (l *Ledger) supersede(r *record) {
 	}
 }
 
-// name renames the hidden directory to the container's ID: from now on the claim counts. It exchanges it with
-// an existing released or corrupt directory.
+// name renames the hidden directory to the container's ID: the claim counts now. It exchanges it with an
+// existing one.
 func (l *Ledger) name(hidden, id string) error {
 	flags := uint(0)
 	if l.index.entries[id] != nil {

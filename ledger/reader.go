@@ -35,7 +35,6 @@ func OpenReadOnly(dir string, options ...Option) (*Reader, error) {
 // Dir returns the path of a container's directory.
 func (r *Reader) Dir(id string) string { return filepath.Join(r.dir, containersName, id) }
 
-// If a change is in progress, a reader reads again after readPause, at most readTries times.
 const (
 	readTries = 50
 	readPause = 2 * time.Millisecond
@@ -67,8 +66,7 @@ func sleep(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// look reads the ledger once. If it was changed meanwhile, it returns nil or, with anyhow, an unsettled
-// snapshot.
+// look reads the ledger once. If it changed meanwhile, the result is nil or, with anyhow, unsettled.
 func (r *Reader) look(anyhow bool) (*Snapshot, error) {
 	before, err := r.generation()
 	if err != nil || before%2 == 1 && !anyhow {

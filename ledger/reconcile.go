@@ -18,15 +18,13 @@ import (
 
 // Report is the result of a reconciliation: container IDs, sorted.
 type Report struct {
-	// Kept are the owner's live entries.
 	Kept []string
 	// Unlisted are the owner's entries that are not listed, but alive. They count.
 	Unlisted []string
-	// Removed are the owner's other entries.
-	Removed []string
-	// Failed are the entries that could not be removed. The error has the reasons.
+	Removed  []string
+	// Failed are the entries that could not be removed.
 	Failed []string
-	// Leftovers are the removed hidden directories of interrupted changes.
+	// Leftovers are removed hidden directories of interrupted changes.
 	Leftovers []string
 	// Corrupt are the unreadable entries of any owner that stay.
 	Corrupt []string
@@ -37,14 +35,14 @@ type Report struct {
 // ReconcileOption is an option of Reconcile.
 type ReconcileOption func(*reconciliation)
 
-// WithLiveness sets a check of entries that are not listed, by the container's directory: containerd does not
-// list containers whose state it can't read. It is called under the lock.
+// WithLiveness sets a check of unlisted entries by their directory: containerd does not list containers whose
+// state it can't read. It is called under the lock.
 func WithLiveness(alive func(dir string) bool) ReconcileOption {
 	return func(r *reconciliation) { r.alive = alive }
 }
 
-// ForWholeNode: the list has all containers of the node that can hold a GPU. Unreadable entries are removed if
-// they are not listed and, by WithLiveness, not alive.
+// ForWholeNode: live has all containers of the node. Unreadable entries are removed too, if they are not
+// listed and not alive.
 func ForWholeNode() ReconcileOption {
 	return func(r *reconciliation) { r.wholeNode = true }
 }
@@ -57,8 +55,8 @@ type reconciliation struct {
 	report    Report
 }
 
-// Reconcile removes the owner's entries that are not in live, the IDs of all containers of its runtime, and
-// not alive by WithLiveness. It reads all directories again. An error of one entry does not stop the others.
+// Reconcile removes the owner's entries that are not in live, the IDs of its runtime's containers, and not
+// alive by WithLiveness. It reads all directories again.
 func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string, options ...ReconcileOption) (*Report, error) {
 	r := &reconciliation{owner: owner, live: make(map[string]bool, len(live))}
 	for _, option := range options {
@@ -149,10 +147,9 @@ type Restored struct {
 	Overbooked error
 }
 
-// Restore reserves the claim of a live container whose directory or record was lost, released, or blocks. It
-// counts even if it does not fit, and replaces no other attempt. populate is called, as by Claim, if the
-// directory is gone or Block made it; the container still maps the old files. A different active record is
-// ErrConflict.
+// Restore reserves the claim of a live container whose directory or record was lost, released, or blocks, even
+// if it does not fit. It replaces no other attempt. populate is called, as by Claim, if the directory is gone
+// or Block made it. A different active record is ErrConflict.
 func (l *Ledger) Restore(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (*Restored, error) {
 	if err := claim.validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", claim.holder(), err)

@@ -18,15 +18,14 @@ import (
 // Resize changes the amounts of an active claim while the container runs. The shares must name the same GPUs
 // in the same order. It refuses what does not fit (ErrOverbooked, ErrUnknownGPU), other GPUs or a part of a
 // MIG device (ErrMalformed), and a container without a claim (ErrNoClaim). Smaller amounts are always
-// accepted. 0 cores (no limit) reserve none, and require that other containers leave some.
+// accepted.
 //
-// apply writes the limits of the claim into the directory, and must be idempotent. It is called without the
-// ledger's lock, because the container can delay access to these files.
+// apply writes the limits into the directory, and must be idempotent. It is called without the ledger's lock,
+// because the container can delay access to these files.
 //
-// Resize reserves the higher of the old and the new amounts, calls apply, then reserves the new amounts. So
-// the limits never exceed the reservation, also after a kill; Reapply then sets the limits to the reservation.
-// If apply fails, it is called with the old amounts, and the ledger is as before. If that fails too, the
-// higher amounts stay reserved.
+// Resize reserves the higher of both amounts, calls apply, then reserves the new ones, so that the limits
+// never exceed the reservation, also after a kill. If apply fails, it is called with the old amounts; if that
+// fails too, the higher amounts stay reserved.
 func (l *Ledger) Resize(ctx context.Context, id string, shares []grant.Share, gpus map[string]grant.GPU, apply func(dir string, claim Claim) error) (before []grant.Share, err error) {
 	if err = grant.ValidateShares(shares); err == nil {
 		err = l.whileAlone(ctx, id, func() error {
@@ -62,12 +61,10 @@ func (l *Ledger) Reapply(ctx context.Context, id string, apply func(dir string, 
 	return nil
 }
 
-// resizeWait is the longest wait for another resize of the same container, and to complete one whose context
-// has ended.
+// resizeWait bounds the wait for another resize of the container, and the end of a canceled one.
 const resizeWait = 5 * time.Second
 
-// whileAlone calls fn with the lock of the container's directory, so that one resize of a container runs at a
-// time. That lock is taken before the ledger's lock.
+// whileAlone calls fn with the lock of the container's directory, which is taken before the ledger's.
 func (l *Ledger) whileAlone(ctx context.Context, id string, fn func() error) error {
 	if err := ValidateContainerID(id); err != nil {
 		return err
@@ -169,8 +166,6 @@ func (l *Ledger) settle(ctx context.Context, id string, shares []grant.Share, gp
 	})
 }
 
-// admitResize returns nil if the claim can have the shares. As admit, it reads again before it refuses for an
-// unreadable or blocking entry.
 func (l *Ledger) admitResize(e *entry, shares []grant.Share, gpus map[string]grant.GPU) error {
 	err := l.index.admitResize(e, shares, gpus)
 	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrBlocked) {
@@ -200,7 +195,6 @@ func (l *Ledger) rebook(e *entry, shares []grant.Share) error {
 	})
 }
 
-// checkSameGPUs refuses other GPUs or another order: the container's devices and its two files have them.
 func checkSameGPUs(old, shares []grant.Share) error {
 	if len(old) != len(shares) {
 		return grant.Errorf(grant.ErrMalformed, "%d GPUs: it has %d, and keeps them as long as it runs", len(shares), len(old))
@@ -216,7 +210,6 @@ func checkSameGPUs(old, shares []grant.Share) error {
 	return nil
 }
 
-// admitResize returns nil if the additional amounts are free.
 func (x *index) admitResize(e *entry, shares []grant.Share, gpus map[string]grant.GPU) error {
 	var more []grant.Share
 	for i, share := range shares {

@@ -21,8 +21,7 @@ const (
 	oldPrefix    = ".old-"
 )
 
-// stamp identifies a version of grant.json without reading it: a record is never written in place, so another
-// content is another inode.
+// stamp identifies a version of grant.json without reading it: another content is another inode.
 type stamp struct {
 	inode   uint64
 	seconds int64
@@ -30,8 +29,6 @@ type stamp struct {
 	size    int64
 }
 
-// readStamp returns the stamp of a file below the open directory at, or below the working directory for
-// unix.AT_FDCWD.
 func readStamp(at int, path string) (stamp, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(at, path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -44,8 +41,7 @@ func (l *Ledger) hidden(prefix, id string) string {
 	return filepath.Join(l.dir, containersName, prefix+id)
 }
 
-// scan updates the index, and reads only the records that changed. With repair it also removes what an
-// interrupted change left.
+// scan updates the index. With repair it also removes what an interrupted change left.
 func (l *Ledger) scan(repair bool) error {
 	containers, err := rawfile.OpenFile(filepath.Join(l.dir, containersName), os.O_RDONLY, 0)
 	if errors.Is(err, unix.ENOENT) && !l.readOnly { // somebody removed it: there are none
@@ -116,7 +112,6 @@ func (l *Ledger) scanDir(containers int, id string) bool {
 	return true
 }
 
-// load reads one directory, of which the index has known, or nil. It returns nil if it is no container's.
 func (l *Ledger) load(id string, known *entry) *entry {
 	data, err := rawfile.Read(filepath.Join(l.Dir(id), recordName))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -167,8 +162,8 @@ func (l *Ledger) loadReleased(id string) *entry {
 	return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: err}
 }
 
-// loadDamaged makes the entry of an unreadable record, whose container can be running. A claim in the index
-// counts and is written again; otherwise the shares come from WithRecovery; otherwise claims are refused.
+// loadDamaged makes the entry of an unreadable record, whose container can be running: from the index, from
+// WithRecovery, or with unknown shares.
 func (l *Ledger) loadDamaged(id string, known *entry, problem error) *entry {
 	l.damage(problem)
 	if known != nil && known.counts() {
@@ -210,8 +205,8 @@ func (l *Ledger) markReleased(id string) error {
 	return nil
 }
 
-// replaceRecord replaces grant.json in an existing directory. atomicfile is not used: the tmpfs needs no sync,
-// and the temporary file has a fixed name that the next call removes.
+// replaceRecord replaces grant.json. Not by atomicfile: the tmpfs needs no sync, and a fixed name leaves no
+// files after a kill.
 func (l *Ledger) replaceRecord(r *record) error {
 	dir := l.Dir(r.ContainerID)
 	next := filepath.Join(dir, "."+recordName)

@@ -71,7 +71,6 @@ func checkSupported(edits *cdispec.ContainerEdits) error {
 	return errors.Join(errs...)
 }
 
-// mountType returns a CDI mount's type; CDI omits it for a bind mount.
 func mountType(m *cdispec.Mount) string {
 	if m.Type == "" {
 		return "bind"

@@ -23,7 +23,6 @@ const (
 	PluginIndex = "90"
 )
 
-// Tests change these.
 var (
 	// startPatience is the time to connect, register and be configured. The runtime waits 5 s by default
 	// for a registration.
@@ -36,17 +35,14 @@ var (
 )
 
 const (
-	// registerGrace is the time in which a registration detects a closed connection.
 	registerGrace = time.Second
 
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 5 * time.Second
-	// settled is the age of a connection that resets the backoff.
-	settled = 10 * time.Second
+	settled      = 10 * time.Second
 )
 
-// Run keeps one connection to the runtime's NRI socket until ctx ends. Two connections would conflict,
-// because both set the same variables of a container.
+// Run keeps one connection to the runtime's NRI socket until ctx ends.
 func (p *Plugin) Run(ctx context.Context, socket string) error {
 	p.health.set(notConnected)
 	var background sync.WaitGroup
@@ -221,9 +217,8 @@ func (s *session) Configure(_ context.Context, _, runtime, version string) (api.
 	return events, nil
 }
 
-// cleansUpPods returns whether a runtime cleans up a pod that a plugin refuses. Older versions of containerd
-// exit at the next start because of such a pod (containerd issue 13355); with them, only the containers of a
-// large pod are refused.
+// cleansUpPods returns whether a runtime cleans up a pod that a plugin refuses. Other versions of containerd
+// exit at the next start because of such a pod (containerd issue 13355).
 func cleansUpPods(runtime, version string) bool {
 	if !strings.HasPrefix(version, "v") {
 		version = "v" + version
@@ -239,12 +234,10 @@ func cleansUpPods(runtime, version string) bool {
 }
 
 // failurePolicy makes the runtime (NRI 0.12.5 and newer) refuse a container if its request to this plugin was
-// lost. The runtime then closes the connection, so that containers without a GPU can be created while an agent
-// hangs.
+// lost.
 var failurePolicy = &api.FailurePolicy{FailRequest: true}
 
-// hasValidators returns whether the runtime's NRI has validators; older versions reject a plugin that
-// subscribes to them.
+// hasValidators returns whether the runtime's NRI has validators; older versions reject a plugin with them.
 func hasValidators(nriVersion string) bool {
 	if nriVersion != "" && !strings.HasPrefix(nriVersion, "v") {
 		nriVersion = "v" + nriVersion
@@ -262,7 +255,6 @@ func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr 
 	return s.Plugin.CreateContainer(ctx, pod, ctr)
 }
 
-// RunPodSandbox rejects events of a closed connection.
 func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	if s.ended.Load() {
 		return errors.New("gpuslice closed this connection; the kubelet retries the pod")

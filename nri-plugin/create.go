@@ -111,7 +111,6 @@ func (f *facts) grant() (*grant.Grant, error) {
 	return f.scheduled, nil
 }
 
-// edit translates a grant to an adjustment, and returns how its limits are enforced.
 func (f *facts) edit(g *grant.Grant) (*api.ContainerAdjustment, oci.Enforcement, error) {
 	if err := grant.CheckGPUs(g.Shares, f.gpus); err != nil {
 		return nil, "", f.addMissingReason(err, g.Shares)
@@ -141,7 +140,6 @@ func (f *facts) edit(g *grant.Grant) (*api.ContainerAdjustment, oci.Enforcement,
 	return adjust, result.Enforcement, nil
 }
 
-// addMissingReason adds why the node does not offer a GPU that the shares name.
 func (f *facts) addMissingReason(err error, shares []grant.Share) error {
 	for _, s := range shares {
 		if _, offered := f.gpus[s.UUID]; offered || f.missing == nil {
@@ -171,8 +169,8 @@ func (f *facts) claim(g *grant.Grant, mode oci.Enforcement) ledger.Claim {
 	}
 }
 
-// reserve makes the claim. If the state directory is full, it truncates usage files that grew and tries
-// again; if the GPU is full, it releases orphans and tries again.
+// reserve makes the claim. If the state directory or the GPU is full, it truncates usage files or releases
+// orphans, and tries again.
 func (p *Plugin) reserve(ctx context.Context, claim ledger.Claim, gpus map[string]grant.GPU) error {
 	try := func() error {
 		_, err := p.Ledger.Claim(ctx, claim, gpus, func(dir string) error { return p.Populate(dir, claim) })
@@ -193,8 +191,7 @@ func (p *Plugin) reserve(ctx context.Context, claim ledger.Claim, gpus map[strin
 	return err
 }
 
-// checkDuplicates refuses a variable that is set twice, which NRI can't edit: the runtime replaces the
-// first, and the second is in effect.
+// checkDuplicates refuses a variable that is set twice: NRI replaces the first, and the second is in effect.
 func checkDuplicates(names []string) error {
 	if len(names) == 0 {
 		return nil

@@ -94,7 +94,6 @@ func (k *known) replace(all map[string]Known) {
 	}
 }
 
-// knownContainer translates NRI's records; pod may be nil.
 func (p *Plugin) knownContainer(pod *api.PodSandbox, ctr *api.Container) Known {
 	return Known{
 		Namespace: pod.GetNamespace(), Pod: pod.GetName(), PodUID: pod.GetUid(), Name: ctr.GetName(),

@@ -55,7 +55,6 @@ func Reasons() []string {
 	return all
 }
 
-// reasoned is an error with its reason; its text is the error's.
 type reasoned struct {
 	reason string
 	error
@@ -76,7 +75,6 @@ func reasonOf(err error) string {
 	return reasonOther
 }
 
-// observe reports a request; it is deferred with the time of its beginning.
 func (p *Plugin) observe(event string, began time.Time) {
 	if p.Observer != nil {
 		p.Observer.Handled(event, time.Since(began))

@@ -27,11 +27,9 @@ import (
 // Config is the plugin's input. Fields are required unless marked optional. The functions must not block:
 // the runtime waits for them.
 type Config struct {
-	// NodeName is this node's name in grants.
 	NodeName string
 	Ledger   *ledger.Ledger
-	// GPUs returns the GPUs that can be granted, by UUID.
-	GPUs func() map[string]grant.GPU
+	GPUs     func() map[string]grant.GPU
 	// Missing returns why the node does not offer a GPU, or ""; optional.
 	Missing func(uuid string) string
 	// Connected is called with each new connection, before the runtime's first request; optional.
@@ -40,10 +38,8 @@ type Config struct {
 	Populate func(dir string, claim ledger.Claim) error
 	// HighPriorityNamespaces have containers that take precedence on a GPU; optional.
 	HighPriorityNamespaces []string
-	// Settings returns how a container gets its GPUs.
-	Settings func() oci.Settings
-	// Devices returns the edits that make GPUs visible.
-	Devices oci.DeviceEdits
+	Settings               func() oci.Settings
+	Devices                oci.DeviceEdits
 	// Names returns the order of a pod's containers, for HAMi's annotation with several positions; optional.
 	Names grant.ContainerNames
 	// Keys verify grants when a container is created; optional. Without them, signatures are ignored.
@@ -80,15 +76,13 @@ const (
 type Plugin struct {
 	Config
 
-	exempt  map[string]bool
-	known   known
-	intents intents
-	health  health
-	pending pendingReleases
-	stale   staleLimits
-	// wake starts a turn of the background work at once.
-	wake chan struct{}
-	// optedOut and optOutDenied are the counts of OptOuts.
+	exempt                 map[string]bool
+	known                  known
+	intents                intents
+	health                 health
+	pending                pendingReleases
+	stale                  staleLimits
+	wake                   chan struct{}
 	optedOut, optOutDenied atomic.Uint64
 	// unreconciled is why all grants are refused at present; nil: they are not.
 	unreconciled atomic.Pointer[error]
@@ -183,7 +177,6 @@ func (p *Plugin) RemoveContainer(ctx context.Context, _ *api.PodSandbox, ctr *ap
 	return nil
 }
 
-// podName returns "namespace/name", also for a pod that the runtime does not know any more.
 func podName(pod *api.PodSandbox) string {
 	if pod == nil {
 		return "(unknown)"

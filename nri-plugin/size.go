@@ -18,8 +18,7 @@ func checkPodSize(pod *api.PodSandbox) error {
 	return nil
 }
 
-// checkSize refuses a container that is too large to synchronise, with or without a grant, in exempt
-// namespaces too. answer can be nil.
+// checkSize applies to all containers, in exempt namespaces too. answer can be nil.
 func (p *Plugin) checkSize(pod *api.PodSandbox, ctr *api.Container, answer *api.ContainerAdjustment) error {
 	if err := checkPodSize(pod); err != nil {
 		return err

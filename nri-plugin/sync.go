@@ -75,7 +75,7 @@ func (p *Plugin) limitedByUs(ctr *api.Container) bool {
 	return oci.MountsFiles(mountsOf(ctr), p.Ledger.Dir(ctr.GetId()))
 }
 
-// restore reserves the shares of a running container again, also if they do not fit.
+// restore reserves a running container's shares, also if they do not fit.
 func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) error {
 	f := p.localFacts(pod, ctr)
 	g, err := p.runningGrant(ctx, f)

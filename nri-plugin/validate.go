@@ -70,7 +70,6 @@ func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.Validat
 	return nil
 }
 
-// compare returns what the final adjustment lacks or changes, and what it adds that gives access to a GPU.
 func compare(intent, final *api.ContainerAdjustment) error {
 	return errors.Join(append(changed(intent, final), foreign(intent, final)...)...)
 }
@@ -152,7 +151,6 @@ func foreign(intent, final *api.ContainerAdjustment) []error {
 	return errs
 }
 
-// mountsByPath returns the mounts that an adjustment adds, as text, by their clean path.
 func mountsByPath(a *api.ContainerAdjustment) map[string][]string {
 	mounts := map[string][]string{}
 	for _, m := range a.GetMounts() {
@@ -167,7 +165,6 @@ func mountsByPath(a *api.ContainerAdjustment) map[string][]string {
 
 func cleanPath(destination string) string { return path.Clean("/" + destination) }
 
-// deviceNumbers returns type and numbers of the nodes that an adjustment adds, by path.
 func deviceNumbers(a *api.ContainerAdjustment) map[string]string {
 	numbers := map[string]string{}
 	for _, d := range a.GetLinux().GetDevices() {

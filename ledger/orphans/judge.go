@@ -40,7 +40,7 @@ const MachineNamespace = 0xEFFFFFFC
 
 const youth = 2 * time.Minute
 
-// NewJudge returns a Judge that reads this machine's /proc.
+// NewJudge returns a Judge for this machine.
 func NewJudge() Judge {
 	return Judge{Proc: "/proc", InUse: limiter.UsageInUse, machine: MachineNamespace, now: uptime}
 }
@@ -52,7 +52,6 @@ func (j Judge) Alive(dir string, ended bool) bool {
 	return j.alive(dir, ended, r, err)
 }
 
-// alive is Alive for a record that was read, or the error. The most likely evidence is first.
 func (j Judge) alive(dir string, ended bool, r Record, err error) bool {
 	namespace, namespaceErr := j.Proc.Namespace()
 	switch {

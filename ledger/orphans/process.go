@@ -23,7 +23,7 @@ type Process struct {
 	Start uint64 `json:"start"`
 }
 
-// Procfs is the path of a proc file system.
+// Procfs is the path of /proc.
 type Procfs string
 
 // Identify returns a running process.
@@ -76,7 +76,7 @@ func (p Procfs) threads(pid int) bool {
 	return err == nil && len(tasks) > 1
 }
 
-// Namespace returns the number of this process' PID namespace.
+// Namespace returns the number of the PID namespace.
 func (p Procfs) Namespace() (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(string(p), "self/ns/pid"), &st); err != nil {
@@ -85,9 +85,8 @@ func (p Procfs) Namespace() (uint64, error) {
 	return st.Ino, nil
 }
 
-// Mounted returns whether a process has the claim's usage file mounted; the host mounts only its file system.
-// An unreadable process counts if its cgroup names the container. If the file system is not mounted here, its
-// device is unknown: then a mount at the same path in another mount namespace counts, or the cgroup.
+// Mounted returns whether a process has the claim's usage file mounted, or is unreadable and in its cgroup. If
+// the file system is not mounted here, its device is unknown: then a mount at the same path counts.
 func (p Procfs) Mounted(dir string) bool {
 	seen, err := vgpufs.Mounted(dir)
 	if err != nil {

@@ -47,7 +47,7 @@ func NewRecord(proc Procfs, creator int) (Record, error) {
 	return r, errors.Join(processErr, namespaceErr)
 }
 
-// BoundCreator sets CreatorUntil to a time from now.
+// BoundCreator sets CreatorUntil.
 func (r *Record) BoundCreator(patience time.Duration) error {
 	now, err := uptime()
 	r.CreatorUntil = now + int64(patience.Seconds())
@@ -99,7 +99,7 @@ func Read(dir string) (Record, error) {
 	return r, nil
 }
 
-// Decode reads the content of a record's file.
+// Decode parses a record.
 func Decode(data []byte) (r Record, err error) {
 	err = json.Unmarshal(data, &r)
 	return r, err
