@@ -2,16 +2,15 @@ package grant
 
 import "github.com/gpuslice/gpuslice/internal/quote"
 
-// Annotations of a pod for a soft ceiling of compute time: its containers can use this percentage of their
-// GPUs while others leave them idle. The second is gpu-manager's.
+// Annotations of a pod for a soft ceiling: how much of its GPUs' compute time its containers can use while
+// others are idle. The second is gpu-manager's.
 const (
 	AnnotationCoreCeiling      = "gpuslice.io/core-ceiling"
 	AnnotationVcudaCoreCeiling = "tencent.com/vcuda-core-limit"
 )
 
-// CoreCeiling returns the soft ceiling of a pod's annotations in percent of a GPU, 0 for none. It takes
-// nothing from other containers, so it needs no grant. gpuslice.io/core-ceiling takes precedence. Errors are
-// ErrMalformed.
+// CoreCeiling returns the soft ceiling in percent of a GPU, 0 for none. gpuslice.io/core-ceiling takes
+// precedence. Errors are ErrMalformed.
 func CoreCeiling(pod Pod, container string) (int, error) {
 	for _, key := range []string{AnnotationCoreCeiling, AnnotationVcudaCoreCeiling} {
 		value, ok := pod.Annotations[key]

@@ -13,16 +13,15 @@ type GPU struct {
 	CorePercent int
 	// Slots is the number of containers that can share the GPU.
 	Slots int
-	// Parent is the GPU of a MIG device, whose cordon applies to it; "" for a GPU, or if unknown.
+	// Parent is the GPU of a MIG device, which shares its cordon; "": unknown, or no MIG device.
 	Parent string `json:",omitempty"`
 }
 
 // IsMIG returns whether a UUID is a MIG device's.
 func IsMIG(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
 
-// CheckGPUs checks that the node has every GPU of the shares, that each is large enough if it is empty, and
-// that GPUs and MIG devices are not mixed: a program sees only one of the two kinds. The ledger checks the
-// free amounts.
+// CheckGPUs checks that the node has the GPUs, that they are large enough if empty, and that GPUs and MIG
+// devices are not mixed: a program sees only one kind.
 func CheckGPUs(shares []Share, gpus map[string]GPU) error {
 	for _, share := range shares {
 		if IsMIG(share.UUID) != IsMIG(shares[0].UUID) {

@@ -20,8 +20,8 @@ const (
 
 const hamiType = "NVIDIA"
 
-// Positional is a grant by position: one for each container of the pod, init containers first, in the order of
-// the pod's spec. A position without shares is a container without a GPU.
+// Positional is a grant by position: one for each init container, then for each app container, in the order of
+// the pod's spec.
 type Positional [][]Share
 
 // Empty returns whether no position has a share.
@@ -34,14 +34,13 @@ func (p Positional) Empty() bool {
 	return true
 }
 
-// DecodeHAMi reads the value of HAMi's annotation:
+// DecodeHAMi reads the value of HAMi's annotation (HAMi's pkg/device/devices.go, EncodePodSingleDevice):
 //
 //	pod    := slot ";" slot ";" …
 //	slot   := "" | device ":" device ":" …
 //	device := UUID "," "NVIDIA" "," MiB "," cores
 //
-// A truncated value is rejected, because every slot ends with ";" and every device with ":". HAMi 2.4 wrote
-// ",,0,0:" into a slot without a GPU. (Grammar: HAMi's pkg/device/devices.go, EncodePodSingleDevice.)
+// Truncated values are rejected. HAMi 2.4 wrote ",,0,0:" into a slot without a GPU.
 func DecodeHAMi(value string) (Positional, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)

@@ -16,10 +16,8 @@ import (
 )
 
 const (
-	// keyIDBytes is the length of a key's ID.
 	keyIDBytes = 8
-	// maxKeys are the current key and the previous one.
-	maxKeys = 2
+	maxKeys    = 2
 )
 
 // An Ed25519 key in DER is a fixed prefix and 32 bytes (RFC 8410). crypto/x509 is too large for the programs
@@ -38,8 +36,7 @@ const (
 // SigningKey signs grants. fmt prints only its ID.
 type SigningKey struct {
 	id string
-	// key is a function, so that fmt prints an address if the SigningKey is an unexported field: then it does
-	// not call Format.
+	// key is a function because fmt does not call Format for an unexported field of another struct.
 	key func() ed25519.PrivateKey
 }
 
@@ -60,8 +57,8 @@ func newPublicKey(key ed25519.PublicKey) publicKey {
 	return publicKey{id: hex.EncodeToString(sum[:keyIDBytes]), key: key}
 }
 
-// Keyring holds the public keys that verify grants: the current one and, during a rotation, another one. The
-// empty Keyring verifies nothing.
+// Keyring holds the public keys that verify grants: one or, during a rotation, two. The empty Keyring verifies
+// nothing.
 type Keyring struct {
 	keys []publicKey
 }
@@ -75,8 +72,8 @@ func (r Keyring) String() string {
 	return strings.Join(ids, " ")
 }
 
-// ParsePublicKeys reads the file of a node: one or two public keys in PEM, as `openssl pkey -pubout` writes
-// them. Other lines must be empty or begin with "#".
+// ParsePublicKeys reads one or two public keys in PEM (`openssl pkey -pubout`). Other lines must be empty or
+// begin with "#".
 func ParsePublicKeys(data []byte) (Keyring, error) {
 	var ring Keyring
 	err := eachKey(data, publicBlock, publicPrefix, func(key []byte) error {
@@ -88,9 +85,8 @@ func ParsePublicKeys(data []byte) (Keyring, error) {
 	return ring, nil
 }
 
-// ParseSigningKeys reads the file of a scheduler: one or two private keys in PEM, as `openssl genpkey
-// -algorithm ed25519` writes them. It returns the first key, which signs, and the public keys of all. Errors
-// contain nothing of a key.
+// ParseSigningKeys reads one or two private keys in PEM (`openssl genpkey -algorithm ed25519`). It returns the
+// first, which signs, and the public keys of all. Errors contain nothing of a key.
 func ParseSigningKeys(data []byte) (*SigningKey, Keyring, error) {
 	var current *SigningKey
 	var ring Keyring

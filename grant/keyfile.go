@@ -12,11 +12,9 @@ import (
 	"time"
 )
 
-// keyFileInterval is the time between two reads. The file is not watched: a Kubernetes Secret changes by a
-// link two directories up, and network file systems have no notifications.
+// keyFileInterval is the time between two reads. Notifications are not possible for all file systems.
 const keyFileInterval = 2 * time.Second
 
-// maxKeyFileBytes bounds the file: two keys and comments.
 const maxKeyFileBytes = 64 << 10
 
 type keys struct {
@@ -33,14 +31,12 @@ type PublicKeyFile struct {
 	log       *slog.Logger
 	keys      atomic.Pointer[keys]
 	why       atomic.Pointer[string] // the last problem, for Ready
-	// The last read, so that a problem is logged once.
-	content []byte
-	problem string
+	content   []byte
+	problem   string
 }
 
-// OpenPublicKeys reads the keys. The file must be a regular file that belongs to root or the caller, and only
-// its owner can write it. If it is bad or absent, all grants are rejected until it is good; Ready returns the
-// reason.
+// OpenPublicKeys reads the keys. The file must be regular, belong to root or the caller, and be writable only
+// by its owner. While it was never good, all grants are rejected; Ready returns the reason.
 func OpenPublicKeys(path string, log *slog.Logger) *PublicKeyFile {
 	return open(path, 0o022, log, func(content []byte) (keys, error) {
 		ring, err := ParsePublicKeys(content)
@@ -48,11 +44,10 @@ func OpenPublicKeys(path string, log *slog.Logger) *PublicKeyFile {
 	})
 }
 
-// SigningKeyFile holds a scheduler's keys and follows their file.
+// SigningKeyFile follows a file of private keys.
 type SigningKeyFile struct{ *PublicKeyFile }
 
-// OpenSigningKeys reads the keys as OpenPublicKeys does; only the owner and group can read the file: 0400,
-// 0440, 0600, 0640.
+// OpenSigningKeys is OpenPublicKeys for private keys. Only the owner and group can have read permission.
 func OpenSigningKeys(path string, log *slog.Logger) *SigningKeyFile {
 	return &SigningKeyFile{open(path, 0o037, log, func(content []byte) (keys, error) {
 		signing, ring, err := ParseSigningKeys(content)
@@ -60,7 +55,7 @@ func OpenSigningKeys(path string, log *slog.Logger) *SigningKeyFile {
 	})}
 }
 
-// Current returns the key to sign with; nil while Ready returns an error.
+// Current returns the key to sign with, or nil.
 func (f *SigningKeyFile) Current() *SigningKey { return f.keys.Load().signing }
 
 func open(path string, forbidden os.FileMode, log *slog.Logger, parse func([]byte) (keys, error)) *PublicKeyFile {
@@ -83,7 +78,7 @@ func (f *PublicKeyFile) Verify(podUID, node, payload, signature string) error {
 	return f.keys.Load().ring.Verify(podUID, node, payload, signature)
 }
 
-// Run follows the file until ctx ends. While the file is absent or bad, the last good keys stay in use.
+// Run follows the file until ctx ends. The last good keys stay in use.
 func (f *PublicKeyFile) Run(ctx context.Context) {
 	tick := time.NewTicker(keyFileInterval)
 	defer tick.Stop()
@@ -97,7 +92,7 @@ func (f *PublicKeyFile) Run(ctx context.Context) {
 	}
 }
 
-// Reload reads the file now. It must not run twice at the same time.
+// Reload reads the file now. It must not run concurrently.
 func (f *PublicKeyFile) Reload() {
 	content, err := readKeyFile(f.path, f.forbidden)
 	if err == nil && f.problem == "" && f.content != nil && bytes.Equal(content, f.content) {

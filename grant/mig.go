@@ -8,9 +8,9 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// AnnotationMIGPrefix begins a container's annotation (not a pod's) of a MIG resource: the devices that the
-// kubelet chose, "MIG-<UUID>::0,MIG-<UUID>::0". The rest is the resource's name, "gpuslice.io/mig-1g.10gb".
-// The device plugin writes it. A node that offers MIG devices as GPUs uses AnnotationReplicas.
+// AnnotationMIGPrefix begins a container's annotation of a MIG resource ("gpuslice.io/mig-1g.10gb"): the
+// devices that the kubelet chose, "MIG-<UUID>::0,MIG-<UUID>::0". The device plugin writes it. A node that
+// offers MIG devices as GPUs uses AnnotationReplicas.
 const AnnotationMIGPrefix = "gpuslice.io/mig-"
 
 // MIGAnnotation returns the annotation of a MIG resource, by the last part of its name ("mig-1g.10gb").
@@ -19,8 +19,7 @@ func MIGAnnotation(resource string) string {
 }
 
 // FromMIG returns the MIG devices that the kubelet chose for a container, or nil. They need no scheduler's
-// grant: a MIG device is whole, and one container's. Each is granted with all of its memory and compute time,
-// in the order of the annotations.
+// grant, because a MIG device has one container. Each is granted as a whole.
 //
 // A container with scheduled, a scheduler's grant, or with replicas of GPUs is refused: a program sees either
 // GPUs or a MIG device. A pod with an annotation of these names is refused, as in FromReplicas.

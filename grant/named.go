@@ -20,8 +20,7 @@ const maxGeneration = 1 << 40
 
 // PodGrant is a pod's grant keyed by container name.
 type PodGrant struct {
-	// Node is the node of the grant; "" if the annotation names none. GPU UUIDs are unique, so another node
-	// rejects the grant in any case.
+	// Node is the node of the grant, or "".
 	Node string
 	// Generation is the number of resizes: the highest of a pod's grants counts. 0 is the one at its bind, and
 	// is omitted.
@@ -34,8 +33,8 @@ type PodGrant struct {
 //
 //	{"version":1,"node":N,"generation":G,"containers":{NAME:[{"uuid":U,"memoryMiB":M,"cores":C}]}}
 //
-// It is strict: all fields but node and generation are required (missing cores would be "no limit"), and
-// unknown versions and fields, duplicate keys, values of another type and trailing data are rejected.
+// All fields but node and generation are required. It rejects unknown versions and fields, duplicate keys,
+// other types and trailing data.
 func DecodeGrant(value string) (*PodGrant, error) {
 	whole, err := parseJSON(value, MaxAnnotationBytes)
 	if err != nil {

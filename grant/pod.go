@@ -22,21 +22,17 @@ type ContainerDevices struct {
 	Devices int
 }
 
-// ContainerNames returns a pod's containers in the order of its spec, as the kubelet's PodResources service
-// does: restartable init containers, then app containers. Plain init containers and ephemeral containers may
-// be missing.
+// ContainerNames returns a pod's containers in the order of its spec: restartable init containers, then app
+// containers. Others can be missing.
 type ContainerNames interface {
 	ContainerNames(ctx context.Context, pod Pod) ([]ContainerDevices, error)
 }
 
-// FromPod returns the container's grant on this node by the pod's annotations, or nil. If gpuslice.io/grant
-// is present, HAMi's annotations are ignored, also if it is malformed.
+// FromPod returns the container's grant on this node, or nil. If gpuslice.io/grant is present, HAMi's
+// annotations are ignored, also if it is malformed.
 //
-// keys verify the signature of the grant; nil: no signature is required. Only gpuslice.io/grant can be
-// signed, so that with keys a HAMi annotation is rejected if it grants anything.
-//
-// HAMi's annotation with one position is a grant of the requesting container. For several positions names is
-// required and returns the order of the containers.
+// keys verify the grant's signature; nil: none is required. HAMi's annotations can't be signed, so they are
+// rejected with keys. For several positions in HAMi's annotation, names is required.
 //
 // Errors name the pod, the container and the field. They are ErrSignature, ErrMalformed, ErrWrongNode or
 // ErrAmbiguous, and wrap the error of names.
@@ -108,11 +104,9 @@ func fromNamed(value, container, node string) (*Grant, error) {
 	return &Grant{Container: container, Shares: shares, Source: SourceNamed}, nil
 }
 
-// readPositional reads HAMi's two annotations, and returns the key of the one that it uses.
-//
-// HAMi's scheduler writes the same value into both, and HAMi's device plugin empties "to-allocate" position by
-// position. So "allocated" is used if it is present. If both are, "to-allocate" must be "allocated" with some
-// positions emptied; otherwise another program wrote one of them, and both are rejected.
+// readPositional reads HAMi's annotations, and returns the key that it uses: "allocated" if present, because
+// HAMi's device plugin empties "to-allocate" position by position. If both are present and contradict, another
+// program wrote one, and both are rejected.
 func readPositional(annotations map[string]string) (key string, positional Positional, err error) {
 	pending, isPending := annotations[AnnotationToAllocate]
 	allocated, isAllocated := annotations[AnnotationAllocated]

@@ -6,9 +6,8 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// AnnotationReplicas is a container's annotation (not a pod's) with the replicas that the kubelet chose:
-// "<UUID>::<n>,<UUID>::<n>,…", n from 0. The device plugin sets it in Allocate; pod authors can't write
-// annotations of containers.
+// AnnotationReplicas is a container's annotation with the replicas that the kubelet chose: "<UUID>::<n>,…", n
+// from 0. The device plugin sets it; pod authors can't write annotations of containers.
 const AnnotationReplicas = "gpuslice.io/replicas"
 
 const maxReplica = 1 << 20
@@ -27,11 +26,9 @@ func (p Pod) Scheduled() bool {
 
 // FromReplicas returns the equal share of a container's replicas, or nil if it has none or a scheduler
 // annotated its pod. A replica is the GPU's memory and compute time divided by its slots, rounded down.
-// Replicas of one GPU are added, up to 100 percent of compute time.
 //
-// The annotations are the container's. A runtime can copy a pod's to its containers (containerd's
-// pod_annotations), so a pod with this annotation is refused. Errors are ErrMalformed, ErrUnknownGPU, or
-// ErrOverbooked for a GPU that is too small to be divided.
+// A runtime can copy a pod's annotations to its containers (containerd's pod_annotations), so a pod with this
+// annotation is refused. Errors are ErrMalformed, ErrUnknownGPU, or ErrOverbooked for a GPU that is too small.
 func FromReplicas(pod Pod, container string, annotations map[string]string, gpus map[string]GPU) (*Grant, error) {
 	if pod.Scheduled() {
 		return nil, nil

@@ -40,13 +40,10 @@ func slotSizes(positional Positional) []int {
 
 // matchSlot returns the container's slot by the kubelet's list, or the reason why it can't.
 //
-// The annotation has a slot for every init and app container; the list lacks the plain init containers. So the
-// list is matched to the slots in order, a container with k devices to a slot of k, and the last container to
-// the last slot. If the leftmost and the rightmost match put the container into the same slot, every match
-// does. A container without devices has an empty slot.
-//
-// A container that is not listed is a plain init or an ephemeral one. If the listed containers use every slot
-// with devices, it has none (noSlot). Otherwise it is refused, because the slot can be another container's.
+// The list lacks the plain init containers. So it is matched to the slots in order, a container with k devices
+// to a slot of k, and the last container to the last slot. If the leftmost and the rightmost match give the
+// same slot, it is the container's. A container that is not listed is refused unless the listed ones use every
+// slot with devices: the slot can be another container's.
 func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot int, reason string) {
 	asked := slices.IndexFunc(listed, func(c ContainerDevices) bool { return c.Name == container })
 	leftmost := embed(sizes, listed)
@@ -69,8 +66,7 @@ func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot i
 	return leftmost[asked], ""
 }
 
-// embed matches the containers to the slots in order, each as far left as possible and the last one to the
-// last slot. It returns nil if there is no match.
+// embed returns the leftmost match, with the last container in the last slot, or nil.
 func embed(sizes []int, listed []ContainerDevices) []int {
 	last := len(listed) - 1
 	if last < 0 || len(sizes) == 0 || sizes[len(sizes)-1] != listed[last].Devices {

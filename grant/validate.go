@@ -22,8 +22,8 @@ const (
 	MaxCorePercent = 100
 )
 
-// ValidateUUID checks a GPU's name: "GPU-" or "MIG-" and an RFC 9562 UUID in lower-case hexadecimal. Names are
-// compared as text, so a second spelling would be a second GPU.
+// ValidateUUID checks a GPU's name: "GPU-" or "MIG-" and a UUID in lower-case hexadecimal. A second spelling
+// would be a second GPU.
 func ValidateUUID(uuid string) error {
 	const form = `must be a GPU's UUID as "nvidia-smi -L" prints it, GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (or MIG-…) in lower-case hexadecimal`
 	rest, ok := strings.CutPrefix(uuid, "GPU-")
@@ -61,7 +61,7 @@ func parseNumber(text string, least, most int64) (int64, error) {
 	return 0, Errorf(ErrMalformed, "must be a whole number from %d to %d in plain digits", least, most)
 }
 
-// Validate checks the share itself; CheckGPUs compares it with the node.
+// Validate checks the share without the node.
 func (s Share) Validate() error {
 	if err := ValidateUUID(s.UUID); err != nil {
 		return fmt.Errorf("uuid %s: %w", quote.Short(s.UUID), err)
@@ -94,7 +94,7 @@ func ValidateShares(shares []Share) error {
 	return nil
 }
 
-// Validate checks the grant itself.
+// Validate checks the grant.
 func (g *Grant) Validate() error {
 	if g.Container == "" {
 		return Errorf(ErrMalformed, "grant without a container name")

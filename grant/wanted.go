@@ -10,13 +10,11 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// AnnotationResize is the annotation to resize a running pod. The scheduler removes it and writes
-// AnnotationResizeStatus.
+// AnnotationResize is the annotation to resize a running pod. The scheduler removes it.
 //
 //	{"main":{"memoryMiB":8000,"cores":30}}
 //
-// memoryMiB and cores (0: no limit) are for each GPU of the container, or for the one that "gpu" names; a
-// missing value does not change.
+// memoryMiB and cores (0: no limit) apply to each GPU of the container, or to the one that "gpu" names.
 const AnnotationResize = "gpuslice.io/resize"
 
 // AnnotationResizeStatus is the result of the last AnnotationResize, a ResizeStatus.
@@ -24,7 +22,7 @@ const AnnotationResizeStatus = "gpuslice.io/resize-status"
 
 const maxResizeBytes = 16 << 10
 
-// Wanted is the requested change of a container. Nil does not change.
+// Wanted is the requested change of a container; nil: none.
 type Wanted struct {
 	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
 	Cores     *int   `json:"cores,omitempty"`
@@ -133,12 +131,9 @@ const (
 
 // ResizeStatus is the value of AnnotationResizeStatus.
 type ResizeStatus struct {
-	// Request is the value of the AnnotationResize.
-	Request string `json:"request"`
-	Outcome string `json:"outcome"`
-	// Message is the reason, for users.
-	Message string `json:"message"`
-	// Generation is the reserved grant's.
+	Request    string    `json:"request"`
+	Outcome    string    `json:"outcome"`
+	Message    string    `json:"message"`
 	Generation int64     `json:"generation,omitempty"`
 	Time       time.Time `json:"time"`
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// adjustment translates edits to an NRI adjustment. It removes each item before it adds it: so the item is
-// no conflict with earlier plugins, and is one with a later plugin that only adds.
+// adjustment translates edits to an NRI adjustment. It removes each item before it adds it, so that it does
+// not conflict with earlier plugins.
 func adjustment(edits *cdispec.ContainerEdits, replaced oci.Replaced) (*api.ContainerAdjustment, error) {
 	if err := checkSupported(edits); err != nil {
 		return nil, err

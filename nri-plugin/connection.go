@@ -27,8 +27,8 @@ var (
 	// startPatience is the time to connect, register and be configured. The runtime waits 5 s by default
 	// for a registration.
 	startPatience = 10 * time.Second
-	// syncPatience is the time until the runtime synchronises a configured plugin. If that fails, runtimes
-	// before NRI 0.12 keep the connection and send no requests.
+	// syncPatience is the time until the runtime synchronises a configured plugin. Runtimes before NRI 0.12
+	// keep a failed connection.
 	syncPatience = 15 * time.Second
 	// reconcilePause is the time before a new connection when the ledger was not reconciled.
 	reconcilePause = 5 * time.Second

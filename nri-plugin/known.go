@@ -22,7 +22,7 @@ func (p *Plugin) Container(id string) (Known, bool) {
 	return p.known.get(id)
 }
 
-// known are the runtime's containers: those that it listed, and those that were created since.
+// known are the containers that the runtime listed or created.
 type known struct {
 	mu   sync.Mutex
 	byID map[string]Known

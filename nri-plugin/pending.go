@@ -17,9 +17,8 @@ const (
 	remove
 )
 
-// pendingReleases are claims whose release or removal failed, because the state directory was full or the
-// ledger locked. The runtime reports an end once, so the background work retries; after a restart, Synchronize
-// finds them.
+// pendingReleases are claims whose release or removal failed. The runtime reports an end once, so the
+// background work retries; after a restart, Synchronize finds them.
 type pendingReleases struct {
 	mu   sync.Mutex
 	byID map[string]ending

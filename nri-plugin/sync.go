@@ -15,9 +15,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// reconcile compares the ledger with the runtime's list of created and running containers. It removes this
-// plugin's claims that are not listed, and restores missing ones of containers that it limited. The runtime
-// creates no container meanwhile.
+// reconcile compares the ledger with the runtime's list of containers: it removes this plugin's unlisted
+// claims, and restores missing ones.
 func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*api.Container) error {
 	podByID := map[string]*api.PodSandbox{}
 	for _, pod := range pods {
@@ -60,8 +59,7 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	return errors.Join(errs...)
 }
 
-// inUse returns whether a container that the runtime does not list is alive: the runtime omits containers with
-// an unreadable state, and those of other engines.
+// inUse returns whether an unlisted container is alive: its state is unreadable, or it is of another engine.
 func (p *Plugin) inUse(dir string) bool {
 	if fromOtherEngine(dir) {
 		return orphans.NewJudge().Alive(dir, false)
@@ -97,10 +95,10 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 	return nil
 }
 
-// runningGrant returns the grant of a running container: by its pod's annotations or, if those are unreadable,
-// by grant.AnnotationShares. The container's files are not used, because its processes can replace them.
-// Signatures are not verified: keys change, and what it has must not be granted again. Replicas are not used,
-// because their size can have changed. MIG devices are, for containers without AnnotationShares.
+// runningGrant returns the grant of a running container by its pod's annotations, or by
+// grant.AnnotationShares. The container's files are not used, because its processes can replace them.
+// Signatures are not verified, because the keys can have changed. Replicas are not used, because their size
+// can have changed.
 func (p *Plugin) runningGrant(ctx context.Context, f *facts) (*grant.Grant, error) {
 	g, err := grant.FromPod(ctx, f.newest, f.name, p.NodeName, p.Names, nil)
 	if err == nil && g != nil {

@@ -51,9 +51,8 @@ func (i *intents) forget(id string) {
 	delete(i.byID, id)
 }
 
-// ValidateContainerAdjustment compares the adjustment of all plugins with this plugin's (NRI 0.10 or newer).
-// If CreateContainer was lost, NRI before 0.12.5 calls it on the closed connection, fails, and refuses the
-// container.
+// ValidateContainerAdjustment compares the adjustment of all plugins with this plugin's. If CreateContainer
+// was lost, NRI before 0.12.5 calls it on the closed connection, fails, and refuses the container.
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
 	defer p.observe("ValidateContainerAdjustment", time.Now())
 	pod, ctr := req.GetPod(), req.GetContainer()

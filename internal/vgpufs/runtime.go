@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Runtime mounts file systems in the mount namespace of the container runtime. If that is not the process'
-// own, a thread enters it.
+// Runtime mounts file systems in the container runtime's mount namespace.
 type Runtime struct {
 	mu sync.Mutex
 	// space is the runtime's mount namespace. thread is nil if that is the process' own.
@@ -38,7 +37,7 @@ func (r *Runtime) Follow(conn syscall.Conn) {
 	r.problem = err
 }
 
-// Mount is the package's Mount in the runtime's mount namespace. It fails if this process can't see the mount.
+// Mount is Mount in the runtime's mount namespace. It fails if this process can't see the mount.
 func (r *Runtime) Mount(claimDir string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +62,7 @@ func (r *Runtime) Close() {
 	r.thread, r.space, r.problem = nil, namespace{}, errors.New("the agent is stopping")
 }
 
-// enter starts a thread in a process' mount namespace, unless that is already in use.
+// enter starts a thread in a process' mount namespace, if necessary.
 func (r *Runtime) enter(pid int) error {
 	file, space, err := openNamespace(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {

@@ -25,8 +25,8 @@ const (
 	flags  = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 )
 
-// options returns the mount options: the size of the files, one page for a new limits file, and one for
-// rounding. The SELinux label can have commas.
+// options returns the mount options: two pages more than the files, for a new limits file and for rounding.
+// The label can have commas.
 func options(label string) string {
 	page := os.Getpagesize()
 	pages := (filesBytes+page-1)/page + 2
@@ -42,8 +42,7 @@ var seLinux = sync.OnceValue(func() bool {
 	return err != nil || bytes.Contains(kinds, []byte("\tselinuxfs\n"))
 })
 
-// labelOf returns the SELinux label of a directory; "" without SELinux, where the mount option is an error. A
-// tmpfs without a label is tmpfs_t, which containers can't read.
+// labelOf returns the SELinux label of a directory, or "". Containers can't read a tmpfs without a label.
 func labelOf(dir string, selinux bool) (string, error) {
 	if !selinux {
 		return "", nil
@@ -59,8 +58,7 @@ func labelOf(dir string, selinux bool) (string, error) {
 	return strings.TrimRight(string(label[:n]), "\x00"), nil
 }
 
-// Mount mounts a new file system for a claim in this process' mount namespace, unless one is mounted. It fails
-// if the host sees the directory but not the mount.
+// Mount mounts a claim's file system in this mount namespace. It fails if the host can't see the mount.
 func Mount(claimDir string) error {
 	if err := mount(claimDir); err != nil {
 		return err
@@ -89,7 +87,7 @@ func Bind(from, claimDir string) error {
 	return seenIn(hostRoot, claimDir)
 }
 
-// hostRoot is the host's root directory; in a container it can be the container's, or unreadable.
+// hostRoot is the host's root directory; in a container it can be the container's.
 const hostRoot = "/proc/1/root"
 
 // seenIn fails if the claim's directory is visible below root but the mount is not.
@@ -103,7 +101,7 @@ func seenIn(root, claimDir string) error {
 		"remove MountFlags and PrivateMounts from the runtime's systemd unit, and restart it")
 }
 
-// requireMounted returns an error with the reason if nothing is mounted for a claim, at seenAs.
+// requireMounted checks that a claim's file system is mounted at seenAs.
 func requireMounted(seenAs, claimDir, reason string) error {
 	seen, err := Mounted(seenAs)
 	if err == nil && !seen {
@@ -156,7 +154,7 @@ func Unmount(claimDir string) error {
 }
 
 // RemoveAll unmounts the file system and removes the directory of a claim or of a slice. Containers keep their
-// files. rmdir also removes mounts in other mount namespaces (since Linux 3.18), such as the runtime's.
+// files. rmdir also removes mounts in other namespaces (since Linux 3.18).
 func RemoveAll(claimDir string) error {
 	unmounted := Unmount(claimDir)
 	if err := os.RemoveAll(claimDir); err != nil {

@@ -12,18 +12,15 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Judge decides whether the container of a claim can still use its GPU. It can if
+// Judge decides whether the container of a claim is alive. It is if
 //
 //   - the record's Creator lives;
 //   - or a process has the claim's usage file locked, as CUDA processes with the limiter do;
 //   - or the low-level runtime's state names an init process that lives;
-//   - or a process has the claim's usage file mounted (not for slices). This check reads all mount
-//     namespaces of the machine, so it is the last.
-//
-// A state directory that remains after a kill -9 is no evidence: its init reads an end of file and exits.
+//   - or a process has the claim's usage file mounted (not for slices; the slowest check).
 //
 // What can't be found out counts as alive, so that no GPU is granted twice: also a claim of another PID
-// namespace, and a young one with a damaged record. For an older one, locks and mounts decide.
+// namespace, and a young one with a damaged record.
 type Judge struct {
 	Proc  Procfs
 	InUse func(path string) (bool, error)
@@ -34,8 +31,7 @@ type Judge struct {
 	now func() (int64, error)
 }
 
-// MachineNamespace is the number of the machine's first PID namespace
-// (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+// MachineNamespace is the machine's first PID namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h).
 const MachineNamespace = 0xEFFFFFFC
 
 const youth = 2 * time.Minute
@@ -90,8 +86,7 @@ func young(dir string) bool {
 	return err != nil || time.Since(info.ModTime()) < youth
 }
 
-// InitOf reads the init process of a container from the low-level runtime's state: runc's
-// state.json (libcontainer.State) or crun's status.
+// InitOf reads a container's init process from runc's state.json or crun's status.
 func InitOf(dir string) (Process, bool) {
 	for _, name := range []string{"state.json", "status"} {
 		f, err := rawfile.OpenFile(filepath.Join(dir, name), os.O_RDONLY, 0)

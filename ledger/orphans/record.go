@@ -21,20 +21,19 @@ const RecordName = "runtime.json"
 type Record struct {
 	// Nonce distinguishes this claim from another one of the same container ID.
 	Nonce string `json:"nonce"`
-	// Creator is the process that creates the container: the wrapper, and the low-level runtime that it
-	// becomes. For a slice it is the container's first process.
+	// Creator creates the container: the wrapper, and the low-level runtime that it becomes. For a slice it is
+	// the container's first process.
 	Creator Process `json:"creator"`
 	// CreatorUntil is when Creator stops to count, in seconds since boot, for one that lives on (podman as a
 	// service); 0: never.
-	CreatorUntil int64 `json:"creatorUntil,omitempty"`
-	// PIDNamespace is the namespace of Creator's PID.
+	CreatorUntil int64  `json:"creatorUntil,omitempty"`
 	PIDNamespace uint64 `json:"pidNamespace"`
-	// Roots are the directories where the low-level runtime can keep the container's state.
+	// Roots are the low-level runtime's directories of states.
 	Roots []string `json:"roots"`
-	// Runtime is the low-level runtime, and Bundle the container's; for information.
+	// Runtime and Bundle are for information.
 	Runtime string `json:"runtime"`
 	Bundle  string `json:"bundle"`
-	// Slice is the slice that the container has; empty for claims of the wrapper.
+	// Slice is the container's slice, or "".
 	Slice string `json:"slice,omitempty"`
 }
 

@@ -30,8 +30,7 @@ func (r Releaser) Drop(ctx context.Context, id, nonce string) error {
 	})
 }
 
-// Sweep releases all orphans, and returns whether there were any. It checks a snapshot first, so that the
-// ledger is only locked if there are.
+// Sweep releases all orphans, and returns whether there were any. It only locks the ledger if there are.
 func (r Releaser) Sweep(ctx context.Context, now *ledger.Snapshot) (bool, error) {
 	gone := map[string]nonce{} // by directory
 	unowned := false
