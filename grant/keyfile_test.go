@@ -46,11 +46,11 @@ func TestOpenKeyFile(t *testing.T) {
 		{"all write", file(good, 0o646), "its mode is 0646"},
 		{"none there", func(*testing.T, string) {}, "no such file"},
 		{"a directory", func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o700)) }, "not a regular file"},
-		{"a FIFO that nobody writes", func(t *testing.T, path string) { require.NoError(t, syscall.Mkfifo(path, 0o400)) }, "not a regular file"},
+		{"a FIFO without a writer", func(t *testing.T, path string) { require.NoError(t, syscall.Mkfifo(path, 0o400)) }, "not a regular file"},
 		{"empty", file("", 0o400), "no key"},
 		{"a private key", file(granttest.PrivateKeys("one"), 0o400), "is a private key, and a node must not have one"},
 		{"endless", file(strings.Repeat("#\n", 40_000), 0o400), "more than 65536 bytes"},
-		{"somebody else's", func(t *testing.T, path string) {
+		{"another user's", func(t *testing.T, path string) {
 			writeKeys(t, path, good, 0o400)
 			require.NoError(t, os.Chown(path, 65534, 0), "the suite runs as root")
 		}, "must belong to root"},

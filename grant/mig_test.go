@@ -43,7 +43,7 @@ func TestFromMIG(t *testing.T) {
 		{description: "replicas of a GPU are not ours", annotations: map[string]string{replicas: gpuA + "::0"}},
 		{description: "nonsense there isn't either", annotations: map[string]string{replicas: "all"}},
 		{description: "nor in an annotation of another name", annotations: map[string]string{"gpuslice.io/mig": one, "nvidia.com/mig-1g.10gb": one}},
-		{description: "a scheduler's grant alone", scheduled: true},
+		{description: "only a scheduler's grant", scheduled: true},
 		{description: "one", annotations: map[string]string{r1g: one}, want: []grant.Share{whole1}},
 		{description: "two of one resource, in this order", annotations: map[string]string{r1g: two + "," + one}, want: []grant.Share{whole2, whole1}},
 		{description: "two resources, by their names", annotations: map[string]string{r2g: two, r1g: one}, want: []grant.Share{whole1, whole2}},

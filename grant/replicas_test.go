@@ -41,7 +41,7 @@ func TestFromReplicas(t *testing.T) {
 		{description: "others' annotations on the pod", value: one, pod: map[string]string{"hami.io/vgpu-time": "1"}, want: []grant.Share{{gpuA, 8155, 10}}},
 
 		{description: "a grant for another container", value: one, pod: map[string]string{grant.AnnotationGrant: "{}"}},
-		{description: "a signature alone", value: one, pod: map[string]string{grant.AnnotationSignature: ""}},
+		{description: "only a signature", value: one, pod: map[string]string{grant.AnnotationSignature: ""}},
 		{description: "HAMi's empty slots", value: one, pod: map[string]string{grant.AnnotationToAllocate: ";;"}},
 		{description: "HAMi's erased annotation", value: one, pod: map[string]string{grant.AnnotationAllocated: ""}},
 		{description: "HAMi's node", value: one, pod: map[string]string{grant.AnnotationNode: "node-1"}},
@@ -91,7 +91,7 @@ func TestFromReplicas(t *testing.T) {
 		require.NoError(t, err)
 		assert.Nil(t, got)
 	})
-	t.Run("a GPU that nobody may share", func(t *testing.T) {
+	t.Run("a GPU without slots", func(t *testing.T) {
 		gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 1000, CorePercent: 100}}
 		_, err := grant.FromReplicas(grant.Pod{}, "main", map[string]string{grant.AnnotationReplicas: one}, gpus)
 		require.ErrorIs(t, err, grant.ErrUnknownGPU)

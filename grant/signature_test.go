@@ -87,7 +87,7 @@ func TestForgeries(t *testing.T) {
 		{description: "no pod UID", uid: "-", annotations: with(), says: "can't be checked"},
 		{description: "HAMi's annotation", annotations: hami, says: "HAMi's annotations can't be signed"},
 		{description: "HAMi's other annotation", annotations: map[string]string{grant.AnnotationAllocated: hami[grant.AnnotationToAllocate]}, says: "HAMi's annotations can't be signed"},
-		{description: "HAMi's annotation with somebody's signature", annotations: with(grant.AnnotationGrant, "", grant.AnnotationToAllocate, hami[grant.AnnotationToAllocate]), says: "HAMi's annotations can't be signed"},
+		{description: "HAMi's annotation with any signature", annotations: with(grant.AnnotationGrant, "", grant.AnnotationToAllocate, hami[grant.AnnotationToAllocate]), says: "HAMi's annotations can't be signed"},
 		{description: "the signed payload under HAMi's name", annotations: with(grant.AnnotationGrant, "", grant.AnnotationToAllocate, signedPayload), says: grant.AnnotationToAllocate},
 		{description: "grant and signature swapped", annotations: with(grant.AnnotationGrant, signedOne, grant.AnnotationSignature, signedPayload), says: "is not written as"},
 	}
@@ -171,7 +171,7 @@ func TestSignRefuses(t *testing.T) {
 		{"no pod UID", key, "", "n", "p"},
 		{"no node", key, "u", "", "p"},
 		{"no payload", key, "u", "n", ""},
-		{"a payload that nobody reads", key, "u", "n", strings.Repeat(" ", grant.MaxAnnotationBytes+1)},
+		{"a payload that is too long", key, "u", "n", strings.Repeat(" ", grant.MaxAnnotationBytes+1)},
 	} {
 		signature, err := test.key.Sign(test.uid, test.node, test.payload)
 		require.Error(t, err, test.description)

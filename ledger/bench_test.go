@@ -37,7 +37,7 @@ func benchClaim() ledger.Claim {
 }
 
 // BenchmarkClaim500 is a claim, and its removal, beside 500 others; ns/claim
-// is the claim alone.
+// is only the claim.
 func BenchmarkClaim500(b *testing.B) {
 	_, ledger, gpus := fill500(b)
 	claim := benchClaim()
@@ -63,7 +63,7 @@ func BenchmarkClaim500Refused(b *testing.B) {
 	claim.Shares[0].MemoryMiB = 140_000
 	for b.Loop() {
 		if _, err := ledger.Claim(background, claim, gpus, nil); err == nil {
-			b.Fatal("booked")
+			b.Fatal("reserved")
 		}
 	}
 }

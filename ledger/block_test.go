@@ -55,7 +55,7 @@ func TestBlockOfGPUs(t *testing.T) {
 		require.NoError(t, claimOn(l, []string{"b1", "b2"}[i], gpuB))
 	}
 	require.NoError(t, store.Block(background, "c1", ledger.OwnerNRI, "another", gpuB))
-	require.ErrorIs(t, claimOn(store, "b3", gpuB), ledger.ErrBlocked, "told again")
+	require.ErrorIs(t, claimOn(store, "b3", gpuB), ledger.ErrBlocked, "reported again")
 	require.NoError(t, claimOn(store, "c2", gpuA))
 }
 

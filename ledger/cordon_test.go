@@ -31,7 +31,7 @@ func TestCordon(t *testing.T) {
 	_, err = other.Claim(background, claimOf("c2", grant.Share{UUID: gpuC, MemoryMiB: 1}), testGPUs(), nil)
 	require.NoError(t, err, "other GPUs are given out")
 	_, err = other.Claim(background, first, testGPUs(), nil)
-	require.NoError(t, err, "what is booked stays")
+	require.NoError(t, err, "claims stay")
 	again := first
 	again.ContainerID = "a2"
 	require.NoError(t, other.Release(background, "a1"))
@@ -71,7 +71,7 @@ func TestCordonOfMIGDevices(t *testing.T) {
 	err = claim("c1", first)
 	require.ErrorIs(t, err, ledger.ErrCordoned)
 	assert.ErrorContains(t, err, "gpuslice uncordon "+first)
-	require.NoError(t, claim("c2", second), "one device alone")
+	require.NoError(t, claim("c2", second), "only one device")
 }
 
 func TestCordonsThatCanNotBeRead(t *testing.T) {
@@ -80,5 +80,5 @@ func TestCordonsThatCanNotBeRead(t *testing.T) {
 	require.ErrorIs(t, ledger.Cordon(background, "GPU-0"), grant.ErrMalformed)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "cordoned"), []byte("GPU 0\n"), 0o644))
 	_, err := ledger.Claim(background, claimOf("c1", share(1000, 10)), testGPUs(), nil)
-	require.ErrorContains(t, err, "fix or remove the file", "nobody knows which GPUs are meant")
+	require.ErrorContains(t, err, "fix or remove the file", "it is not known which GPUs are meant")
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// A request's way through this room: what the pod was granted, booked, and given
-// back when the container ends.
+// A pod's grant is reserved for its container, and released when it ends.
 func Example() {
 	dir, err := os.MkdirTemp("", "gpuslice")
 	if err != nil {
@@ -28,7 +27,7 @@ func Example() {
 	}
 	defer store.Close()
 
-	book := func(id, memoryMiB string) error {
+	reserve := func(id, memoryMiB string) error {
 		pod := grant.Pod{UID: "uid-" + id, Namespace: "default", Name: "pod-" + id, Annotations: map[string]string{
 			grant.AnnotationToAllocate: gpu + ",NVIDIA," + memoryMiB + ",30:;",
 		}}
@@ -42,12 +41,12 @@ func Example() {
 		}, gpus, nil)
 		return err
 	}
-	fmt.Println(book("c1", "80000"))
-	err = book("c2", "80000")
+	fmt.Println(reserve("c1", "80000"))
+	err = reserve("c2", "80000")
 	fmt.Println(errors.Is(err, grant.ErrOverbooked))
 	fmt.Println(err)
 	fmt.Println(store.Release(ctx, "c1"), store.Remove(ctx, "c1"))
-	fmt.Println(book("c2", "80000"))
+	fmt.Println(reserve("c2", "80000"))
 	// Output:
 	// <nil>
 	// true

@@ -57,7 +57,7 @@ func TestFullDisk(t *testing.T) {
 			require.NoError(t, store.Release(background, "c0"), "a full disk must not keep a claim in force")
 			require.NoError(t, store.Remove(background, "c0"))
 			_, err = store.Claim(background, claimOf("again", share(1, 0)), testGPUs(), writeFiles)
-			require.NoError(t, err, "there is room again")
+			require.NoError(t, err, "there is space again")
 			report, err := store.Reconcile(background, ledger.OwnerNRI, nil)
 			require.NoError(t, err)
 			assert.Empty(t, report.Leftovers)
@@ -98,7 +98,7 @@ func TestDirectoryThatCannotChange(t *testing.T) {
 	store := openLedger(t, dir)
 	_, err := store.Claim(background, claimOf("c1", share(1000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
-	// The entries alone, for the lock and the generation are open for writing.
+	// Only the entries, because the lock and the generation are open for writing.
 	containers := filepath.Join(dir, "containers")
 	require.NoError(t, unix.Mount(containers, containers, "", unix.MS_BIND, ""))
 	require.NoError(t, unix.Mount("", containers, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))

@@ -243,7 +243,7 @@ func openTally(path string) (*tally, error) {
 	return (*tally)(unsafe.Pointer(&data[0])), nil
 }
 
-// crowdGPU has room for a few of the crowd only.
+// crowdGPU has space for a few of the crowd only.
 var crowdGPU = grant.GPU{UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Slots: 7}
 
 // crowd claims and removes from eight goroutines, and fails as soon as all

@@ -120,7 +120,7 @@ func TestOverbooking(t *testing.T) {
 	}
 	tests := []struct {
 		description string
-		booked      []grant.Share
+		reserved    []grant.Share
 		asked       []grant.Share
 		says        string
 	}{
@@ -137,7 +137,7 @@ func TestOverbooking(t *testing.T) {
 		t.Run(test.description, func(t *testing.T) {
 			dir := t.TempDir()
 			ledger := openLedger(t, dir)
-			for i, s := range test.booked {
+			for i, s := range test.reserved {
 				_, err := ledger.Claim(background, claimOf(fmt.Sprint("c", i), s), gpus, nil)
 				require.NoError(t, err)
 			}
@@ -183,7 +183,7 @@ func TestReleaseAndRemove(t *testing.T) {
 		assert.FileExists(t, filepath.Join(store.Dir("c1"), "usage"), "the container may still map it")
 	}
 	_, err = store.Claim(background, claimOf("c2", share(60_000, 30)), testGPUs(), nil)
-	require.NoError(t, err, "what was released can be booked")
+	require.NoError(t, err, "what was released can be reserved")
 	for range 2 {
 		require.NoError(t, store.Remove(background, "c1"))
 		assert.Equal(t, []string{"c2"}, dirs(t, dir))

@@ -159,7 +159,7 @@ func readAndSuspend(dir string) error {
 	return err
 }
 
-// TestSuspendedReaderBlocksNoClaim: somebody presses Ctrl-Z in "gpuslice status".
+// TestSuspendedReaderBlocksNoClaim: a user presses Ctrl-Z in "gpuslice status".
 func TestSuspendedReaderBlocksNoClaim(t *testing.T) {
 	dir := t.TempDir()
 	state := filepath.Join(dir, "state")

@@ -14,7 +14,7 @@ import (
 )
 
 // aliveOnly is a liveness that knows the containers by the names of their directories,
-// and notes who was asked for.
+// and records the calls.
 func aliveOnly(asked *[]string, alive ...string) ledger.ReconcileOption {
 	return ledger.WithLiveness(func(dir string) bool {
 		*asked = append(*asked, filepath.Base(dir))
@@ -69,7 +69,7 @@ func TestCorruptRecordOfAContainerThatIsGone(t *testing.T) {
 		{"listed", []string{"c1"}, []ledger.ReconcileOption{ledger.ForWholeNode(), aliveOnly(&asked)}, false},
 		{"alive", nil, []ledger.ReconcileOption{ledger.ForWholeNode(), aliveOnly(&asked, "c1")}, false},
 		{"one owner's reconciliation", nil, []ledger.ReconcileOption{aliveOnly(&asked)}, false},
-		{"nobody can tell whether it is alive", nil, []ledger.ReconcileOption{ledger.ForWholeNode()}, false},
+		{"it is not known whether it is alive", nil, []ledger.ReconcileOption{ledger.ForWholeNode()}, false},
 	}
 	for _, test := range tests {
 		for name, hurt := range damage {
@@ -94,7 +94,7 @@ func TestCorruptRecordOfAContainerThatIsGone(t *testing.T) {
 	}
 }
 
-// TestUnreadableReleasedRecord counts for nothing, and is nobody's: only who
+// TestUnreadableReleasedRecord does not count, and has no owner: only who
 // speaks for the node takes its directory away.
 func TestUnreadableReleasedRecord(t *testing.T) {
 	dir := t.TempDir()

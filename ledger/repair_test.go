@@ -23,7 +23,7 @@ func interrupt(t *testing.T, dir string) {
 	require.NoError(t, err)
 	require.Len(t, data, 8)
 	generation := binary.LittleEndian.Uint64(data)
-	require.Zero(t, generation%2, "nobody was killed yet")
+	require.Zero(t, generation%2, "no process was killed yet")
 	require.NoError(t, os.WriteFile(path, binary.LittleEndian.AppendUint64(nil, generation+1), 0o600))
 }
 
@@ -106,12 +106,12 @@ func TestDamagedRecord(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, hurt(filepath.Join(dir, "containers", "c1", "grant.json")))
 
-			var told []error
-			store := openLedger(t, dir, ledger.WithDamage(func(err error) { told = append(told, err) }))
+			var reported []error
+			store := openLedger(t, dir, ledger.WithDamage(func(err error) { reported = append(reported, err) }))
 			s := snapshot(t, store)
 			require.Equal(t, map[string]ledger.State{"c1": ledger.StateCorrupt}, states(s))
 			require.Error(t, s.Entries[0].Problem)
-			require.NotEmpty(t, told)
+			require.NotEmpty(t, reported)
 
 			_, err = store.Claim(background, claimOf("c2", share(1, 1)), testGPUs(), nil)
 			require.ErrorIs(t, err, ledger.ErrCorrupt, "what is free is not known")

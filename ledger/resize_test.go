@@ -39,14 +39,14 @@ func readLimit(t testing.TB, ledger *ledger.Ledger, id string) (shares []grant.S
 	return shares
 }
 
-// claimLimited books a claim whose limits file is writeLimit's.
+// claimLimited reserves a claim whose limits file is writeLimit's.
 func claimLimited(t testing.TB, ledger *ledger.Ledger, c ledger.Claim) {
 	t.Helper()
 	_, err := ledger.Claim(background, c, testGPUs(), func(dir string) error { return writeLimit(dir, c) })
 	require.NoError(t, err)
 }
 
-// fewer are the GPUs after an agent was told to give so many of their cores.
+// fewer are the GPUs after an agent was configured to grant so many of their cores.
 func fewer(cores int) map[string]grant.GPU {
 	gpus := testGPUs()
 	for uuid, gpu := range gpus {
@@ -74,7 +74,7 @@ func TestResize(t *testing.T) {
 		{"no limit of cores", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, nil, nil, ""},
 		{"no limit of cores, of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, map[string]grant.GPU{}, grant.ErrUnknownGPU, "no such GPU"},
 		{"no limit of cores and less memory, of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 0)}, map[string]grant.GPU{}, grant.ErrUnknownGPU, "no such GPU"},
-		{"no limit of cores where others have all that may be booked now", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, fewer(40), grant.ErrOverbooked,
+		{"no limit of cores where others have all that can be reserved now", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, fewer(40), grant.ErrOverbooked,
 			"others have 40 of 40 %"},
 		{"no limit of cores where others leave one", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, fewer(41), nil, ""},
 		{"none that had none, of a GPU that is gone", []grant.Share{share(8000, 0)}, []grant.Share{share(7000, 0)}, map[string]grant.GPU{}, nil, ""},
@@ -246,8 +246,8 @@ func TestResizeWhoseContextHasEnded(t *testing.T) {
 
 // allowed says that a container is let have no more than is booked for it; no limit of
 // cores is the most.
-func allowed(limit, booked grant.Share) bool {
-	return limit.MemoryMiB <= booked.MemoryMiB && (booked.CorePercent == 0 || limit.CorePercent > 0 && limit.CorePercent <= booked.CorePercent)
+func allowed(limit, reserved grant.Share) bool {
+	return limit.MemoryMiB <= reserved.MemoryMiB && (reserved.CorePercent == 0 || limit.CorePercent > 0 && limit.CorePercent <= reserved.CorePercent)
 }
 
 // TestResizeNeverOverbooks plays resizes of two processes' ledgers against plain sums.

@@ -200,7 +200,7 @@ func benchRegistry(b *testing.B) *oci.Registry {
 
 func benchGPU(i int) string { return fmt.Sprintf("GPU-%08x-0000-4000-8000-000000000000", i) }
 
-// benchContainer is a container as containerd tells of one: a 64-digit id, an
+// benchContainer is a container as containerd reports it: a 64-digit id, an
 // environment and mounts of usual size.
 func benchContainer() *api.Container {
 	ctr := newContainer("main")

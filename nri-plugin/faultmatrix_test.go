@@ -32,7 +32,7 @@ type faultRow struct {
 	before010 bool
 	// timeout is the runtime's patience with a creation; zero is longTimeout.
 	timeout time.Duration
-	// asksNames gives grants that only the kubelet can tell the containers of.
+	// asksNames gives grants whose containers only the kubelet knows.
 	asksNames bool
 	config    func(*faultNode, *nriplugin.Config)
 	// setUp brings about a state that stays.

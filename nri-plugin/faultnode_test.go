@@ -249,7 +249,7 @@ func syncLost(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spe
 	return n.runtime.create(pod, ctr)
 }
 
-// namesUnknown makes the kubelet tell names as long as n.known.
+// namesUnknown makes the kubelet return names while n.known is set.
 func namesUnknown(n *faultNode, c *nriplugin.Config) {
 	n.known.Store(true)
 	c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
@@ -260,7 +260,7 @@ func namesUnknown(n *faultNode, c *nriplugin.Config) {
 	})
 }
 
-// unreconciled: a container runs, and nobody can say what it holds.
+// unreconciled: a container runs, and its grant is not known.
 func unreconciled(n *faultNode) {
 	ctr := newContainer("main")
 	_, err := n.runtime.create(newPod("stays", twoSlots), ctr)

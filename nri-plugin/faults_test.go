@@ -36,7 +36,7 @@ func setRequestTimeout(t *testing.T, d time.Duration) {
 }
 
 // A plugin that is too slow answers with an error before the runtime gives up, and
-// keeps its connection. What its late work claims is given back.
+// keeps its connection. Its late claim is removed.
 func TestSlowDecisionIsRefusedInTime(t *testing.T) {
 	setRequestTimeout(t, 500*time.Millisecond)
 	names := []grant.ContainerDevices{{Name: "a", Devices: 1}, {Name: "b", Devices: 1}}
@@ -80,7 +80,7 @@ func TestHangingHandlerIsNotLive(t *testing.T) {
 	require.Eventually(t, func() bool { return f.plugin.Live() == nil }, 10*time.Second, time.Millisecond)
 }
 
-// twoSlots is a positional annotation that can be read only by somebody who knows
+// twoSlots is a positional annotation that can be read only by a program that knows
 // the order of the pod's containers.
 var twoSlots = map[string]string{"hami.io/vgpu-devices-to-allocate": gpuA + ",NVIDIA,80000,10:;" + gpuB + ",NVIDIA,2000,20:;"}
 
@@ -213,7 +213,7 @@ func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {
 
 	f.runtime.shutDown()
 	require.Eventually(t, func() bool { return f.plugin.Ready() != nil }, 5*time.Second, time.Millisecond)
-	// It ended while nobody listened, and its Stop and Remove are never sent.
+	// It ended while the agent was stopped, and its Stop and Remove are never sent.
 	delete(f.runtime.running, gone.Id)
 	f.runtime.start(t, "v2.4.2")
 	f.waitReady()

@@ -39,7 +39,7 @@ var (
 	single = map[string]string{grant.AnnotationReplicas: migA + "::0"}
 )
 
-func booked(f *fixture) []ledger.Claim {
+func reserved(f *fixture) []ledger.Claim {
 	snapshot, err := f.ledger.Snapshot(context.Background())
 	require.NoError(f.t, err)
 	return snapshot.Claims()
@@ -68,7 +68,7 @@ func TestMIGIsGrantedByTheKubelet(t *testing.T) {
 			require.NoError(t, err)
 			memory, _ := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
 			require.Equal(t, "9856m", memory)
-			claims := booked(f)
+			claims := reserved(f)
 			require.Len(t, claims, 1)
 			require.Equal(t, grant.SourceMIG, claims[0].Source)
 			require.Equal(t, []grant.Share{{UUID: migA, MemoryMiB: 9856, CorePercent: 100}}, claims[0].Shares)
@@ -128,7 +128,7 @@ func TestLostLedgerOfMIG(t *testing.T) {
 				delete(f.config.GPUs(), migA)
 			}
 			f.start()
-			claims := booked(f)
+			claims := reserved(f)
 			require.Len(t, claims, 1)
 			require.Equal(t, ctr.Id, claims[0].ContainerID)
 			require.Equal(t, []grant.Share{{UUID: migA, MemoryMiB: 9856, CorePercent: 100}}, claims[0].Shares)

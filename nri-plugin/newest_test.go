@@ -54,8 +54,8 @@ func TestNewestGrant(t *testing.T) {
 	require.ErrorContains(t, err, "not for this grant")
 }
 
-// Who resized a container was killed between the book and the limits: the agent that starts
-// brings the limits to what is booked.
+// The program that resized a container was killed between the ledger and the limits: the agent that starts
+// brings the limits to what is reserved.
 func TestLimitsThatAreBehindTheBookAreMended(t *testing.T) {
 	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")

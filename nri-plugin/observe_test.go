@@ -17,7 +17,7 @@ import (
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
-// seen is an Observer that keeps what it is told.
+// seen is an Observer that records its calls.
 type seen struct {
 	mu       sync.Mutex
 	handled  map[string]int
@@ -39,7 +39,7 @@ func (s *seen) Refused(reason string) {
 	s.refusals = append(s.refusals, reason)
 }
 
-// wait returns when an event was told of so often: the runtime has its answer before.
+// wait returns after so many calls for an event: the runtime has its answer before.
 func (s *seen) wait(t *testing.T, event string, times int) {
 	require.Eventually(t, func() bool {
 		s.mu.Lock()
@@ -78,7 +78,7 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// A refusal that comes from no one's known reason is told of too, and so is one for lack of time.
+// Refusals for an unknown reason, or for lack of time, are reported too.
 func TestObserverOfOtherRefusals(t *testing.T) {
 	setRequestTimeout(t, 500*time.Millisecond)
 	s := &seen{handled: map[string]int{}}
@@ -96,7 +96,7 @@ func TestObserverOfOtherRefusals(t *testing.T) {
 	assert.Len(t, s.refusals, 2)
 }
 
-// A claim that could not be given back is told of until it is.
+// A claim that could not be released is reported until it is.
 func TestGone(t *testing.T) {
 	setRequestTimeout(t, 500*time.Millisecond)
 	f := newFixture(t)
@@ -126,7 +126,7 @@ func TestGoneWhenItsProcessIs(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, unix.FcntlFlock(usage.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<40 + 1, Len: 1}))
 	f.stop()
-	f.runtime.stop(pod, ctr) // while nobody listens
+	f.runtime.stop(pod, ctr) // while the agent is stopped
 	f.start()
 	require.Equal(t, []string{ctr.GetId()}, f.claims())
 	require.Empty(t, f.plugin.Gone(), "its process lives")

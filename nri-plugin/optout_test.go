@@ -9,7 +9,7 @@ import (
 )
 
 // CUDA_DISABLE_CONTROL takes the limiter away where the operator lets it, and nothing
-// else: not the GPU's identity, not the booking.
+// else: not the GPU's identity, not the reservation.
 func TestUserSwitchesTheLimiterOff(t *testing.T) {
 	for _, test := range []struct {
 		description string
@@ -41,7 +41,7 @@ func TestUserSwitchesTheLimiterOff(t *testing.T) {
 				require.Equal(t, "true", value)
 				require.Equal(t, 1, times)
 			}
-			require.Equal(t, []string{ctr.Id}, f.claims(), "it is booked")
+			require.Equal(t, []string{ctr.Id}, f.claims(), "it is reserved")
 			off, stays := f.plugin.OptOuts()
 			require.Equal(t, []uint64{test.off, test.stays}, []uint64{off, stays})
 		})

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// docker books a GPU's whole memory, as the runtime wrapper does, for a container that
+// docker reserves a GPU's whole memory, as the runtime wrapper does, for a container that
 // the process makes.
 func (f *fixture) docker(id string, creator int) {
 	record, err := orphans.NewRecord("/proc", creator)

@@ -240,7 +240,7 @@ func (f namesFunc) ContainerNames(ctx context.Context, pod grant.Pod) ([]grant.C
 
 func TestPositionalAnnotationOfSeveralContainers(t *testing.T) {
 	annotations := map[string]string{"hami.io/vgpu-devices-to-allocate": gpuA + ",NVIDIA,1000,10:;;" + gpuB + ",NVIDIA,2000,20:;"}
-	t.Run("refused without anybody who knows the order", func(t *testing.T) {
+	t.Run("refused without the order of the containers", func(t *testing.T) {
 		f := newFixture(t)
 		_, err := f.runtime.create(newPod("p", annotations), newContainer("b"))
 		require.ErrorContains(t, err, "default/p")
@@ -298,7 +298,7 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 	}
 }
 
-// What could not be given back when the runtime said so is given back later, and the
+// A claim that could not be released is released later, and the
 // runtime, which waits, is answered in time: to be late would cost the connection.
 func TestOwedClaimsArePaid(t *testing.T) {
 	setRequestTimeout(t, 500*time.Millisecond)

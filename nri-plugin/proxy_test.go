@@ -44,7 +44,7 @@ func (p *proxy) accept() {
 		}
 		back, err := net.Dial("unix", p.backend)
 		if err != nil {
-			front.Close() // nobody at home
+			front.Close() // no server
 			continue
 		}
 		p.mu.Lock()
@@ -85,7 +85,7 @@ func (p *proxy) edit(change func([]byte) []byte) {
 	p.toPlugins = change
 }
 
-// refuse makes who connects from now on be hung up on, or no more. Who is still in
+// refuse closes new connections at once, or stops that. A client that is still in
 // the queue from before is hung up on first.
 func (p *proxy) refuse(on bool) {
 	if !on && p.refusing() {

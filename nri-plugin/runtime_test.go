@@ -198,7 +198,7 @@ func newConfig(t testing.TB) nriplugin.Config {
 	}
 }
 
-// newFixture connects a plugin and waits until it guards.
+// newFixture connects a plugin and waits until it is ready.
 func newFixture(t testing.TB, change ...func(*nriplugin.Config)) *fixture {
 	return connect(t, newRuntime(t, "v2.4.2"), change...)
 }

@@ -67,7 +67,7 @@ func TestSignedGrants(t *testing.T) {
 func TestSignatureWithoutKeys(t *testing.T) {
 	f := newFixture(t)
 	annotations := named("main", gpuA, 1000, 10)
-	annotations[grant.AnnotationSignature] = "what nobody reads"
+	annotations[grant.AnnotationSignature] = "ignored"
 	_, err := f.runtime.create(newPod("p", annotations), newContainer("main"))
 	require.NoError(t, err)
 }

@@ -80,7 +80,7 @@ func TestReplicasAddUp(t *testing.T) {
 	}
 }
 
-// Who gets no share, and is not refused for it.
+// Containers without a share that are not refused.
 func TestReplicasThatGiveNothing(t *testing.T) {
 	share := []func(*nriplugin.Config){shareUnscheduled}
 	replica := withReplicas("main", gpuA+"::0").Annotations
@@ -175,7 +175,7 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := f.runtime.create(newPod("other", hami(gpuA, 1, 0)), newContainer("main"))
 		return err != nil && strings.Contains(err.Error(), "until the ledger is reconciled")
-	}, 10*time.Second, 10*time.Millisecond, "nothing is granted while it is not known what runs")
+	}, 10*time.Second, 10*time.Millisecond, "no grant while the ledger is not reconciled")
 	f.stop()
 
 	ctr.Annotations[grant.AnnotationShares] = record

@@ -48,7 +48,7 @@ func TestAlive(t *testing.T) {
 		ended       bool
 		want        bool
 	}{
-		{"nobody", func(fakeProc, string, string, *Judge) {}, false, false},
+		{"no process", func(fakeProc, string, string, *Judge) {}, false, false},
 		{"its creation is under way", func(p fakeProc, _, _ string, _ *Judge) { p.add(creator, "S", 100) }, false, true},
 		{"its creator waits, and the container has ended", func(p fakeProc, _, _ string, _ *Judge) { p.add(creator, "S", 100) }, true, false},
 		{"another process has its creator's number", func(p fakeProc, _, _ string, _ *Judge) { p.add(creator, "S", 101) }, false, false},
@@ -127,7 +127,7 @@ func TestAlive(t *testing.T) {
 			}, true, false,
 		},
 		{
-			"its file system is mounted in the runtime's mount namespace alone",
+			"its file system is mounted only in the runtime's mount namespace",
 			func(p fakeProc, dir, _ string, _ *Judge) {
 				require.NoError(t, vgpufs.Unmount(dir))
 				p.add(30, "S", 300, "37 36 0:9998 / /run/gpuslice/containers/web/vgpu rw - tmpfs x rw")
