@@ -2,14 +2,10 @@ package grant
 
 import "strings"
 
-// GPU is the capacity of a GPU after the node's scaling. A MIG device is a GPU with its own memory and one
-// slot.
+// GPU is what can be granted of a GPU, or of a MIG device, which has one slot.
 type GPU struct {
-	// UUID is NVML's name of the GPU.
-	UUID string
-	// MemoryMiB is the device memory that can be granted.
-	MemoryMiB int64
-	// CorePercent is the compute time that can be granted: 100 for a whole GPU.
+	UUID        string
+	MemoryMiB   int64
 	CorePercent int
 	// Slots is the number of containers that can share the GPU.
 	Slots int

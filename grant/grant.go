@@ -1,8 +1,6 @@
-// Package grant reads and writes what was decided for a pod: which shares of which GPUs each container gets.
-// Decode the formats with [DecodeGrant] (gpuslice.io/grant, keyed by container name) and [DecodeHAMi]
-// (HAMi's positional annotation). [FromPod] returns one container's grant and verifies its signature,
-// [CheckGPUs] compares it with the node's GPUs. Directory podresources reads the order of a pod's containers
-// from the kubelet; only it needs gRPC.
+// Package grant reads and writes grants: which shares of which GPUs each container of a pod gets. [FromPod] returns
+// one container's grant, from gpuslice.io/grant or HAMi's positional annotation, and verifies its signature.
+// [CheckGPUs] compares it with the node's GPUs.
 package grant
 
 // Share is one container's part of one GPU.

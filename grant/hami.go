@@ -66,7 +66,6 @@ func DecodeHAMi(value string) (Positional, error) {
 	return positional, nil
 }
 
-// decodeSlot reads one slot, without its ";".
 func decodeSlot(text string) ([]Share, error) {
 	if text == "" || strings.ReplaceAll(text, ",,0,0:", "") == "" {
 		return nil, nil
@@ -92,7 +91,6 @@ func decodeSlot(text string) ([]Share, error) {
 	return shares, nil
 }
 
-// decodeDevice reads one device, without its ":".
 func decodeDevice(text string) (Share, error) {
 	fields := strings.SplitN(text, ",", 5)
 	if len(fields) != 4 {

@@ -76,7 +76,6 @@ func DecodeGrant(value string) (*PodGrant, error) {
 	return pod, nil
 }
 
-// decodeContainers reads the object with the container names. Its errors continue the word "containers".
 func decodeContainers(value json.RawMessage) (map[string][]Share, error) {
 	fields, err := object(value)
 	if err == nil && len(fields) > MaxContainers {

@@ -11,13 +11,12 @@ import (
 //
 //	v1:<key ID, 16 hex digits>:<Ed25519 signature, 128 hex digits>
 //
-// Digits are in lower case. The fields
+// Digits are in lower case. The signed bytes are the fields
 //
 //	"gpuslice.io/grant-signature", "v1", key ID, pod UID, node name, payload
 //
-// are signed, each preceded by its length as 8 bytes, big-endian, so that different fields
-// are different bytes. The payload is the value of gpuslice.io/grant, byte for byte. The
-// key ID is the first 8 bytes of the SHA-256 of the public key's DER.
+// each preceded by its length as 8 bytes, big-endian. The payload is the value of gpuslice.io/grant. The key
+// ID is the first 8 bytes of the SHA-256 of the public key's DER.
 const AnnotationSignature = "gpuslice.io/grant-signature"
 
 const signatureVersion = "v1"

@@ -14,8 +14,8 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// cordonName is the file with the UUIDs of cordoned GPUs, for containers without a scheduler. The scheduler
-// reads the Node's annotation hami.io/device-cordon.
+// cordonName is the file with the cordoned UUIDs. It is for containers without a scheduler, which reads the
+// Node's annotation hami.io/device-cordon.
 const cordonName = "cordoned"
 
 // Cordon refuses new containers on the GPUs and on their MIG devices, until Uncordon. Claims stay.

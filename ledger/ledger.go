@@ -1,6 +1,5 @@
-// Package ledger stores the claims of a node's containers, so that a GPU is not overbooked. [Open] it, reserve
-// with Claim, and end a claim with Release and Remove; Reconcile compares it with a runtime's list. Several
-// processes can use it, and a kill at any moment loses nothing.
+// Package ledger stores the claims of a node's containers. [Open] it, reserve with Claim, and end a claim with
+// Release and Remove. Several processes can use it, and a kill at any moment loses nothing.
 package ledger
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
 
-// Ledger is the node's store of claims: one directory for each container, on a tmpfs, shared by processes.
+// Ledger is the node's store of claims: a directory for each container, on a tmpfs, shared by processes.
 //
 //	<dir>/lock                        flock'ed by readers and writers
 //	<dir>/generation                  counts changes; odd: a change is in progress
@@ -26,9 +25,8 @@ import (
 //	<dir>/containers/<id>/…               files of populate
 //	<dir>/containers/.new-…, .old-…       a change in progress
 //
-// One rename commits a change. After a kill before it, the next process removes the hidden directory. Nothing
-// is synced: after a reboot there are no containers and no ledger. A Ledger caches the content, and the
-// generation shows what others changed. It is safe for concurrent use.
+// One rename commits a change; after a kill before it, the next process removes the hidden directory. A Ledger
+// caches the content. It is safe for concurrent use.
 type Ledger struct {
 	dir     string
 	recover func(dir string) ([]grant.Share, error)
@@ -36,7 +34,7 @@ type Ledger struct {
 	// readOnly: scan changes nothing, for a Reader.
 	readOnly bool
 
-	// turn is the lock inside the process: flock works between open files, and a mutex has no timeout.
+	// turn is the lock inside the process: flock works between open files.
 	turn  chan struct{}
 	files *ledgerFiles
 	index *index
@@ -117,8 +115,8 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.G
 }
 
 // admit checks a claim. Before it refuses for an unreadable or blocking entry, it reads the directories again,
-// because an operator can have removed one. For lack of capacity it does not: a directory removed while its
-// container runs still counts.
+// because an operator can have removed one. For lack of capacity it does not: a removed directory's container
+// can run.
 func (l *Ledger) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := grant.CheckGPUs(claim.Shares, gpus); err != nil {
 		return err
@@ -251,7 +249,7 @@ func (l *Ledger) acquire(ctx context.Context) error {
 			l.files.unlock()
 			return fmt.Errorf("open ledger %s again: %w", l.dir, err)
 		}
-		_ = l.files.close() // old files that nobody else sees: nothing is lost
+		_ = l.files.close() // the old files have no other user
 		l.files, l.current = files, false
 	}
 }
@@ -266,7 +264,7 @@ func (l *Ledger) refresh() error {
 	}
 	l.current = false
 	if generation > maxSequence {
-		generation = 1 // not a count of ours: as if it was lost
+		generation = 1 // damaged
 	}
 	interrupted := generation%2 == 1
 	if err := l.scan(interrupted); err != nil {
@@ -309,7 +307,7 @@ func (l *Ledger) change(fn func(sequence uint64) error) error {
 		l.finish(odd + 1)
 	}
 	if err != nil {
-		l.current = false // the directories may not be as this process thinks
+		l.current = false
 	}
 	return err
 }

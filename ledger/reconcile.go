@@ -102,7 +102,7 @@ func (r *reconciliation) isGone(e *entry, dir string) bool {
 	return r.wholeNode && !r.live[e.ContainerID] && r.alive != nil && !r.alive(dir)
 }
 
-// sweep removes all hidden directories and the entries. The lock is held, so no hidden directory is in use.
+// sweep removes hidden directories, which are not in use while the lock is held, and the entries.
 func (l *Ledger) sweep(r *reconciliation, doomed []*entry) error {
 	failed := l.sweepHidden(&r.report)
 	for _, e := range doomed {

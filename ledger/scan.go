@@ -44,7 +44,7 @@ func (l *Ledger) hidden(prefix, id string) string {
 // scan updates the index. With repair it also removes what an interrupted change left.
 func (l *Ledger) scan(repair bool) error {
 	containers, err := rawfile.OpenFile(filepath.Join(l.dir, containersName), os.O_RDONLY, 0)
-	if errors.Is(err, unix.ENOENT) && !l.readOnly { // somebody removed it: there are none
+	if errors.Is(err, unix.ENOENT) && !l.readOnly { // it was removed
 		if err = makeDirectories(l.dir); err == nil {
 			containers, err = rawfile.OpenFile(filepath.Join(l.dir, containersName), os.O_RDONLY, 0)
 		}

@@ -286,7 +286,6 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, ctrs 
 	return nil, nil
 }
 
-// stubLogger logs the stub's messages; its information is logged as debug.
 type stubLogger struct{ log *slog.Logger }
 
 func (l stubLogger) Debugf(context.Context, string, ...any) {}

@@ -10,7 +10,7 @@ import (
 
 // Observer counts what the plugin does, for metrics. It must not block: the runtime waits.
 type Observer interface {
-	// Handled is called after a request of the runtime, one of Events, was answered.
+	// Handled is called after each request, with one of Events.
 	Handled(event string, took time.Duration)
 	// Refused is called for a refused container, with one of Reasons.
 	Refused(reason string)

@@ -34,8 +34,7 @@ type Config struct {
 	Missing func(uuid string) string
 	// Connected is called with each new connection, before the runtime's first request; optional.
 	Connected func(conn syscall.Conn)
-	// Populate writes the limiter's files into the directory of a new claim.
-	Populate func(dir string, claim ledger.Claim) error
+	Populate  func(dir string, claim ledger.Claim) error
 	// HighPriorityNamespaces have containers that take precedence on a GPU; optional.
 	HighPriorityNamespaces []string
 	Settings               func() oci.Settings
@@ -53,8 +52,7 @@ type Config struct {
 	ExemptNamespaces []string
 	// OptOutNamespaces have pods that can disable their limiter with CUDA_DISABLE_CONTROL=true; "*" is all.
 	OptOutNamespaces []string
-	// Observer counts requests and refusals; optional.
-	Observer Observer
+	Observer         Observer
 	// Progress is called at each turn of the background work; optional, and set before Run.
 	Progress func()
 	// Trimmed is called for a container that changed the size of its usage file; optional, and set before Run.
@@ -62,7 +60,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// UnscheduledPolicy is for containers that have devices from the kubelet and no scheduler's annotation.
+// UnscheduledPolicy is for containers with devices from the kubelet and no scheduler's annotation.
 type UnscheduledPolicy string
 
 const (
@@ -86,9 +84,8 @@ type Plugin struct {
 	optedOut, optOutDenied atomic.Uint64
 	// unreconciled is why all grants are refused at present; nil: they are not.
 	unreconciled atomic.Pointer[error]
-	// unlisted are claims of containers that were not listed at the last synchronisation, but in use.
+	// unlisted are claims of unlisted containers that were in use at the last synchronisation.
 	unlisted atomic.Pointer[[]string]
-	// handlers counts handlers, some of which outlive their request.
 	handlers handlers
 }
 

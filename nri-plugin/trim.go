@@ -20,8 +20,7 @@ func (p *Plugin) almostFull() bool {
 	return err != nil || fs.Bavail < fs.Blocks/4
 }
 
-// trim truncates usage files to their size. Containers can write past their end and fill the state
-// directory; the limiter maps nothing there.
+// trim truncates usage files, which containers can extend to fill the state directory.
 func (p *Plugin) trim(ctx context.Context) {
 	snapshot, err := p.Ledger.Snapshot(ctx)
 	if err != nil {

@@ -15,9 +15,8 @@ import (
 type Runtime struct {
 	mu sync.Mutex
 	// space is the runtime's mount namespace. thread is nil if that is the process' own.
-	space  namespace
-	thread *thread
-	// problem is why Mount fails; nil: it can mount.
+	space   namespace
+	thread  *thread
 	problem error
 }
 
@@ -62,7 +61,6 @@ func (r *Runtime) Close() {
 	r.thread, r.space, r.problem = nil, namespace{}, errors.New("the agent is stopping")
 }
 
-// enter starts a thread in a process' mount namespace, if necessary.
 func (r *Runtime) enter(pid int) error {
 	file, space, err := openNamespace(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {
@@ -90,7 +88,6 @@ func (r *Runtime) enter(pid int) error {
 	return nil
 }
 
-// enterNamespace moves the calling thread. setns requires that it does not share its working directory.
 func enterNamespace(file *os.File) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)

@@ -18,11 +18,10 @@ import (
 const Name = "vgpu"
 
 const (
-	// filesBytes is the size of both files. A test compares it with package limiter.
+	// filesBytes is the size of both files; a test compares it with package limiter.
 	filesBytes = 4096 + 1_314_816
-	// inodes are for the root directory, the files, the mount points and a new limits file.
-	inodes = 16
-	flags  = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	inodes     = 16
+	flags      = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 )
 
 // options returns the mount options: two pages more than the files, for a new limits file and for rounding.
@@ -87,7 +86,6 @@ func Bind(from, claimDir string) error {
 	return seenIn(hostRoot, claimDir)
 }
 
-// hostRoot is the host's root directory; in a container it can be the container's.
 const hostRoot = "/proc/1/root"
 
 // seenIn fails if the claim's directory is visible below root but the mount is not.
@@ -101,7 +99,6 @@ func seenIn(root, claimDir string) error {
 		"remove MountFlags and PrivateMounts from the runtime's systemd unit, and restart it")
 }
 
-// requireMounted checks that a claim's file system is mounted at seenAs.
 func requireMounted(seenAs, claimDir, reason string) error {
 	seen, err := Mounted(seenAs)
 	if err == nil && !seen {
@@ -131,7 +128,7 @@ func onPoint(claimDir string, mount func(point string) error) error {
 	return nil
 }
 
-// Mounted returns whether this process sees a claim's file system.
+// Mounted returns whether a claim's file system is visible.
 func Mounted(claimDir string) (bool, error) {
 	var dir, point unix.Stat_t
 	if err := unix.Lstat(claimDir, &dir); err != nil {
@@ -143,7 +140,7 @@ func Mounted(claimDir string) (bool, error) {
 	return dir.Dev != point.Dev, nil
 }
 
-// Unmount unmounts a claim's file system, if it is mounted. Containers keep their mounts of it.
+// Unmount unmounts a claim's file system. Containers keep their mounts of it.
 func Unmount(claimDir string) error {
 	point := filepath.Join(claimDir, Name)
 	err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

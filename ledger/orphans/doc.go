@@ -1,5 +1,3 @@
-// Package orphans finds and releases the claims of containers that are gone, and that no runtime reported as
-// ended: a runtime, shim or daemon was killed. It handles claims of ledger.OwnerRuntime, which no CRI lists.
-// The OCI wrapper and the slices' hook write a [Record] beside each of these claims; they and the agent call
-// Releaser.Sweep before they reserve.
+// Package orphans releases claims of ledger.OwnerRuntime whose containers are gone without a report, because a
+// runtime, shim or daemon was killed. Write a [Record] beside each claim, and call Releaser.Sweep before a new one.
 package orphans

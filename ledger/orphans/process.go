@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Process identifies a process: a PID can be reused, but not with the same start.
+// Process identifies a process, also if its PID is reused.
 type Process struct {
 	PID int `json:"pid"`
 	// Start is its start in clock ticks since boot: field 22 of proc_pid_stat(5). An exec keeps it.
@@ -107,8 +107,8 @@ func (p Procfs) Mounted(dir string) bool {
 	return p.has(want, filepath.Base(dir), !seen)
 }
 
-// has returns whether a process has a mount, or can't be read and is in the container's cgroup.
-// byGroup: the cgroup is sufficient.
+// has returns whether a process has a mount, or is unreadable or (byGroup) readable and in the container's
+// cgroup.
 func (p Procfs) has(want mount, container string, byGroup bool) bool {
 	inGroup := func(pid string) bool {
 		groups, err := rawfile.Read(filepath.Join(string(p), pid, "cgroup"))
@@ -151,7 +151,7 @@ func (p Procfs) has(want mount, container string, byGroup bool) bool {
 	return false
 }
 
-// mount is identified by device and source or, if these are unknown, by the end of its mount point.
+// mount is identified by device and source, or by the end of its mount point.
 type mount struct{ device, source, point string }
 
 func (m mount) in(table string) bool {

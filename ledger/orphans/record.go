@@ -19,13 +19,12 @@ const RecordName = "runtime.json"
 
 // Record identifies the container of a claim. Containers can't read it.
 type Record struct {
-	// Nonce distinguishes this claim from another one of the same container ID.
+	// Nonce distinguishes claims of the same container ID.
 	Nonce string `json:"nonce"`
 	// Creator creates the container: the wrapper, and the low-level runtime that it becomes. For a slice it is
 	// the container's first process.
 	Creator Process `json:"creator"`
-	// CreatorUntil is when Creator stops to count, in seconds since boot, for one that lives on (podman as a
-	// service); 0: never.
+	// CreatorUntil is when Creator stops to count, in seconds since boot; 0: never.
 	CreatorUntil int64  `json:"creatorUntil,omitempty"`
 	PIDNamespace uint64 `json:"pidNamespace"`
 	// Roots are the low-level runtime's directories of states.
@@ -53,7 +52,7 @@ func (r *Record) BoundCreator(patience time.Duration) error {
 	return err
 }
 
-// uptime returns the seconds since boot. Unlike the time of day it can't be set.
+// uptime returns the seconds since boot.
 func uptime() (int64, error) {
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
@@ -62,7 +61,7 @@ func uptime() (int64, error) {
 	return up.Sec, nil
 }
 
-// Write writes the record into a claim's directory that no other process uses yet.
+// Write writes the record into a new claim's directory.
 func (r Record) Write(dir string) error {
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)

@@ -15,15 +15,15 @@ type Releaser struct {
 	Judge  Judge
 }
 
-// Release releases a container's claim with that nonce ("": its record is damaged) if the container is gone.
-// It checks under the ledger's lock, so that a new claim of the same ID stays. No claim is no error.
+// Release releases a container's claim with that nonce ("": damaged record) if the container is gone. No claim
+// is no error.
 func (r Releaser) Release(ctx context.Context, id, nonce string, ended bool) error {
 	return r.reconcile(ctx, false, func(dir string) bool {
 		return filepath.Base(dir) == id && nonceOf(dir) == foundNonce(nonce) && !r.Judge.Alive(dir, ended)
 	})
 }
 
-// Drop releases the claim with that nonce, whose container was not created.
+// Drop releases a claim whose container was not created.
 func (r Releaser) Drop(ctx context.Context, id, nonce string) error {
 	return r.reconcile(ctx, false, func(dir string) bool {
 		return filepath.Base(dir) == id && nonceOf(dir) == foundNonce(nonce) && nonce != ""

@@ -18,7 +18,7 @@ const (
 	Message = 4 << 20
 	// Pod bounds a pod's record: its labels and annotations.
 	Pod = 64 << 10
-	// Container bounds a container's record with the plugin's additions.
+	// Container bounds a container's record.
 	Container = 384 << 10
 	// PodTotal bounds the records of a pod and its running containers together.
 	PodTotal = 768 << 10
