@@ -88,6 +88,7 @@ func (r *Runtime) enter(pid int) error {
 	return nil
 }
 
+// enterNamespace moves the calling thread. setns requires that it shares no working directory.
 func enterNamespace(file *os.File) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)

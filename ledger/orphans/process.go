@@ -107,8 +107,8 @@ func (p Procfs) Mounted(dir string) bool {
 	return p.has(want, filepath.Base(dir), !seen)
 }
 
-// has returns whether a process has a mount, or is unreadable or (byGroup) readable and in the container's
-// cgroup.
+// has returns whether a process has a mount, or is unreadable and in the container's cgroup. byGroup: the
+// cgroup is sufficient.
 func (p Procfs) has(want mount, container string, byGroup bool) bool {
 	inGroup := func(pid string) bool {
 		groups, err := rawfile.Read(filepath.Join(string(p), pid, "cgroup"))
