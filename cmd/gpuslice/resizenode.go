@@ -61,7 +61,7 @@ func openNode(c *cobra.Command) (*ledger.Ledger, node.File, error) {
 	if err != nil {
 		return nil, file, err
 	}
-	ledger, err := grant.OpenLedger(stateDir(c), ledger.WithRecovery(oci.RecoverShares))
+	ledger, err := ledger.Open(stateDir(c), ledger.WithRecovery(oci.RecoverShares))
 	return ledger, file, err
 }
 
@@ -82,7 +82,7 @@ func findClaim(claims []ledger.Claim, target string) (ledger.Claim, error) {
 }
 
 // checkResizable rejects claims that the scheduler or the config decides about.
-func checkResizable(ledger *ledger.Ledger, claim ledger.Claim) error {
+func checkResizable(store *ledger.Ledger, claim ledger.Claim) error {
 	if claim.Owner != ledger.OwnerRuntime {
 		return fmt.Errorf("the scheduler reserves the shares of container %s of pod %s/%s: run gpuslice resize %s/%s:%s with a kubeconfig",
 			claim.ContainerID, claim.PodNamespace, claim.PodName, claim.PodNamespace, claim.PodName, claim.Container)
