@@ -198,7 +198,7 @@ func TestAllocate(t *testing.T) {
 		want        string
 	}{
 		{"none", nil, "a container without a device of nvidia.com/gpu"},
-		{"another node's GPU", []string{"GPU-a::0", "GPU-z::0"}, `"GPU-z::0": this node has no GPU-z`},
+		{"another node's GPU", []string{"GPU-a::0", "GPU-z::0"}, `"GPU-z::0": this node has no GPU GPU-z`},
 		{"no number", []string{"GPU-a"}, `"GPU-a" is no device of nvidia.com/gpu: want <UUID>::<n>`},
 		{"HAMi's", []string{"GPU-a-0"}, `"GPU-a-0" is no device`},
 		{"no GPU", []string{"::0"}, `"::0" is no device`},

@@ -292,7 +292,7 @@ func TestHelp(t *testing.T) {
 		assert.Equal(t, exitDone, status, "%v", args)
 		assert.Empty(t, stderr)
 		assert.Contains(t, out, "Exit status:")
-		assert.Contains(t, out, "  --state-dir DIR\n        Read the agent's state from the directory DIR.\n        (GPUSLICE_STATE_DIR; \"/run/gpuslice\" if not given)\n")
+		assert.Contains(t, out, "  --state-dir DIR\n        Read the agent's state from the directory DIR.\n        (GPUSLICE_STATE_DIR; default \"/run/gpuslice\")\n")
 		for line := range strings.Lines(out) {
 			assert.LessOrEqual(t, len(strings.TrimSuffix(line, "\n")), 80, line)
 		}
@@ -301,7 +301,7 @@ func TestHelp(t *testing.T) {
 	assert.Contains(t, out, "\n  status ")
 	assert.Contains(t, out, "\n  doctor ")
 	_, out, _ = gpuslice("status", "--help")
-	assert.Contains(t, out, "  -o, --output FORMAT\n        Print as FORMAT: table, wide, json, yaml, jsonpath, go-template or name.\n        A template follows after =.\n        (GPUSLICE_OUTPUT; \"table\" if not given)\n")
+	assert.Contains(t, out, "  -o, --output FORMAT\n        Print as FORMAT: table, wide, json, yaml, jsonpath, go-template or name.\n        A template follows after =.\n        (GPUSLICE_OUTPUT; default \"table\")\n")
 }
 
 func TestVersion(t *testing.T) {

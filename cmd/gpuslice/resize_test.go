@@ -67,7 +67,7 @@ func TestResizeOnNode(t *testing.T) {
 		{"nothing new", []string{"3f2a9c01", "--cores=30"}, exitDone, "unchanged, 8192 MiB, cores 30 %", []grant.Share{h200(8192, 30)}, ""},
 		{"one GPU of two", []string{"3f2a0002", "--memory=2GiB", "--gpu=1"}, exitDone, nodetest.T4 + ": memory 1024 -> 2048 MiB",
 			[]grant.Share{h200(1024, 0), {UUID: nodetest.T4, MemoryMiB: 2048, CorePercent: 10}}, "3f2a0002"},
-		{"too much", []string{"3f2a9c01", "--memory=142748MiB"}, exitFailed, "memory 134556 MiB asked, 134555 of 143771 MiB free more than it has", nil, ""},
+		{"too much", []string{"3f2a9c01", "--memory=142748MiB"}, exitFailed, "memory 134556 MiB requested, 134555 of 143771 MiB free in addition to its share", nil, ""},
 		{"two containers", []string{"3f2a", "--cores=1"}, exitFailed, `"3f2a" is ambiguous: use one of 3f2a0002, 3f2a9c01`, nil, ""},
 		{"none", []string{"ffff", "--cores=1"}, exitFailed, "list all with gpuslice status -o wide", nil, ""},
 		{"a GPU without a share", []string{"3f2a9c01", "--cores=1", "--gpu=1"}, exitFailed, "the container has no share of it", nil, ""},

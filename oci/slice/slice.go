@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -140,11 +141,9 @@ func (s Slice) write(dir string) error {
 }
 
 func complete(dir string) bool {
-	for _, file := range []string{limiter.LimitsPath(dir), limiter.UsagePath(dir), filepath.Join(dir, patternName)} {
-		if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
-			return false
-		}
-	}
 	mounted, err := vgpufs.Mounted(dir)
-	return mounted && err == nil
+	return mounted && err == nil && isFile(os.Lstat(limiter.LimitsPath(dir))) && isFile(os.Lstat(limiter.UsagePath(dir))) &&
+		isFile(os.Lstat(filepath.Join(dir, patternName)))
 }
+
+func isFile(info fs.FileInfo, err error) bool { return err == nil && info.Mode().IsRegular() }
