@@ -16,8 +16,8 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// patience is how long a test waits for what has to happen. What has to happen sooner
-// says so.
+// patience is how long a test waits for what has to happen. An earlier deadline
+// is stated.
 const patience = 20 * time.Second
 
 var silence = slog.New(slog.DiscardHandler)
@@ -44,7 +44,7 @@ func newKubelet(t testing.TB, dir string) *kubelet {
 	l.SetUnlinkOnClose(false) // as one that is killed
 	k := &kubelet{dir: dir, server: grpc.NewServer(), registered: make(chan *v1beta1.RegisterRequest, 16)}
 	v1beta1.RegisterRegistrationServer(k.server, k)
-	k.serving.Go(func() { _ = k.server.Serve(l) }) // who waits for a registration sees that it failed
+	k.serving.Go(func() { _ = k.server.Serve(l) }) // the registration fails then
 	t.Cleanup(k.stop)
 	return k
 }
@@ -59,14 +59,14 @@ func (k *kubelet) Register(_ context.Context, r *v1beta1.RegisterRequest) (*v1be
 	return &v1beta1.Empty{}, nil
 }
 
-// plugin waits for a registration, and connects to who registered.
+// plugin waits for a registration, and connects to the plugin.
 func (k *kubelet) plugin(t testing.TB) (*v1beta1.RegisterRequest, v1beta1.DevicePluginClient) {
 	t.Helper()
 	select {
 	case r := <-k.registered:
 		return r, dial(t, filepath.Join(k.dir, r.GetEndpoint()))
 	case <-time.After(patience):
-		require.FailNow(t, "nobody registered")
+		require.FailNow(t, "no plugin registered")
 		return nil, nil
 	}
 }
@@ -109,7 +109,7 @@ func (l list) health(t testing.TB) map[string]string {
 	return health
 }
 
-// shortDir is a directory whose path leaves room for a socket's name.
+// shortDir is a directory whose path is short enough for a socket.
 func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "gsd")
 	require.NoError(t, err)

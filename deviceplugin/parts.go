@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// preferParts chooses devices that are parts of a GPU: as few GPUs as will do. Where
-// one GPU has all that is still wanted, the policy says which; else the emptiest gives
-// what it has, of equal ones that which is best connected to those already taken.
+// preferParts chooses parts of as few GPUs as possible. The policy selects among GPUs that have
+// enough; otherwise it takes all of the emptiest GPU, preferring the best connected of equals.
 func preferParts(available, must []device, size int, policy Policy, links Links) ([]device, error) {
 	if err := checkSize(available, must, size); err != nil {
 		return nil, err
@@ -30,18 +29,18 @@ func preferParts(available, must []device, size int, policy Policy, links Links)
 	return chosen, nil
 }
 
-// nextGPU is the GPU to take from next. There is one.
+// nextGPU requires at least one GPU.
 func nextGPU(free map[string][]device, taken map[string]int, want int, policy Policy, c chooser) string {
 	return slices.MinFunc(slices.Collect(maps.Keys(free)), func(a, b string) int {
 		has := func(uuid string) int { return min(len(free[uuid]), want) }
 		fill := 0
-		if has(a) == want && has(b) == want { // both would do
+		if has(a) == want && has(b) == want { // both have enough
 			if fill = cmp.Compare(len(free[a]), len(free[b])); policy == Spread {
 				fill = -fill
 			}
 		}
 		return cmp.Or(
-			cmp.Compare(min(taken[b], 1), min(taken[a], 1)), // what is taken from already
+			cmp.Compare(min(taken[b], 1), min(taken[a], 1)), // prefer GPUs already used
 			cmp.Compare(has(b), has(a)),
 			cmp.Compare(c.linked(b, taken), c.linked(a, taken)),
 			fill,
@@ -49,8 +48,7 @@ func nextGPU(free map[string][]device, taken map[string]int, want int, policy Po
 	})
 }
 
-// freeByGPU are the devices that may be chosen, in their order, without those that are
-// chosen anyway.
+// freeByGPU returns the available devices in order, without those of must.
 func freeByGPU(available, must []device) map[string][]device {
 	free := map[string][]device{}
 	for _, d := range slices.SortedFunc(slices.Values(available), device.compare) {

@@ -12,34 +12,32 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// Source knows the node's GPUs.
+// Source has the node's GPUs.
 type Source interface {
-	// GPUs are the GPUs, ordered by UUID, not to be changed, and a channel that is
-	// closed when they are no longer true.
+	// GPUs returns the GPUs by UUID, read-only, and a channel that is closed when they change.
 	GPUs() ([]GPU, <-chan struct{})
 }
 
-// Condition says whether the node is guarded.
+// Condition is the state of the connection to the container runtime.
 type Condition interface {
-	// Guarded says it, and has a channel that is closed when it is no longer true.
-	Guarded() (bool, <-chan struct{})
+	// Connected also returns a channel that is closed when the state changes.
+	Connected() (bool, <-chan struct{})
 }
 
-// Config is what a Plugin works with.
+// Config configures a Plugin.
 type Config struct {
-	Resource Resource
-	GPUs     Source
-	Guard    Condition
-	// Policy is how devices are chosen; nil is Packed.
+	Resource   Resource
+	GPUs       Source
+	Connection Condition
+	// Policy selects devices; nil is Packed.
 	Policy func() Policy
-	// Links know how well two GPUs are connected; nil: nobody does.
+	// Links is optional.
 	Links Links
-	// Env are variables for every container that gets a device, beside
-	// NVIDIA_VISIBLE_DEVICES.
+	// Env is added to every container with a device, in addition to NVIDIA_VISIBLE_DEVICES.
 	Env map[string]string
 }
 
-// Plugin answers the kubelet for one resource. It keeps no state of containers.
+// Plugin serves one resource. It has no state of containers.
 type Plugin struct {
 	v1beta1.UnimplementedDevicePluginServer
 	Config
@@ -50,32 +48,30 @@ var _ v1beta1.DevicePluginServer = (*Plugin)(nil)
 // New returns a plugin.
 func New(c Config) *Plugin { return &Plugin{Config: c} }
 
-// GetDevicePluginOptions says which of the optional questions the plugin answers.
+// GetDevicePluginOptions enables GetPreferredAllocation.
 func (p *Plugin) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
 	return &v1beta1.DevicePluginOptions{GetPreferredAllocationAvailable: true}, nil
 }
 
-// ListAndWatch sends the devices at once and then whenever they change, until the
-// kubelet hangs up.
+// ListAndWatch sends the devices now and after each change.
 func (p *Plugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse]) error {
 	for {
 		gpus, gpusChanged := p.GPUs.GPUs()
-		guarded, guardChanged := p.Guard.Guarded()
-		if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: p.devices(gpus, guarded)}); err != nil {
+		connected, connectionChanged := p.Connection.Connected()
+		if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: p.devices(gpus, connected)}); err != nil {
 			return fmt.Errorf("send the devices of %s to the kubelet: %w", p.Resource.Name, err)
 		}
 		select {
 		case <-stream.Context().Done():
 			return nil
 		case <-gpusChanged:
-		case <-guardChanged:
+		case <-connectionChanged:
 		}
 	}
 }
 
-// devices are all devices of the GPUs, in their order. Where nobody guards the node
-// none is healthy: no pod shall be sent to it.
-func (p *Plugin) devices(gpus []GPU, guarded bool) []*v1beta1.Device {
+// devices are unhealthy while the agent is not connected, so that no pod is placed.
+func (p *Plugin) devices(gpus []GPU, connected bool) []*v1beta1.Device {
 	count := 0
 	for _, c := range gpus {
 		count += c.Devices
@@ -83,7 +79,7 @@ func (p *Plugin) devices(gpus []GPU, guarded bool) []*v1beta1.Device {
 	devices := make([]*v1beta1.Device, 0, count)
 	for _, c := range gpus {
 		health := v1beta1.Unhealthy
-		if c.Healthy && guarded {
+		if c.Healthy && connected {
 			health = v1beta1.Healthy
 		}
 		var topology *v1beta1.TopologyInfo
@@ -97,8 +93,7 @@ func (p *Plugin) devices(gpus []GPU, guarded bool) []*v1beta1.Device {
 	return devices
 }
 
-// Allocate passes the devices' ids along, and gives the containers nothing: see the
-// package's manual. It asks nobody.
+// Allocate returns the devices' ids in an annotation, and no access to GPUs.
 func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
 	gpus, _ := p.GPUs.GPUs()
 	response := &v1beta1.AllocateResponse{}
@@ -117,7 +112,6 @@ func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 	return response, nil
 }
 
-// known reads the ids of a container's devices.
 func (p *Plugin) known(ids []string, gpus []GPU) ([]device, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("a container without a device of %s", p.Resource.Name)
@@ -125,7 +119,7 @@ func (p *Plugin) known(ids []string, gpus []GPU) ([]device, error) {
 	return p.Resource.parseAll(ids, gpus)
 }
 
-// GetPreferredAllocation says which of the free devices are best together.
+// GetPreferredAllocation chooses among the free devices.
 func (p *Plugin) GetPreferredAllocation(_ context.Context, request *v1beta1.PreferredAllocationRequest) (*v1beta1.PreferredAllocationResponse, error) {
 	gpus, _ := p.GPUs.GPUs()
 	response := &v1beta1.PreferredAllocationResponse{}
@@ -139,7 +133,6 @@ func (p *Plugin) GetPreferredAllocation(_ context.Context, request *v1beta1.Pref
 	return response, nil
 }
 
-// preferred chooses for one container.
 func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest, gpus []GPU) ([]string, error) {
 	available := p.Resource.parseKnown(r.GetAvailableDeviceIDs(), gpus)
 	must, err := p.Resource.parseAll(r.GetMustIncludeDeviceIDs(), gpus)
@@ -167,7 +160,6 @@ func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest, gpus 
 	return sortedIDs(chosen), nil
 }
 
-// sortedIDs are the ids of devices, in their order.
 func sortedIDs(devices []device) []string {
 	sorted := slices.SortedFunc(slices.Values(devices), device.compare)
 	ids := make([]string, len(sorted))

@@ -31,13 +31,13 @@ func ill(gpus []GPU, uuid string, devices int) []GPU {
 	return append(gpus, GPU{UUID: uuid, NUMANode: nvidia.NUMAUnknown, Devices: devices})
 }
 
-// testPlugin is a plugin of a guarded node.
-func testPlugin(split int, uuids ...string) (*Plugin, *Inventory, *Guard) {
+// testPlugin is a plugin of a connected node.
+func testPlugin(split int, uuids ...string) (*Plugin, *Inventory, *Connection) {
 	inventory := NewInventory()
 	inventory.Set(gpus(split, uuids...))
-	guard := NewGuard(func() error { return nil }, silence)
-	guard.look(time.Unix(0, 0))
-	return New(Config{Resource: Replicas("nvidia.com/gpu"), GPUs: inventory, Guard: guard}), inventory, guard
+	connection := NewConnection(func() error { return nil }, silence)
+	connection.look(time.Unix(0, 0))
+	return New(Config{Resource: Replicas("nvidia.com/gpu"), GPUs: inventory, Connection: connection}), inventory, connection
 }
 
 // connected is a plugin's client, over its socket.
@@ -83,7 +83,7 @@ func TestInventory(t *testing.T) {
 		assert.Equal(t, want, now)
 		select {
 		case <-changed:
-			assert.NotEqual(t, last, now, "nobody is woken for nothing")
+			assert.NotEqual(t, last, now, "no notification without a change")
 		default:
 			assert.Equal(t, last, now, "everybody is woken")
 		}
@@ -102,23 +102,23 @@ func TestGuard(t *testing.T) {
 		at          map[time.Duration]error // what is found when
 		want        []time.Duration         // when it changes
 	}{
-		{"never guarded", map[time.Duration]error{0: down, time.Second: down, time.Hour: down}, nil},
-		{"guarded at once", map[time.Duration]error{0: nil, time.Second: nil}, []time.Duration{0}},
-		{"guarded later", map[time.Duration]error{0: down, time.Second: nil}, []time.Duration{time.Second}},
+		{"never connected", map[time.Duration]error{0: down, time.Second: down, time.Hour: down}, nil},
+		{"connected at once", map[time.Duration]error{0: nil, time.Second: nil}, []time.Duration{0}},
+		{"connected later", map[time.Duration]error{0: down, time.Second: nil}, []time.Duration{time.Second}},
 		{"a gap that is short", map[time.Duration]error{0: nil, time.Second: down, 4 * time.Second: down, 5 * time.Second: nil, 9 * time.Second: down}, []time.Duration{0}},
 		{"a gap that is long", map[time.Duration]error{0: nil, time.Second: down, 5 * time.Second: down, 6 * time.Second: down}, []time.Duration{0, 5 * time.Second}},
 		{"back after a long gap", map[time.Duration]error{0: nil, 5 * time.Second: down, 6 * time.Second: nil, 10 * time.Second: down}, []time.Duration{0, 5 * time.Second, 6 * time.Second}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			var found error
-			g := NewGuard(func() error { return found }, silence)
+			g := NewConnection(func() error { return found }, silence)
 			var changes []time.Duration
 			for at := time.Duration(0); at <= time.Hour; at += time.Second {
 				var known bool
 				if found, known = test.at[at]; !known {
 					continue
 				}
-				_, changed := g.Guarded()
+				_, changed := g.Connected()
 				g.look(time.Unix(1000, 0).Add(at))
 				select {
 				case <-changed:
@@ -127,8 +127,8 @@ func TestGuard(t *testing.T) {
 				}
 			}
 			assert.Equal(t, test.want, changes)
-			guarded, _ := g.Guarded()
-			assert.Equal(t, len(test.want)%2 == 1, guarded)
+			connected, _ := g.Connected()
+			assert.Equal(t, len(test.want)%2 == 1, connected)
 		})
 	}
 }
@@ -136,17 +136,17 @@ func TestGuard(t *testing.T) {
 func TestGuardRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	g := NewGuard(func() error { return nil }, silence)
-	_, changed := g.Guarded()
+	g := NewConnection(func() error { return nil }, silence)
+	_, changed := g.Connected()
 	go func() { defer close(ended); g.Run(ctx) }()
 	<-changed
 	cancel()
 	<-ended
 }
 
-// Health goes both ways, over the socket; two who watch are both told.
+// Health goes both ways, over the socket; two watchers are both notified.
 func TestHealthStreams(t *testing.T) {
-	plugin, inventory, guard := testPlugin(1, "GPU-a", "GPU-b")
+	plugin, inventory, connection := testPlugin(1, "GPU-a", "GPU-b")
 	client := connected(t, plugin)
 	watchers := []list{watchDevices(t, client), watchDevices(t, client)}
 	step := func(change func(), a, b string) {
@@ -160,11 +160,11 @@ func TestHealthStreams(t *testing.T) {
 	step(func() { inventory.Set(ill(gpus(1, "GPU-a"), "GPU-b", 1)) }, "Healthy", "Unhealthy")
 	step(func() { inventory.Set(gpus(1, "GPU-a", "GPU-b")) }, "Healthy", "Healthy")
 
-	ready := guard.ready
-	guard.ready = func() error { return errors.New("the runtime is gone") }
-	step(func() { guard.look(time.Unix(3, 0)); guard.look(time.Unix(60, 0)) }, "Unhealthy", "Unhealthy")
-	guard.ready = ready
-	step(func() { guard.look(time.Unix(61, 0)) }, "Healthy", "Healthy")
+	ready := connection.ready
+	connection.ready = func() error { return errors.New("the runtime is gone") }
+	step(func() { connection.look(time.Unix(3, 0)); connection.look(time.Unix(60, 0)) }, "Unhealthy", "Unhealthy")
+	connection.ready = ready
+	step(func() { connection.look(time.Unix(61, 0)) }, "Healthy", "Healthy")
 }
 
 func TestAllocate(t *testing.T) {
@@ -199,16 +199,16 @@ func TestAllocate(t *testing.T) {
 	}{
 		{"none", nil, "a container without a device of nvidia.com/gpu"},
 		{"another node's GPU", []string{"GPU-a::0", "GPU-z::0"}, `"GPU-z::0": this node has no GPU GPU-z`},
-		{"no number", []string{"GPU-a"}, `"GPU-a" is no device of nvidia.com/gpu: want <UUID>::<n>`},
-		{"HAMi's", []string{"GPU-a-0"}, `"GPU-a-0" is no device`},
-		{"no GPU", []string{"::0"}, `"::0" is no device`},
-		{"empty", []string{""}, `"" is no device`},
-		{"not as it is written", []string{"GPU-a::01"}, `"GPU-a::01" is no device`},
-		{"something behind it", []string{"GPU-a::0::0"}, `"GPU-a::0::0" is no device`},
+		{"no number", []string{"GPU-a"}, `"GPU-a" is not a device of nvidia.com/gpu: want <UUID>::<n>`},
+		{"HAMi's", []string{"GPU-a-0"}, `"GPU-a-0" is not a device`},
+		{"no GPU", []string{"::0"}, `"::0" is not a device`},
+		{"empty", []string{""}, `"" is not a device`},
+		{"not as it is written", []string{"GPU-a::01"}, `"GPU-a::01" is not a device`},
+		{"something behind it", []string{"GPU-a::0::0"}, `"GPU-a::0::0" is not a device`},
 		{"past the last", []string{"GPU-a::12"}, "the GPU has 12 of them"},
 		{"before the first", []string{"GPU-a::-1"}, "the GPU has 12 of them"},
-		{"a number that is too large", []string{"GPU-a::99999999999999999999"}, "is no device"},
-		{"twice", []string{"GPU-a::0", "GPU-a::0"}, `"GPU-a::0" is named twice`},
+		{"a number that is too large", []string{"GPU-a::99999999999999999999"}, "is not a device"},
+		{"twice", []string{"GPU-a::0", "GPU-a::0"}, `duplicate device "GPU-a::0"`},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			_, err := allocate([]string{"GPU-b::5"}, test.ids)

@@ -7,38 +7,36 @@ import (
 	"slices"
 )
 
-// Policy is how devices are chosen where several would do.
+// Policy selects among suitable devices.
 type Policy string
 
 // The policies.
 const (
-	// Packed fills the GPUs that are fullest, and leaves others whole.
+	// Packed uses the fullest GPUs.
 	Packed Policy = "packed"
-	// Spread takes the GPUs that are emptiest.
+	// Spread uses the emptiest GPUs.
 	Spread Policy = "spread"
-	// InOrder takes the devices by their ids, as the kubelet does where a device plugin
-	// has no preference.
+	// InOrder uses the order of the ids, like the kubelet without a preference.
 	InOrder Policy = "in-order"
 )
 
-// Policies are those that an operator chooses from.
+// Policies are those that an operator can select.
 var Policies = []Policy{Packed, Spread}
 
-// Links know how well GPUs are connected.
+// Links has the connections of the GPUs.
 type Links interface {
-	// Link is how well two GPUs are connected, by UUID; 0 is not known, more is better.
+	// Link is a score of two GPUs by UUID; higher is better, 0 is unknown.
 	Link(a, b string) int
 }
 
-// prefer chooses as many devices as size says, all that must be among them. Several
-// are of as many GPUs as there are, for who asks for two replicas asks for two
-// GPUs; of these, the best connected; of these, as the policy says.
+// prefer chooses size devices including must: on as many GPUs as possible (a request for two
+// replicas is for two GPUs), then the best connected, then by policy.
 func prefer(available, must []device, size int, policy Policy, links Links) ([]device, error) {
 	if err := checkSize(available, must, size); err != nil {
 		return nil, err
 	}
 	free := freeByGPU(available, must)
-	fill := make(map[string]int, len(free)) // how many are free
+	fill := make(map[string]int, len(free)) // free devices
 	for uuid, devices := range free {
 		fill[uuid] = len(devices)
 	}
@@ -56,7 +54,7 @@ func prefer(available, must []device, size int, policy Policy, links Links) ([]d
 	if len(must) > 0 || links == nil || size == 1 {
 		return c.choose(must, size), nil
 	}
-	// The first GPU decides how well the others are connected: each is tried.
+	// The result depends on the first GPU: try each.
 	var best []device
 	bestScore := 0
 	for _, first := range gpus {
@@ -68,7 +66,6 @@ func prefer(available, must []device, size int, policy Policy, links Links) ([]d
 	return best, nil
 }
 
-// inOrder adds the first devices to those that must be among them.
 func inOrder(available, must []device, size int) ([]device, error) {
 	if err := checkSize(available, must, size); err != nil {
 		return nil, err
@@ -82,7 +79,6 @@ func inOrder(available, must []device, size int) ([]device, error) {
 	return chosen, nil
 }
 
-// checkSize refuses a number of devices that can't be chosen.
 func checkSize(available, must []device, size int) error {
 	total := len(must)
 	for _, d := range available {
@@ -96,19 +92,17 @@ func checkSize(available, must []device, size int) error {
 	return nil
 }
 
-// chooser chooses among the free devices of GPUs, which are in the order in which
-// they are wanted.
+// chooser chooses among free devices of GPUs, which are in order of preference.
 type chooser struct {
 	gpus  []string
 	free  map[string][]device
 	links Links
 }
 
-// choose adds devices to the first ones until there are as many as size says. There
-// are enough.
+// choose adds devices to first. There are enough.
 func (c chooser) choose(first []device, size int) []device {
 	chosen := slices.Clone(first)
-	taken := map[string]int{} // of each GPU
+	taken := map[string]int{} // by GPU
 	rest := maps.Clone(c.free)
 	for _, d := range first {
 		taken[d.uuid]++
@@ -134,7 +128,7 @@ func (c chooser) choose(first []device, size int) []device {
 	return chosen
 }
 
-// linked is how well a GPU is connected to those that something was taken of.
+// linked is the score of a GPU with the GPUs in use.
 func (c chooser) linked(uuid string, taken map[string]int) int {
 	sum := 0
 	for other := range taken {
@@ -145,7 +139,7 @@ func (c chooser) linked(uuid string, taken map[string]int) int {
 	return sum
 }
 
-// score is how well the GPUs of the chosen devices are connected with each other.
+// score is the sum over the GPUs of the chosen devices.
 func (c chooser) score(chosen []device) int {
 	sum := 0
 	taken := map[string]int{}

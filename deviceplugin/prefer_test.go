@@ -39,7 +39,7 @@ func TestPreferredAllocation(t *testing.T) {
 		{"two are of two GPUs, spread", Spread, nil, "a0 a1 a2 b0 b1 c0", "", 2, "a0 b0"},
 		{"more than there are GPUs", Packed, nil, all, "", 5, "a0 a1 b0 b1 c0"},
 		{"all of them", Packed, nil, all, "", 9, all},
-		{"one GPU alone", Packed, nil, "b0 b1 b2", "", 2, "b0 b1"},
+		{"only one GPU", Packed, nil, "b0 b1 b2", "", 2, "b0 b1"},
 		{"what must be, and nothing else", Packed, nil, all, "c2 c1", 2, "c1 c2"},
 		{"what must be, and another GPU", Packed, nil, all, "a1", 2, "a1 b0"},
 		{"what must be and is not free", Packed, nil, "b0 b1", "a1", 2, "a1 b0"},
@@ -81,7 +81,7 @@ func TestPreferredAllocationErrors(t *testing.T) {
 		{"fewer than there must be", "a0 a1", "a0 a1", 1, "1 devices can't be chosen of 2, 2 of which must be among them"},
 		{"nothing free", "", "", 1, "1 devices can't be chosen of 0"},
 		{"none that is left", "a9 b0", "", 1, "1 devices can't be chosen of 0"},
-		{"malformed in what must be", "a0", "a9", 1, `"GPU-a::9" is no device`},
+		{"malformed in what must be", "a0", "a9", 1, `"GPU-a::9" is not a device`},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			plugin, _, _ := testPlugin(3, "GPU-a")

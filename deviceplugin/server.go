@@ -20,18 +20,17 @@ import (
 )
 
 const (
-	// kubeletSocket is the kubelet's socket in its directory of device plugins.
+	// kubeletSocket is in the kubelet's directory of device plugins.
 	kubeletSocket = "kubelet.sock"
-	// registerTimeout bounds one registration: the kubelet connects back within it.
+	// registerTimeout includes the kubelet's connection to the plugin.
 	registerTimeout = 10 * time.Second
-	// A failure is tried again after firstPause, and then more slowly. A kubelet
-	// that comes back is registered with within two seconds.
+	// Pauses between attempts. Registration after a restart of the kubelet takes less than two
+	// seconds.
 	firstPause = 50 * time.Millisecond
 	lastPause  = time.Second
 )
 
-// Server is the kubelet's side of a device plugin's life: it keeps a socket in the
-// kubelet's directory and the plugin registered, whatever becomes of either.
+// Server keeps the plugin's socket in the kubelet's directory, and keeps the plugin registered.
 type Server struct {
 	dir      string
 	resource string
@@ -39,21 +38,20 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// NewServer returns a server of a resource in the kubelet's directory of device plugins.
+// NewServer returns a server in the kubelet's directory of device plugins.
 func NewServer(dir, resource string, plugin v1beta1.DevicePluginServer, log *slog.Logger) *Server {
 	return &Server{dir: filepath.Clean(dir), resource: resource, plugin: plugin, log: log.With("resource", resource)}
 }
 
-// SocketPath is where the socket of a resource is. A socket's path has room for 107
-// bytes (unix(7)).
+// SocketPath returns the socket of a resource. The limit is 107 bytes (unix(7)).
 func SocketPath(dir, resource string) string {
 	return filepath.Join(dir, "gpuslice-"+strings.ReplaceAll(resource, "/", "_")+".sock")
 }
 
-// Run serves until ctx ends, and leaves no socket behind. It waits for a directory that
-// isn't there, for a node is guarded without a kubelet too.
+// Run serves until ctx ends, and removes the socket. It waits for a missing directory: the agent
+// also works without a kubelet.
 func (s *Server) Run(ctx context.Context) {
-	said := ""
+	logged := ""
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		since := time.Now()
 		err := s.session(ctx)
@@ -61,11 +59,11 @@ func (s *Server) Run(ctx context.Context) {
 			return
 		}
 		if time.Since(since) > lastPause {
-			pause, said = firstPause, ""
+			pause, logged = firstPause, ""
 		}
-		if said != err.Error() {
-			said = err.Error()
-			s.log.Warn("device plugin not served; trying again", "error", err)
+		if logged != err.Error() {
+			logged = err.Error()
+			s.log.Warn("serving the device plugin failed; retrying", "error", err)
 		}
 		if !wait(ctx, pause) {
 			return
@@ -73,7 +71,7 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// wait waits, and says whether ctx goes on.
+// wait returns false if ctx ended.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -83,14 +81,14 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// session serves one socket until something becomes of it, and says what.
+// session serves one socket and returns why it ended.
 func (s *Server) session(ctx context.Context) (err error) {
 	watch, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w (too many open files: raise fs.inotify.max_user_instances)", s.dir, err)
 	}
 	defer watch.Close()
-	// Before the socket is there, so that nothing is missed.
+	// Before the socket exists, so that no event is missed.
 	if err := watch.Add(s.dir); err != nil {
 		return fmt.Errorf("watch the kubelet's directory of device plugins %s: %w", s.dir, err)
 	}
@@ -106,17 +104,16 @@ func (s *Server) session(ctx context.Context) (err error) {
 	var serving sync.WaitGroup
 	serving.Go(func() { served <- server.Serve(socket.listener) })
 	err = s.keepRegistered(ctx, watch, socket, served)
-	server.Stop() // ends ListAndWatch, which a graceful stop would wait for
+	server.Stop() // ends ListAndWatch, for which a graceful stop would wait
 	serving.Wait()
 	return err
 }
 
-// keepRegistered registers with the kubelet, and again whenever its socket is another
-// one, until ctx or the plugin's own socket ends.
+// keepRegistered registers again after each change of the kubelet's socket.
 func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, socket *socket, served <-chan error) error {
 	kubelet := filepath.Join(s.dir, kubeletSocket)
 	pause := firstPause
-	said := ""
+	logged := ""
 	try := time.NewTimer(0)
 	defer try.Stop()
 	for {
@@ -135,20 +132,20 @@ func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, so
 			case event.Name == s.dir && event.Has(fsnotify.Remove|fsnotify.Rename):
 				return fmt.Errorf("the kubelet's directory of device plugins %s is gone", s.dir)
 			case event.Name == socket.path && !socket.there():
-				return fmt.Errorf("%s was removed", socket.path) // a kubelet does that when it starts
+				return fmt.Errorf("%s was removed", socket.path) // a starting kubelet does this
 			}
 		case <-try.C:
 			err := s.register(ctx, kubelet)
 			if err == nil {
 				s.log.Info("registered with the kubelet")
-				said = ""
+				logged = ""
 				continue
 			}
-			if text := err.Error(); said != text {
-				said = text
-				s.log.Warn("not registered with the kubelet; trying again", "error", err)
+			if text := err.Error(); logged != text {
+				logged = text
+				s.log.Warn("registering with the kubelet failed; retrying", "error", err)
 			}
-			// Where there is no kubelet, its coming is an event.
+			// Without a kubelet, wait for the event.
 			if _, statErr := os.Stat(kubelet); !errors.Is(statErr, fs.ErrNotExist) {
 				try.Reset(pause)
 				pause = min(2*pause, lastPause)
@@ -157,7 +154,6 @@ func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, so
 	}
 }
 
-// register tells the kubelet of the plugin.
 func (s *Server) register(ctx context.Context, kubelet string) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -182,39 +178,38 @@ func (s *Server) register(ctx context.Context, kubelet string) error {
 	return nil
 }
 
-// socket is a Unix socket that knows whether its file is still its own.
+// socket detects whether its file was replaced.
 type socket struct {
 	path     string
 	listener *net.UnixListener
 	made     os.FileInfo
 }
 
-// listen makes the socket, in place of one that an agent which was killed left behind.
+// listen replaces a socket that a killed agent left.
 func listen(path string) (*socket, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the device plugin's old socket: %w", err)
+		return nil, fmt.Errorf("remove the old socket of the device plugin: %w", err)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("make the device plugin's socket: %w", err)
+		return nil, fmt.Errorf("create the socket of the device plugin: %w", err)
 	}
-	l.SetUnlinkOnClose(false) // it may be another's by then
+	l.SetUnlinkOnClose(false) // the file can belong to another process by then
 	made, err := os.Stat(path)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make the device plugin's socket: %w", err), l.Close())
+		return nil, errors.Join(fmt.Errorf("create the socket of the device plugin: %w", err), l.Close())
 	}
 	return &socket{path, l, made}, nil
 }
 
-// there says whether the file is the one that was made.
+// there returns true if the file is unchanged.
 func (s *socket) there() bool {
 	now, err := os.Stat(s.path)
-	// Inode numbers come back at once on some filesystems.
+	// Some file systems reuse inode numbers at once.
 	return err == nil && os.SameFile(s.made, now) && s.made.ModTime().Equal(now.ModTime())
 }
 
-// remove takes the file away if it is still its own. The server has closed the
-// listener.
+// remove deletes the file if it is unchanged. The listener is already closed.
 func (s *socket) remove() error {
 	if !s.there() {
 		return nil

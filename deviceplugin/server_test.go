@@ -28,15 +28,14 @@ func TestServerRegisters(t *testing.T) {
 
 	stop()
 	_, err := devices.stream.Recv()
-	require.Error(t, err, "who watches is told of the end")
+	require.Error(t, err, "the stream ends")
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 1, "the kubelet's own socket alone")
+	require.Len(t, entries, 1, "only the kubelet's socket")
 	assert.Equal(t, kubeletSocket, entries[0].Name())
 }
 
-// What may become of the sockets; each time the kubelet has the plugin back within two
-// seconds.
+// What may become of the sockets; each time the plugin registers again.
 func TestServerRegistersAgain(t *testing.T) {
 	for _, test := range []struct {
 		description string
@@ -84,7 +83,6 @@ func TestServerRegistersAgain(t *testing.T) {
 			serve(t, dir, plugin)
 			k.plugin(t)
 
-			since := time.Now()
 			k = test.happens(t, k)
 			// A registration may be of a socket that vanished at that moment: another follows.
 			require.Eventually(t, func() bool {
@@ -98,7 +96,6 @@ func TestServerRegistersAgain(t *testing.T) {
 				_, err = stream.Recv()
 				return err == nil
 			}, patience, time.Millisecond)
-			assert.Less(t, time.Since(since), 2*time.Second)
 		})
 	}
 }

@@ -2,7 +2,7 @@ package deviceplugin
 
 import "sync"
 
-// watched is a value that tells its readers when it is no longer true.
+// watched is a value that notifies readers of changes.
 type watched[T any] struct {
 	mu      sync.Mutex
 	value   T
@@ -13,14 +13,14 @@ func newWatched[T any](value T) *watched[T] {
 	return &watched[T]{value: value, changed: make(chan struct{})}
 }
 
-// get returns the value, and a channel that is closed when there is another one.
+// get returns the value and a channel that is closed at the next change.
 func (w *watched[T]) get() (T, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.value, w.changed
 }
 
-// set replaces the value, and wakes whoever waits for that.
+// set replaces the value and notifies readers.
 func (w *watched[T]) set(value T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,47 +12,44 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// DefaultInterval is how often a Cache reads the node.
+// DefaultInterval is the time between two readings of the node.
 const DefaultInterval = 30 * time.Second
 
-// CacheOptions are what a Cache can be told.
+// CacheOptions configure a Cache.
 type CacheOptions struct {
-	// Interval is how often Run reads the node; 0 is DefaultInterval.
+	// Interval is the time between two readings; 0 is DefaultInterval.
 	Interval time.Duration
-	// Events has Run listen for critical XIDs between the readings. Without it, or
-	// where the driver has no events, a GPU's health is only what reading it tells.
+	// Events makes Run wait for critical XIDs between the readings. Without it, only failed
+	// readings make a GPU unhealthy.
 	Events bool
-	// Topology has the cache read how the GPUs are connected, whenever NVML is
-	// opened and when the GPUs change.
+	// Topology makes the cache read the connections of the GPUs when NVML is opened and when the
+	// GPUs change.
 	Topology bool
-	// IgnoreXIDs are XIDs that say nothing about a GPU's health, besides those that
-	// programs cause (13, 31, 43, 45, 68, 109).
+	// IgnoreXIDs do not affect a GPU's health, in addition to XIDs of applications (13, 31, 43, 45,
+	// 68, 109).
 	IgnoreXIDs []uint64
-	// Settle is how long a GPU has to be well before it is Healthy again; 0 is
-	// DefaultSettle.
+	// Settle is the time without a fault before a GPU is healthy again; 0 is DefaultSettle.
 	Settle time.Duration
-	// Log is told of failures, of GPUs that come and go; nil is silence.
+	// Log is optional.
 	Log *slog.Logger
 }
 
-// Snapshot is a node as it was read last.
+// Snapshot is the result of the last reading. Callers must not change it.
 type Snapshot struct {
-	// Node is the last one that could be read; empty before the first.
+	// Node is the last one that was read without an error; empty before the first.
 	Node Node
-	// Taken is when that was; zero before the first.
+	// Taken is the time of that reading; zero before the first.
 	Taken time.Time
-	// Topology is how the GPUs are connected; empty unless it was asked for. It is
-	// not to be changed.
+	// Topology is empty without CacheOptions.Topology.
 	Topology Topology
-	// Health is that of every GPU ever seen, by UUID, also of those that are gone.
-	// It is not to be changed.
+	// Health is by UUID, including GPUs that are gone.
 	Health map[string]Health
-	// Err is why the newest attempt failed, nil if it didn't.
+	// Err is the error of the newest reading.
 	Err error
 }
 
-// Cache holds the last snapshot of a node. Readers never wait and never call NVML;
-// the goroutine in Run does, alone: NVML may hang with a GPU that hangs.
+// Cache holds the last snapshot of a node. Readers never wait: only Run's goroutine calls NVML,
+// which can hang with a GPU that hangs.
 type Cache struct {
 	reader   reader
 	interval time.Duration
@@ -65,19 +62,19 @@ type Cache struct {
 	current     atomic.Pointer[Snapshot]
 	subscribers subscribers
 
-	mu     sync.Mutex // held while NVML is called
-	open   bool       // NVML is open
-	opened string     // what the kernel listed then
-	joined bool       // the topology was read since
+	mu     sync.Mutex // held during calls of NVML
+	open   bool
+	opened string // the kernel's list of GPUs at that time
+	joined bool   // the topology was read since then
 	ward   *ward
-	events *events // nil: none are to be had
-	silent bool    // the last attempt at events failed, which was said
-	broken bool    // the last wait for an event failed
+	events *events // nil: not available
+	silent bool    // the last attempt to open events failed and was logged
+	broken bool
 
-	sampled map[string]uint64 // by GPU: the newest sample of process times that was read, microseconds
+	sampled map[string]uint64 // by GPU: timestamp of the newest sample of process times, in microseconds
 }
 
-// NewCache makes an empty cache. Nothing is opened before Run or Refresh.
+// NewCache returns an empty cache. NVML is opened by Run or Refresh.
 func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 	c := &Cache{
 		reader:   reader{lib: lib, numa: sysfsNUMA(hostSysfs())},
@@ -102,28 +99,26 @@ func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 	return c
 }
 
-// Snapshot is what was read last.
+// Snapshot returns the last reading.
 func (c *Cache) Snapshot() Snapshot { return *c.current.Load() }
 
-// Node is the last node that could be read. It is not to be changed.
+// Node returns the last node that was read. Callers must not change it.
 func (c *Cache) Node() Node { return c.current.Load().Node }
 
-// Health is that of a GPU; known is false for one that was never seen.
+// Health returns the health of a GPU; known is false if the GPU was never read.
 func (c *Cache) Health(uuid string) (h Health, known bool) {
 	h, known = c.current.Load().Health[uuid]
 	return h, known
 }
 
-// Subscribe gives a channel that gets a value after each change of the GPUs, of
-// their health, or of the error. Changes in quick succession are one value. The
-// channel is never closed; cancel ends it.
+// Subscribe returns a channel that receives a value after changes of the GPUs, their health or the
+// error. Several quick changes can be one value. The channel is never closed.
 func (c *Cache) Subscribe() (changed <-chan struct{}, cancel func()) {
 	return c.subscribers.add()
 }
 
-// Run reads the node at once and then at every interval, until the context ends;
-// then it closes NVML. In between it listens for XIDs. It has one owner, which waits
-// for it.
+// Run reads the node at every interval, waits for XIDs in between, and closes NVML when ctx ends.
+// Only one goroutine may call it.
 func (c *Cache) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		_ = c.Refresh(ctx) // the snapshot has its error
@@ -132,11 +127,9 @@ func (c *Cache) Run(ctx context.Context) error {
 	return c.Close()
 }
 
-// Refresh reads the node now. Where that fails the last node stays, and the
-// snapshot has the error. NVML is opened when it isn't, and closed after a failure,
-// so that a driver that comes later, or again, is found. It is also opened again while
-// a GPU is missing, and when the kernel's list of GPUs has changed: NVML lists the
-// GPUs when it is opened, and never again.
+// Refresh reads the node now. On an error the last node stays. NVML lists the GPUs only when it is
+// opened, so it is opened again after a failure, while a GPU is missing, and when the kernel's list
+// of GPUs has changed.
 func (c *Cache) Refresh(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,14 +155,13 @@ func (c *Cache) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Close closes NVML if it is open. Refresh opens it again.
+// Close closes NVML. Refresh opens it again.
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.close()
 }
 
-// read opens NVML where needed and reads the node.
 func (c *Cache) read(ctx context.Context) (Node, error) {
 	kernel := c.kernel()
 	if c.open && (c.ward.missing() || kernel != c.opened) {
@@ -190,15 +182,14 @@ func (c *Cache) read(ctx context.Context) (Node, error) {
 	return node, nil
 }
 
-// topology reads how the GPUs are connected if that isn't known, and gives the last
-// that is.
+// topology returns the last topology unless it has to be read again.
 func (c *Cache) topology(last *Snapshot, node Node) Topology {
 	if !c.connect || (c.joined && sameGPUs(last.Node, node)) {
 		return last.Topology
 	}
 	t, err := c.reader.topology()
 	if err != nil {
-		c.log.Warn("how the GPUs are connected can't be read", "error", err)
+		c.log.Warn("reading the GPU topology failed", "error", err)
 		return last.Topology
 	}
 	c.joined = true
@@ -209,7 +200,6 @@ func sameGPUs(a, b Node) bool {
 	return slices.EqualFunc(a.GPUs, b.GPUs, func(x, y GPU) bool { return x.UUID == y.UUID })
 }
 
-// close closes NVML once, and the events with it.
 func (c *Cache) close() error {
 	if !c.open {
 		return nil
@@ -218,14 +208,13 @@ func (c *Cache) close() error {
 	return errors.Join(c.closeEvents(), c.reader.close())
 }
 
-// logFailure says a failure once, not at every interval.
+// logFailure logs each failure once, not at every interval.
 func (c *Cache) logFailure(last, err error) {
 	if last == nil || last.Error() != err.Error() {
-		c.log.Error("GPUs can't be read", "error", err)
+		c.log.Error("reading the GPUs failed", "error", err)
 	}
 }
 
-// logChanges says which GPUs came, went, or failed.
 func (c *Cache) logChanges(last, node Node) {
 	for _, gpu := range node.GPUs {
 		if _, known := last.GPU(gpu.UUID); !known {
@@ -245,12 +234,12 @@ func (c *Cache) logChanges(last, node Node) {
 	}
 	for _, f := range node.Faults {
 		if !known[f.Message] {
-			c.log.Error("GPU can't be read", "gpu", f.UUID, "index", f.Index, "error", f.Err)
+			c.log.Error("reading a GPU failed", "gpu", f.UUID, "index", f.Index, "error", f.Err)
 		}
 	}
 }
 
-// logMIG says which MIG devices one node has and another doesn't.
+// logMIG logs the MIG devices that only the first node has.
 func (c *Cache) logMIG(has, lacks Node, message string) {
 	for _, d := range devices(has.GPUs) {
 		if _, _, both := lacks.MIGDevice(d.UUID); !both {

@@ -2,9 +2,8 @@ package nvidia
 
 import "strings"
 
-// contextMiB are what a CUDA context takes of a GPU's memory, in MiB, by a word of
-// the model's name. It varies with driver and program: these are typical values of
-// CUDA 12, a start until it is measured on the node.
+// contextMiB is the memory of a CUDA context in MiB, by a word in the model's name: typical values
+// of CUDA 12. They vary with driver and program.
 var contextMiB = []struct {
 	word string
 	mib  int64
@@ -15,11 +14,11 @@ var contextMiB = []struct {
 	{"T4", 105},
 }
 
-// otherContextMiB is for models that the table doesn't have: rather too much than
-// too little, for what is not counted is the neighbours'.
+// otherContextMiB is for other models. It is high because memory that is not counted is taken from
+// other containers.
 const otherContextMiB = 520
 
-// ContextMiB is what a context is expected to take of the GPU, in MiB.
+// ContextMiB is the expected memory of one CUDA context, in MiB.
 func (c GPU) ContextMiB() int64 {
 	for _, m := range contextMiB {
 		if strings.Contains(c.Model, m.word) {

@@ -8,11 +8,10 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// theDriver is what an error is about that is about no GPU.
 const theDriver = "the driver"
 
-// Discover opens NVML, reads the node once, and closes NVML. A GPU that can't be
-// read is among the node's faults; an error means that nothing could be read.
+// Discover opens NVML, reads the node once, and closes NVML. A GPU that can't be read is one of the
+// node's faults.
 func Discover(lib nvml.Interface) (Node, error) {
 	r := reader{lib: lib, numa: sysfsNUMA(hostSysfs())}
 	if err := r.open(); err != nil {
@@ -22,24 +21,21 @@ func Discover(lib nvml.Interface) (Node, error) {
 	return node, errors.Join(err, r.close())
 }
 
-// reader is who opened NVML: it reads while it is open, and closes it.
+// reader reads an open NVML.
 type reader struct {
 	lib  nvml.Interface
 	numa func(pciBusID string) (node int, known bool)
 }
 
-// open loads and initializes NVML.
 func (r reader) open() error {
 	return check(theDriver, "nvmlInit", r.lib.Init())
 }
 
-// close ends what open began.
 func (r reader) close() error {
 	return check(theDriver, "nvmlShutdown", r.lib.Shutdown())
 }
 
-// read reads the node. The context is looked at between GPUs: a call of NVML
-// can't be interrupted.
+// read checks ctx between GPUs only: a call of NVML can't be interrupted.
 func (r reader) read(ctx context.Context) (Node, error) {
 	driver, ret := r.lib.SystemGetDriverVersion()
 	if err := check(theDriver, "nvmlSystemGetDriverVersion", ret); err != nil {
@@ -77,17 +73,16 @@ func (r reader) read(ctx context.Context) (Node, error) {
 	return node, nil
 }
 
-// unique refuses a second GPU of the same UUID, which everything is keyed by.
 func unique(gpus []GPU, gpu GPU) error {
 	for _, c := range gpus {
 		if c.UUID == gpu.UUID {
-			return fmt.Errorf("GPU %d: its UUID %s is GPU %d's too", gpu.Index, gpu.UUID, c.Index)
+			return fmt.Errorf("GPU %d: UUID %s is also the UUID of GPU %d", gpu.Index, gpu.UUID, c.Index)
 		}
 	}
 	return nil
 }
 
-// cudaVersion writes NVML's number, 1000 * major + 10 * minor, for people.
+// cudaVersion formats NVML's number, 1000 * major + 10 * minor.
 func cudaVersion(v int) string {
 	return fmt.Sprintf("%d.%d", v/1000, v%1000/10)
 }

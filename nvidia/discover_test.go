@@ -53,7 +53,7 @@ func TestDiscoverMocks(t *testing.T) {
 			assert.False(t, ok)
 			assert.Equal(t, "/dev/nvidia7", node.GPUs[7].DevicePath())
 			assert.Len(t, tt.server.InitCalls(), 1)
-			assert.Len(t, tt.server.ShutdownCalls(), 1, "who opens NVML closes it")
+			assert.Len(t, tt.server.ShutdownCalls(), 1, "Discover closes NVML")
 		})
 	}
 }
@@ -139,7 +139,7 @@ func TestDiscoverFaults(t *testing.T) {
 			d.GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
 		}, "nvmlDeviceGetUUID", false},
 		{"empty UUID", func(_ *server.Server, d *server.Device) { d.UUID = "" }, "nvmlDeviceGetUUID", false},
-		{"UUID of another", func(s *server.Server, d *server.Device) { d.UUID = s.Devices[0].(*server.Device).UUID }, "is GPU 0's too", true},
+		{"UUID of another", func(s *server.Server, d *server.Device) { d.UUID = s.Devices[0].(*server.Device).UUID }, "is also the UUID of GPU 0", true},
 		{"no name", func(_ *server.Server, d *server.Device) {
 			d.GetNameFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
 		}, "nvmlDeviceGetName", true},
@@ -213,15 +213,15 @@ func TestNUMANode(t *testing.T) {
 		fault       bool
 	}{
 		{"by the kernel, NVML not asked", "00000000:3B:00.0", nil, nil, 1, false},
-		{"the kernel says none", "00000000:5E:00.0", nil, nil, NUMAUnknown, false},
+		{"the kernel has none", "00000000:5E:00.0", nil, nil, NUMAUnknown, false},
 		{"a domain of five digits", "00010000:01:00.0", nil, nil, 3, false},
 		{"the kernel's answer is no number, NVML's is", "00000000:AF:00.0", nil, numaNVML(2, nvml.SUCCESS), 2, false},
 		{"unknown to the kernel, NVML knows", "00000000:AA:00.0", nil, numaNVML(0, nvml.SUCCESS), 0, false},
 		{"unknown to both", "00000000:AA:00.0", nil, numaNVML(0, nvml.ERROR_NOT_SUPPORTED), NUMAUnknown, false},
-		{"NVML's says none", "00000000:AA:00.0", nil, numaNVML(-1, nvml.SUCCESS), NUMAUnknown, false},
+		{"NVML has none", "00000000:AA:00.0", nil, numaNVML(-1, nvml.SUCCESS), NUMAUnknown, false},
 		{"a driver without the call is not called", "00000000:AA:00.0", assert.AnError, nil, NUMAUnknown, false},
 		{"NVML fails", "00000000:AA:00.0", nil, numaNVML(0, nvml.ERROR_GPU_IS_LOST), NUMAUnknown, true},
-		{"no bus ID, nobody is asked", "", nil, nil, NUMAUnknown, false},
+		{"no bus ID, no reading", "", nil, nil, NUMAUnknown, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.description, func(t *testing.T) {

@@ -6,17 +6,16 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Error is an NVML call that failed. It unwraps to the nvml.Return.
+// Error is a failed NVML call. It unwraps to the nvml.Return.
 type Error struct {
-	// What the call was about: "the driver", "GPU 2", "GPU 2 (GPU-…)".
+	// What is the subject of the call: "the driver", "GPU 2", "GPU 2 (GPU-…)".
 	What string
-	// Call is NVML's name of the function.
-	Call string
-	// Return is what it answered.
+	// Call is NVML's function.
+	Call   string
 	Return nvml.Return
 }
 
-// Error names the GPU and the call, and what to do where that is known.
+// Error includes advice where there is one.
 func (e *Error) Error() string {
 	msg := fmt.Sprintf("%s: %s: %v", e.What, e.Call, e.Return)
 	if hint := advice(e.Return); hint != "" {
@@ -25,10 +24,9 @@ func (e *Error) Error() string {
 	return msg
 }
 
-// Unwrap gives the nvml.Return, which is an error itself.
+// Unwrap returns the nvml.Return.
 func (e *Error) Unwrap() error { return e.Return }
 
-// check makes an error of what a call answered, nil for success.
 func check(what, call string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
@@ -36,8 +34,7 @@ func check(what, call string, ret nvml.Return) error {
 	return &Error{What: what, Call: call, Return: ret}
 }
 
-// advice says what to do about an NVML error. The meanings are those of NVML's
-// reference (nvmlReturn_t).
+// advice is based on NVML's reference (nvmlReturn_t).
 func advice(ret nvml.Return) string {
 	switch ret {
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
@@ -46,7 +43,7 @@ func advice(ret nvml.Return) string {
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		return "load the kernel module (modprobe nvidia) and look into dmesg if it fails"
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		return "the library and the kernel module are of different versions: the driver was updated under way; " +
+		return "the library and the kernel module are of different versions: the driver was updated while in use; " +
 			"load the new module or reboot, then restart this program"
 	case nvml.ERROR_NO_PERMISSION:
 		return "run as root with /dev/nvidiactl and the GPUs' device nodes"
@@ -55,13 +52,13 @@ func advice(ret nvml.Return) string {
 	case nvml.ERROR_RESET_REQUIRED:
 		return "reset the GPU (nvidia-smi --gpu-reset) once nothing runs on it"
 	case nvml.ERROR_FUNCTION_NOT_FOUND:
-		return "this driver is too old to be asked: update it"
+		return "this driver is too old: update it"
 	case nvml.ERROR_INSUFFICIENT_POWER:
 		return "check the GPU's power cables"
 	case nvml.ERROR_IRQ_ISSUE:
 		return "the kernel has an interrupt problem with the GPU: look into dmesg"
 	case nvml.ERROR_CORRUPTED_INFOROM:
-		return "the GPU's infoROM is corrupted: have the GPU checked"
+		return "the GPU's infoROM is corrupted: contact the vendor of the GPU"
 	default:
 		return ""
 	}

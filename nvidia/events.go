@@ -6,19 +6,19 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// eventSymbols are the NVML functions for events. go-nvml's call of a function that
-// the library doesn't have ends the process, so they are looked up first.
+// eventSymbols are looked up first: go-nvml ends the process when it calls a function that the
+// library lacks.
 var eventSymbols = []string{"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait", "nvmlDeviceRegisterEvents"}
 
-// events is an NVML event set that the GPUs report critical XIDs to.
+// events is an NVML event set for critical XIDs.
 type events struct {
 	set   nvml.EventSet
-	gpus  []GPU                  // that it was made for
-	uuids map[nvml.Device]string // of the GPUs that report: one that is lost can't be asked
+	gpus  []GPU                  // registered GPUs
+	uuids map[nvml.Device]string // by handle: a lost GPU can't be queried
 }
 
-// openEvents makes an event set and registers the GPUs with it. An error says which
-// GPUs report nothing: those that are not in the set; without a set, none does.
+// openEvents registers the GPUs with an event set. The error names the GPUs that are not in the
+// set; without a set, none is.
 func (r reader) openEvents(gpus []GPU) (*events, error) {
 	for _, symbol := range eventSymbols {
 		if !r.has(symbol) {
@@ -40,7 +40,6 @@ func (r reader) openEvents(gpus []GPU) (*events, error) {
 	return e, failed
 }
 
-// register has a GPU report its critical XIDs.
 func (e *events) register(lib nvml.Interface, gpu GPU) error {
 	what := gpu.label()
 	dev, ret := lib.DeviceGetHandleByIndex(gpu.Index)
@@ -54,25 +53,23 @@ func (e *events) register(lib nvml.Interface, gpu GPU) error {
 	return nil
 }
 
-// xid is a critical error that the driver reported.
 type xid struct {
-	uuid     string   // empty: of all GPUs
+	uuid     string   // empty: all GPUs
 	instance instance // of a GPU in MIG mode
 	code     uint64
 }
 
-// instance is the part of a GPU that an XID is of, by NVML's ids.
+// instance is the part of a GPU that an XID is about, by NVML's ids.
 type instance struct {
 	gpu, compute uint32
 }
 
-// allInstances is what NVML says in an id's place for an error that is not of one
-// instance alone.
+// allInstances is NVML's id for an error that is not limited to one instance.
 const allInstances = 0xFFFFFFFF
 
 var wholeGPU = instance{allInstances, allInstances}
 
-// wait waits so many milliseconds for an XID; found is false if none came.
+// wait returns found = false after the timeout.
 func (e *events) wait(milliseconds uint32) (x xid, found bool, err error) {
 	data, ret := e.set.Wait(milliseconds)
 	if ret == nvml.ERROR_TIMEOUT {
@@ -91,7 +88,6 @@ func (e *events) wait(milliseconds uint32) (x xid, found bool, err error) {
 	}, true, nil
 }
 
-// close frees the set.
 func (e *events) close() error {
 	return check(theDriver, "nvmlEventSetFree", e.set.Free())
 }

@@ -11,54 +11,48 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// DefaultSettle is how long a GPU has to be well before it is Healthy again.
+// DefaultSettle is the time without a fault before a GPU is healthy again.
 const DefaultSettle = time.Minute
 
-// Health is whether a GPU can be given out.
+// Health is the health of a GPU or a MIG device.
 type Health struct {
-	// Healthy is false from the moment that something is known to be wrong.
 	Healthy bool `json:"healthy"`
-	// Reason says what is wrong, and what it takes to be well; empty if healthy.
+	// Reason is the fault and how it ends; empty if healthy.
 	Reason string `json:"reason,omitempty"`
-	// Since is when it became so.
+	// Since is the time of the last change.
 	Since time.Time `json:"since"`
 }
 
-// ailment is what is known of one GPU.
+// ailment is the state of one GPU or MIG device.
 type ailment struct {
 	absent  string    // why it can't be read, empty if it can
-	away    bool      // absent as a GPU is that is being reset: lost, or no longer listed
-	xid     uint64    // the newest critical XID, 0 if none
-	reset   uint64    // an XID that it needs a reset for, 0 if none
-	wellAt  time.Time // when it settled or will
-	settles bool      // wellAt counts
+	away    bool      // absent as during a reset: lost, or not listed
+	xid     uint64    // the newest critical XID; 0: none
+	reset   uint64    // an XID that requires a reset; 0: none
+	wellAt  time.Time // valid if settles
+	settles bool
 }
 
-// ward decides the health of the GPUs from what is reported. It has no clock and
-// no goroutine: its owner has.
+// ward computes the health of the GPUs. Its owner has the clock.
 //
-// A GPU is Unhealthy at once when it can't be read (NVML calls it lost, its
-// reading fails, it is no longer listed, or nothing can be read at all) and when a
-// critical XID comes. It is Healthy again when it has been readable and without a
-// critical XID for the settle time. After an XID that needs a reset this counts only
-// from when the GPU was lost or no longer listed, or the driver not loaded, and came
-// back: that is what a reset looks like. MIG devices: see mighealth.go. All of this is
-// forgotten when the program
-// restarts, as it has to where a reset needs it out of the way (nvidia-smi refuses to
-// reset a GPU that a program has open).
+// A GPU becomes unhealthy when it can't be read or a critical XID arrives. It becomes healthy after
+// the settle time without either. After an XID that requires a reset, the settle time starts when
+// the GPU, or the driver, was gone and returned: this is what a reset looks like. For MIG devices
+// see mighealth.go. The state is lost when the program restarts, as it must for a reset (nvidia-smi
+// refuses to reset a GPU that a program has open).
 type ward struct {
 	settle  time.Duration
 	ignored []uint64
 	gpus    map[string]*ailment  // and MIG devices
-	mig     map[string]MIGDevice // those that are MIG devices, as they were last
-	health  map[string]Health    // never changed, only replaced
+	mig     map[string]MIGDevice // the MIG devices among them
+	health  map[string]Health    // replaced at each change, never modified
 }
 
 func newWard(settle time.Duration, ignore []uint64) *ward {
 	return &ward{settle: settle, ignored: slices.Concat(applicationXIDs, ignore), gpus: map[string]*ailment{}, mig: map[string]MIGDevice{}}
 }
 
-// seen takes a reading of the node.
+// seen processes a reading of the node.
 func (w *ward) seen(node Node, now time.Time) {
 	faults := sortFaults(node.Faults)
 	for uuid := range faults.named {
@@ -78,11 +72,11 @@ func (w *ward) seen(node Node, now time.Time) {
 	w.settled(now)
 }
 
-// faultsByName are a reading's faults.
+// faultsByName are the faults of a reading.
 type faultsByName struct {
 	named   map[string]error   // by the UUID of the GPU or MIG device
-	gpuOf   map[string]string  // the GPU of a named MIG device
-	unnamed map[string][]error // whose UUID can't be read: by GPU for a MIG device's, "" for a GPU's
+	gpuOf   map[string]string  // by the UUID of a MIG device
+	unnamed map[string][]error // without a UUID: by GPU for MIG devices, "" for GPUs
 }
 
 func sortFaults(faults []Fault) faultsByName {
@@ -100,8 +94,7 @@ func sortFaults(faults []Fault) faultsByName {
 	return f
 }
 
-// of is the error of what is not among those that could be read: its own, or that it
-// is missing, with the faults that may be its.
+// of returns the error of a missing GPU or MIG device, with the unnamed faults that can be its.
 func (f faultsByName) of(uuid, gpu string, missing error) error {
 	if err := f.named[uuid]; err != nil {
 		return err
@@ -114,16 +107,14 @@ func (f faultsByName) of(uuid, gpu string, missing error) error {
 
 var errUnlisted = errors.New("the driver no longer lists the GPU")
 
-// absences are the errors of a GPU that is being reset, or was.
+// absences are the errors of a GPU during a reset.
 var absences = []error{errUnlisted, nvml.ERROR_GPU_IS_LOST, nvml.ERROR_RESET_REQUIRED, nvml.ERROR_DRIVER_NOT_LOADED}
 
-// miss takes note that a GPU can't be read.
 func (a *ailment) miss(err error) {
 	a.absent, a.settles = strings.ReplaceAll(err.Error(), "\n", "; "), false
 	a.away = a.away || slices.ContainsFunc(absences, func(absence error) bool { return errors.Is(err, absence) })
 }
 
-// present takes note of a GPU that can be read.
 func (w *ward) present(uuid string, now time.Time) {
 	a := w.gpus[uuid]
 	if a == nil {
@@ -140,8 +131,7 @@ func (w *ward) present(uuid string, now time.Time) {
 	a.wellAt, a.settles = now.Add(w.settle), a.reset == 0
 }
 
-// missing says whether a GPU can't be read. MIG devices don't count: a driver that is
-// open lists those that come and go.
+// missing ignores MIG devices: an open NVML lists new ones.
 func (w *ward) missing() bool {
 	for uuid, a := range w.gpus {
 		if a.absent != "" && !w.isMIG(uuid) {
@@ -151,7 +141,6 @@ func (w *ward) missing() bool {
 	return false
 }
 
-// unreadable takes note that nothing of the node could be read.
 func (w *ward) unreadable(err error, now time.Time) {
 	for _, a := range w.gpus {
 		a.miss(err)
@@ -159,8 +148,8 @@ func (w *ward) unreadable(err error, now time.Time) {
 	w.settled(now)
 }
 
-// critical takes an XID: of a GPU, of all GPUs, or of an instance, whose MIG devices
-// alone are ill then. It says whether it counts.
+// critical processes an XID of a GPU, of all GPUs, or of an instance. It returns false for an
+// ignored XID.
 func (w *ward) critical(x xid, now time.Time) bool {
 	if slices.Contains(w.ignored, x.code) {
 		return false
@@ -176,7 +165,7 @@ func (w *ward) critical(x xid, now time.Time) bool {
 	return true
 }
 
-// struck are those that an XID makes ill by themselves.
+// struck returns the GPUs or MIG devices that an XID makes unhealthy.
 func (w *ward) struck(x xid) (found []*ailment) {
 	if found = w.struckMIG(x); len(found) > 0 {
 		return found
@@ -189,7 +178,7 @@ func (w *ward) struck(x xid) (found []*ailment) {
 	return found
 }
 
-// settled works the health out again.
+// settled computes the health again.
 func (w *ward) settled(now time.Time) {
 	for _, a := range w.gpus {
 		if a.settles && !now.Before(a.wellAt) {
@@ -211,7 +200,6 @@ func (w *ward) settled(now time.Time) {
 	}
 }
 
-// reason says what is wrong, empty if nothing is.
 func (a *ailment) reason(settle time.Duration) string {
 	switch {
 	case a.absent != "":
@@ -219,9 +207,9 @@ func (a *ailment) reason(settle time.Duration) string {
 	case a.reset != 0:
 		return fmt.Sprintf("XID %d, which needs a reset of the GPU: look into dmesg, then reset it or restart the machine", a.reset)
 	case a.settles && a.xid != 0:
-		return fmt.Sprintf("XID %d: well again after %v without another", a.xid, settle)
+		return fmt.Sprintf("XID %d: healthy after %v without another XID", a.xid, settle)
 	case a.settles:
-		return fmt.Sprintf("it was away and is back: well again after %v", settle)
+		return fmt.Sprintf("GPU is back: healthy after %v", settle)
 	default:
 		return ""
 	}

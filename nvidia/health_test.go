@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A story is told in steps of reports, with what is expected of GPU A after each.
+// Each case is a sequence of reports, with the expected health of GPU A after each.
 // B is the GPU beside it.
 type healthStep struct {
 	after   time.Duration // since the step before
@@ -51,7 +51,7 @@ func TestHealth(t *testing.T) {
 	}{
 		{"an XID settles", []healthStep{
 			{0, both, true, "", true},
-			{0, reports("A", 94), false, "XID 94: well again after 10s", true},
+			{0, reports("A", 94), false, "XID 94: healthy after 10s", true},
 			{9 * time.Second, both, false, "XID 94", true},
 			{time.Second, passes, true, "", true},
 		}},
@@ -73,7 +73,7 @@ func TestHealth(t *testing.T) {
 			{0, reports("", 109), true, "", true},
 			{0, reports("A", 63), true, "", true},
 		}},
-		{"an XID of a GPU that nobody knows", []healthStep{
+		{"an XID of an unknown GPU", []healthStep{
 			{0, both, true, "", true},
 			{0, reports("C", 94), true, "", true},
 		}},
@@ -81,7 +81,7 @@ func TestHealth(t *testing.T) {
 			{0, both, true, "", true},
 			{0, seesFault("A", nvml.ERROR_GPU_IS_LOST), false, "fell off the bus", true},
 			{time.Hour, seesFault("A", nvml.ERROR_GPU_IS_LOST), false, "fell off the bus", true},
-			{time.Second, both, false, "is back: well again after 10s", true},
+			{time.Second, both, false, "is back: healthy after 10s", true},
 			{settle, passes, true, "", true},
 		}},
 		{"a GPU that is no longer listed", []healthStep{
@@ -91,7 +91,7 @@ func TestHealth(t *testing.T) {
 			{0, both, false, "is back", true},
 			{settle, both, true, "", true},
 		}},
-		{"one that can't say who it is any more", []healthStep{
+		{"one with an unreadable UUID", []healthStep{
 			{0, both, true, "", true},
 			{0, seesFault("", nvml.ERROR_GPU_IS_LOST), false, "but has some that can't be read: GPU 0", true},
 		}},
@@ -120,14 +120,14 @@ func TestHealth(t *testing.T) {
 			{0, reports("A", 79), false, "XID 79", true},
 			{0, seesFault("", nvml.ERROR_GPU_IS_LOST), false, "but has some that can't be read", true},
 			{0, sees("B"), false, "no longer lists", true},
-			{0, both, false, "XID 79: well again after 10s", true},
+			{0, both, false, "XID 79: healthy after 10s", true},
 			{settle, both, true, "", true},
 		}},
 		{"a driver that was loaded again has reset its GPUs", []healthStep{
 			{0, both, true, "", true},
 			{0, reports("A", 119), false, "XID 119", true},
 			{0, fails(check(theDriver, "nvmlInit", nvml.ERROR_DRIVER_NOT_LOADED)), false, "modprobe nvidia", false},
-			{0, both, false, "well again", false},
+			{0, both, false, "healthy after", false},
 			{settle, both, true, "", true},
 		}},
 		{"an XID while the GPU is away", []healthStep{
@@ -135,7 +135,7 @@ func TestHealth(t *testing.T) {
 			{0, sees("B"), false, "no longer lists", true},
 			{0, reports("A", 79), false, "no longer lists", true},
 			{time.Hour, passes, false, "no longer lists", true},
-			{0, both, false, "XID 79: well again", true},
+			{0, both, false, "XID 79: healthy after", true},
 			{settle, both, true, "", true},
 		}},
 	} {

@@ -5,18 +5,17 @@ import (
 	"errors"
 )
 
-// ProcessMemory is the device memory that one process has of a GPU.
+// ProcessMemory is the memory of one process on a GPU.
 type ProcessMemory struct {
-	PID   int // as the agent's PID namespace has it
+	PID   int // in the agent's PID namespace
 	Bytes uint64
 }
 
-// notAvailable is what NVML says where it doesn't know how much a process has.
+// notAvailable is NVML's value for unknown memory.
 const notAvailable = ^uint64(0)
 
-// ProcessMemories says how much memory each process has of each whole GPU, contexts, graphics and
-// all that libraries take included. GPUs for which NVML can't say it, such as those in MIG mode,
-// are left out.
+// ProcessMemories returns the memory of each process by GPU, with contexts, graphics and libraries.
+// GPUs without this information (MIG mode) are left out.
 func (c *Cache) ProcessMemories(ctx context.Context) (map[string][]ProcessMemory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

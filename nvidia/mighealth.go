@@ -6,21 +6,19 @@ import (
 	"time"
 )
 
-// A MIG device is Unhealthy while its GPU is, and by itself when it can't be read or
-// an XID of its instance comes: the driver says which one (nvmlEventData_t), for MIG
-// keeps the others well. After an XID that needs a reset, its GPU has to have been away
-// as a GPU's has. One that its GPU, which can be read, no longer has was taken away by
-// somebody: it is forgotten, unless it waits for a reset.
+// A MIG device is unhealthy if its GPU is, if it can't be read, or if an XID names its instance
+// (nvmlEventData_t). After an XID that requires a reset, its GPU has to be gone and return. A
+// device that a readable GPU no longer has was removed by an administrator: its state is deleted,
+// unless it waits for a reset.
 
 var errNoInstance = errors.New("the GPU no longer has this MIG device")
 
-// isMIG says whether a UUID is a MIG device's.
 func (w *ward) isMIG(uuid string) bool {
 	_, ok := w.mig[uuid]
 	return ok
 }
 
-// seenMIG takes the MIG devices of a reading, after the GPUs.
+// seenMIG has to run after the GPUs are processed.
 func (w *ward) seenMIG(node Node, faults faultsByName, now time.Time) {
 	for uuid, gpu := range faults.gpuOf {
 		if !w.isMIG(uuid) {
@@ -54,9 +52,9 @@ func (w *ward) seenMIG(node Node, faults faultsByName, now time.Time) {
 	}
 }
 
-// struckMIG are the MIG devices that an XID is of; none if it is of a whole GPU, or
-// of an instance that isn't known (it is too new, or of a GPU without MIG, with a driver
-// that leaves the ids 0): then the GPU is struck.
+// struckMIG returns the MIG devices of the XID's instance. It returns none for a whole GPU or an
+// unknown instance (too new, or a GPU without MIG with a driver that sets the ids to 0): then the
+// GPU is unhealthy.
 func (w *ward) struckMIG(x xid) (found []*ailment) {
 	for uuid, d := range w.mig {
 		if d.GPU == x.uuid && x.instance.gpu == uint32(d.GPUInstance) && d.GPUInstance >= 0 &&
@@ -67,7 +65,6 @@ func (w *ward) struckMIG(x xid) (found []*ailment) {
 	return found
 }
 
-// reason says what is wrong with a GPU or a MIG device, empty if nothing is.
 func (w *ward) reason(uuid string, a *ailment) string {
 	d, ok := w.mig[uuid]
 	if !ok {

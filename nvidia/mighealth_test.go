@@ -57,7 +57,7 @@ func TestMIGHealth(t *testing.T) {
 	}{
 		{"an XID of one instance is that instance's", []step{
 			{0, three, none, 5},
-			{0, strikes("A", 94, 1, 0), map[string]string{"M1": "XID 94: well again"}, 5},
+			{0, strikes("A", 94, 1, 0), map[string]string{"M1": "XID 94: healthy after"}, 5},
 			{settle, passes, none, 5},
 			{0, strikes("A", 94, 2, 1), map[string]string{"M3": "XID 94"}, 5},
 		}},
@@ -72,7 +72,7 @@ func TestMIGHealth(t *testing.T) {
 			}, 5},
 			{settle, passes, none, 5},
 		}},
-		{"of an instance that nobody knows, the GPU's", []step{
+		{"of an unknown instance: the GPU's", []step{
 			{0, migSees(migNode("M1")), none, 3},
 			{0, strikes("A", 94, 5, 0), map[string]string{"A": "XID 94", "M1": "its GPU A"}, 3},
 		}},
@@ -125,7 +125,7 @@ func TestMIGHealth(t *testing.T) {
 			{0, migSees(migFault(migNode("M1"), "M2")), map[string]string{"M2": "nvmlDeviceGetMemoryInfo"}, 4},
 			{0, migSees(migNode("M1")), none, 3},
 		}},
-		{"one that can't say who it is any more", []step{
+		{"one with an unreadable UUID", []step{
 			{0, three, none, 5},
 			{0, migSees(migFault(migNode("M1", "M3"), "")), map[string]string{"M2": "has some that can't be read"}, 5},
 		}},
@@ -151,8 +151,8 @@ func TestMIGHealth(t *testing.T) {
 	}
 }
 
-// A cache follows MIG devices that come and go without opening NVML again, and tells
-// whose instance an XID is of.
+// A cache follows MIG devices that come and go without opening NVML again, and finds the instance
+// of an XID.
 func TestCacheFollowsMIG(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventServer()

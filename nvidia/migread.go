@@ -10,18 +10,16 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// migSymbols are what reading MIG devices needs. A driver without one of them has no
-// MIG for us: go-nvml's call of a missing function ends the process.
+// migSymbols are required for MIG. go-nvml ends the process when it calls a missing function.
 var migSymbols = []string{
 	"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
 	"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId",
 }
 
-// attributeSymbols: either will do.
+// One of attributeSymbols is enough.
 var attributeSymbols = []string{"nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes"}
 
-// readMIG reads whether the GPU is in MIG mode and its MIG devices. An error is the
-// GPU's; a MIG device that can't be read is a fault beside those that can.
+// readMIG reads the MIG mode and the MIG devices. Unreadable MIG devices are returned as faults.
 func (r reader) readMIG(gpu *GPU) ([]Fault, error) {
 	for _, symbol := range migSymbols {
 		if !r.has(symbol) {
@@ -33,7 +31,7 @@ func (r reader) readMIG(gpu *GPU) ([]Fault, error) {
 	if err := check(what, "nvmlDeviceGetHandleByIndex", ret); err != nil {
 		return nil, err
 	}
-	// What is pending comes with the next reset of the GPU.
+	// The pending mode starts with the next reset of the GPU.
 	current, _, ret := dev.GetMigMode()
 	if err := optional(what, "nvmlDeviceGetMigMode", ret); err != nil {
 		return nil, err
@@ -61,15 +59,14 @@ func (r reader) readMIG(gpu *GPU) ([]Fault, error) {
 	return faults, nil
 }
 
-// migDevice reads one of a GPU's places for MIG devices; found is false for an empty
-// one, also for one that is emptied while it is read. On an error the device has what
-// was read before.
+// migDevice reads one of a GPU's places for MIG devices; found is false if it is empty or becomes
+// empty during the reading. On an error the device has the values that were read before it.
 func (r reader) migDevice(gpu *GPU, parent nvml.Device, place int) (d MIGDevice, found bool, err error) {
 	d.GPU = gpu.UUID
 	what := fmt.Sprintf("MIG device %d of %s", place, gpu.label())
 	dev, ret := parent.GetMigDeviceHandleByIndex(place)
 	switch ret {
-	case nvml.ERROR_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT: // drivers say the one or the other
+	case nvml.ERROR_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT: // depends on the driver
 		return d, false, nil
 	}
 	if err := check(what, "nvmlDeviceGetMigDeviceHandleByIndex", ret); err != nil {
@@ -77,21 +74,20 @@ func (r reader) migDevice(gpu *GPU, parent nvml.Device, place int) (d MIGDevice,
 	}
 	err = r.migFacts(&d, dev, gpu.MemoryMiB, what)
 	if errors.Is(err, nvml.ERROR_NOT_FOUND) || errors.Is(err, nvml.ERROR_INVALID_ARGUMENT) {
-		return d, false, nil // emptied: its handle is none any more
+		return d, false, nil // removed meanwhile: the handle is invalid
 	}
 	return d, err == nil, err
 }
 
-// migFacts reads what a MIG device is. The GPU's memory is for its profile's name.
 func (r reader) migFacts(d *MIGDevice, dev nvml.Device, gpuMiB int64, what string) error {
 	uuid, ret := dev.GetUUID()
 	if err := check(what, "nvmlDeviceGetUUID", ret); err != nil {
 		return err
 	}
-	// A driver before 470 says MIG-GPU-<the GPU's>/<instance>/<instance>, which
-	// neither a container's variables nor CDI know by that name any more.
+	// Drivers before 470 use MIG-GPU-<GPU UUID>/<instance>/<instance>, which containers' variables
+	// and CDI no longer support.
 	if !migUUID.MatchString(uuid) {
-		return fmt.Errorf("%s: nvmlDeviceGetUUID: it says %q, not MIG-<UUID>: update the driver to 470 or newer", what, uuid)
+		return fmt.Errorf("%s: nvmlDeviceGetUUID: %q is not of the form MIG-<UUID>: update the driver to 470 or newer", what, uuid)
 	}
 	d.UUID = uuid
 	what += " (" + uuid + ")"
@@ -101,7 +97,7 @@ func (r reader) migFacts(d *MIGDevice, dev nvml.Device, gpuMiB int64, what strin
 		return err
 	}
 	if memory.Total < bytesPerMiB {
-		return fmt.Errorf("%s: nvmlDeviceGetMemoryInfo: %d bytes in all, which can't be given out", what, memory.Total)
+		return fmt.Errorf("%s: nvmlDeviceGetMemoryInfo: %d bytes in total, which can't be shared", what, memory.Total)
 	}
 	d.MemoryMiB = int64(memory.Total / bytesPerMiB)
 	if d.GPUInstance, ret = dev.GetGpuInstanceId(); ret != nvml.SUCCESS {
@@ -125,12 +121,11 @@ func (r reader) migFacts(d *MIGDevice, dev nvml.Device, gpuMiB int64, what strin
 		d.Profile = profileFrom(attributes, gpuMiB)
 	}
 	if d.Profile == "" {
-		return fmt.Errorf("%s: nvmlDeviceGetName: %q tells no profile, and nvmlDeviceGetAttributes nothing: update the driver", what, name)
+		return fmt.Errorf("%s: nvmlDeviceGetName: %q has no profile, and nvmlDeviceGetAttributes returned none: update the driver", what, name)
 	}
 	return nil
 }
 
-// attributes are a MIG device's, where the driver tells them.
 func (r reader) attributes(dev nvml.Device, what string) (a nvml.DeviceAttributes, known bool, err error) {
 	if !r.has(attributeSymbols[0]) && !r.has(attributeSymbols[1]) {
 		return a, false, nil
@@ -141,13 +136,12 @@ func (r reader) attributes(dev nvml.Device, what string) (a nvml.DeviceAttribute
 
 var (
 	migUUID = regexp.MustCompile(`^MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	// migProfile is 1g.10gb, with a number of compute slices before it and what
-	// sets the profile apart behind it: 1c.2g.20gb, 1g.10gb+me, 1g.24gb-me.
+	// migProfile matches 1g.10gb, with an optional prefix and suffix: 1c.2g.20gb, 1g.10gb+me,
+	// 1g.24gb-me.
 	migProfile = regexp.MustCompile(`^([1-9][0-9]*c\.)?[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z0-9]+(\.[a-z0-9]+)*)*$`)
 )
 
-// profileOf is the profile that a MIG device's name ends in, "NVIDIA H100 80GB HBM3
-// MIG 1g.10gb", empty if none does.
+// profileOf returns the profile at the end of a name such as "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
 func profileOf(name string) string {
 	i := strings.LastIndex(name, "MIG ")
 	if i < 0 || !migProfile.MatchString(name[i+len("MIG "):]) {
@@ -156,9 +150,8 @@ func profileOf(name string) string {
 	return name[i+len("MIG "):]
 }
 
-// profileFrom makes a profile's name of a MIG device's attributes. Memory comes in
-// eighths of the GPU's, which names say in GB; one slice with the GPU's optical flow
-// engine is the profile with the media extensions.
+// profileFrom computes the profile from attributes: memory is in eighths of the GPU's, in GB; one
+// slice with the optical flow engine is the profile with the media extensions.
 func profileFrom(a nvml.DeviceAttributes, gpuMiB int64) string {
 	if a.GpuInstanceSliceCount == 0 || a.MemorySizeMB == 0 || gpuMiB <= 0 {
 		return ""

@@ -154,7 +154,7 @@ func TestReadMIGFaults(t *testing.T) {
 			d.GetAttributesFunc = func() (nvml.DeviceAttributes, nvml.Return) {
 				return nvml.DeviceAttributes{}, nvml.ERROR_NOT_SUPPORTED
 			}
-		}, `"NVIDIA X" tells no profile`, false, true},
+		}, `"NVIDIA X" has no profile`, false, true},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			s := dgxa100.New()

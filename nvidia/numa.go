@@ -10,15 +10,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// numaSymbol is the NVML function for the NUMA node. Drivers before 515 don't have
-// it, and go-nvml's call of a missing function ends the process.
+// numaSymbol is missing in drivers before 515. go-nvml ends the process when it calls a missing
+// function.
 const numaSymbol = "nvmlDeviceGetNumaNodeId"
 
-// hostSysfs is the kernel's view of devices.
 func hostSysfs() fs.FS { return os.DirFS("/sys") }
 
-// readNUMA asks the kernel for the NUMA node, and NVML where the kernel doesn't
-// have the GPU (the simulated driver's).
+// readNUMA reads sysfs, or NVML if the kernel does not list the GPU (simulated driver).
 func (r reader) readNUMA(gpu *GPU, dev nvml.Device, what string) error {
 	if gpu.PCIBusID == "" {
 		return nil
@@ -55,8 +53,7 @@ func sysfsNUMA(sys fs.FS) func(pciBusID string) (node int, known bool) {
 	}
 }
 
-// SysfsBusID writes a bus ID as the kernel does: in lower case, and the domain in
-// four digits unless it needs more, where NVML writes eight.
+// SysfsBusID converts NVML's bus ID to sysfs' form: lower case, domain of four digits if possible.
 func SysfsBusID(pciBusID string) string {
 	id := strings.ToLower(pciBusID)
 	for strings.HasPrefix(id, "0") && strings.IndexByte(id, ':') > 4 {

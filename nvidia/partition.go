@@ -6,25 +6,22 @@ import (
 	"strings"
 )
 
-// MIGStrategy is how a node's MIG devices are offered. The names and meanings are
-// those of NVIDIA's device plugin.
+// MIGStrategy is how a node offers MIG devices, with the names of NVIDIA's device plugin.
 type MIGStrategy string
 
 const (
-	// MIGNone offers whole GPUs only. A GPU in MIG mode is offered to nobody: CUDA
-	// sees its instances and never the GPU, so that who was given it whole would
-	// have nothing, or one instance with the GPU's limits.
+	// MIGNone offers whole GPUs only, and no GPU in MIG mode: CUDA does not use such a GPU as a
+	// whole.
 	MIGNone MIGStrategy = "none"
-	// MIGSingle offers MIG devices as if they were GPUs, by the ordinary resource. It
-	// needs a node whose GPUs are all in MIG mode, with instances of one profile,
-	// or none of which is: then they are offered whole.
+	// MIGSingle offers MIG devices by the ordinary resource. Either all GPUs are in MIG mode with
+	// one profile, or none is.
 	MIGSingle MIGStrategy = "single"
-	// MIGMixed offers GPUs without MIG whole, and each profile by a resource of its
-	// own (MIGDevice.ResourceName).
+	// MIGMixed offers each profile by its own resource (MIGDevice.ResourceName), and GPUs without
+	// MIG whole.
 	MIGMixed MIGStrategy = "mixed"
 )
 
-// MIGStrategies are all there are.
+// MIGStrategies are all strategies.
 var MIGStrategies = []MIGStrategy{MIGNone, MIGSingle, MIGMixed}
 
 // ParseMIGStrategy reads a strategy; empty is MIGNone.
@@ -42,15 +39,13 @@ func ParseMIGStrategy(text string) (MIGStrategy, error) {
 type Partition struct {
 	// GPUs are offered whole, by the ordinary resource.
 	GPUs []GPU
-	// Single are MIG devices that are offered by the ordinary resource; there are no
-	// GPUs then, and no Mixed.
+	// Single are MIG devices of the ordinary resource; GPUs and Mixed are then empty.
 	Single []MIGDevice
-	// Mixed are MIG devices that are offered by a resource of their profile, by the
-	// resource's last part ("mig-1g.10gb").
+	// Mixed are MIG devices by the last part of their resource ("mig-1g.10gb").
 	Mixed map[string][]MIGDevice
 }
 
-// MIG are all MIG devices of the partition, by the order of their GPUs.
+// MIG returns all MIG devices of the partition, in the order of their GPUs.
 func (p Partition) MIG() []MIGDevice {
 	all := slices.Clone(p.Single)
 	for _, resource := range p.Resources() {
@@ -59,7 +54,7 @@ func (p Partition) MIG() []MIGDevice {
 	return all
 }
 
-// Resources are the keys of Mixed, sorted.
+// Resources returns the keys of Mixed, sorted.
 func (p Partition) Resources() []string {
 	names := make([]string, 0, len(p.Mixed))
 	for name := range p.Mixed {
@@ -69,8 +64,7 @@ func (p Partition) Resources() []string {
 	return names
 }
 
-// Partition says what the node offers by the strategy. With an error, which says
-// what is to be done, nothing is offered.
+// Partition returns what the node offers. On an error, which includes advice, nothing is offered.
 func (n Node) Partition(s MIGStrategy) (Partition, error) {
 	var whole, cut []GPU
 	for _, c := range n.GPUs {
@@ -89,8 +83,7 @@ func (n Node) Partition(s MIGStrategy) (Partition, error) {
 		if len(cut) == 0 {
 			return Partition{GPUs: whole}, nil
 		}
-		// Which instances a GPU has that can't be read now, nobody knows: it is no reason
-		// to take the others away.
+		// Unreadable MIG devices are no reason to withdraw the others.
 		cut = slices.DeleteFunc(cut, func(c GPU) bool { return len(c.MIG) == 0 && n.unreadMIG(c.UUID) })
 		if len(cut) == 0 && len(whole) == 0 {
 			return Partition{}, nil
@@ -105,7 +98,6 @@ func (n Node) Partition(s MIGStrategy) (Partition, error) {
 	}
 }
 
-// unreadMIG says whether a MIG device of a GPU could not be read.
 func (n Node) unreadMIG(gpu string) bool {
 	return slices.ContainsFunc(n.Faults, func(f Fault) bool { return f.GPU == gpu })
 }
@@ -126,9 +118,9 @@ func byResource(gpus []GPU) map[string][]MIGDevice {
 	return all
 }
 
-// uniform says which GPUs keep a node with MIG from being offered by MIGSingle.
+// uniform returns an error if MIGSingle can't offer the node.
 func uniform(whole, cut []GPU) error {
-	kinds := map[string][]string{} // what a GPU is like, and the GPUs that are
+	kinds := map[string][]string{} // GPUs by profiles
 	for _, c := range whole {
 		kinds["without MIG"] = append(kinds["without MIG"], c.label())
 	}
@@ -151,7 +143,6 @@ func uniform(whole, cut []GPU) error {
 		MIGSingle, strings.Join(differ, "; "), MIGMixed)
 }
 
-// profiles are the GPU's, sorted, each once.
 func (c GPU) profiles() []string {
 	var all []string
 	for _, d := range c.MIG {
@@ -161,5 +152,4 @@ func (c GPU) profiles() []string {
 	return slices.Compact(all)
 }
 
-// label names the GPU for people.
 func (c GPU) label() string { return fmt.Sprintf("GPU %d (%s)", c.Index, c.UUID) }

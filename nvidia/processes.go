@@ -7,19 +7,19 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Process is one that has a GPU, or a MIG device, open.
+// Process has a GPU or a MIG device open.
 type Process struct {
-	PID int // as the agent's PID namespace has it
-	// Bytes are what it has of the device's memory, if Known: NVML doesn't always say.
+	PID int // in the agent's PID namespace
+	// Bytes of the device's memory, valid if Known.
 	Bytes uint64
 	Known bool
-	// Graphics: the process draws and does not compute.
+	// Graphics: the process does not compute.
 	Graphics bool
 }
 
-// Processes returns the processes that have each GPU and each MIG device open, by the device's
-// UUID, MPS clients and graphics processes included. Devices for which NVML has no such list are
-// left out; for a device that fails, the error names it, and the others are returned.
+// Processes returns the processes of each GPU and MIG device by UUID, including MPS clients and
+// graphics. Devices without such a list in NVML are left out. The error names devices that failed;
+// the others are returned.
 func (c *Cache) Processes(ctx context.Context) (map[string][]Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +57,7 @@ func (c *Cache) processes(uuid, what string) (all []Process, known bool, err err
 	return c.reader.running(dev, what)
 }
 
-// running returns the processes on NVML's lists of a device. A process on several lists has the same memory on each.
+// running merges NVML's lists of a device. A process has the same memory on each list.
 func (r reader) running(dev nvml.Device, what string) (all []Process, known bool, err error) {
 	computing, ret := dev.GetComputeRunningProcesses()
 	switch ret {

@@ -8,7 +8,7 @@ import (
 
 const bytesPerMiB = 1 << 20
 
-// GPU reads the GPU of an index. On an error the GPU has what was read before.
+// gpu returns the values that were read before an error.
 func (r reader) gpu(index int) (GPU, error) {
 	gpu := GPU{Index: index, NUMANode: NUMAUnknown}
 	what := fmt.Sprintf("GPU %d", index)
@@ -22,7 +22,7 @@ func (r reader) gpu(index int) (GPU, error) {
 		return gpu, err
 	}
 	if uuid == "" {
-		return gpu, fmt.Errorf("%s: nvmlDeviceGetUUID: it has no UUID, which everything is keyed by", what)
+		return gpu, fmt.Errorf("%s: nvmlDeviceGetUUID: empty UUID", what)
 	}
 	gpu.UUID = uuid
 	what = gpu.label()
@@ -38,15 +38,14 @@ func (r reader) gpu(index int) (GPU, error) {
 		return gpu, err
 	}
 	if memory.Total < bytesPerMiB {
-		return gpu, fmt.Errorf("%s: nvmlDeviceGetMemoryInfo: %d bytes in all, which can't be shared", what, memory.Total)
+		return gpu, fmt.Errorf("%s: nvmlDeviceGetMemoryInfo: %d bytes in total, which can't be shared", what, memory.Total)
 	}
 	gpu.MemoryMiB = int64(memory.Total / bytesPerMiB)
 
 	return gpu, r.placement(&gpu, dev, what)
 }
 
-// placement reads what a GPU can be shared without: a fact that this driver or
-// GPU doesn't have stays unknown, any other failure is the GPU's.
+// placement reads optional facts: they stay unknown if the driver or GPU does not support them.
 func (r reader) placement(gpu *GPU, dev nvml.Device, what string) error {
 	major, minor, ret := dev.GetCudaComputeCapability()
 	if err := optional(what, "nvmlDeviceGetCudaComputeCapability", ret); err != nil {
@@ -66,7 +65,7 @@ func (r reader) placement(gpu *GPU, dev nvml.Device, what string) error {
 	return r.readNUMA(gpu, dev, what)
 }
 
-// optional is check for a fact that a driver or a GPU may not have.
+// optional ignores errors of unsupported facts.
 func optional(what, call string, ret nvml.Return) error {
 	switch ret {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:

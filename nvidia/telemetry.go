@@ -8,17 +8,14 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Telemetry is what a GPU, or a MIG device, does at a moment. What NVML does not say of
-// it is nil: a MIG device has no temperature of its own, and a GPU in MIG mode no use of
-// its processors.
+// Telemetry is the state of a GPU or a MIG device at one time. Values that NVML does not have are
+// nil: a MIG device has no temperature, a GPU in MIG mode no utilization.
 type Telemetry struct {
-	// Taken is when it was read.
 	Taken time.Time `json:"taken"`
-	// MemoryUsedBytes is what is used of the GPU, by whomever; what the driver keeps for
-	// itself counts only with drivers before 510, which don't tell it apart.
+	// MemoryUsedBytes includes the driver's own memory only with drivers before 510.
 	MemoryUsedBytes  *uint64 `json:"memoryUsedBytes,omitempty"`
 	MemoryTotalBytes *uint64 `json:"memoryTotalBytes,omitempty"`
-	// UtilizationPercent is the part of the time in which some kernel ran.
+	// UtilizationPercent is the part of the time in which a kernel ran.
 	UtilizationPercent *int `json:"utilizationPercent,omitempty"`
 	// MemoryControllerPercent is the part of the time in which memory was read or written.
 	MemoryControllerPercent *int    `json:"memoryControllerPercent,omitempty"`
@@ -31,8 +28,8 @@ const (
 	memoryV2Symbol = "nvmlDeviceGetMemoryInfo_v2"
 )
 
-// Telemetry reads what each GPU and MIG device does, by UUID. One of which something
-// failed has what could be read, and the error says what couldn't.
+// Telemetry reads each GPU and MIG device, by UUID. After an error the values that could be read
+// are returned.
 func (c *Cache) Telemetry(ctx context.Context) (map[string]Telemetry, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +81,6 @@ func (r reader) telemetryMemory(t *Telemetry, dev nvml.Device, what string) erro
 	return optional(what, memorySymbol, ret)
 }
 
-// telemetryOfGPU reads what a whole GPU alone has.
 func telemetryOfGPU(t *Telemetry, dev nvml.Device, what string) error {
 	rates, ret := dev.GetUtilizationRates()
 	errs := []error{optional(what, "nvmlDeviceGetUtilizationRates", ret)}

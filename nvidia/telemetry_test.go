@@ -23,7 +23,7 @@ func TestTelemetry(t *testing.T) {
 	require.Len(t, all, 4)
 	h200 := all[gpus[0].UUID]
 	assert.False(t, h200.Taken.IsZero())
-	assert.EqualValues(t, 0, *h200.MemoryUsedBytes, "the driver's own isn't used by anybody")
+	assert.EqualValues(t, 0, *h200.MemoryUsedBytes, "the driver's own memory is not used memory")
 	assert.EqualValues(t, gpus[0].MemoryMiB, *h200.MemoryTotalBytes/bytesPerMiB)
 	assert.Equal(t, 87, *h200.UtilizationPercent)
 	assert.Equal(t, 43, *h200.MemoryControllerPercent)
@@ -31,7 +31,7 @@ func TestTelemetry(t *testing.T) {
 	assert.EqualValues(t, 350500, *h200.PowerMilliwatts)
 
 	split, device := all[gpus[2].UUID], all[gpus[2].MIG[0].UUID]
-	assert.Nil(t, split.UtilizationPercent, "in MIG mode nobody knows it")
+	assert.Nil(t, split.UtilizationPercent, "not available in MIG mode")
 	assert.NotNil(t, split.TemperatureCelsius)
 	assert.EqualValues(t, gpus[2].MIG[0].MemoryMiB, *device.MemoryTotalBytes/bytesPerMiB)
 	assert.Nil(t, device.TemperatureCelsius)

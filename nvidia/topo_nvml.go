@@ -7,8 +7,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// The NVML functions for the topology. go-nvml's call of one that the library doesn't
-// have ends the process, so they are looked up first.
+// These functions are looked up first: go-nvml ends the process when it calls one that the library
+// lacks.
 const (
 	ancestorSymbol   = "nvmlDeviceGetTopologyCommonAncestor"
 	linkStateSymbol  = "nvmlDeviceGetNvLinkState"
@@ -16,9 +16,8 @@ const (
 	linkTypeSymbol   = "nvmlDeviceGetNvLinkRemoteDeviceType" // since driver 465
 )
 
-// DiscoverTopology opens NVML, reads how the GPUs are connected, and closes NVML.
-// The GPUs are those that [Discover] finds; what can't be found out of a pair is the
-// farthest, never an error.
+// DiscoverTopology opens NVML, reads the connections of the GPUs, and closes NVML. An unknown
+// connection is the farthest, not an error.
 func DiscoverTopology(lib nvml.Interface) (Topology, error) {
 	r := reader{lib: lib}
 	if err := r.open(); err != nil {
@@ -28,11 +27,11 @@ func DiscoverTopology(lib nvml.Interface) (Topology, error) {
 	return t, errors.Join(err, r.close())
 }
 
-// connected is a GPU as its links are counted.
+// connected is a GPU with its links.
 type connected struct {
 	dev      nvml.Device
 	pci      pciAddress
-	direct   map[pciAddress]int // links by what they lead to
+	direct   map[pciAddress]int // links by the address of the other end
 	switched int                // links to NVSwitches, which connect all such GPUs
 }
 
@@ -40,7 +39,6 @@ type pciAddress struct{ domain, bus, device uint32 }
 
 func addressOf(pci nvml.PciInfo) pciAddress { return pciAddress{pci.Domain, pci.Bus, pci.Device} }
 
-// topology reads how the GPUs are connected that can be read.
 func (r reader) topology() (Topology, error) {
 	count, ret := r.lib.DeviceGetCount()
 	if err := check(theDriver, "nvmlDeviceGetCount", ret); err != nil {
@@ -51,7 +49,7 @@ func (r reader) topology() (Topology, error) {
 	for i := range count {
 		dev, ret := r.lib.DeviceGetHandleByIndex(i)
 		if ret != nvml.SUCCESS {
-			continue // lost: Discover says so
+			continue // lost: a Fault of Discover
 		}
 		uuid, ret := dev.GetUUID()
 		if ret != nvml.SUCCESS || uuid == "" || slices.Contains(uuids, uuid) {
@@ -69,12 +67,11 @@ func (r reader) topology() (Topology, error) {
 	return t, nil
 }
 
-// links counts the links of a pair: both ends have to say so.
+// links counts links that both ends report.
 func links(a, b connected) int {
 	return min(a.direct[b.pci], b.direct[a.pci]) + min(a.switched, b.switched)
 }
 
-// level asks for the common ancestor.
 func (r reader) level(a, b connected) Level {
 	if !r.has(ancestorSymbol) {
 		return LevelSystem
@@ -99,7 +96,6 @@ func (r reader) level(a, b connected) Level {
 	}
 }
 
-// connections counts a GPU's active links.
 func (r reader) connections(dev nvml.Device) connected {
 	c := connected{dev: dev, direct: map[pciAddress]int{}}
 	pci, ret := dev.GetPciInfo()
@@ -120,8 +116,7 @@ func (r reader) connections(dev nvml.Device) connected {
 	return c
 }
 
-// toSwitch says whether a link leads to an NVSwitch. Libraries that can't tell count
-// none: such a pair looks connected by PCIe alone.
+// toSwitch is false if the library has no such function: such GPUs appear connected by PCIe only.
 func (r reader) toSwitch(dev nvml.Device, link int) bool {
 	if !r.has(linkTypeSymbol) {
 		return false
@@ -130,7 +125,6 @@ func (r reader) toSwitch(dev nvml.Device, link int) bool {
 	return ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH
 }
 
-// remote is the address of what a link leads to.
 func (r reader) remote(dev nvml.Device, link int) (address pciAddress, known bool) {
 	if !r.has(linkRemoteSymbol) && !r.has(linkRemoteSymbol+"_v2") {
 		return pciAddress{}, false
@@ -139,5 +133,4 @@ func (r reader) remote(dev nvml.Device, link int) (address pciAddress, known boo
 	return addressOf(pci), ret == nvml.SUCCESS
 }
 
-// has says whether the library has a function.
 func (r reader) has(symbol string) bool { return r.lib.Extensions().LookupSymbol(symbol) == nil }

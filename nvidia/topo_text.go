@@ -9,19 +9,16 @@ import (
 	"strings"
 )
 
-// gpuName is a GPU's column and row in nvidia-smi's matrix.
 var gpuName = regexp.MustCompile(`^GPU(\d+)$`)
 
-// terminalCode is the underline that nvidia-smi puts around the column heads.
+// terminalCode is the underline of nvidia-smi's column heads.
 var terminalCode = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
-// ParseTopology reads what `nvidia-smi topo -m` prints, for nodes that are described
-// on paper and for tests. The text has no UUIDs: they are given in order of the index.
+// ParseTopology reads the output of `nvidia-smi topo -m`, for planned nodes and tests. The text has
+// no UUIDs: pass them in order of the index.
 //
-// Rows and columns that are not GPUs' (NICs, affinities, the legend) are skipped. A
-// word that isn't known is the farthest connection, never an error; an error means
-// that the text has no matrix, or one of other GPUs. Where the two directions of a
-// pair differ, the farther counts.
+// Other rows and columns (NICs, affinities, the legend) are skipped. An unknown word is the
+// farthest connection. If the two directions of a pair differ, the farther counts.
 func ParseTopology(text string, uuids []string) (Topology, error) {
 	m := matrix{cells: map[[2]int]string{}, numa: map[int]string{}}
 	for line := range strings.Lines(terminalCode.ReplaceAllString(text, "")) {
@@ -40,16 +37,15 @@ func ParseTopology(text string, uuids []string) (Topology, error) {
 	return t, nil
 }
 
-// matrix is nvidia-smi's text as far as it is understood.
+// matrix is the parsed text.
 type matrix struct {
-	columns []int             // GPU of each column, -1 if it is none
+	columns []int             // GPU of each column, -1: none
 	numa    map[int]string    // by GPU, as written
-	numaAt  int               // column of the NUMA affinity, counted in tabs; 0 if there is none
+	numaAt  int               // column of the NUMA affinity, counted in tabs; 0: none
 	rows    []int             // GPUs in order of their rows
 	cells   map[[2]int]string // by row and column
 }
 
-// line takes one line: the heads, a GPU's row, or what doesn't matter.
 func (m *matrix) line(line string) {
 	fields := strings.Fields(line)
 	if len(fields) == 0 {
@@ -76,8 +72,8 @@ func gpuIndex(word string) int {
 	return i
 }
 
-// heads takes the line above the matrix. A head of several words (CPU Affinity) comes
-// after all columns of one, so that the matrix's columns are counted in words.
+// heads parses the line above the matrix. Heads of several words (CPU Affinity) come last, so that
+// columns can be counted in words.
 func (m *matrix) heads(line string, fields []string) {
 	for _, field := range fields {
 		if field == "CPU" || field == "NUMA" {
@@ -90,7 +86,6 @@ func (m *matrix) heads(line string, fields []string) {
 	}), 0)
 }
 
-// row takes a GPU's row.
 func (m *matrix) row(gpu int, line string, words []string) {
 	m.rows = append(m.rows, gpu)
 	for i, column := range m.columns {
@@ -103,7 +98,6 @@ func (m *matrix) row(gpu int, line string, words []string) {
 	}
 }
 
-// check says whether the matrix is of that many GPUs.
 func (m *matrix) check(gpus int) error {
 	if m.columns == nil {
 		return errors.New("topology: no line of GPU0, GPU1 …: want the output of nvidia-smi topo -m")
@@ -112,7 +106,6 @@ func (m *matrix) check(gpus int) error {
 	return errors.Join(complete("columns", heads, gpus), complete("rows", m.rows, gpus))
 }
 
-// complete says whether there is one of each GPU.
 func complete(name string, have []int, gpus int) error {
 	slices.Sort(have)
 	for i := range max(len(have), gpus) {
@@ -123,8 +116,7 @@ func complete(name string, have []int, gpus int) error {
 	return nil
 }
 
-// pair reads one cell. NV# hides the level: GPUs of one NUMA node are no farther
-// than that node.
+// pair reads one cell. NV# hides the level: two GPUs of one NUMA node have at least LevelNode.
 func (m *matrix) pair(i, j int) Pair {
 	word := m.cells[[2]int{i, j}]
 	count, found := strings.CutPrefix(word, "NV")

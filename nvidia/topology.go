@@ -5,24 +5,22 @@ import (
 	"slices"
 )
 
-// Level is how near two GPUs are to each other by PCIe: the nearer, the higher.
-// The zero value is the farthest, and what everything unknown is.
+// Level is the PCIe distance of two GPUs: higher is nearer. The zero value is the farthest, also
+// used for unknown.
 type Level int
 
-// The levels, with the words of `nvidia-smi topo -m`.
 const (
-	LevelSystem     Level = iota // SYS, SOC: across the sockets
-	LevelNode                    // NODE: across the host bridges of a NUMA node
-	LevelHostBridge              // PHB: across one host bridge, the CPU's
+	LevelSystem     Level = iota // SYS, SOC: across sockets
+	LevelNode                    // NODE: across host bridges of a NUMA node
+	LevelHostBridge              // PHB: across one host bridge
 	LevelSwitches                // PXB: across several PCIe switches
 	LevelSwitch                  // PIX: across one PCIe switch
 	LevelBoard                   // PSB: on the same board
 )
 
-// levelWords are nvidia-smi's words by level.
 var levelWords = [...]string{"SYS", "NODE", "PHB", "PXB", "PIX", "PSB"}
 
-// String is nvidia-smi's word.
+// String returns nvidia-smi's word.
 func (l Level) String() string {
 	if l < 0 || int(l) >= len(levelWords) {
 		return levelWords[LevelSystem]
@@ -33,7 +31,7 @@ func (l Level) String() string {
 // MarshalText writes nvidia-smi's word.
 func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// UnmarshalText reads nvidia-smi's word; one that is unknown is the farthest level.
+// UnmarshalText reads nvidia-smi's word; an unknown one is the farthest level.
 func (l *Level) UnmarshalText(text []byte) error {
 	*l = levelOf(string(text))
 	return nil
@@ -43,21 +41,19 @@ func levelOf(word string) Level {
 	return Level(max(slices.Index(levelWords[:], word), int(LevelSystem)))
 }
 
-// Pair is how two GPUs are connected.
+// Pair is the connection of two GPUs.
 type Pair struct {
-	// Level is by PCIe. nvidia-smi's text doesn't tell it for GPUs that have NVLink:
-	// there it is the nearest that the text proves.
+	// Level is by PCIe. For GPUs with NVLink, nvidia-smi's text gives only a lower bound.
 	Level Level `json:"level"`
-	// NVLinks is the number of active links between them, direct or by switch.
+	// NVLinks is the number of active links, direct or by switch.
 	NVLinks int `json:"nvlinks,omitempty"`
 }
 
-// Score is higher the better the connection: 10 a level from 10 (across sockets) to
-// 60 (same board), and 100 a link, so that one link outweighs all of PCIe. The
-// numbers are those of HAMi's node annotation hami.io/node-nvidia-score.
+// Score is 10 (across sockets) to 60 (same board) plus 100 per link, as in HAMi's node annotation
+// hami.io/node-nvidia-score.
 func (p Pair) Score() int { return 10*(int(p.Level)+1) + 100*p.NVLinks }
 
-// PairOf is the pair that has a score; the zero Pair where none has.
+// PairOf returns the pair with a score; the zero Pair if there is none.
 func PairOf(score int) Pair {
 	level := score%100/10 - 1
 	if score < 0 || level < int(LevelSystem) || level > int(LevelBoard) {
@@ -66,12 +62,12 @@ func PairOf(score int) Pair {
 	return Pair{Level: Level(level), NVLinks: score / 100}
 }
 
-// Topology is how the GPUs of a node are connected, each with each.
+// Topology has the connections of all pairs of GPUs of a node.
 type Topology struct {
-	// UUIDs are the GPUs', in order of NVML's index.
+	// UUIDs are in the order of NVML's index.
 	UUIDs []string `json:"uuids"`
-	// Pairs has a row and a column for each GPU, in the same order. It is symmetric;
-	// a GPU with itself is the zero Pair.
+	// Pairs has a row and a column per GPU, in the same order. It is symmetric; the diagonal is
+	// zero.
 	Pairs [][]Pair `json:"pairs"`
 }
 
@@ -83,11 +79,9 @@ func newTopology(uuids []string) Topology {
 	return t
 }
 
-// set gives a pair in both directions.
 func (t Topology) set(i, j int, p Pair) { t.Pairs[i][j], t.Pairs[j][i] = p, p }
 
-// Pair is how two GPUs are connected; known is false if either isn't in the
-// topology, or if they are the same.
+// Pair returns the connection of two GPUs; known is false for an unknown GPU or the same one.
 func (t Topology) Pair(a, b string) (p Pair, known bool) {
 	i, j := slices.Index(t.UUIDs, a), slices.Index(t.UUIDs, b)
 	if i < 0 || j < 0 || i == j {
@@ -96,8 +90,7 @@ func (t Topology) Pair(a, b string) (p Pair, known bool) {
 	return t.Pairs[i][j], true
 }
 
-// Link is the [Pair.Score] of two GPUs; 0 for a GPU with itself, and for GPUs that
-// are not in the topology.
+// Link returns the [Pair.Score] of two GPUs; 0 if the pair is not known.
 func (t Topology) Link(a, b string) int {
 	p, known := t.Pair(a, b)
 	if !known {
@@ -106,11 +99,10 @@ func (t Topology) Link(a, b string) int {
 	return p.Score()
 }
 
-// check looks at a topology that comes from outside.
 func (t Topology) check() error {
 	for i, uuid := range t.UUIDs {
 		if uuid == "" || slices.Contains(t.UUIDs[:i], uuid) {
-			return fmt.Errorf("topology: GPU %d: its UUID %q is empty or another's too", i, uuid)
+			return fmt.Errorf("topology: GPU %d: UUID %q is empty or not unique", i, uuid)
 		}
 	}
 	return nil

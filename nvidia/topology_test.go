@@ -83,7 +83,7 @@ func TestParseTopologyOfOddTexts(t *testing.T) {
 		description, text string
 		gpus              int
 		want              Pair // of the first two
-		says              string
+		wantErr           string
 	}{
 		{"the two directions differ: the farther", "\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tPIX\t X \n", 2, Pair{}, ""},
 		{"blanks in place of tabs", "      GPU0 GPU1 CPU Affinity\nGPU0   X   NV2  0-7\nGPU1  NV2   X   0-7\n", 2, Pair{LevelSystem, 2}, ""},
@@ -101,8 +101,8 @@ func TestParseTopologyOfOddTexts(t *testing.T) {
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			topology, err := ParseTopology(tt.text, names(tt.gpus))
-			if tt.says != "" {
-				require.ErrorContains(t, err, tt.says)
+			if tt.wantErr != "" {
+				require.ErrorContains(t, err, tt.wantErr)
 				return
 			}
 			require.NoError(t, err)
@@ -111,7 +111,7 @@ func TestParseTopologyOfOddTexts(t *testing.T) {
 		})
 	}
 	_, err := ParseTopology("\tGPU0\tGPU1\nGPU0\tX\tPIX\nGPU1\tPIX\tX\n", []string{"GPU-1", "GPU-1"})
-	require.ErrorContains(t, err, "another's too")
+	require.ErrorContains(t, err, "not unique")
 }
 
 func FuzzParseTopology(f *testing.F) {
@@ -173,7 +173,7 @@ func TestDiscoverTopologySimulatedDriver(t *testing.T) {
 	require.Equal(t, Pair{LevelSwitch, 2}, topology.Pairs[0][1])
 }
 
-// What NVML can't tell is the farthest, and no reason to fail.
+// What NVML can't report is the farthest, not an error.
 func TestDiscoverTopologyOfAnOddDriver(t *testing.T) {
 	answers := func(level nvml.GpuTopologyLevel, ret nvml.Return) func(*server.Server) {
 		return func(s *server.Server) {
@@ -195,7 +195,7 @@ func TestDiscoverTopologyOfAnOddDriver(t *testing.T) {
 		{"a library without these functions", func(s *server.Server) {
 			s.LookupSymbolFunc = func(string) error { return nvml.ERROR_FUNCTION_NOT_FOUND }
 		}, Pair{}},
-		{"NVSwitches, by a library that can't tell", func(s *server.Server) {
+		{"NVSwitches, by a library without the link type", func(s *server.Server) {
 			answers(nvml.TOPOLOGY_NODE, nvml.SUCCESS)(s)
 			s.LookupSymbolFunc = func(symbol string) error {
 				if strings.HasPrefix(symbol, linkRemoteSymbol) || symbol == linkTypeSymbol {
@@ -227,7 +227,7 @@ func TestDiscoverTopologyOfAnOddDriver(t *testing.T) {
 	require.ErrorIs(t, err, nvml.ERROR_DRIVER_NOT_LOADED)
 }
 
-// A score says what pair it is of.
+// A score has one pair.
 func TestPairOf(t *testing.T) {
 	for level := LevelSystem; level <= LevelBoard; level++ {
 		for links := range 19 {

@@ -9,20 +9,18 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ProcessTime is the share of a GPU's time that one process had.
+// ProcessTime is one process' share of a GPU's time.
 type ProcessTime struct {
-	PID     int     // as the agent's PID namespace has it
-	Percent float64 // of the time since the last look, 0 to 100
+	PID     int     // in the agent's PID namespace
+	Percent float64 // since the last call, 0 to 100
 }
 
-// staleSample is how far back a first look goes, and one after a pause: older samples
-// say nothing of now.
+// staleSample is the oldest age of samples that are used.
 const staleSample = 2 * time.Second
 
-// ProcessTimes says how much of each whole GPU's time each process had since the last
-// call. A process that had none is not listed; a GPU that can't tell, as in MIG
-// mode, isn't either. NVML has whole percents of samples of a sixth of a second to a
-// second: what is here is their mean.
+// ProcessTimes returns the processes that used each whole GPU since the last call. GPUs without
+// this information (MIG mode) are left out. Percent is the mean of NVML's samples (1/6 s to 1 s
+// each).
 func (c *Cache) ProcessTimes(ctx context.Context) (map[string][]ProcessTime, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +59,7 @@ func (c *Cache) processTimes(gpu GPU) (times []ProcessTime, known bool, err erro
 	samples, ret := processUtilization(dev, since)
 	switch ret {
 	case nvml.SUCCESS:
-	case nvml.ERROR_NOT_FOUND: // nobody had any
+	case nvml.ERROR_NOT_FOUND: // no process used it
 		c.sampled[gpu.UUID] = since
 		return nil, true, nil
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
@@ -73,9 +71,8 @@ func (c *Cache) processTimes(gpu GPU) (times []ProcessTime, known bool, err erro
 	return times, true, nil
 }
 
-// processUtilization reads NVML's samples. go-nvml calls NVML twice: for the number of samples, and
-// for the samples. If a process begins in between, NVML needs more room, and go-nvml v0.13.3 panics.
-// Any program on the GPU can cause this, so the query is repeated.
+// processUtilization repeats the query: go-nvml calls NVML for the number of samples, then for the
+// samples, and go-nvml v0.13.3 panics if a process starts in between.
 func processUtilization(dev nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
 	for range utilizationTries {
 		samples, ret = processUtilizationOnce(dev, since)
@@ -86,7 +83,6 @@ func processUtilization(dev nvml.Device, since uint64) (samples []nvml.ProcessUt
 	return samples, ret
 }
 
-// utilizationTries bounds the queries for one GPU.
 const utilizationTries = 5
 
 func processUtilizationOnce(dev nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
@@ -102,8 +98,8 @@ func processUtilizationOnce(dev nvml.Device, since uint64) (samples []nvml.Proce
 	return dev.GetProcessUtilization(since)
 }
 
-// meanTimes adds up samples by process, and says which is the newest. Drivers give
-// rows that are older than what was asked for, and of no process.
+// meanTimes also returns the newest timestamp. Drivers return samples that are too old or have no
+// PID: they are skipped.
 func meanTimes(samples []nvml.ProcessUtilizationSample, since uint64) ([]ProcessTime, uint64) {
 	type sum struct{ percent, count float64 }
 	sums := map[int]*sum{}

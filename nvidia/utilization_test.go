@@ -50,7 +50,7 @@ func TestProcessTimes(t *testing.T) {
 
 	times, err := c.ProcessTimes(ctx)
 	require.NoError(t, err)
-	assert.Equal(t, map[string][]ProcessTime{gpu: {{7, 30}}}, times, "GPUs that can't tell are not listed")
+	assert.Equal(t, map[string][]ProcessTime{gpu: {{7, 30}}}, times, "GPUs without process times are not listed")
 	_, err = c.ProcessTimes(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, newest, asked[1], "what was seen is not asked for again")
@@ -58,7 +58,7 @@ func TestProcessTimes(t *testing.T) {
 	answer = nvml.ERROR_NOT_FOUND
 	times, err = c.ProcessTimes(ctx)
 	require.NoError(t, err)
-	assert.Contains(t, times, gpu, "nobody had any: that is an answer")
+	assert.Contains(t, times, gpu, "no process: an empty list")
 	assert.Empty(t, times[gpu])
 	answer = nvml.ERROR_UNKNOWN
 	times, err = c.ProcessTimes(ctx)
@@ -67,21 +67,21 @@ func TestProcessTimes(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A process begins between go-nvml's two calls: NVML has more samples than there is room for,
+// A process begins between go-nvml's two calls: NVML has more samples than the buffer holds,
 // and go-nvml panics. The agent must not end because of it.
 func TestProcessTimesWhenAProcessBegins(t *testing.T) {
 	s := newEventServer()
 	begins := 0
 	for i := range s.Devices {
 		s.device(i).GetProcessUtilizationFunc = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-			room := make([]nvml.ProcessUtilizationSample, 3)
-			count := len(room)
+			buffer := make([]nvml.ProcessUtilizationSample, 3)
+			count := len(buffer)
 			if begins > 0 {
 				begins--
 				count++
 			}
-			room[0] = nvml.ProcessUtilizationSample{Pid: 7, TimeStamp: uint64(time.Now().UnixMicro()), SmUtil: 30}
-			return room[:count], nvml.SUCCESS
+			buffer[0] = nvml.ProcessUtilizationSample{Pid: 7, TimeStamp: uint64(time.Now().UnixMicro()), SmUtil: 30}
+			return buffer[:count], nvml.SUCCESS
 		}
 	}
 	c := NewCache(s, CacheOptions{})

@@ -12,13 +12,12 @@ import (
 	"time"
 )
 
-// eventWait is the longest single wait for an event: NVML's wait can't be
-// interrupted, so this is also how long a stop may take, or a Refresh by others.
+// eventWait limits one wait for an event. NVML's wait can't be interrupted, so it also delays a
+// stop or a Refresh.
 const eventWait = 200 * time.Millisecond
 
-// watch listens for XIDs until the time is come to read the node again. A wait that
-// fails means that a GPU is lost: the first one ends the watch at once, so that the
-// reading finds out which.
+// watch waits for XIDs until the next reading is due. A failed wait means that a GPU is lost: the
+// first one ends the watch, so that the reading finds out which.
 func (c *Cache) watch(ctx context.Context, until time.Time) {
 	for ctx.Err() == nil {
 		left := until.Sub(c.now())
@@ -35,7 +34,6 @@ func (c *Cache) watch(ctx context.Context, until time.Time) {
 	}
 }
 
-// pause waits, or until the context ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -45,8 +43,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// listenOnce waits for one event. It says whether there was anything to wait with,
-// and whether waiting has newly failed.
+// listenOnce waits for one event. failed is true only for the first of several failures.
 func (c *Cache) listenOnce(d time.Duration) (listened, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,10 +56,10 @@ func (c *Cache) listenOnce(d time.Duration) (listened, failed bool) {
 		again := c.broken
 		c.broken = true
 		if !again {
-			c.log.Warn("waiting for events of the GPUs failed: they are read now", "error", err)
+			c.log.Warn("waiting for GPU events failed: reading the GPUs now", "error", err)
 		}
 		if err := c.closeEvents(); err != nil {
-			c.log.Warn("the event set can't be freed", "error", err)
+			c.log.Warn("freeing the event set failed", "error", err)
 		}
 		return true, !again
 	}
@@ -74,14 +71,13 @@ func (c *Cache) listenOnce(d time.Duration) (listened, failed bool) {
 	return true, false
 }
 
-// settle looks whether a GPU has become well meanwhile.
+// settle publishes GPUs that became healthy meanwhile.
 func (c *Cache) settle() {
 	c.ward.settled(c.now())
 	last := c.current.Load()
 	c.publish(*last)
 }
 
-// listenTo has the GPUs report to an event set. Where they can't, that is said once.
 func (c *Cache) listenTo(gpus []GPU) {
 	if !c.listen || len(gpus) == 0 || c.events.covers(gpus) {
 		return
@@ -91,17 +87,16 @@ func (c *Cache) listenTo(gpus []GPU) {
 		c.events, err = c.reader.openEvents(gpus)
 	}
 	if err != nil && !c.silent {
-		c.log.Warn("no events of critical errors from these GPUs: their health is what reading them tells", "error", err)
+		c.log.Warn("GPUs without events of critical errors: their health depends on readings only", "error", err)
 	}
 	c.silent = err != nil
 }
 
-// covers says whether the set was made for just these GPUs.
+// covers returns true if the set was made for exactly these GPUs.
 func (e *events) covers(gpus []GPU) bool {
 	return e != nil && slices.EqualFunc(e.gpus, gpus, func(a, b GPU) bool { return a.UUID == b.UUID })
 }
 
-// closeEvents frees the event set, if there is one.
 func (c *Cache) closeEvents() error {
 	if c.events == nil {
 		return nil
@@ -111,8 +106,7 @@ func (c *Cache) closeEvents() error {
 	return e.close()
 }
 
-// publish makes a snapshot the current one, with the health as it is, and tells of
-// what changed.
+// publish stores a snapshot with the current health, and notifies subscribers of changes.
 func (c *Cache) publish(next Snapshot) {
 	last := c.current.Load()
 	next.Health = c.ward.health
@@ -122,7 +116,7 @@ func (c *Cache) publish(next Snapshot) {
 		return
 	}
 	c.logHealth(last.Health, next.Health)
-	c.subscribers.tell()
+	c.subscribers.notify()
 }
 
 func sameText(a, b error) bool {
@@ -132,7 +126,6 @@ func sameText(a, b error) bool {
 	return a.Error() == b.Error()
 }
 
-// logHealth says which GPUs fell ill, or became well.
 func (c *Cache) logHealth(last, next map[string]Health) {
 	for _, uuid := range slices.Sorted(maps.Keys(next)) {
 		h, before := next[uuid], last[uuid]
@@ -145,7 +138,6 @@ func (c *Cache) logHealth(last, next map[string]Health) {
 	}
 }
 
-// subscribers are those who want to know of changes.
 type subscribers struct {
 	mu       sync.Mutex
 	channels map[chan struct{}]struct{}
@@ -166,8 +158,8 @@ func (s *subscribers) add() (<-chan struct{}, func()) {
 	}
 }
 
-// tell never waits: who has not yet looked at the last value needs no other.
-func (s *subscribers) tell() {
+// notify never blocks: a value that is not read yet is enough.
+func (s *subscribers) notify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ch := range s.channels {
@@ -178,11 +170,11 @@ func (s *subscribers) tell() {
 	}
 }
 
-// hostProc is where the kernel module lists its GPUs, one directory each by PCI address.
+// hostProc has the kernel module's GPUs, one directory each by PCI address.
 func hostProc() fs.FS { return os.DirFS("/proc/driver/nvidia") }
 
-// kernelGPUs gives the kernel module's list of GPUs as one text, empty where there
-// is none. It changes when a GPU is bound to the driver, or taken from it.
+// kernelGPUs returns the kernel module's list of GPUs. It changes when a GPU is bound to the driver
+// or removed.
 func kernelGPUs(proc fs.FS) func() string {
 	return func() string {
 		entries, err := fs.ReadDir(proc, "gpus")

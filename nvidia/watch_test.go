@@ -25,7 +25,7 @@ type eventServer struct {
 	happens chan nvml.EventData // unbuffered: sent is received
 	sets    atomic.Int32        // made and not freed
 	lost    [8]atomic.Bool      // GPUs that can't be reached
-	waits   atomic.Bool         // a wait says that one is lost
+	waits   atomic.Bool         // a wait fails: a GPU is lost
 	dead    atomic.Bool         // nothing can be read
 }
 
@@ -121,7 +121,7 @@ func TestXIDMakesAGPUUnhealthyAtOnce(t *testing.T) {
 		s.happens <- nvml.EventData{Device: s.Devices[2], EventType: nvml.EventTypeDoubleBitEccError}
 		synctest.Wait()
 		require.Empty(t, unhealthy(c))
-		require.Empty(t, changed, "nothing to tell")
+		require.Empty(t, changed, "no change")
 
 		s.xid(s.Devices[2], 94)
 		<-changed
@@ -184,7 +184,7 @@ func TestALostGPUIsFoundAtOnceAndFollowed(t *testing.T) {
 		cancel()
 		s.xid(s.Devices[0], 94)
 		synctest.Wait()
-		require.Empty(t, changed, "who cancelled is told nothing")
+		require.Empty(t, changed, "no value after cancel")
 	})
 }
 
@@ -213,7 +213,7 @@ func TestWithoutEventsTheGPUsArePolled(t *testing.T) {
 		description string
 		breakIt     func(*eventServer)
 		sets        int
-		says        string
+		logged      string
 	}{
 		{"a library without events", noSymbol, 0, "nvmlEventSetCreate"},
 		{"no event set", func(s *eventServer) {
@@ -241,8 +241,8 @@ func TestWithoutEventsTheGPUsArePolled(t *testing.T) {
 				synctest.Wait()
 				h, _ := c.Health(s.device(1).UUID)
 				assert.False(t, h.Healthy)
-				assert.Equal(t, 1, strings.Count(log.String(), "no events of critical errors"), "%s", log.String())
-				assert.Contains(t, log.String(), tt.says)
+				assert.Equal(t, 1, strings.Count(log.String(), "GPUs without events of critical errors"), "%s", log.String())
+				assert.Contains(t, log.String(), tt.logged)
 			})
 		})
 	}

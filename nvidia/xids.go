@@ -1,13 +1,12 @@
 package nvidia
 
-// The source of both lists is NVIDIA's XID catalogue
-// (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), its column
-// "Resolution Bucket (Immediate Action)".
+// Source of both lists: NVIDIA's XID catalogue
+// (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), column "Resolution Bucket
+// (Immediate Action)".
 
-// applicationXIDs are what programs do to themselves: the GPU is well. These are what
-// NVIDIA's device plugin ignores, which HAMi took over. The catalogue says to restart the
-// program, or nothing at all, but for 109, which it would have the GPU reset for; if
-// that is so, the driver says one of resetXIDs too.
+// applicationXIDs are caused by programs and do not affect the GPU. NVIDIA's device plugin and HAMi
+// ignore the same ones. For 109 the catalogue requires a GPU reset; in that case the driver also
+// reports one of resetXIDs.
 var applicationXIDs = []uint64{
 	13,  // graphics engine exception
 	31,  // memory page fault
@@ -17,16 +16,14 @@ var applicationXIDs = []uint64{
 	109, // context switch timeout
 }
 
-// resetXIDs leave a GPU unusable until it is reset (RESET_GPU) or the machine is
-// restarted (RESTART_BM, RESTART_VM). All other XIDs pass by themselves once the program is
-// gone: they settle. So do these two, which need a reset in some cases only, and don't
-// say in which: 74 (an NVLink error) and 155 (a link that went down, which it also says
-// when that was meant).
+// resetXIDs require a reset of the GPU (RESET_GPU) or a restart of the machine (RESTART_BM,
+// RESTART_VM). All others end with the program and settle, including 74 (NVLink error) and 155
+// (link down), which require a reset only in some cases.
 var resetXIDs = []uint64{
-	46,  // the GPU stopped processing
+	46,  // GPU stopped processing
 	48,  // double-bit ECC error (a workflow: reset, or restart)
-	62,  // the GPU's own microcontroller halted
-	64,  // a memory row could not be remapped
+	62,  // microcontroller of the GPU halted
+	64,  // memory row could not be remapped
 	79,  // fallen off the bus
 	95,  // uncontained memory error
 	110, // security fault
@@ -34,8 +31,8 @@ var resetXIDs = []uint64{
 	120, // GSP error
 	136, // link training failed
 	140, // unrecovered ECC error
-	143, // the GPU could not be initialized
+	143, // GPU could not be initialized
 	151, // key rotation error
-	156, // a resource is retired, from the next reset on
+	156, // resource is retired at the next reset
 	158, // fatal timeout
 }

@@ -1,20 +1,7 @@
-// Package nodeconfig reads HAMi's per-node configuration: one JSON file for all
-// nodes (/config/config.json, from a ConfigMap) whose entries override the device
-// plugin's options on the nodes that they match.
-//
-//	{"nodeconfig": [
-//	  {"name": "gpu-7", "devicesplitcount": 4, "filterdevices": {"index": [0]}},
-//	  {"nameglob": "gpu-*", "matchlabels": {"pool": "infer"}, "devicememoryscaling": 1.5}
-//	]}
-//
-// The fields are HAMi's, but for nameglob and matchlabels, which are ours.
-// install/nodeconfig.schema.json describes all of them.
-//
-// Decoding is strict: a file that has a mistake anywhere is refused as a whole, with
-// every mistake by its entry and field. One entry applies to a node, the most
-// specific that matches it; see [Resolve]. [Watcher] follows the file.
-//
-// The package knows no device plugin. The agent turns [Settings] into its options.
+// Package nodeconfig reads HAMi's per-node configuration: a JSON file with entries that override
+// the agent's options on the nodes they match ([Resolve]). nameglob and matchlabels are additions
+// to HAMi's fields; install/nodeconfig.schema.json describes all of them. A file with a mistake is
+// rejected as a whole. [Watcher] follows the file.
 package nodeconfig
 
 import (
@@ -33,63 +20,63 @@ import (
 	"strings"
 )
 
-// DefaultPath is where HAMi's manifests mount the file.
+// DefaultPath is the path in HAMi's manifests.
 const DefaultPath = "/config/config.json"
 
 // maxSize is more than a ConfigMap can hold.
 const maxSize = 1 << 20
 
-// maxDepth is more than the format's nesting.
+// maxDepth is more than the format needs.
 const maxDepth = 8
 
-// ownLabels begins the labels that the agent puts on its node.
+// ownLabels is the prefix of the labels that the agent writes.
 const ownLabels = "gpuslice.io/gpu."
 
-// The ranges of values, those of the agent's own options.
+// Ranges, as in the agent's options.
 const (
 	minScaling, maxScaling = 0.01, 100
 	maxSplitCount          = 1000
-	maxMemoryMiB           = 1 << 24 // 16 TiB a GPU
+	maxMemoryMiB           = 1 << 24 // 16 TiB per GPU
 	maxLogLevel            = 4
 	maxIndex               = 1023
 )
 
-// File is a decoded file. Its entries are valid.
+// File is a decoded, valid file.
 type File struct {
 	entries []entry
 }
 
-// Settings are what an entry sets for a node. A nil or empty field sets nothing.
+// Settings are one entry's values. Nil or empty fields are not set.
 type Settings struct {
-	// OperatingMode is "hami-core", "mig" or "mps", which HAMi treats as hami-core.
+	// OperatingMode is "hami-core", "mig" or "mps" (treated as hami-core, as HAMi does).
 	OperatingMode string
 	// MIGStrategy is "none", "single" or "mixed".
 	MIGStrategy string
-	// MemoryScaling and CoresScaling are multiples of what a GPU has.
+	// MemoryScaling and CoresScaling are multiples of a GPU's capacity.
 	MemoryScaling *float64
 	CoresScaling  *float64
-	// SplitCount is how many containers may share a GPU.
+	// SplitCount is how many containers can share a GPU.
 	SplitCount *int
-	// MemoryMiB is given as each GPU's memory in place of what NVML says.
+	// MemoryMiB replaces NVML's memory size of each GPU.
 	MemoryMiB *int64
-	// LogLevel is the limiter's, 0 to 4.
+	// LogLevel of the limiter, 0 to 4.
 	LogLevel *int
-	// NUMATopology tells the kubelet the NUMA nodes of devices.
+	// NUMATopology reports the devices' NUMA nodes to the kubelet.
 	NUMATopology *bool
-	// PreferredAllocation answers the kubelet's GetPreferredAllocation.
+	// PreferredAllocation enables the kubelet's GetPreferredAllocation.
 	PreferredAllocation *bool
-	// ExcludedUUIDs and ExcludedIndices are GPUs that are not to be shared.
+	// ExcludedUUIDs and ExcludedIndices are GPUs that are not shared.
 	ExcludedUUIDs   []string
 	ExcludedIndices []int
 }
 
-// Excludes says whether a GPU, by its UUID and NVML's index, is not to be shared.
+// Excludes reports whether a GPU, by UUID and NVML's index, is excluded.
 func (s Settings) Excludes(uuid string, index int) bool {
 	return slices.Contains(s.ExcludedIndices, index) ||
 		slices.ContainsFunc(s.ExcludedUUIDs, func(u string) bool { return strings.EqualFold(u, uuid) })
 }
 
-// entry is one of the file's entries, as JSON has it.
+// entry is an entry in JSON.
 type entry struct {
 	Name        string            `json:"name"`
 	NameGlob    string            `json:"nameglob"`
@@ -101,7 +88,7 @@ type entry struct {
 	CoresScaling        *float64     `json:"devicecorescaling"`
 	SplitCount          *int         `json:"devicesplitcount"`
 	MemoryMiB           *int64       `json:"preconfigureddevicememory"`
-	LogLevel            *json.Number `json:"libcudaloglevel"` // HAMi has it as a string
+	LogLevel            *json.Number `json:"libcudaloglevel"` // a string in HAMi
 	NUMATopology        *bool        `json:"enablenumatopology"`
 	Filter              filter       `json:"filterdevices"`
 	PreferredAllocation *bool        `json:"enablegetpreferredallocation"`
@@ -118,8 +105,8 @@ func Decode(data []byte) (File, error) {
 	return f, errors.Join(err, others)
 }
 
-// DecodeFor reads a file for a node: mistakes in entries that name another node are
-// apart, in others, and those entries are left out of the file.
+// DecodeFor ignores entries that name another node if they have mistakes, and returns those
+// mistakes in others.
 func DecodeFor(data []byte, node string) (f File, others, err error) {
 	if len(data) > maxSize {
 		return File{}, nil, fmt.Errorf("the file has more than %d bytes", maxSize)
@@ -137,7 +124,7 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 		return File{}, nil, errors.New(`want {"nodeconfig": [...]}`)
 	}
 	var errs, otherErrs []error
-	seen := map[string]string{} // where a match was seen first
+	seen := map[string]string{} // first entry by match
 	for i, text := range raw.NodeConfig {
 		var e entry
 		where := fmt.Sprintf("nodeconfig[%d]", i)
@@ -161,7 +148,7 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 		for _, err := range e.validate() {
 			errs = append(errs, fmt.Errorf("%s: %w", where, err))
 		}
-		if node != "" && e.Name != "" && e.Name != node { // whatever is wrong with it
+		if node != "" && e.Name != "" && e.Name != node { // even with mistakes
 			otherErrs, errs = append(otherErrs, errs[mistakes:]...), errs[:mistakes]
 			continue
 		}
@@ -173,16 +160,16 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 	return f, errors.Join(otherErrs...), nil
 }
 
-// named reads the name alone of an entry that has a mistake elsewhere.
+// named reads only the name of an entry that has other mistakes.
 func named(text []byte) entry {
 	var e struct {
 		Name string `json:"name"`
 	}
-	_ = json.Unmarshal(text, &e) // no name: it may be any node's
+	_ = json.Unmarshal(text, &e) // no name: can match any node
 	return entry{Name: e.Name}
 }
 
-// strict decodes JSON, which is valid, and knows every field.
+// strict rejects unknown fields.
 func strict(data []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -196,7 +183,7 @@ func strict(data []byte, to any) error {
 	return nil
 }
 
-// wanted is a kind in JSON's words.
+// wanted is the JSON name of a kind.
 func wanted(k reflect.Kind) string {
 	switch k {
 	case reflect.Int, reflect.Int64:
@@ -213,8 +200,7 @@ func wanted(k reflect.Kind) string {
 	return "a text"
 }
 
-// checkJSON wants one JSON value, in whose objects no key comes twice: encoding/json
-// would let the last win, whatever its case.
+// checkJSON rejects duplicate keys in any case, of which encoding/json would use the last.
 func checkJSON(data []byte) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -225,14 +211,14 @@ func checkJSON(data []byte) error {
 		return fmt.Errorf("byte %d: %w", d.InputOffset(), err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("byte %d: there is more after the end", d.InputOffset())
+		return fmt.Errorf("byte %d: unexpected data after the end", d.InputOffset())
 	}
 	return nil
 }
 
 func checkValue(d *json.Decoder, at string, depth int) error {
 	if depth == 0 {
-		return errors.New("it is nested too deeply")
+		return errors.New("nested too deeply")
 	}
 	token, err := d.Token()
 	if err != nil {
@@ -252,13 +238,13 @@ func checkValue(d *json.Decoder, at string, depth int) error {
 			if err != nil {
 				return err
 			}
-			key := fmt.Sprint(token) // a string: the decoder takes no other key
+			key := fmt.Sprint(token) // always a string here
 			folded := strings.ToLower(key)
 			if strings.HasSuffix(at, ".matchlabels") {
-				folded = key // the keys of labels have a case
+				folded = key // keys of labels are case-sensitive
 			}
 			if seen[folded] {
-				return fmt.Errorf("%s: %q is there twice", cmp.Or(strings.TrimPrefix(at, "."), "the file"), key)
+				return fmt.Errorf("%s: duplicate key %q", cmp.Or(strings.TrimPrefix(at, "."), "the file"), key)
 			}
 			seen[folded] = true
 			if err := checkValue(d, at+"."+folded, depth-1); err != nil {
@@ -268,12 +254,11 @@ func checkValue(d *json.Decoder, at string, depth int) error {
 	default:
 		return nil
 	}
-	_, err = d.Token() // the end of what was opened
+	_, err = d.Token() // the closing token
 	return err
 }
 
-// What names and identities may look like: Kubernetes' "Object Names and IDs" and
-// "Labels and Selectors", and NVML's UUIDs.
+// Sources: Kubernetes' "Object Names and IDs" and "Labels and Selectors", NVML's UUIDs.
 var (
 	namePattern       = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 	globPattern       = regexp.MustCompile(`^[-a-z0-9.*?\[\]^]{1,253}$`)
@@ -282,7 +267,6 @@ var (
 	uuidPattern       = regexp.MustCompile(`^(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
-// validate finds every value that is not as wanted.
 func (e entry) validate() []error {
 	var errs []error
 	want := func(ok bool, field, wanted string, got any) {
@@ -354,7 +338,7 @@ func (e entry) logLevel() (*int, error) {
 	return &n, nil
 }
 
-// match is what an entry matches, as text: equal for entries that match the same.
+// match is equal for entries that match the same nodes.
 func (e entry) match() string {
 	var parts []string
 	if e.Name != "" {
@@ -369,7 +353,7 @@ func (e entry) match() string {
 	return strings.Join(parts, ", ")
 }
 
-// NeedsLabels says whether a node's labels may decide which entry is its.
+// NeedsLabels reports whether the node's labels can decide which entry applies.
 func (f File) NeedsLabels(node string) bool {
 	for _, e := range f.entries {
 		bare := e
@@ -381,13 +365,12 @@ func (f File) NeedsLabels(node string) bool {
 	return false
 }
 
-// matches says whether an entry, which is valid, is for a node.
 func (e entry) matches(node string, labels map[string]string) bool {
 	if e.Name != "" && e.Name != node {
 		return false
 	}
 	if e.NameGlob != "" {
-		if ok, _ := path.Match(e.NameGlob, node); !ok { // the pattern is valid
+		if ok, _ := path.Match(e.NameGlob, node); !ok { // validate checked the pattern
 			return false
 		}
 	}
@@ -399,8 +382,7 @@ func (e entry) matches(node string, labels map[string]string) bool {
 	return true
 }
 
-// specificity orders entries: a name, then the letters that a glob spells out, then
-// the number of labels.
+// specificity orders entries by name, then literal characters of the glob, then number of labels.
 func (e entry) specificity() [3]int {
 	var s [3]int
 	if e.Name != "" {
@@ -413,14 +395,12 @@ func (e entry) specificity() [3]int {
 	return s
 }
 
-// Resolve is what a file sets for a node: the whole of its most specific entry, and
-// nothing where none matches. An entry matches when all of its name, nameglob and
-// matchlabels do. A name is more specific than any glob; of globs, the one that
-// spells out more; then, the one with more labels. Two that are equally specific are
-// an error, for neither is meant more than the other.
+// Resolve returns the most specific entry of which name, nameglob and matchlabels all match: a name
+// before any glob, then the glob with more literal characters, then more labels. Two equally
+// specific entries are an error.
 func Resolve(f File, node string, labels map[string]string) (Settings, error) {
 	var best *entry
-	var rival *entry // as specific as best
+	var rival *entry // equally specific
 	for i := range f.entries {
 		e := &f.entries[i]
 		if !e.matches(node, labels) {

@@ -15,56 +15,50 @@ import (
 	"time"
 )
 
-// WatcherConfig says what to watch, and for which node.
+// WatcherConfig configures a Watcher.
 type WatcherConfig struct {
 	Path string
-	// Optional says that a file that isn't there sets nothing until it is.
+	// Optional: a missing file sets nothing.
 	Optional bool
 	NodeName string
-	// Labels are the node's current ones, and whether they are known yet; nil: the node
-	// has none, and never will.
+	// Labels returns the node's labels and whether they are known; nil: the node has none.
 	Labels func() (labels map[string]string, known bool)
-	// Interval is the time between two looks at the file; 0 is a second.
+	// Interval between two readings of the file; 0 is one second.
 	Interval time.Duration
-	// Log is told of every change, and once of each bad file; nil is silence.
+	// Log is optional. Each bad file is logged once.
 	Log *slog.Logger
-	// Check refuses settings that this node can't have, as a bad file is refused; nil
-	// takes all.
+	// Check rejects settings that this node does not support; optional.
 	Check func(Settings) error
-	// Changed is called by Run when Current's answer is another.
+	// Changed is called after a change of Current.
 	Changed func()
 }
 
 // Watcher has a node's current settings.
 //
-// It reads the file, which is small, at every look: that sees a ConfigMap's links
-// swapped, a file renamed over another and one written in place alike, and needs no
-// inotify instance, which are short on many nodes. A file that is bad or gone changes
-// nothing: the settings stay those of the last good one. Before the first good one
-// there are none, which [Watcher.Current] says: who shares GPUs must not share those
-// that the file would have kept back. So it is while the node's labels decide and
-// aren't known.
+// It polls the small file: this covers a ConfigMap's links, renames and writes in place, without an
+// inotify instance (often scarce). A bad or missing file changes nothing. Before the first good
+// file, and while unknown labels decide, [Watcher.Current] returns an error: no GPU may be shared
+// that the file would exclude.
 type Watcher struct {
 	cfg     WatcherConfig
 	current atomic.Pointer[state]
 
-	// Of Run's goroutine.
+	// Used by Run's goroutine only.
 	data   []byte
 	labels map[string]string
-	failed string // the last failure that was logged
-	others string // the mistakes in other nodes' entries that were logged
+	failed string // the last logged failure
+	others string // the last logged mistakes of other nodes' entries
 }
 
-// state is what is known of the settings.
 type state struct {
 	settings Settings
-	err      error // why there are none yet
+	err      error // why there are no settings yet
 }
 
-// ErrLabelsUnknown is why a node has no settings yet whose labels decide.
-var ErrLabelsUnknown = errors.New("an entry may match by the node's labels, which are not known before the API server has answered")
+// ErrLabelsUnknown: the node's labels decide and are not known yet.
+var ErrLabelsUnknown = errors.New("an entry can match by the node's labels, and the API server has not returned them yet")
 
-// NewWatcher looks at the file once.
+// NewWatcher reads the file once.
 func NewWatcher(cfg WatcherConfig) *Watcher {
 	if cfg.Interval == 0 {
 		cfg.Interval = time.Second
@@ -73,12 +67,12 @@ func NewWatcher(cfg WatcherConfig) *Watcher {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	w := &Watcher{cfg: cfg}
-	w.current.Store(&state{err: errors.New("the node's configuration was not read yet")})
+	w.current.Store(&state{err: errors.New("node configuration not read yet")})
 	w.refresh()
 	return w
 }
 
-// Current is what the last good file sets; an error says why there has been none yet.
+// Current returns the settings of the last good file, or why there are none yet.
 func (w *Watcher) Current() (Settings, error) {
 	now := w.current.Load()
 	return now.settings, now.err
@@ -98,7 +92,6 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// update looks once and tells of what it finds.
 func (w *Watcher) update() {
 	if !w.refresh() {
 		return
@@ -109,7 +102,7 @@ func (w *Watcher) update() {
 	}
 }
 
-// refresh looks once, and says whether Current's answer is another.
+// refresh reports whether Current changed.
 func (w *Watcher) refresh() bool {
 	before := w.current.Load()
 	err := w.look()
@@ -117,7 +110,7 @@ func (w *Watcher) refresh() bool {
 	switch {
 	case err == nil:
 	case w.data == nil && w.cfg.Optional && errors.Is(err, fs.ErrNotExist):
-		now = &state{} // there never was one
+		now = &state{} // first reading
 		w.current.Store(now)
 	default:
 		if before.err != nil {
@@ -126,12 +119,12 @@ func (w *Watcher) refresh() bool {
 		}
 		if err.Error() != w.failed {
 			w.failed = err.Error()
-			w.cfg.Log.Error("node configuration refused: the last good one stays, and where there is none no GPU is offered", "error", err)
+			w.cfg.Log.Error("node configuration rejected: the last valid one stays; without one no GPU is offered", "error", err)
 		}
 	}
 	if err == nil && w.failed != "" {
 		w.failed = ""
-		w.cfg.Log.Info("node configuration is good again", "file", w.cfg.Path)
+		w.cfg.Log.Info("node configuration is valid again", "file", w.cfg.Path)
 	}
 	return !now.same(before)
 }
@@ -143,7 +136,6 @@ func (s *state) same(other *state) bool {
 	return reflect.DeepEqual(s.settings, other.settings)
 }
 
-// look reads the file, and takes over what it sets if it is good.
 func (w *Watcher) look() error {
 	data, err := read(w.cfg.Path)
 	if err != nil {
@@ -155,7 +147,7 @@ func (w *Watcher) look() error {
 		labels, known = w.cfg.Labels()
 	}
 	if w.data != nil && bytes.Equal(data, w.data) && maps.Equal(labels, w.labels) {
-		return nil // as the last good one
+		return nil // unchanged
 	}
 	s, err := w.decide(data, labels, known)
 	if err != nil {
@@ -166,7 +158,6 @@ func (w *Watcher) look() error {
 	return nil
 }
 
-// decide says what a file sets for the node.
 func (w *Watcher) decide(data []byte, labels map[string]string, known bool) (Settings, error) {
 	f, others, err := DecodeFor(data, w.cfg.NodeName)
 	if err != nil {
@@ -186,7 +177,7 @@ func (w *Watcher) decide(data []byte, labels map[string]string, known bool) (Set
 	return s, err
 }
 
-// read reads a file, and no more of it than Decode takes.
+// read reads at most as much as Decode accepts.
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -67,7 +67,7 @@ func TestWatcherFollowsAConfigMap(t *testing.T) {
 	w.Update()
 	assert.Equal(t, []int{2}, changes, "another file that sets the same is no change")
 
-	// A bad one, and one that is gone, change nothing and are told of once.
+	// A bad one, and one that is gone, change nothing and are logged once.
 	log.Reset()
 	m.swap(split("0"))
 	w.Update()
@@ -88,7 +88,7 @@ func TestWatcherFollowsAConfigMap(t *testing.T) {
 	w.Update()
 	assert.Equal(t, 3, splitCount(t, w))
 	assert.Equal(t, []int{2, 3}, changes)
-	assert.Contains(t, log.String(), "good again")
+	assert.Contains(t, log.String(), "valid again")
 }
 
 // A node's labels come and go without the file's doing.
@@ -134,7 +134,7 @@ func TestWatcherWaitsForLabels(t *testing.T) {
 	assert.Zero(t, settings(t, w), "a node without an API server has no labels")
 }
 
-// At the start too a bad file is waited for: who asks is told why there is nothing.
+// A bad file at the start: Current returns the reason until the file is valid.
 func TestWatcherAtItsStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
 	var log bytes.Buffer
@@ -178,13 +178,13 @@ func TestWatcherLeavesOthersMistakesToThem(t *testing.T) {
 		assert.Equal(t, 3, splitCount(t, w), bad)
 		assert.Contains(t, log.String(), "entries of other nodes")
 		w.Update()
-		assert.Equal(t, 1, strings.Count(log.String(), "\n"), "it is said once")
+		assert.Equal(t, 1, strings.Count(log.String(), "\n"), "logged once")
 		_, err := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{Path: path, NodeName: "other"}).Current()
 		assert.ErrorContains(t, err, "nodeconfig[0]")
 	}
 	require.NoError(t, os.WriteFile(path, []byte(`{"nodeconfig": [{"nameglob": "x*", "devicesplitcount": 0}]}`), 0o644))
 	_, err := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{Path: path, NodeName: "n"}).Current()
-	assert.ErrorContains(t, err, "nodeconfig[0]", "whose it is isn't sure")
+	assert.ErrorContains(t, err, "nodeconfig[0]", "its node is not known")
 }
 
 func settings(t *testing.T, w *nodeconfig.Watcher) nodeconfig.Settings {

@@ -18,7 +18,7 @@ import (
 )
 
 // apiServer speaks of the API what the publisher needs: one node's metadata, merge
-// patches, who wrote what. It is an http.Handler, and a RoundTripper without a network,
+// patches, the writers. It is an http.Handler, and a RoundTripper without a network,
 // for time that is played.
 type apiServer struct {
 	t  *testing.T
@@ -167,7 +167,7 @@ func rawFields(t *testing.T, set any) *metav1.FieldsV1 {
 	return metav1.NewFieldsV1(string(data))
 }
 
-// label and annotate write as somebody else.
+// label and annotate write as another writer.
 func (s *apiServer) label(manager, key, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +180,7 @@ func (s *apiServer) annotate(key, value string) {
 	s.set("kube-scheduler", s.node.Annotations, "f:annotations", key, &value)
 }
 
-// remove removes a label and an annotation, as somebody else.
+// remove removes a label and an annotation, as another writer.
 func (s *apiServer) remove(label, annotation string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +213,7 @@ func (s *apiServer) count(verb string) int {
 	return n
 }
 
-// now is what the node says.
+// now returns the node.
 func (s *apiServer) now() Metadata {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,29 +14,29 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// fieldManager is who the API server records as the writer of what a Client patches.
+// fieldManager identifies this writer in managedFields.
 const fieldManager = "gpuslice-agent"
 
 // Client reads and writes the metadata of nodes.
 type Client interface {
-	// Get reads it. It may be a moment old.
+	// Get can return a slightly old object.
 	Get(ctx context.Context, node string) (*metav1.PartialObjectMetadata, error)
-	// Patch applies a JSON merge patch, and returns what there is afterwards.
+	// Patch applies a JSON merge patch and returns the result.
 	Patch(ctx context.Context, node string, patch []byte) (*metav1.PartialObjectMetadata, error)
 }
 
-// ClientConfig says how to reach the API server.
+// ClientConfig configures access to the API server.
 type ClientConfig struct {
-	// Kubeconfig is a file; empty: the account of the pod that this runs in.
+	// Kubeconfig is a file; empty: the pod's service account.
 	Kubeconfig string
-	// UserAgent is how the API server's log knows us, such as "gpuslice-agent/1.0".
+	// UserAgent appears in the API server's audit log.
 	UserAgent string
 }
 
-// callTimeout is for one call, waits that the server asks for included.
+// callTimeout includes waits that the server requests.
 const callTimeout = 10 * time.Second
 
-// NewClient returns a client. It doesn't call the API server.
+// NewClient does not call the API server.
 func NewClient(c ClientConfig) (Client, error) {
 	config, err := c.Load()
 	if err != nil {
@@ -45,7 +45,7 @@ func NewClient(c ClientConfig) (Client, error) {
 	return newClient(config, c.UserAgent)
 }
 
-// Load finds the API server and the credentials, also for other clients of the agent.
+// Load returns the configuration of clients for the API server.
 func (c ClientConfig) Load() (*rest.Config, error) {
 	if c.Kubeconfig != "" {
 		config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
@@ -56,7 +56,7 @@ func (c ClientConfig) Load() (*rest.Config, error) {
 	}
 	config, err := rest.InClusterConfig()
 	if errors.Is(err, rest.ErrNotInCluster) {
-		return nil, errors.New("no kubeconfig is given, and this doesn't run in a pod with a service account: give a kubeconfig, or run without an API server")
+		return nil, errors.New("no kubeconfig, and not in a pod with a service account: set a kubeconfig, or run without an API server")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the pod's service account: %w", err)
@@ -64,14 +64,13 @@ func (c ClientConfig) Load() (*rest.Config, error) {
 	return config, nil
 }
 
-// newClient returns a client for a config.
 func newClient(config *rest.Config, userAgent string) (Client, error) {
-	config = metadata.ConfigFor(config) // protobuf where the server has it
+	config = metadata.ConfigFor(config) // protobuf if supported
 	config.UserAgent = userAgent
 	config.Timeout = callTimeout
-	// Two calls in half a minute are normal; these are for the day that something is wrong.
+	// Two calls in half a minute are normal; these limits are for errors.
 	config.QPS, config.Burst = 2, 5
-	config.WarningHandler = rest.NoWarnings{} // they are for people at a keyboard
+	config.WarningHandler = rest.NoWarnings{} // intended for interactive users
 	m, err := metadata.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
@@ -79,10 +78,9 @@ func newClient(config *rest.Config, userAgent string) (Client, error) {
 	return nodes{m.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})}, nil
 }
 
-// nodes is a Client by client-go.
 type nodes struct{ metadata.Getter }
 
-// Get implements Client. Resource version 0 lets the API server answer from its cache.
+// Get uses resource version 0: the API server can answer from its cache.
 func (n nodes) Get(ctx context.Context, node string) (*metav1.PartialObjectMetadata, error) {
 	return n.Getter.Get(ctx, node, metav1.GetOptions{ResourceVersion: "0"})
 }

@@ -38,7 +38,7 @@ func TestClientByKubeconfig(t *testing.T) {
 	assert.Equal(t, nodeName, node.Labels["kubernetes.io/hostname"])
 	assert.Contains(t, api.calls[0].query, "resourceVersion=0", "the API server may answer from its cache")
 	for _, accepted := range strings.Split(api.headers.Get("Accept"), ",")[:2] {
-		assert.Contains(t, accepted, "as=PartialObjectMetadata", "metadata alone is asked for")
+		assert.Contains(t, accepted, "as=PartialObjectMetadata", "only metadata is requested")
 	}
 	assert.Equal(t, "gpuslice-agent/1.0", api.headers.Get("User-Agent"))
 	assert.Equal(t, "Bearer secret", api.headers.Get("Authorization"))
@@ -53,7 +53,7 @@ func TestClientByKubeconfig(t *testing.T) {
 func TestClientWithoutCredentials(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	_, err := NewClient(ClientConfig{})
-	require.ErrorContains(t, err, "give a kubeconfig")
+	require.ErrorContains(t, err, "set a kubeconfig")
 
 	_, err = NewClient(ClientConfig{Kubeconfig: filepath.Join(t.TempDir(), "none")})
 	require.ErrorContains(t, err, "kubeconfig ")

@@ -2,45 +2,44 @@ package noderegister
 
 import "github.com/gpuslice/gpuslice/nvidia"
 
-// The modes of a device, in HAMi's words.
+// Modes of a device, by HAMi's names.
 const (
-	ModeShared = "hami-core" // shared by limits
-	ModeMIG    = "mig"       // partitioned by the GPU
+	ModeShared = "hami-core" // shared with limits
+	ModeMIG    = "mig"       // partitioned by MIG
 )
 
-// Node is what is told of a node.
+// Node is what the annotations and labels describe.
 type Node struct {
-	// Devices are the GPUs that are offered, in any order.
+	// Devices are the offered GPUs, in any order.
 	Devices []Device
-	// Topology is how GPUs are connected; GPUs that aren't offered may be in it.
+	// Topology can include GPUs that are not offered.
 	Topology nvidia.Topology
-	// DriverVersion and CUDAVersion are those of nvidia.Node; empty if unknown.
+	// DriverVersion and CUDAVersion are those of nvidia.Node; can be empty.
 	DriverVersion string
 	CUDAVersion   string
-	// MIGStrategy is how MIG devices are offered; empty is nvidia.MIGNone.
+	// MIGStrategy is empty for nvidia.MIGNone.
 	MIGStrategy nvidia.MIGStrategy
 }
 
-// Device is a GPU that is offered.
+// Device is an offered GPU.
 type Device struct {
-	// GPU is the GPU as it is: UUID, index, model, NUMA node, all of its memory.
 	GPU nvidia.GPU
-	// Slots is how many containers may share it.
+	// Slots is how many containers can share it.
 	Slots int
-	// MemoryMiB and CorePercent are what may be given out of it, scaling included.
+	// MemoryMiB and CorePercent are the grantable amounts, scaling included.
 	MemoryMiB   int64
 	CorePercent int
 	// Mode is ModeShared or ModeMIG; empty is ModeShared.
 	Mode string
-	// Healthy says that it may be given out now.
+	// Healthy: it can be granted now.
 	Healthy bool
-	// MIGCapable says that the GPU is known to be one that can be partitioned.
+	// MIGCapable: the GPU supports MIG.
 	MIGCapable bool
-	// MIGProfiles are what a scheduler that partitions GPUs may choose from.
+	// MIGProfiles are for schedulers that partition GPUs.
 	MIGProfiles []MIGProfile
 }
 
-// MIGProfile is a kind of MIG instance, as HAMi's annotation has it.
+// MIGProfile is a kind of MIG instance in HAMi's annotation.
 type MIGProfile struct {
 	Name       string         `json:"name"`
 	MemoryMiB  int32          `json:"memoryMB"`
@@ -49,13 +48,12 @@ type MIGProfile struct {
 	Placements []MIGPlacement `json:"placements"`
 }
 
-// MIGPlacement is where an instance may lie on a GPU.
+// MIGPlacement is a possible position of an instance.
 type MIGPlacement struct {
 	Start uint32 `json:"start"`
 	Size  uint32 `json:"size"`
 }
 
-// mode is the device's mode, never empty.
 func (d Device) mode() string {
 	if d.Mode == "" {
 		return ModeShared

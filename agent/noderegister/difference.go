@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// changes are labels and annotations to be set, or removed where they are nil.
+// changes are labels and annotations to set, or to remove if nil.
 type changes struct {
 	Labels      map[string]*string `json:"labels,omitempty"`
 	Annotations map[string]*string `json:"annotations,omitempty"`
@@ -17,19 +17,18 @@ type changes struct {
 
 func (c changes) empty() bool { return len(c.Labels) == 0 && len(c.Annotations) == 0 }
 
-// patch is a JSON merge patch. It has neither uid nor resource version: the keys are
-// ours alone, so what others write at the same time is no conflict, and what is written
-// doesn't depend on what was read but for what is left out.
+// patch is a JSON merge patch without uid and resource version: only this agent writes these keys,
+// so other writers are no conflict.
 func (c changes) patch() []byte {
 	data, err := json.Marshal(map[string]changes{"metadata": c})
 	if err != nil {
-		panic(err) // strings by strings
+		panic(err) // cannot happen: maps of strings
 	}
 	return data
 }
 
-// difference is what makes got be as wanted. Keys that are not wanted and that others
-// wrote stay; so does the handshake, which two write.
+// difference returns the changes from got to wanted. It keeps keys of other writers, and the
+// handshake, which has two writers.
 func difference(got metav1.ObjectMeta, wanted Metadata) changes {
 	owned := ownedBy(got.ManagedFields, fieldManager)
 	delete(owned.annotations, AnnotationHandshake)
@@ -58,9 +57,8 @@ func differ(got, wanted map[string]string, owned map[string]struct{}) map[string
 // keys are names of labels and annotations.
 type keys struct{ labels, annotations map[string]struct{} }
 
-// ownedBy are the keys that the API server has a manager down for: those that it wrote
-// and nobody has written since. The record survives our restarts, and knows of keys
-// that an older version of us wrote.
+// ownedBy returns the keys of which the manager is the last writer (managedFields). This includes
+// keys of older versions of the agent.
 func ownedBy(fields []metav1.ManagedFieldsEntry, manager string) keys {
 	owned := keys{map[string]struct{}{}, map[string]struct{}{}}
 	for _, entry := range fields {
@@ -74,7 +72,7 @@ func ownedBy(fields []metav1.ManagedFieldsEntry, manager string) keys {
 			} `json:"f:metadata"`
 		}
 		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &set); err != nil {
-			continue // the server's own record; without it nothing is removed
+			continue // unexpected format: remove nothing
 		}
 		maps.Copy(owned.labels, names(set.Metadata.Labels))
 		maps.Copy(owned.annotations, names(set.Metadata.Annotations))
@@ -82,7 +80,6 @@ func ownedBy(fields []metav1.ManagedFieldsEntry, manager string) keys {
 	return owned
 }
 
-// names are the names of "f:name" entries.
 func names(set map[string]struct{}) map[string]struct{} {
 	out := map[string]struct{}{}
 	for _, key := range slices.Collect(maps.Keys(set)) {

@@ -5,25 +5,22 @@ import (
 	"time"
 )
 
-// The words of the handshake. The part after them is a time in time.DateTime, without a
-// zone; only a scheduler's own is read, by schedulers.
+// Prefixes of the handshake. A time follows, in time.DateTime without a zone. Schedulers read only
+// their own.
 const (
-	requesting = "Requesting" // a scheduler asks
-	deleted    = "Deleted"    // a scheduler has dropped the node's devices
-	reported   = "Reported"   // the agent has answered
+	requesting = "Requesting" // scheduler's request
+	deleted    = "Deleted"    // the scheduler removed the node's devices
+	reported   = "Reported"   // the agent's answer
 )
 
-// overdue is a question that nobody answered in time, for every scheduler: it makes
-// those that go by the handshake drop the node's devices at their next look, instead of
-// a minute later. ("Deleted" would not: it means that they are dropped already.)
+// overdue is an unanswered old request: schedulers that use the handshake remove the node's devices
+// at their next check. ("Deleted" would mean that they are already removed.)
 const overdue = requesting + "_1970-01-01 00:00:00"
 
-// answer is what is to be written in place of the current handshake, if anything.
-//
-// A question is answered as long as the node has devices to tell of; without any it
-// stays open, which makes schedulers drop those that they know. So does an agent that
-// leaves. Nothing is written where no scheduler has ever asked.
-func (h Handshake) answer(current string, told Metadata, leaving bool, now time.Time) (value string, write bool) {
+// answer returns the new value of the handshake, if it changes. A request is answered while the
+// node has devices. Otherwise, or when the agent stops, it stays open and schedulers remove the
+// devices. Without any request nothing is written.
+func (h Handshake) answer(current string, devices Metadata, leaving bool, now time.Time) (value string, write bool) {
 	if h == HandshakeIgnore || current == "" {
 		return "", false
 	}
@@ -32,7 +29,7 @@ func (h Handshake) answer(current string, told Metadata, leaving bool, now time.
 	switch {
 	case leaving:
 		return overdue, !dropped && current != overdue
-	case told.Annotations[AnnotationRegister] == "":
+	case devices.Annotations[AnnotationRegister] == "":
 		return "", false
 	default:
 		return reported + "_" + now.Format(time.DateTime), asked || dropped

@@ -10,21 +10,21 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// LabelPrefix is what our labels begin with.
+// LabelPrefix is the prefix of all labels of the agent.
 const LabelPrefix = "gpuslice.io/gpu."
 
-// LabelTencentModel is gpu-manager's label, which gpu-admission's quotas go by.
+// LabelTencentModel is gpu-manager's label, used by gpu-admission's quotas.
 const LabelTencentModel = "gaia.tencent.com/gpu-model"
 
-// maxLabel is the most bytes that a label's value may have, and a key after its prefix.
+// maxLabel is Kubernetes' limit for values and for keys without prefix, in bytes.
 const maxLabel = 63
 
-// mixed is said where the GPUs of a node differ.
+// mixed is the value if the GPUs of a node differ.
 const mixed = "mixed"
 
-// labels are those of a node; see the package's manual. Devices are in order. They
-// describe the GPUs, not their health: labels that come and go with an XID would help
-// nobody.
+// labels describe the offered GPUs, healthy or not. Numbers are what every GPU has at least;
+// "mixed" matches no model: so a selector never gets a GPU that it excludes. Unknown values have no
+// label. See doc.go for the list.
 func labels(n Node, o Options) map[string]string {
 	l := map[string]string{}
 	if o.TencentModel {
@@ -60,7 +60,7 @@ func labels(n Node, o Options) map[string]string {
 	ours("nvlink", nvlink(n.Devices, n.Topology))
 
 	if !slices.ContainsFunc(n.Devices, func(d Device) bool { return !d.MIGCapable && !d.GPU.MIGEnabled }) {
-		ours("mig.capable", "true") // otherwise nobody knows
+		ours("mig.capable", "true") // otherwise unknown
 	}
 	ours("mig.enabled", common(n.Devices, func(d Device) string { return strconv.FormatBool(d.GPU.MIGEnabled) }))
 	ours("mig.strategy", cmp.Or(string(n.MIGStrategy), string(nvidia.MIGNone)))
@@ -76,15 +76,14 @@ func labels(n Node, o Options) map[string]string {
 	return l
 }
 
-// set sets a label, unless nothing of its value can be one.
+// set skips values without valid characters.
 func set(l map[string]string, key, value string) {
 	if value = labelValue(value); value != "" {
 		l[key] = value
 	}
 }
 
-// version sets a label to a version, and two more to its first two numbers, which
-// selectors can compare (Gt, Lt).
+// version also sets .major and .minor, which selectors can compare (Gt, Lt).
 func version(set func(key, value string), key, version string) {
 	if version == "" {
 		return
@@ -102,7 +101,7 @@ func version(set func(key, value string), key, version string) {
 	}
 }
 
-// common is what all devices have, or mixed.
+// common is the value of all devices, or mixed.
 func common(devices []Device, of func(Device) string) string {
 	value := ""
 	for i, d := range devices {
@@ -115,7 +114,6 @@ func common(devices []Device, of func(Device) string) string {
 	return value
 }
 
-// smallest is what each device has at least.
 func smallest(devices []Device, of func(Device) int64) string {
 	least := of(devices[0])
 	for _, d := range devices[1:] {
@@ -124,7 +122,7 @@ func smallest(devices []Device, of func(Device) int64) string {
 	return strconv.FormatInt(least, 10)
 }
 
-// lowestCapability is what each device has at least; empty if one's is unknown.
+// lowestCapability is empty if one is unknown.
 func lowestCapability(devices []Device) string {
 	type capability struct{ major, minor int }
 	var lowest capability
@@ -140,7 +138,7 @@ func lowestCapability(devices []Device) string {
 	return fmt.Sprintf("%d.%d", lowest.major, lowest.minor)
 }
 
-// nvlink says whether all pairs of devices are linked, or some, or none.
+// nvlink is "all", "some" or "none": the linked pairs of devices.
 func nvlink(devices []Device, t nvidia.Topology) string {
 	linked, pairs := 0, 0
 	for i, a := range devices {
@@ -161,8 +159,8 @@ func nvlink(devices []Device, t nvidia.Topology) string {
 	}
 }
 
-// labelValue is the nearest to a text that a label's value may be: each run of other
-// characters is a hyphen, and the ends are letters or digits. It may be empty.
+// labelValue replaces each run of invalid characters by a hyphen, and trims the ends. It can be
+// empty.
 func labelValue(text string) string {
 	var b strings.Builder
 	gap := false
@@ -180,8 +178,7 @@ func labelValue(text string) string {
 	return cut(b.String(), maxLabel)
 }
 
-// cut makes a value of allowed characters have at most that many, with ends that are
-// letters or digits.
+// cut shortens a value; the ends stay letters or digits.
 func cut(value string, most int) string {
 	value = strings.TrimLeftFunc(value, func(c rune) bool { return !alphanumeric(c) })
 	value = value[:min(len(value), most)]

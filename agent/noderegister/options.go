@@ -1,19 +1,17 @@
 package noderegister
 
-// Options say what is told, and how. The zero value tells everything but gpu-manager's
-// label, as current HAMi does.
+// Options select what is written. The zero value is for current HAMi, without gpu-manager's label.
 type Options struct {
-	// NoGPUs leaves out gpuslice.io/node-gpus: no scheduler of ours in this cluster.
+	// NoGPUs omits gpuslice.io/node-gpus: the cluster has no gpuslice-scheduler.
 	NoGPUs bool
 	// Register is the form of hami.io/node-nvidia-register.
 	Register Format
-	// NoScores leaves out hami.io/node-nvidia-score.
-	NoScores bool
-	// Handshake says who is answered.
+	// NoScores omits hami.io/node-nvidia-score.
+	NoScores  bool
 	Handshake Handshake
-	// NoLabels leaves out gpuslice.io/gpu.*.
+	// NoLabels omits gpuslice.io/gpu.*.
 	NoLabels bool
-	// TencentModel adds gpu-manager's label gaia.tencent.com/gpu-model.
+	// TencentModel adds gaia.tencent.com/gpu-model.
 	TencentModel bool
 }
 
@@ -23,23 +21,23 @@ type Format int
 // The formats.
 const (
 	FormatJSON Format = iota // current HAMi
-	FormatCSV                // older ones, which read no JSON
-	FormatNone               // the annotation isn't written: no HAMi in this cluster
+	FormatCSV                // older versions, which do not read JSON
+	FormatNone               // no annotation: the cluster has no HAMi
 )
 
-// Handshake says how a scheduler's questions are answered.
+// Handshake is how requests of schedulers are answered.
 type Handshake int
 
-// The answers.
+// The modes.
 const (
-	// HandshakeAnswer answers every question. Every HAMi scheduler is content with it.
+	// HandshakeAnswer works with every HAMi scheduler.
 	HandshakeAnswer Handshake = iota
-	// HandshakeIgnore leaves hami.io/node-handshake alone, for schedulers that look at
-	// the node's allocatable devices. It saves two writes a node and half-minute.
+	// HandshakeIgnore is for schedulers that use the node's allocatable devices. It saves two
+	// writes per node and half-minute.
 	HandshakeIgnore
 )
 
-// Metadata is a node's labels and annotations, or some of them.
+// Metadata are labels and annotations of a node.
 type Metadata struct {
 	Labels      map[string]string
 	Annotations map[string]string

@@ -13,48 +13,47 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Config is what a Publisher works with.
+// Config configures a Publisher.
 type Config struct {
 	Client Client
 	// NodeName is the name of the Node object.
 	NodeName string
-	// Node is what is to be told now. While known is false nothing is written.
+	// Node returns the current state. While known is false nothing is written.
 	Node func() (n Node, known bool)
-	// Changed says that Node has changed; it may have a buffer of one, into which is
-	// written without waiting. nil: changes are seen at the next look.
+	// Changed receives a value after a change of Node. Optional: without it changes are found at
+	// the next interval.
 	Changed <-chan struct{}
 	Options Options
-	// Interval is the time between two looks; 0 is 30 s.
+	// Interval between two readings; 0 is 30 s.
 	Interval time.Duration
-	// Retry is the time from a look that failed to the next, which doubles with each
-	// more until it is Interval; 0 is 5 s.
+	// Retry is the pause after a failure, doubled up to Interval; 0 is 5 s.
 	Retry time.Duration
-	// Log is told of what is written, and of failures; nil is silence.
+	// Log is optional.
 	Log *slog.Logger
 }
 
-// settle is the least time between two looks, for changes that come in a row.
+// settle is the minimum time between two readings.
 const settle = time.Second
 
-// farewell is how long a Publisher that is stopped may take to say so.
+// farewell limits the last write of a stopped Publisher.
 const farewell = 3 * time.Second
 
-// Publisher keeps what a Node object says of the node true.
+// Publisher keeps the annotations and labels of a Node object current.
 type Publisher struct {
 	cfg Config
 
 	mu      sync.Mutex
 	labels  map[string]string
-	changed chan struct{} // closed when labels is no longer true
+	changed chan struct{} // closed when labels changes
 
-	// Of Run's goroutine.
-	last     Node // what was to be told at the last look
+	// Used by Run's goroutine only.
+	last     Node // wanted state at the last reading
 	known    bool
 	failures int
-	logged   map[string]bool // the kinds of failures that were logged since the last success
+	logged   map[string]bool // by kind of failure, since the last success
 }
 
-// New returns a publisher. An error is one of the config.
+// New returns an error for an invalid configuration.
 func New(c Config) (*Publisher, error) {
 	if wrong := validation.IsDNS1123Subdomain(c.NodeName); len(wrong) > 0 {
 		return nil, fmt.Errorf("node name %q: %s", c.NodeName, strings.Join(wrong, "; "))
@@ -71,21 +70,19 @@ func New(c Config) (*Publisher, error) {
 	return &Publisher{cfg: c, changed: make(chan struct{}), logged: map[string]bool{}}, nil
 }
 
-// Labels are the node's labels at the last look, nobody's to change; nil before the
-// first that succeeded.
+// Labels returns the node's labels at the last reading, read-only; nil before the first.
 func (p *Publisher) Labels() map[string]string {
 	labels, _ := p.WatchLabels()
 	return labels
 }
 
-// WatchLabels are Labels, and a channel that is closed when they are no longer true.
+// WatchLabels also returns a channel that is closed when the labels change.
 func (p *Publisher) WatchLabels() (map[string]string, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.labels, p.changed
 }
 
-// setLabels takes over the labels of a look.
 func (p *Publisher) setLabels(labels map[string]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,8 +97,7 @@ func (p *Publisher) setLabels(labels map[string]string) {
 	p.changed = make(chan struct{})
 }
 
-// Run looks until ctx ends. Then it tells schedulers that the node takes no more
-// containers, for which it takes 3 seconds at most.
+// Run updates the node until ctx ends. Then it writes the devices as unhealthy, within 3 seconds.
 func (p *Publisher) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		p.report(ctx, p.look(ctx))
@@ -110,7 +106,6 @@ func (p *Publisher) Run(ctx context.Context) {
 	p.leave(ctx)
 }
 
-// wait returns when it is time for the next look.
 func (p *Publisher) wait(ctx context.Context) {
 	pause := p.pause()
 	least := min(settle, pause)
@@ -126,8 +121,8 @@ func (p *Publisher) wait(ctx context.Context) {
 	}
 }
 
-// pause is the time to the next look if nothing changes, less up to a tenth of it: the
-// agents of a cluster that were started at once shall not ask at once for good.
+// pause varies by up to a tenth, so that agents which started together do not call the API server
+// together.
 func (p *Publisher) pause() time.Duration {
 	d := p.cfg.Interval
 	if p.failures > 0 {
@@ -136,14 +131,13 @@ func (p *Publisher) pause() time.Duration {
 	return d - rand.N(d/10+1)
 }
 
-// look compares what the node says with what it should, and writes the difference.
 func (p *Publisher) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return p.write(ctx, false)
 }
 
-// leave tells schedulers that the node takes no more containers.
+// leave makes schedulers place no more pods on the node.
 func (p *Publisher) leave(ctx context.Context) {
 	if !p.known {
 		return
@@ -151,6 +145,6 @@ func (p *Publisher) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
 	if err := p.write(ctx, true); err != nil {
-		p.cfg.Log.Warn("schedulers were not told that the node is left: they see it when the kubelet does", "node", p.cfg.NodeName, "error", err)
+		p.cfg.Log.Warn("marking the devices unhealthy failed: schedulers notice when the kubelet reports no devices", "node", p.cfg.NodeName, "error", err)
 	}
 }

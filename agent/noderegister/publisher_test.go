@@ -29,7 +29,7 @@ type play struct {
 	known bool
 }
 
-// set changes what is to be told.
+// set changes the wanted state.
 func (p *play) set(n Node, known bool) {
 	p.mu.Lock()
 	p.node, p.known = n, known
@@ -182,7 +182,7 @@ func TestOnlyOurOwnIsRemoved(t *testing.T) {
 	})
 }
 
-// Somebody who takes gpu-manager's label over from us keeps it.
+// Another writer that takes over gpu-manager's label keeps it.
 func TestWhatOthersHaveWrittenSinceIsTheirs(t *testing.T) {
 	before := func(s *apiServer) {
 		s.label(fieldManager, LabelTencentModel, "M40")
@@ -210,7 +210,7 @@ func TestUnknownGPUsAreNotTold(t *testing.T) {
 
 func TestHandshakeIsAnsweredWhenAsked(t *testing.T) {
 	run(t, Options{}, nil, func(p *play) {
-		assert.NotContains(t, p.server.now().Annotations, AnnotationHandshake, "nobody asked")
+		assert.NotContains(t, p.server.now().Annotations, AnnotationHandshake, "no request")
 		for _, question := range []string{"Requesting_2026-11-21 10:00:00", "Requesting_2026.11.21 10:00:00", "Deleted_2026-11-21 10:00:00"} {
 			p.server.annotate(AnnotationHandshake, question)
 			p.after(30 * time.Second)
@@ -237,7 +237,7 @@ func TestLeaving(t *testing.T) {
 		assert.NotContains(t, now.Annotations, AnnotationGPUs, "it would go before what another one registers")
 		assert.Equal(t, overdue, now.Annotations[AnnotationHandshake])
 		assert.Equal(t, labels, now.Labels, "the GPUs are still what they are")
-		assert.True(t, p.node.Devices[0].Healthy, "what is the caller's is left alone")
+		assert.True(t, p.node.Devices[0].Healthy, "the caller's value is unchanged")
 	})
 }
 

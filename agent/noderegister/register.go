@@ -11,18 +11,17 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// The annotations, by HAMi's names.
+// HAMi's annotations.
 const (
 	// AnnotationRegister has the devices of a node.
 	AnnotationRegister = "hami.io/node-nvidia-register"
-	// AnnotationScore has how well they are connected.
+	// AnnotationScore has the connections of the devices.
 	AnnotationScore = "hami.io/node-nvidia-score"
-	// AnnotationHandshake is where schedulers ask whether the node's agent lives.
+	// AnnotationHandshake has the schedulers' requests for a sign of life, and the agent's answers.
 	AnnotationHandshake = "hami.io/node-handshake"
 )
 
-// Render is what a node should say. It depends on nothing else, and not on the order of
-// the devices.
+// Render returns the node's metadata. The order of the devices does not matter.
 func Render(n Node, o Options) Metadata {
 	n.Devices = slices.SortedFunc(slices.Values(n.Devices), func(a, b Device) int {
 		return cmp.Or(cmp.Compare(a.GPU.Index, b.GPU.Index), cmp.Compare(a.GPU.UUID, b.GPU.UUID))
@@ -32,8 +31,7 @@ func Render(n Node, o Options) Metadata {
 	if !o.NoGPUs && len(n.Devices) > 0 {
 		m.Annotations[AnnotationGPUs] = gpus(n.Devices, n.Topology)
 	}
-	// HAMi has no word for a node without devices: an empty list is an error to it, and
-	// an absent one the same error.
+	// HAMi treats an empty list and a missing annotation as the same error.
 	if o.Register == FormatNone || len(n.Devices) == 0 {
 		return m
 	}
@@ -48,12 +46,11 @@ func Render(n Node, o Options) Metadata {
 	return m
 }
 
-// partitioned says whether a device is none for a scheduler: its GPU was partitioned by
-// its operator, and the kubelet counts the parts.
+// partitioned devices are omitted: the administrator partitioned the GPU, and the kubelet counts
+// its MIG devices.
 func (d Device) partitioned() bool { return d.mode() == ModeMIG && len(d.MIGProfiles) == 0 }
 
-// registered is a device as HAMi's JSON has it. Zero values are left out, as HAMi does:
-// a device without "health" is not healthy.
+// registered is HAMi's JSON. It omits zero values: a device without "health" is unhealthy.
 type registered struct {
 	ID       string       `json:"id,omitempty"`
 	Index    int          `json:"index,omitempty"`
@@ -75,19 +72,17 @@ func register(d Device) registered {
 		Memory:   number(d.MemoryMiB),
 		Core:     number(int64(d.CorePercent)),
 		Type:     registeredType(d.GPU.Model),
-		NUMA:     max(d.GPU.NUMANode, 0), // HAMi has no word for unknown either
+		NUMA:     max(d.GPU.NUMANode, 0), // HAMi has no value for unknown
 		Mode:     d.mode(),
 		Profiles: d.MIGProfiles,
 		Health:   d.Healthy,
 	}
 }
 
-// number fits a number into HAMi's: one that doesn't fit would make the whole
-// annotation unreadable.
+// number limits a value to HAMi's int32: a larger one would make the whole annotation invalid.
 func number(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
-// registeredType is a GPU's model with "NVIDIA" before it, as nvidia.com/use-gputype
-// is matched with.
+// registeredType adds the prefix "NVIDIA", for nvidia.com/use-gputype.
 func registeredType(model string) string {
 	if strings.HasPrefix(model, "NVIDIA") {
 		return model
@@ -103,8 +98,8 @@ func registerJSON(devices []Device) string {
 	return mustJSON(list)
 }
 
-// registerCSV is the form of nine fields, which every HAMi that reads this form knows.
-// It has no escapes.
+// registerCSV has the nine fields that every HAMi with this format reads. The format has no
+// escapes.
 func registerCSV(devices []Device) string {
 	separators := strings.NewReplacer(",", "-", ":", "-")
 	var b strings.Builder
@@ -116,13 +111,12 @@ func registerCSV(devices []Device) string {
 	return b.String()
 }
 
-// scored is a device and its links, as HAMi has it.
+// scored is HAMi's JSON of a device's connections.
 type scored struct {
 	UUID   string         `json:"uuid"`
 	Scores map[string]int `json:"score"`
 }
 
-// scores are the links among the devices; 0 where nobody knows.
 func scores(devices []Device, t nvidia.Topology) string {
 	list := make([]scored, len(devices))
 	for i, a := range devices {
@@ -136,7 +130,7 @@ func scores(devices []Device, t nvidia.Topology) string {
 	return mustJSON(list)
 }
 
-// mustJSON is for values that have nothing that JSON lacks.
+// mustJSON is for types that always encode.
 func mustJSON(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {

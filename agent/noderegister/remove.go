@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Remove takes away all that an agent has written to a node, and says how many labels and annotations that were. What others
-// have written, or have changed since, stays.
+// Remove deletes all labels and annotations of which the agent is the last writer, and returns
+// their number.
 func Remove(ctx context.Context, client Client, node string) (removed int, err error) {
 	got, err := client.Get(ctx, node)
 	if err != nil {

@@ -81,7 +81,7 @@ func TestRegisterLeavesPartitionedGPUsOut(t *testing.T) {
 	assert.NotContains(t, Render(n, Options{}).Annotations, AnnotationRegister)
 }
 
-// A reader of each form, by HAMi's grammar, gets what was told.
+// A reader of each form, by HAMi's grammar, reads the same devices.
 func TestRegisterReadsBack(t *testing.T) {
 	n := example()
 	n.Devices[0].Healthy = false
@@ -125,7 +125,7 @@ func TestGPUs(t *testing.T) {
 		`"links":[[0,1850],[1850,0]]}`, Render(n, Options{}).Annotations[AnnotationGPUs])
 
 	n.Topology = nvidia.Topology{}
-	assert.NotContains(t, Render(n, Options{}).Annotations[AnnotationGPUs], "links", "nobody knows")
+	assert.NotContains(t, Render(n, Options{}).Annotations[AnnotationGPUs], "links", "unknown topology")
 	n.Devices[0].Mode = ModeMIG
 	n.Devices[1].Mode = ModeMIG
 	assert.NotContains(t, Render(n, Options{}).Annotations, AnnotationGPUs, "the kubelet counts the parts of a partitioned GPU")
@@ -147,27 +147,27 @@ func TestAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		h       Handshake
 		current string
-		told    Metadata
+		devices Metadata
 		leaving bool
 		want    string // empty: nothing is written
 	}{
-		"asked":                      {current: "Requesting_2026-11-21 10:00:00", told: devices, want: answered},
-		"asked by an old scheduler":  {current: "Requesting_2026.11.21 10:00:00", told: devices, want: answered},
-		"dropped":                    {current: "Deleted_2026-11-21 10:00:00", told: devices, want: answered},
-		"after our own leave":        {current: overdue, told: devices, want: answered},
-		"nobody asks":                {current: "", told: devices},
-		"answered":                   {current: answered, told: devices},
-		"no devices":                 {current: "Requesting_2026-11-21 10:00:00"},
-		"ignored":                    {h: HandshakeIgnore, current: "Requesting_2026-11-21 10:00:00", told: devices},
-		"leaving, asked":             {leaving: true, current: "Requesting_2026-11-21 10:00:00", told: devices, want: overdue},
-		"leaving, answered":          {leaving: true, current: answered, told: devices, want: overdue},
-		"leaving, dropped already":   {leaving: true, current: "Deleted_2026-11-21 10:00:00", told: devices},
-		"leaving a second time":      {leaving: true, current: overdue, told: devices},
-		"leaving, nobody ever asked": {leaving: true, told: devices},
-		"leaving, ignored":           {h: HandshakeIgnore, leaving: true, current: answered, told: devices},
+		"asked":                     {current: "Requesting_2026-11-21 10:00:00", devices: devices, want: answered},
+		"asked by an old scheduler": {current: "Requesting_2026.11.21 10:00:00", devices: devices, want: answered},
+		"dropped":                   {current: "Deleted_2026-11-21 10:00:00", devices: devices, want: answered},
+		"after our own leave":       {current: overdue, devices: devices, want: answered},
+		"no request":                {current: "", devices: devices},
+		"answered":                  {current: answered, devices: devices},
+		"no devices":                {current: "Requesting_2026-11-21 10:00:00"},
+		"ignored":                   {h: HandshakeIgnore, current: "Requesting_2026-11-21 10:00:00", devices: devices},
+		"leaving, asked":            {leaving: true, current: "Requesting_2026-11-21 10:00:00", devices: devices, want: overdue},
+		"leaving, answered":         {leaving: true, current: answered, devices: devices, want: overdue},
+		"leaving, dropped already":  {leaving: true, current: "Deleted_2026-11-21 10:00:00", devices: devices},
+		"leaving a second time":     {leaving: true, current: overdue, devices: devices},
+		"leaving, no request":       {leaving: true, devices: devices},
+		"leaving, ignored":          {h: HandshakeIgnore, leaving: true, current: answered, devices: devices},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, write := c.h.answer(c.current, c.told, c.leaving, now)
+			got, write := c.h.answer(c.current, c.devices, c.leaving, now)
 			assert.Equal(t, c.want != "", write)
 			if write {
 				assert.Equal(t, c.want, got)

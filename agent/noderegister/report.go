@@ -8,19 +8,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// report takes note of how a look went. A failure is logged once a kind until a look
-// succeeds: an API server may be away for hours.
+// report logs each kind of failure once until the next success: an API server can be away for
+// hours.
 func (p *Publisher) report(ctx context.Context, err error) {
 	if err == nil {
 		if p.failures > 0 {
-			p.cfg.Log.Info("the API server is told of the node again", "node", p.cfg.NodeName, "failures", p.failures)
+			p.cfg.Log.Info("node annotations can be updated again", "node", p.cfg.NodeName, "failures", p.failures)
 		}
 		p.failures = 0
 		clear(p.logged)
 		return
 	}
 	if ctx.Err() != nil {
-		return // we end
+		return // shutdown
 	}
 	p.failures++
 	kind, hint := explain(err)
@@ -28,10 +28,10 @@ func (p *Publisher) report(ctx context.Context, err error) {
 		return
 	}
 	p.logged[kind] = true
-	p.cfg.Log.Error("the API server is not told of the node; containers that run, and grants, don't need it", "node", p.cfg.NodeName, "error", err, "do", hint)
+	p.cfg.Log.Error("updating the node annotations failed; containers and grants do not depend on them", "node", p.cfg.NodeName, "error", err, "do", hint)
 }
 
-// explain says what kind of failure an error is, and what to do.
+// explain returns the kind of a failure, and what to do.
 func explain(err error) (kind, hint string) {
 	reason := apierrors.ReasonForError(err)
 	switch {

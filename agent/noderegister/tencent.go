@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// Words that a GPU's name may begin with.
+// Words at the beginning of a GPU's name.
 var (
-	brands = []string{"NVIDIA", "Tesla", "GeForce", "Quadro", "GRID"} // say nothing of the model
-	series = []string{"RTX", "GTX", "GT", "TITAN"}                    // are half of it
+	brands = []string{"NVIDIA", "Tesla", "GeForce", "Quadro", "GRID"} // not part of the model
+	series = []string{"RTX", "GTX", "GT", "TITAN"}                    // part of the model
 )
 
-// tencentModel is a GPU's model in gpu-manager's words: without brand, memory and
-// board. "Tesla M40 24GB" is M40, "NVIDIA H200" H200, "NVIDIA A100-SXM4-80GB" A100. A
-// series belongs to the number after it: "GeForce RTX 2080" is RTX-2080.
+// tencentModel is gpu-manager's name of a model, without brand, memory and board: "Tesla M40 24GB"
+// is M40, "NVIDIA A100-SXM4-80GB" A100, "GeForce RTX 2080" RTX-2080.
 func tencentModel(name string) string {
 	words := strings.Fields(name)
 	for len(words) > 1 && slices.ContainsFunc(brands, sameWord(words[0])) {
@@ -40,7 +39,7 @@ func sameWord(word string) func(string) bool {
 	return func(other string) bool { return strings.EqualFold(word, other) }
 }
 
-// isPackage says whether a word is a GPU's memory or its board.
+// isPackage reports whether a word is a memory size or a board.
 func isPackage(word string) bool {
 	word = strings.ToUpper(word)
 	size, isSize := strings.CutSuffix(word, "GB")

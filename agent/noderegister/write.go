@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// write reads the node, and writes what differs from what is wanted.
 func (p *Publisher) write(ctx context.Context, leaving bool) error {
 	got, err := p.cfg.Client.Get(ctx, p.cfg.NodeName)
 	if err != nil {
@@ -24,9 +23,8 @@ func (p *Publisher) write(ctx context.Context, leaving bool) error {
 	}
 	wanted := Render(leavingNode(p.last, leaving), p.cfg.Options)
 	if leaving {
-		// HAMi's annotation stays, as not healthy, for those who keep what they know. Ours
-		// goes before HAMi's with our scheduler: left behind, it would for good, whoever
-		// registers the node after us.
+		// HAMi's annotation stays, as unhealthy: the oldest schedulers would keep the devices
+		// without it. Ours is removed: another agent may register the node after this one.
 		delete(wanted.Annotations, AnnotationGPUs)
 	}
 	diff := difference(got.ObjectMeta, wanted)
@@ -41,12 +39,12 @@ func (p *Publisher) write(ctx context.Context, leaving bool) error {
 		return fmt.Errorf("write to the node: %w", err)
 	}
 	p.setLabels(after.Labels)
-	p.cfg.Log.Info("node told", "node", p.cfg.NodeName,
+	p.cfg.Log.Info("node annotations updated", "node", p.cfg.NodeName,
 		"annotations", slices.Sorted(maps.Keys(diff.Annotations)), "labels", slices.Sorted(maps.Keys(diff.Labels)))
 	return nil
 }
 
-// leavingNode is a node whose devices may not be given out any more.
+// leavingNode returns the node with all devices unhealthy.
 func leavingNode(n Node, leaving bool) Node {
 	if leaving {
 		n.Devices = slices.Clone(n.Devices)

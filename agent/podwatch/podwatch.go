@@ -1,10 +1,7 @@
-// Package podwatch follows the pods of one node at the API server: their metadata alone, and
-// of that only the grant. It is for what changes while a pod runs, which the container
-// runtime never tells; what a container gets when it is created comes without it.
-//
-// It costs one watch, selected by the node's name at the server, and a few hundred bytes a
-// pod. It needs the right to list and watch pods; without it, pods of this node are created
-// as ever and can't be resized.
+// Package podwatch watches the pods of one node at the API server, for grants that change while a
+// pod runs: the container runtime does not report these. It reads metadata only and keeps only the
+// grant, a few hundred bytes per pod. Without the right to list and watch pods, pods start as usual
+// and can't be resized.
 package podwatch
 
 import (
@@ -25,11 +22,11 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Sink is told of pods: *resized.Keeper.
+// Sink receives pods; implemented by *resized.Keeper.
 type Sink interface {
 	Set(pod grant.Pod)
 	Gone(uid string)
-	// Listed says which pods there are, by UID, once all were told of.
+	// Listed has the UIDs of all pods, after Set was called for each.
 	Listed(uids map[string]bool)
 }
 
@@ -40,12 +37,12 @@ type Watch struct {
 	sink   Sink
 	log    *slog.Logger
 
-	said sync.Map // errors that were logged
+	logged sync.Map // time of the last log by error
 }
 
-// New makes a watch; it calls the API server once Run does.
+// New does not call the API server.
 func New(config *rest.Config, node string, sink Sink, log *slog.Logger) (*Watch, error) {
-	config = metadata.ConfigFor(config) // protobuf where the server has it
+	config = metadata.ConfigFor(config) // protobuf if supported
 	config.WarningHandler = rest.NoWarnings{}
 	config.QPS, config.Burst = 2, 5
 	client, err := metadata.NewForConfig(config)
@@ -57,13 +54,13 @@ func New(config *rest.Config, node string, sink Sink, log *slog.Logger) (*Watch,
 
 var pods = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 
-// Run follows until ctx ends. What fails is tried again.
+// Run follows the pods until ctx ends. Failed calls are retried.
 func (w *Watch) Run(ctx context.Context) {
 	informer := metadatainformer.NewFilteredMetadataInformer(w.client, pods, metav1.NamespaceAll, 0, cache.Indexers{},
 		func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", w.node).String()
 		}).Informer()
-	_ = informer.SetTransform(slim)                        // fails only for an informer that was started
+	_ = informer.SetTransform(slim)                        // fails only for a started informer
 	_ = informer.SetWatchErrorHandlerWithContext(w.failed) // as above
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { w.set(object) },
@@ -76,7 +73,7 @@ func (w *Watch) Run(ctx context.Context) {
 		DeleteFunc: w.gone,
 	})
 	if err != nil {
-		w.log.Error("pods of this node can't be followed, nor resized", "error", err)
+		w.log.Error("pods of this node can't be resized: no watch", "error", err)
 		return
 	}
 	running := make(chan struct{})
@@ -89,19 +86,19 @@ func (w *Watch) Run(ctx context.Context) {
 			}
 		}
 		w.sink.Listed(uids)
-		w.log.Info("pods of this node are followed", "pods", len(uids))
+		w.log.Info("watching the pods of this node", "pods", len(uids))
 	}
 	<-running
 }
 
-// failed logs each error once in a while: client-go tries again every few seconds.
+// failed limits logging: client-go retries every few seconds.
 func (w *Watch) failed(_ context.Context, _ *cache.Reflector, err error) {
 	now, text := time.Now(), err.Error()
-	if last, said := w.said.Load(text); said && now.Sub(last.(time.Time)) < 10*time.Minute {
+	if last, known := w.logged.Load(text); known && now.Sub(last.(time.Time)) < 10*time.Minute {
 		return
 	}
-	w.said.Store(text, now)
-	w.log.Warn("pods of this node can't be followed at present, nor resized: may the agent list and watch pods?", "error", err)
+	w.logged.Store(text, now)
+	w.log.Warn("watching the pods of this node failed, they can't be resized now: check the agent's rights to list and watch pods", "error", err)
 }
 
 func (w *Watch) set(object any) {
@@ -119,7 +116,7 @@ func (w *Watch) gone(object any) {
 	}
 }
 
-// slim keeps what is read of a pod.
+// slim removes everything that is not used.
 func slim(object any) (any, error) {
 	m, is := object.(*metav1.PartialObjectMetadata)
 	if !is {

@@ -21,7 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// journal writes down what it is told.
+// journal records the calls.
 type journal struct {
 	mu     sync.Mutex
 	lines  []string

@@ -1,15 +1,8 @@
-// Package resized is the node's half of resizing pods: it keeps the newest grant of each
-// pod that was resized, gives its running containers what it says, and tells whoever
-// creates a container of it. The runtime tells only the annotations that the pod's sandbox
-// was made with, so that a container that restarts would get what it had at first.
-//
-// A grant counts if it is of a later generation than the one before it, for this node and,
-// where there are keys, signed for this pod; the same with another signature counts for that.
-// The newest are kept in files, so that an older one that is written on the pod again is none,
-// also after the agent has restarted.
-//
-// It imports grant; who watches the API server (agent/podwatch) calls it, and the
-// NRI plugin asks it. It calls neither.
+// Package resized applies resized pods' newest grants to their running containers, and returns
+// them for containers that are created later: the container runtime reports only the annotations
+// of the pod's sandbox. A grant is accepted if it is for this node, has a higher generation (or a
+// new signature) and, with keys, a valid signature for this pod. Files keep the newest grants, so
+// that an older one is rejected after a restart, too.
 package resized
 
 import (
@@ -28,27 +21,27 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 )
 
-// dirName is the directory in the state directory: a file for each pod that was resized.
+// dirName is below the state directory and has a file per resized pod.
 const dirName = "resized"
 
-// Config is what a Keeper needs.
+// Config configures a Keeper.
 type Config struct {
 	// StateDir is the ledger's directory.
 	StateDir string
 	NodeName string
-	Ledger   *ledger.Ledger
-	// Keys verify grants; nil: they need not be signed.
+	Ledger   *grant.Ledger
+	// Keys verify grants; nil: signatures are not required.
 	Keys grant.Verifier
-	// GPUs are what may be booked, by UUID.
+	// GPUs returns the GPUs that can be reserved, by UUID.
 	GPUs func() map[string]grant.GPU
-	// Apply brings a container's limits to its claim (oci.ResizeOrPopulate).
-	Apply func(dir string, claim ledger.Claim) error
-	// Failed is told why a container has not what its pod's grant says; it may be nil.
-	Failed func(claim ledger.Claim, message string)
-	// Progress, if set, is called at each turn of Run.
+	// Apply sets a container's limits to its claim (oci.ResizeOrPopulate).
+	Apply func(dir string, claim grant.Claim) error
+	// Failed is called when a container does not get its pod's grant; optional.
+	Failed func(claim grant.Claim, message string)
+	// Progress is called at each turn of Run; optional.
 	Progress func()
 	Log      *slog.Logger
 }
@@ -60,10 +53,10 @@ type Keeper struct {
 
 	mu     sync.Mutex
 	newest map[string]*kept // by pod UID
-	said   map[string]string
+	warned map[string]string
 }
 
-// kept is a pod's newest grant, as it is written and as it is read.
+// kept is a pod's newest grant, encoded and decoded.
 type kept struct {
 	Grant     string `json:"grant"`
 	Signature string `json:"signature,omitempty"`
@@ -71,16 +64,16 @@ type kept struct {
 	pod *grant.PodGrant
 }
 
-// Open reads what was kept. A file that can't be read is logged and passed over: the pod's
-// annotations say it again.
+// Open reads the stored grants. An unreadable file is skipped: the pod's annotations have the
+// grant, too.
 func Open(c Config) (*Keeper, error) {
-	k := &Keeper{Config: c, poke: make(chan struct{}, 1), newest: map[string]*kept{}, said: map[string]string{}}
+	k := &Keeper{Config: c, poke: make(chan struct{}, 1), newest: map[string]*kept{}, warned: map[string]string{}}
 	if err := os.MkdirAll(k.dir(), 0o700); err != nil {
-		return nil, fmt.Errorf("keep the newest grants: %w", err)
+		return nil, fmt.Errorf("read the stored grants: %w", err)
 	}
 	files, err := os.ReadDir(k.dir())
 	if err != nil {
-		return nil, fmt.Errorf("keep the newest grants: %w", err)
+		return nil, fmt.Errorf("read the stored grants: %w", err)
 	}
 	for _, file := range files {
 		uid, is := strings.CutSuffix(file.Name(), ".json")
@@ -89,10 +82,10 @@ func Open(c Config) (*Keeper, error) {
 		}
 		one, err := read(k.path(uid))
 		if err == nil && one.pod.Node != "" && one.pod.Node != c.NodeName {
-			err = fmt.Errorf("it is for node %q", one.pod.Node)
+			err = fmt.Errorf("grant is for node %q", one.pod.Node)
 		}
 		if err != nil {
-			c.Log.Warn("a grant that was kept is not read", "pod", uid, "error", err)
+			c.Log.Warn("stored grant ignored", "pod", uid, "error", err)
 			continue
 		}
 		k.newest[uid] = one
@@ -116,10 +109,10 @@ func read(path string) (*kept, error) {
 	return &one, err
 }
 
-// Set is the event that a pod of this node has come or has changed.
+// Set is called for a new or changed pod of this node.
 func (k *Keeper) Set(pod grant.Pod) {
 	value, there := pod.Annotations[grant.AnnotationGrant]
-	if !there || ledger.ValidateContainerID(pod.UID) != nil { // a UID becomes a file's name
+	if !there || grant.ValidateContainerID(pod.UID) != nil { // the UID becomes a file name
 		return
 	}
 	k.mu.Lock()
@@ -129,33 +122,33 @@ func (k *Keeper) Set(pod grant.Pod) {
 	if same && before.Signature == pod.Annotations[grant.AnnotationSignature] {
 		return
 	}
-	next, err := k.believe(pod, value)
-	// The same grant may come with a signature by another key, after the keys have changed.
+	next, err := k.verify(pod, value)
+	// The same grant can have a new signature after a change of the keys.
 	if err == nil && next != nil && before != nil && !same && next.pod.Generation <= before.pod.Generation {
-		err = fmt.Errorf("its generation is %d, and %d was applied: an older grant was written again", next.pod.Generation, before.pod.Generation)
+		err = fmt.Errorf("generation %d is not above the applied generation %d: an older grant was written again", next.pod.Generation, before.pod.Generation)
 	}
 	if err == nil && next == nil && before != nil {
-		err = errors.New("it is the one that the pod was bound with, and was resized since")
+		err = errors.New("it is the pod's original grant, and the pod was resized since")
 	}
 	if err != nil {
-		k.say(pod.UID, "the grant of a pod is not believed; what was granted before stays", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+		k.warn(pod.UID, "grant rejected; the previous grant stays", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		return
 	}
 	if next == nil {
 		return
 	}
 	if err := k.write(pod.UID, next); err != nil {
-		k.Log.Warn("the newest grant of a pod is not kept over a restart of the agent", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+		k.Log.Warn("storing the newest grant failed: it is lost when the agent restarts", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 	}
 	k.mu.Lock()
 	k.newest[pod.UID] = next
-	delete(k.said, pod.UID)
+	delete(k.warned, pod.UID)
 	k.mu.Unlock()
 	k.wake()
 }
 
-// believe is the grant, if it may be believed; nil if the pod was never resized.
-func (k *Keeper) believe(pod grant.Pod, value string) (*kept, error) {
+// verify returns nil for a pod that was never resized.
+func (k *Keeper) verify(pod grant.Pod, value string) (*kept, error) {
 	decoded, err := grant.DecodeGrant(value)
 	if err != nil {
 		return nil, err
@@ -164,12 +157,12 @@ func (k *Keeper) believe(pod grant.Pod, value string) (*kept, error) {
 		return nil, nil
 	}
 	if decoded.Node != "" && decoded.Node != k.NodeName {
-		return nil, fmt.Errorf("%w: it is for node %q", grant.ErrWrongNode, decoded.Node)
+		return nil, fmt.Errorf("%w: grant is for node %q", grant.ErrWrongNode, decoded.Node)
 	}
 	next := &kept{Grant: value, Signature: pod.Annotations[grant.AnnotationSignature], pod: decoded}
 	if k.Keys != nil {
 		if next.Signature == "" {
-			return nil, fmt.Errorf("%w: it has no %s", grant.ErrSignature, grant.AnnotationSignature)
+			return nil, fmt.Errorf("%w: annotation %s is missing", grant.ErrSignature, grant.AnnotationSignature)
 		}
 		if err := k.Keys.Verify(pod.UID, k.NodeName, value, next.Signature); err != nil {
 			return nil, err
@@ -178,35 +171,30 @@ func (k *Keeper) believe(pod grant.Pod, value string) (*kept, error) {
 	return next, nil
 }
 
-// write puts the grant into its file: complete or not at all.
 func (k *Keeper) write(uid string, one *kept) error {
 	data, err := json.Marshal(one)
 	if err != nil {
 		return err
 	}
-	next := filepath.Join(k.dir(), "."+uid)
-	if err := os.WriteFile(next, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, k.path(uid))
+	return atomicfile.Write(k.path(uid), data, 0o600)
 }
 
-// Gone is the event that a pod is gone.
+// Gone is called when a pod is gone.
 func (k *Keeper) Gone(uid string) {
 	k.mu.Lock()
 	_, there := k.newest[uid]
 	delete(k.newest, uid)
-	delete(k.said, uid)
+	delete(k.warned, uid)
 	k.mu.Unlock()
 	if !there {
 		return
 	}
 	if err := os.Remove(k.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		k.Log.Warn("the grant of a pod that is gone stays in the state directory", "uid", uid, "error", err)
+		k.Log.Warn("deleting the grant of a removed pod failed", "uid", uid, "error", err)
 	}
 }
 
-// Listed says which pods the node has: others are gone.
+// Listed has the UIDs of all pods; stored grants of others are removed.
 func (k *Keeper) Listed(uids map[string]bool) {
 	k.mu.Lock()
 	known := slices.Collect(maps.Keys(k.newest))
@@ -218,8 +206,8 @@ func (k *Keeper) Listed(uids map[string]bool) {
 	}
 }
 
-// Newest is the pod with the annotations of its newest grant in place of its sandbox's, if
-// that was resized since. It never blocks.
+// Newest returns the pod with the annotations of its newest grant, if it was resized. The container
+// runtime only has those of the pod's sandbox. It never blocks.
 func (k *Keeper) Newest(pod grant.Pod) grant.Pod {
 	k.mu.Lock()
 	one := k.newest[pod.UID]
@@ -230,10 +218,10 @@ func (k *Keeper) Newest(pod grant.Pod) grant.Pod {
 	value := pod.Annotations[grant.AnnotationGrant]
 	if value != one.Grant {
 		if now, err := grant.DecodeGrant(value); err != nil || now.Generation >= one.pod.Generation {
-			return pod // what can't be read is refused by whoever reads it
+			return pod // the caller refuses what can't be read
 		}
 	} else if k.Keys == nil || k.Keys.Verify(pod.UID, k.NodeName, value, pod.Annotations[grant.AnnotationSignature]) == nil {
-		return pod // else its signature may be by a key that is no more
+		return pod // otherwise the signing key may be gone
 	}
 	pod.Annotations = maps.Clone(pod.Annotations)
 	pod.Annotations[grant.AnnotationGrant] = one.Grant
@@ -244,16 +232,16 @@ func (k *Keeper) Newest(pod grant.Pod) grant.Pod {
 	return pod
 }
 
-// Pauses between two looks: where something was not applied (another container may have
-// to give back first), and where there is nothing to do.
+// Pauses between two turns: after a failure (another container may have to release first), and
+// otherwise.
 const (
 	retryPause = 2 * time.Second
-	// IdlePause is the longest.
+	// IdlePause is the longest pause.
 	IdlePause = 30 * time.Second
 )
 
-// Run applies what is kept until ctx ends: when it changes, and now and then, for a container
-// that was about to be created may have been given what was granted before.
+// Run applies the grants until ctx ends: after changes, and periodically, because a container
+// created meanwhile may have an older grant.
 func (k *Keeper) Run(ctx context.Context) {
 	for {
 		if k.Progress != nil {
@@ -279,8 +267,8 @@ func (k *Keeper) wake() {
 	}
 }
 
-// ApplyAll gives running containers what their pods' newest grants say, once. It says whether
-// all have it.
+// ApplyAll resizes the running containers to their pods' newest grants. It returns false if one
+// failed.
 func (k *Keeper) ApplyAll(ctx context.Context) bool {
 	k.mu.Lock()
 	newest := maps.Clone(k.newest)
@@ -290,7 +278,7 @@ func (k *Keeper) ApplyAll(ctx context.Context) bool {
 	}
 	snapshot, err := k.Ledger.Snapshot(ctx)
 	if err != nil {
-		k.say("", "resized pods are not looked at", "error", err)
+		k.warn("", "reading the claims of resized pods failed", "error", err)
 		return false
 	}
 	done := true
@@ -301,7 +289,7 @@ func (k *Keeper) ApplyAll(ctx context.Context) bool {
 		}
 		want, granted := one.pod.Containers[claim.Container]
 		if !granted || slices.Equal(want, claim.Shares) && !k.failedBefore(claim.ContainerID) {
-			continue // of one that failed the limits may be behind the book
+			continue // after a failure the limits can differ from the ledger
 		}
 		done = k.resize(ctx, claim, want) && done
 	}
@@ -313,24 +301,24 @@ func (k *Keeper) resize(ctx context.Context, claim ledger.Claim, want []grant.Sh
 	name := claim.PodNamespace + "/" + claim.PodName
 	if err == nil {
 		k.Log.Info("container resized", "pod", name, "container", claim.Container, "id", claim.ContainerID, "from", claim.Shares, "to", want)
-		k.forgive(claim.ContainerID)
+		k.clearWarning(claim.ContainerID)
 		return true
 	}
-	if errors.Is(err, ledger.ErrNoClaim) { // it has ended meanwhile
+	if errors.Is(err, grant.ErrNoClaim) { // it ended meanwhile
 		return true
 	}
-	if k.say(claim.ContainerID, "container not resized yet", "pod", name, "container", claim.Container, "error", err) && k.Failed != nil {
+	if k.warn(claim.ContainerID, "container not resized yet", "pod", name, "container", claim.Container, "error", err) && k.Failed != nil {
 		k.Failed(claim, err.Error())
 	}
 	return false
 }
 
-// say logs a problem once, until it is another one, and says whether it did.
-func (k *Keeper) say(about, message string, args ...any) bool {
+// warn logs a problem once until it changes, and reports whether it was logged.
+func (k *Keeper) warn(about, message string, args ...any) bool {
 	text := fmt.Sprint(append([]any{message}, args...)...)
 	k.mu.Lock()
-	same := k.said[about] == text
-	k.said[about] = text
+	same := k.warned[about] == text
+	k.warned[about] = text
 	k.mu.Unlock()
 	if !same {
 		k.Log.Warn(message, args...)
@@ -341,11 +329,11 @@ func (k *Keeper) say(about, message string, args ...any) bool {
 func (k *Keeper) failedBefore(id string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.said[id] != ""
+	return k.warned[id] != ""
 }
 
-func (k *Keeper) forgive(about string) {
+func (k *Keeper) clearWarning(about string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.said, about)
+	delete(k.warned, about)
 }

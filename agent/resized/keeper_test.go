@@ -27,7 +27,7 @@ func share(mib int64, cores int) grant.Share {
 	return grant.Share{UUID: gpu, MemoryMiB: mib, CorePercent: cores}
 }
 
-// podOf is a pod of the node "n" whose container "main" has the share.
+// podOf is a pod of the node "n" with the share for container "main".
 func podOf(t *testing.T, uid string, generation int64, key *grant.SigningKey, s grant.Share) grant.Pod {
 	t.Helper()
 	value, err := grant.EncodeGrant(&grant.PodGrant{Node: "n", Generation: generation, Containers: map[string][]grant.Share{"main": {s}}})
@@ -69,7 +69,7 @@ func (n *node) claim(t *testing.T, id, uid string, s grant.Share) {
 	require.NoError(t, err)
 }
 
-func (n *node) booked(t *testing.T, id string) grant.Share {
+func (n *node) reserved(t *testing.T, id string) grant.Share {
 	t.Helper()
 	snapshot, err := n.Ledger.Snapshot(background)
 	require.NoError(t, err)
@@ -93,12 +93,12 @@ func TestResizedPodGetsItsNewestGrant(t *testing.T) {
 	second := podOf(t, "u1", 1, nil, share(3000, 20))
 	n.Set(second)
 	assert.True(t, n.ApplyAll(background))
-	assert.Equal(t, share(3000, 20), n.booked(t, "c1"))
+	assert.Equal(t, share(3000, 20), n.reserved(t, "c1"))
 	assert.Equal(t, share(3000, 20), n.applied["c1"])
 
 	// The container restarts: its sandbox has the first annotations.
-	told := n.Newest(first)
-	assert.Equal(t, second.Annotations, told.Annotations)
+	newest := n.Newest(first)
+	assert.Equal(t, second.Annotations, newest.Annotations)
 	assert.NotEqual(t, second.Annotations, first.Annotations, "what was asked is not changed")
 	third := podOf(t, "u1", 2, nil, share(500, 5))
 	assert.Equal(t, third, n.Newest(third), "a sandbox that was made later knows better")
@@ -109,10 +109,10 @@ func TestResizedPodGetsItsNewestGrant(t *testing.T) {
 	assert.Equal(t, second.Annotations, again.Newest(first).Annotations, "an older one that is written again is none")
 	again.Set(third)
 	assert.True(t, again.ApplyAll(background))
-	assert.Equal(t, share(500, 5), again.booked(t, "c1"))
+	assert.Equal(t, share(500, 5), again.reserved(t, "c1"))
 	again.Set(second)
 	assert.True(t, again.ApplyAll(background))
-	assert.Equal(t, share(500, 5), again.booked(t, "c1"))
+	assert.Equal(t, share(500, 5), again.reserved(t, "c1"))
 
 	again.Gone("u1")
 	assert.Equal(t, first, again.Newest(first))
@@ -128,10 +128,10 @@ func TestResizeThatComesBetween(t *testing.T) {
 	assert.True(t, n.ApplyAll(background))
 	n.claim(t, "c1", "u1", share(1000, 10))
 	assert.True(t, n.ApplyAll(background))
-	assert.Equal(t, share(3000, 20), n.booked(t, "c1"))
+	assert.Equal(t, share(3000, 20), n.reserved(t, "c1"))
 }
 
-// What has no room yet is tried again, and told once.
+// A resize that does not fit yet is retried, and reported once.
 func TestResizeThatHasToWait(t *testing.T) {
 	n := open(t, t.TempDir(), nil)
 	n.claim(t, "c1", "u1", share(1000, 10))
@@ -144,7 +144,7 @@ func TestResizeThatHasToWait(t *testing.T) {
 	n.Set(podOf(t, "u2", 1, nil, share(4000, 10)))
 	n.ApplyAll(background)
 	assert.True(t, n.ApplyAll(background), "the other one has given back")
-	assert.Equal(t, share(5000, 10), n.booked(t, "c1"))
+	assert.Equal(t, share(5000, 10), n.reserved(t, "c1"))
 }
 
 func TestGrantsThatAreNotBelieved(t *testing.T) {
@@ -160,11 +160,11 @@ func TestGrantsThatAreNotBelieved(t *testing.T) {
 	for _, pod := range []grant.Pod{unsigned, forged, others, malformed} {
 		n.Set(pod)
 		assert.True(t, n.ApplyAll(background))
-		assert.Equal(t, share(1000, 10), n.booked(t, "c1"))
+		assert.Equal(t, share(1000, 10), n.reserved(t, "c1"))
 	}
 	n.Set(podOf(t, "u1", 1, key, share(3000, 20)))
 	assert.True(t, n.ApplyAll(background))
-	assert.Equal(t, share(3000, 20), n.booked(t, "c1"))
+	assert.Equal(t, share(3000, 20), n.reserved(t, "c1"))
 
 	hostile := podOf(t, "../x", 1, key, share(3000, 20))
 	n.Set(hostile)
@@ -173,7 +173,7 @@ func TestGrantsThatAreNotBelieved(t *testing.T) {
 
 // After a change of keys the scheduler, or a person, signs the same grant again.
 func TestGrantThatIsSignedAnew(t *testing.T) {
-	both, alone := granttest.Keyring("new", "old"), granttest.Keyring("new")
+	both, onlyNew := granttest.Keyring("new", "old"), granttest.Keyring("new")
 	old, current, stranger := granttest.SigningKey("old"), granttest.SigningKey("new"), granttest.SigningKey("stranger")
 	dir := t.TempDir()
 	n := open(t, dir, both)
@@ -190,11 +190,11 @@ func TestGrantThatIsSignedAnew(t *testing.T) {
 		assert.Equal(t, again.Annotations, n.Newest(first).Annotations, "what is not believed takes nothing away")
 	}
 
-	n = open(t, dir, alone) // the old key is gone, and the agent has restarted
+	n = open(t, dir, onlyNew) // the old key is gone, and the agent has restarted
 	for _, sandbox := range []grant.Pod{first, second, again} {
-		told := n.Newest(sandbox)
-		assert.Equal(t, again.Annotations, told.Annotations)
-		assert.NoError(t, alone.Verify("u1", "n", told.Annotations[grant.AnnotationGrant], told.Annotations[grant.AnnotationSignature]))
+		newest := n.Newest(sandbox)
+		assert.Equal(t, again.Annotations, newest.Annotations)
+		assert.NoError(t, onlyNew.Verify("u1", "n", newest.Annotations[grant.AnnotationGrant], newest.Annotations[grant.AnnotationSignature]))
 	}
 }
 
@@ -218,7 +218,7 @@ func TestPodsThatWentMeanwhile(t *testing.T) {
 	second := podOf(t, "u2", 0, nil, share(1000, 10))
 	assert.Equal(t, second, damaged.Newest(second))
 	damaged.Set(podOf(t, "u2", 1, nil, share(3000, 20)))
-	assert.NotEqual(t, second, damaged.Newest(second), "the API server says it again")
+	assert.NotEqual(t, second, damaged.Newest(second), "the annotations have it, too")
 }
 
 func TestLimitsThatCanNotBeWritten(t *testing.T) {
@@ -228,7 +228,7 @@ func TestLimitsThatCanNotBeWritten(t *testing.T) {
 	n.Config.Apply = func(string, ledger.Claim) error { return errors.New("no space") }
 	n.Set(podOf(t, "u1", 1, nil, share(3000, 20)))
 	assert.False(t, n.ApplyAll(background))
-	assert.Equal(t, share(3000, 20), n.booked(t, "c1"), "the higher amounts stay reserved")
+	assert.Equal(t, share(3000, 20), n.reserved(t, "c1"), "the higher amounts stay reserved")
 	n.Config.Apply = apply
 	assert.True(t, n.ApplyAll(background))
 	assert.Equal(t, share(3000, 20), n.applied["c1"], "they are written although the amounts are reserved")
@@ -247,9 +247,9 @@ func TestLimitsThatFollowLater(t *testing.T) {
 	}
 	n.Set(podOf(t, "u1", 1, nil, share(3000, 20)))
 	assert.False(t, n.ApplyAll(background))
-	assert.Equal(t, share(1000, 10), n.booked(t, "c1"))
+	assert.Equal(t, share(1000, 10), n.reserved(t, "c1"))
 	assert.Equal(t, share(1000, 10), n.applied["c1"])
 	assert.True(t, n.ApplyAll(background))
-	assert.Equal(t, share(3000, 20), n.booked(t, "c1"))
+	assert.Equal(t, share(3000, 20), n.reserved(t, "c1"))
 	assert.Equal(t, share(3000, 20), n.applied["c1"])
 }

@@ -31,19 +31,17 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// firstLook is how long the agent waits for its first look at the GPUs before it
-// guards the node without them. It should be short: until the agent is connected,
-// nothing guards the node. NVML takes seconds where no persistence daemon runs, and
-// may hang with a GPU that hangs; meanwhile grants are refused, and tried again.
+// firstLook limits the wait for the first reading of the GPUs, because containers are not
+// controlled before the agent is connected. NVML takes seconds without a persistence daemon, and
+// can hang; until it answers, grants are refused and the kubelet retries.
 const firstLook = time.Second
 
-// admission is how long a kubelet may take with a pod that was bound before schedulers
-// knew that the node is left.
+// admission is the time for pods that were bound before the schedulers' notification.
 const admission = time.Second
 
-// run wires the agent and runs it until ctx ends. Schedulers are told of that first, and
-// the kubelet is served for a moment longer: a pod that it admits without us has failed for
-// good (UnexpectedAdmissionError).
+// run runs the agent until ctx ends. Then it notifies schedulers first and serves the kubelet a
+// moment longer: a pod admitted without the device plugin fails permanently
+// (UnexpectedAdmissionError).
 func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.Retire {
 		return retire(ctx, o, log)
@@ -74,11 +72,11 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Topology: true, Log: log,
 	})
 
-	// What runs from the start, and what runs once the GPUs were looked at.
+	// first runs from the start, then after the first reading of the GPUs.
 	first := background{registry.Run}
 	var then background
 	published := newPublisher(&o, inventory, log)
-	registered, err := o.tell(published, &first, log)
+	registered, err := o.registerNode(published, &first, log)
 	if err != nil {
 		return err
 	}
@@ -86,7 +84,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		defer stop()
 		leave(ctx, leaving, registered)
 	})
-	// Also where shares of compute time are not enforced: it finds memory that is not charged.
+	// Also without enforced compute shares: it finds memory that is not charged.
 	loops := newWatchdog()
 	shares := coreLoop(ledger, inventory, loops.loop("cores", feedback.LongestPause), o.UnlimitedCoreFloor, log)
 	shown, err := newMonitor(&o, ledger, inventory, published, shares.Use, log)
@@ -97,16 +95,16 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	var holder limiter.Holder
 	mounts := vgpufs.NewRuntime()
 	defer mounts.Close()
-	plugin, err := o.guardian(ledger, mounts, &holder, registry, published, shown.nri, &first, log)
+	plugin, err := o.nriPlugin(ledger, mounts, &holder, registry, published, shown.nri, &first, log)
 	if err != nil {
 		return err
 	}
 	plugin.Progress = loops.loop("nri", nriplugin.BackgroundInterval).tick
 	published.keeper.Progress = loops.loop("resize", resized.IdlePause).tick
 	published.progress = loops.loop("offers", offerInterval)
-	guard := deviceplugin.NewGuard(plugin.Ready, log)
-	published.guard = guard
-	then = append(then, guard.Run, published.run, shares.Run, holdFiles(ledger, &holder, loops.loop("files", holdInterval), log))
+	connection := deviceplugin.NewConnection(plugin.Ready, log)
+	published.connection = connection
+	then = append(then, connection.Run, published.run, shares.Run, holdFiles(ledger, &holder, loops.loop("files", holdInterval), log))
 	if err := o.followPods(published.keeper, &then, log); err != nil {
 		return err
 	}
@@ -115,7 +113,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	if o.DevicePluginDir != "" {
 		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
-		offers := newKubelet(&o, links{inventory}, policy, guard, log)
+		offers := newKubelet(&o, links{inventory}, policy, connection, log)
 		published.offered = offers.set
 		then = append(then, offers.run)
 	}
@@ -124,7 +122,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 
-	// From here on nothing returns but the tasks' end.
+	// From here on, only the tasks return.
 	tasks, ctx := errgroup.WithContext(ctx)
 	if listener != nil {
 		tasks.Go(func() error { return serveHealth(ctx, listener, healthServer(o.conditions(plugin, published, loops))) })
@@ -133,12 +131,12 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	tasks.Go(func() error { return inventory.Run(ctx) })
 	first.start(ctx, tasks)
 	tasks.Go(func() error {
-		// Before the NRI socket: the runtime's first question may come at once. A node
-		// whose driver isn't there yet is guarded all the same; its grants are refused.
+		// Before the NRI socket: the first request can follow immediately. A node without a driver
+		// is served too; its grants are refused.
 		waitForGPUs(ctx, inventory, firstLook)
-		published.update() // who finds the node guarded finds its GPUs too
+		published.update() // before /readyz is 200
 		then.start(ctx, tasks)
-		sayWhatTheDriverLacks(ctx, machine, o, log)
+		warnDriver(ctx, machine, o, log)
 		log.Info("started", "version", version.String(), "node", o.NodeName, "gpus", len(inventory.Node().GPUs))
 		return plugin.Run(ctx, o.NRISocket)
 	})
@@ -149,7 +147,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	return nil
 }
 
-// background is what runs until a context ends, and can't fail.
+// background tasks run until a context ends.
 type background []func(context.Context)
 
 func (b background) start(ctx context.Context, tasks *errgroup.Group) {
@@ -158,8 +156,8 @@ func (b background) start(ctx context.Context, tasks *errgroup.Group) {
 	}
 }
 
-// guardian is the NRI plugin, with the limiter's library installed for it.
-func (o *options) guardian(store *ledger.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
+// nriPlugin installs the limiter's library and creates the NRI plugin.
+func (o *options) nriPlugin(ledger *grant.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
 	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
 	if err != nil {
 		return nil, err
@@ -174,7 +172,7 @@ func (o *options) guardian(store *ledger.Ledger, mounts *vgpufs.Runtime, holder 
 	settings := o.settings(libraryPath, preloadPath, fronts)
 	self, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
+		return nil, fmt.Errorf("find the path of this program: %w", err)
 	}
 	if settings.MountCheck, err = oci.InstallMountCheck(filepath.Join(filepath.Dir(self), "gpuslice-runtime"), o.LibraryDir); err != nil {
 		return nil, err
@@ -200,7 +198,7 @@ func (o *options) guardian(store *ledger.Ledger, mounts *vgpufs.Runtime, holder 
 				err = oci.Populate(dir, claim, p.ociSettings(settings))
 			}
 			if err == nil {
-				err = holder.Hold(claim.ContainerID, dir) // before a process of the container can have a lease
+				err = holder.Hold(claim.ContainerID, dir) // before a process of the container can take a lease
 			}
 			return err
 		},
@@ -238,8 +236,8 @@ func (o *options) guardian(store *ledger.Ledger, mounts *vgpufs.Runtime, holder 
 	return plugin, nil
 }
 
-// leave returns when ctx ends or, with schedulers told and a moment later, leaving does.
-// Until then they are told of the node by registered, which may be nil.
+// leave returns after ctx ended, schedulers are notified and a delay, or when leaving ends.
+// registered can be nil.
 func leave(ctx, leaving context.Context, registered *noderegister.Publisher) {
 	telling, cancel := context.WithCancel(leaving)
 	defer cancel()
@@ -255,14 +253,14 @@ func leave(ctx, leaving context.Context, registered *noderegister.Publisher) {
 	}
 }
 
-// tell has the node's configuration followed. The publisher that it returns, which tells
-// the API server of the node, is to be run; it is nil where there is no API server.
-func (o *options) tell(p *publisher, first *background, log *slog.Logger) (*noderegister.Publisher, error) {
+// registerNode follows the node configuration. It returns the publisher to run, or nil without an
+// API server.
+func (o *options) registerNode(p *publisher, first *background, log *slog.Logger) (*noderegister.Publisher, error) {
 	registered, err := o.register(p, log)
 	if err != nil {
 		return nil, err
 	}
-	var labels func() (map[string]string, bool) // without an API server there are none
+	var labels func() (map[string]string, bool) // none without an API server
 	if registered != nil {
 		labels = func() (map[string]string, bool) {
 			known := registered.Labels()
@@ -275,29 +273,28 @@ func (o *options) tell(p *publisher, first *background, log *slog.Logger) (*node
 	return registered, nil
 }
 
-// followNodeConfig has the publisher follow the node's configuration.
 func (o *options) followNodeConfig(p *publisher, labels func() (map[string]string, bool), log *slog.Logger) *nodeconfig.Watcher {
 	var watcher *nodeconfig.Watcher
 	watcher = nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
 		Path: o.NodeConfigFile, Labels: labels, Optional: o.NodeConfigFile == nodeconfig.DefaultPath,
 		NodeName: o.NodeName, Check: o.checkSettings, Log: log,
-		Changed: func() { o.sayUnused(watcher.Current, log); p.reconfigure() },
+		Changed: func() { o.warnUnused(watcher.Current, log); p.reconfigure() },
 	})
-	o.sayUnused(watcher.Current, log)
+	o.warnUnused(watcher.Current, log)
 	p.settings = watcher.Current
 	p.ready = append(p.ready, condition{"node-config", func() error { _, err := watcher.Current(); return err }})
 	return watcher
 }
 
-// sayUnused logs the settings that change nothing here.
-func (o *options) sayUnused(current func() (nodeconfig.Settings, error), log *slog.Logger) {
-	s, _ := current() // none sets nothing
+// warnUnused logs settings without an effect.
+func (o *options) warnUnused(current func() (nodeconfig.Settings, error), log *slog.Logger) {
+	s, _ := current() // an error has no settings
 	if fields := unused(s); len(fields) > 0 {
-		log.Warn("the node's configuration sets what changes nothing here", "file", o.NodeConfigFile, "fields", fields)
+		log.Warn("settings of the node configuration have no effect", "file", o.NodeConfigFile, "fields", fields)
 	}
 }
 
-// listen opens the address that a flag gives; empty is none.
+// listen returns nil for an empty address.
 func listen(flag, address string) (net.Listener, error) {
 	if address == "" {
 		return nil, nil
@@ -309,7 +306,7 @@ func listen(flag, address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// waitForGPUs waits until the GPUs were read once, or could not be.
+// waitForGPUs waits for the first reading, successful or not.
 func waitForGPUs(ctx context.Context, inventory *nvidia.Cache, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -322,10 +319,9 @@ func waitForGPUs(ctx context.Context, inventory *nvidia.Cache, patience time.Dur
 	}
 }
 
-// errNotRead is the state of an inventory before its first look at the GPUs.
-var errNotRead = errors.New("not read yet: NVML has not answered")
+// errNotRead is the state before the first reading of the GPUs.
+var errNotRead = errors.New("not read yet: waiting for NVML")
 
-// gpusKnown says whether the newest look at the GPUs succeeded.
 func gpusKnown(inventory *nvidia.Cache) error {
 	s := inventory.Snapshot()
 	if s.Err == nil && s.Taken.IsZero() {
@@ -334,7 +330,6 @@ func gpusKnown(inventory *nvidia.Cache) error {
 	return s.Err
 }
 
-// conditions are those of the agent's health.
 func (o *options) conditions(plugin *nriplugin.Plugin, p *publisher, loops *watchdog) (live, ready []condition) {
 	live = []condition{{"nri", plugin.Live}, {"loops", loops.failure}}
 	ready = append([]condition{
@@ -346,14 +341,13 @@ func (o *options) conditions(plugin *nriplugin.Plugin, p *publisher, loops *watc
 	return live, append(ready, live...)
 }
 
-// prepareStateDir makes the state directory and takes its agent's lock: two agents of
-// one node would answer each container twice.
+// prepareStateDir takes a lock: two agents on a node would both answer for each container.
 func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
-	// Others may pass through, to what is mounted from here; nobody may list it.
+	// Others need access to mounted files, but may not list the directory.
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
-	// The kubelet, who makes the directory where a pod has it as a volume, lets everybody list it.
+	// A directory that the kubelet created for a volume can be listed by all.
 	if info, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	} else if info.Mode().Perm()&0o066 != 0 {
@@ -366,7 +360,7 @@ func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
 		return nil, fmt.Errorf("--state-dir %s: %w", dir, err)
 	}
 	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC {
-		log.Warn("the state directory is not on a tmpfs: its content outlives a reboot for nothing, and every container's creation waits for a disk", "dir", dir)
+		log.Warn("the state directory is not on a tmpfs: creating containers waits for the disk, and a reboot leaves old state", "dir", dir)
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -375,7 +369,7 @@ func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("--state-dir %s: another gpuslice-agent works with it: stop that one first", dir)
+			return nil, fmt.Errorf("--state-dir %s: in use by another gpuslice-agent: stop it first", dir)
 		}
 		return nil, fmt.Errorf("--state-dir %s: %w", dir, err)
 	}

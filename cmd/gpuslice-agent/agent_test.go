@@ -314,7 +314,7 @@ func TestPrepareStateDir(t *testing.T) {
 		unlock, err := prepareStateDir(dir, silent)
 		require.NoError(t, err)
 		_, err = prepareStateDir(dir, silent)
-		require.EqualError(t, err, "--state-dir "+dir+": another gpuslice-agent works with it: stop that one first")
+		require.EqualError(t, err, "--state-dir "+dir+": in use by another gpuslice-agent: stop it first")
 		unlock()
 		unlock, err = prepareStateDir(dir, silent)
 		require.NoError(t, err)

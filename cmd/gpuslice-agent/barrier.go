@@ -10,8 +10,8 @@ import (
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
-// reportBarrier reports whether NVIDIA's runtime created the agent's container without
-// gpuslice-runtime in front of it. Then it gives GPUs to every pod while the agent is away.
+// reportBarrier warns if NVIDIA's runtime has no gpuslice-runtime in front of it: then every pod
+// gets GPUs while the agent does not run.
 func reportBarrier(env func(string) string, registry prometheus.Registerer, log *slog.Logger) {
 	if env(oci.EnvVisibleDevices) == "" {
 		return
@@ -19,7 +19,7 @@ func reportBarrier(env func(string) string, registry prometheus.Registerer, log 
 	there := env(ociruntime.BarrierEnv) == "1"
 	metrics.RegisterBarrier(registry, there)
 	if !there {
-		log.Warn("while this agent is away, pods without a grant can get whole GPUs: NVIDIA's container runtime has no gpuslice-runtime in front of it; " +
+		log.Warn("while this agent does not run, pods without a grant can get whole GPUs: NVIDIA's container runtime has no gpuslice-runtime in front of it; " +
 			"restart containerd on the node if the barrier was installed since, otherwise run `gpuslice install containerd` there first (gpuslice doctor checks it)")
 	}
 }

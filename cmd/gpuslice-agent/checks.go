@@ -8,10 +8,9 @@ import (
 	"strconv"
 )
 
-// checks gathers what is wrong with options.
+// checks collects invalid options.
 type checks struct{ errs []error }
 
-// want reports a value that is not as wanted.
 func (c *checks) want(flag string, ok bool, want string, got any) {
 	if !ok {
 		c.errs = append(c.errs, fmt.Errorf("--%s: want %s, not %q", flag, want, fmt.Sprint(got)))
@@ -30,7 +29,7 @@ func (c *checks) matches(flag string, pattern *regexp.Regexp, want string, value
 	}
 }
 
-// isAddress says whether a text is host:port with a port by number.
+// isAddress accepts host:port with a numeric port.
 func isAddress(text string) bool {
 	_, port, err := net.SplitHostPort(text)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// holdInterval is the time between two reads of the list of claims.
+// holdInterval is the time between two readings of the claims.
 const holdInterval = time.Second
 
 // holdFiles keeps the files of all claims open until ctx ends.

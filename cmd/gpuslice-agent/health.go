@@ -11,14 +11,14 @@ import (
 	"github.com/gpuslice/gpuslice/internal/httpserver"
 )
 
-// condition is one of the agent's health. failure is nil while it holds.
+// condition holds while failure returns nil.
 type condition struct {
 	name    string
 	failure func() error
 }
 
-// healthServer answers /healthz (is the process of use, or should it be restarted?)
-// and /readyz (is the node guarded right now?) with 200 or 503 and the reasons.
+// healthServer serves /healthz (is no restart needed?) and /readyz (is the agent connected?) with
+// 200, or 503 and the reasons.
 func healthServer(live, ready []condition) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", answer(live))
@@ -42,8 +42,7 @@ func answer(conditions []condition) http.HandlerFunc {
 	}
 }
 
-// newServer serves whoever can reach its port: a client that says nothing, reads nothing or stays holds none of
-// the agent's files and memory for long.
+// newServer limits the time of slow and idle clients.
 func newServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler, MaxHeaderBytes: 64 << 10,
@@ -51,10 +50,10 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// healthConnections are open at the same time to the health port. Each takes some 20 KiB.
+// healthConnections is the limit of open connections of the health port, 20 KiB each.
 const healthConnections = 1024
 
-// newHealthServer answers one question for each connection, and waits seconds for it.
+// newHealthServer closes connections after each response.
 func newHealthServer(handler http.Handler) *http.Server {
 	s := newServer(handler)
 	s.SetKeepAlivesEnabled(false)
@@ -63,13 +62,12 @@ func newHealthServer(handler http.Handler) *http.Server {
 	return s
 }
 
-// serveHealth serves until ctx ends. Pods reach the port, and the kubelet ends an agent that it has no answer of: who opens
-// as many connections as there may be loses his oldest to the kubelet's.
+// serveHealth serves until ctx ends. Pods can reach the port: new connections close the oldest, so
+// that pods can't block the kubelet, which would restart the agent.
 func serveHealth(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	return serveBy(ctx, newHealthServer(handler), httpserver.Newest(listener, healthConnections))
 }
 
-// serve serves until ctx ends.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	return serveBy(ctx, newServer(handler), listener)
 }

@@ -13,29 +13,29 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// kubelet is the kubelet's side: a device plugin for each resource. A resource that has
-// no GPUs any more (a MIG profile) is kept, with none.
+// kubelet has a device plugin for each resource. A resource without GPUs (a MIG profile) is kept,
+// empty.
 type kubelet struct {
-	options *options
-	guard   deviceplugin.Condition
-	links   deviceplugin.Links
-	policy  func() deviceplugin.Policy
-	log     *slog.Logger
+	options    *options
+	connection deviceplugin.Condition
+	links      deviceplugin.Links
+	policy     func() deviceplugin.Policy
+	log        *slog.Logger
 
 	mu      sync.Mutex
-	ctx     context.Context // run's; nil: not running yet
+	ctx     context.Context // run's; nil: not running
 	offered map[deviceplugin.Resource]*deviceplugin.Inventory
 	serving sync.WaitGroup
 }
 
-func newKubelet(o *options, links deviceplugin.Links, policy func() deviceplugin.Policy, guard deviceplugin.Condition, log *slog.Logger) *kubelet {
+func newKubelet(o *options, links deviceplugin.Links, policy func() deviceplugin.Policy, connection deviceplugin.Condition, log *slog.Logger) *kubelet {
 	return &kubelet{
-		options: o, guard: guard, links: links, policy: policy, log: log,
+		options: o, connection: connection, links: links, policy: policy, log: log,
 		offered: map[deviceplugin.Resource]*deviceplugin.Inventory{},
 	}
 }
 
-// set tells the kubelet of the GPUs of each resource.
+// set replaces the GPUs of each resource.
 func (k *kubelet) set(gpus map[deviceplugin.Resource][]deviceplugin.GPU) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -55,7 +55,7 @@ func (k *kubelet) set(gpus map[deviceplugin.Resource][]deviceplugin.GPU) {
 	}
 }
 
-// run offers the GPUs, as healthy while the node is guarded, until ctx ends.
+// run serves until ctx ends.
 func (k *kubelet) run(ctx context.Context) {
 	k.mu.Lock()
 	k.ctx = ctx
@@ -65,30 +65,29 @@ func (k *kubelet) run(ctx context.Context) {
 	k.mu.Unlock()
 	<-ctx.Done()
 	k.mu.Lock()
-	k.ctx = nil // nothing is served any more
+	k.ctx = nil // stop serving
 	k.mu.Unlock()
 	k.serving.Wait()
 }
 
-// serve serves one resource. The lock is held.
+// serve requires the lock.
 func (k *kubelet) serve(resource deviceplugin.Resource, inventory *deviceplugin.Inventory) {
 	plugin := deviceplugin.New(deviceplugin.Config{
-		Resource: resource, GPUs: inventory, Guard: k.guard, Policy: k.policy, Links: k.links, Env: k.options.featureEnv(),
+		Resource: resource, GPUs: inventory, Connection: k.connection, Policy: k.policy, Links: k.links, Env: k.options.featureEnv(),
 	})
 	server := deviceplugin.NewServer(k.options.DevicePluginDir, resource.Name, plugin, k.log)
 	ctx := k.ctx
 	k.serving.Go(func() { server.Run(ctx) })
 }
 
-// links are how the GPUs are connected, by the newest look at them.
+// links are those of the newest reading.
 type links struct{ inventory *nvidia.Cache }
 
 // Link implements deviceplugin.Links.
 func (l links) Link(a, b string) int { return l.inventory.Snapshot().Topology.Link(a, b) }
 
-// features are what NVIDIA's container toolkit adds beside the GPU, by the last part of
-// its CDI kind and of its variable's name ("Environment variables" in its documentation,
-// "Specialized Configurations").
+// features are additions of NVIDIA's container toolkit, by the last part of the CDI kind and of the
+// variable ("Specialized Configurations" in its documentation).
 func (o *options) features() []string {
 	var features []string
 	for _, f := range []struct {
@@ -102,8 +101,8 @@ func (o *options) features() []string {
 	return features
 }
 
-// featureEnv are the variables by which NVIDIA's runtime adds the features. Where CDI
-// makes the GPUs visible it is kept out, and oci.DriverFeatures adds them.
+// featureEnv are the variables that make NVIDIA's runtime add the features. With CDI, oci.Featured
+// adds them instead.
 func (o *options) featureEnv() map[string]string {
 	env := map[string]string{}
 	for _, name := range o.features() {
@@ -112,7 +111,7 @@ func (o *options) featureEnv() map[string]string {
 	return env
 }
 
-// devices resolve GPUs to edits, with the features that are enabled.
+// devices resolves GPUs to edits, with the enabled features.
 func (o *options) devices(gpus *oci.Registry, first *background, log *slog.Logger) (oci.DeviceEdits, error) {
 	featured := oci.DriverFeatures{GPUs: gpus}
 	for _, name := range o.features() {
@@ -126,7 +125,6 @@ func (o *options) devices(gpus *oci.Registry, first *background, log *slog.Logge
 	return featured, nil
 }
 
-// countedResources are the resources whose devices count as a container's GPUs.
 func (o *options) countedResources() []podresources.Resource {
 	names := o.ResourceNames
 	if o.DevicePluginDir != "" && o.ResourceProfile != string(profileTencent) && !slices.Contains(names, o.ResourceName) {

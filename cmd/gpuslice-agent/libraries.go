@@ -10,13 +10,13 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// libraryPruner removes libraries of earlier versions when no container has them any more.
+// libraryPruner removes libraries of earlier versions that no container uses.
 type libraryPruner struct {
 	dir, stateDir string
 	cdiSpecDirs   []string
 	settings      oci.Settings
-	ledger        *ledger.Ledger
-	// ready says whether all containers that there are are in the ledger.
+	ledger        *grant.Ledger
+	// ready returns nil if the ledger has all existing containers.
 	ready    func() error
 	interval time.Duration
 	log      *slog.Logger
@@ -40,15 +40,15 @@ func (p *libraryPruner) run(ctx context.Context) {
 func (p *libraryPruner) prune(ctx context.Context) {
 	removed, err := p.once(ctx)
 	if err != nil && ctx.Err() == nil {
-		p.log.Warn("old libraries of the limiter can't be removed now", "directory", p.dir, "error", err)
+		p.log.Warn("removing old libraries of the limiter failed", "directory", p.dir, "error", err)
 	}
 	if len(removed) > 0 {
-		p.log.Info("libraries removed that no container has", "directory", p.dir, "libraries", removed)
+		p.log.Info("unused libraries removed", "directory", p.dir, "libraries", removed)
 	}
 }
 
 func (p *libraryPruner) once(ctx context.Context) (removed []string, err error) {
-	// What the runtime wrapper gives to its next container, and what CDI specs have mounted.
+	// Used by the runtime wrapper and by CDI specs.
 	mentions := []string{filepath.Join(p.stateDir, "limiter.json")}
 	for _, dir := range p.cdiSpecDirs {
 		specs, err := filepath.Glob(filepath.Join(dir, "*gpuslice*"))

@@ -1,6 +1,5 @@
-// Command gpuslice-agent is the one daemon of a node: it guards every container's
-// way to the node's GPUs as an NRI plugin, keeps their inventory, and offers shares of
-// them to the kubelet.
+// Command gpuslice-agent runs on each node: NRI plugin, inventory of GPUs, device plugin, audit and
+// metrics.
 package main
 
 import (
@@ -20,44 +19,44 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
 
-// The exit statuses, as the manual has them.
+// Exit statuses, see the manual.
 const (
 	exitStopped = 0
 	exitFailed  = 1
 	exitUsage   = 2
 )
 
-// stopWait is the longest time for a stop. The agent notifies schedulers first, and serves
-// the kubelet a moment longer.
+// stopWait limits a stop.
 const stopWait = 8 * time.Second
 
-// gcPercent is the agent's GOGC, where its environment sets none.
+// gcPercent is GOGC, if not set.
 const gcPercent = 400
 
 const manual = `gpuslice-agent runs on every GPU node, as root. It connects to the container
-runtime by NRI and answers for every container before it is created: one that
-its pod's annotations grant a share gets the GPU with its limits, every other
-one gets no GPU at all, unless --unscheduled-policy says otherwise. With
---grant-public-key-file a grant must be signed. What it reserved is in
---state-dir, readable with ls; "gpuslice status" prints it.
+runtime by NRI and handles every container before it is created: a container
+with a grant in its pod's annotations gets its GPUs with limits, every other one
+gets no GPU, except with --unscheduled-policy=share. With --grant-public-key-file
+grants must be signed. The ledger in --state-dir has the granted shares;
+"gpuslice status" prints it.
 
-It is also the kubelet's device plugin of --resource-name, so that pods that ask
-for it are sent here. That grants nothing. Replicas of a GPU that is ill, and
-all of them while the node is not guarded, are reported as unhealthy.
+The agent is also the kubelet's device plugin of --resource-name, so that pods
+which request it are placed on the node. This grants nothing. Replicas of an
+unhealthy GPU, and all replicas while the agent is not connected to the
+container runtime, are reported as unhealthy.
 
-Every option can be given on the command line, as a variable, or by its name in
-the YAML file that --config names. The first of these that has it wins. A bad
-value anywhere stops the agent at its start.
+Each option can be set on the command line, by an environment variable, or in
+the YAML file of --config, in this order of priority. The agent does not start
+with an invalid value.
 
-The agent answers on --health-address: /healthz is 200 unless it hangs and a
-restart would help, /readyz is 200 while the node is guarded and its GPUs are
-known. Both say why when they are 503. On --metrics-address it shows the node's
-GPUs and containers: to Prometheus, to people, and as JSON.
+--health-address serves /healthz (200 unless the agent hangs and a restart
+helps) and /readyz (200 while the agent is connected and the GPUs are known).
+A 503 has the reasons. --metrics-address serves the node's GPUs and containers
+to Prometheus, as a web page and as JSON.
 
-It ends at SIGTERM and SIGINT; containers go on, each with its limits. At its
-next start it takes its books up again.
+The agent stops at SIGTERM and SIGINT. Containers continue with their limits,
+and the next start reads the ledger.
 
-Exit status: 0 it was told to end; 1 it failed; 2 an option is wrong.`
+Exit status: 0 stopped by a signal; 1 failed; 2 invalid option.`
 
 const examples = `  gpuslice-agent
   gpuslice-agent --config /etc/gpuslice/agent.yaml --log-level debug
@@ -77,17 +76,17 @@ func main() {
 		})
 	})
 	if os.Getenv("GOGC") == "" {
-		// The heap is a few MiB, which Go would collect often, and containers wait. Some
-		// MiB more halve the time of the slowest answers (BenchmarkCreateContainer's p99).
+		// With a heap of few MiB, frequent collections delay containers. This halves the slowest
+		// responses (BenchmarkCreateContainer's p99).
 		debug.SetGCPercent(gcPercent)
 	}
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr, run))
 }
 
-// starter is run, or what a test has in its place.
+// starter is run, except in tests.
 type starter func(ctx context.Context, o options, log *slog.Logger) error
 
-// execute is the program: it returns its exit status.
+// execute returns the exit status.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer, start starter) int {
 	started := false
 	c := command(stderr, func(ctx context.Context, o options, log *slog.Logger) error {
@@ -112,7 +111,7 @@ func command(logs io.Writer, start starter) *cobra.Command {
 	var o options
 	c := &cobra.Command{
 		Use:           "gpuslice-agent",
-		Short:         "Guards the node's GPUs: turns grants into limited access, and everything else into none",
+		Short:         "Gives containers the GPUs of their grants, with limits, and no other GPU access",
 		Long:          manual,
 		Example:       examples,
 		Version:       version.String(),

@@ -166,7 +166,7 @@ func TestEveryBadValueIsReported(t *testing.T) {
 --library-dir: want an absolute path, not "d"
 --library: want an absolute path, not "a"
 --nri-socket: want an absolute path, not "c"
---device-split-count: want 1 to 1000 containers a GPU, not "0"
+--device-split-count: want 1 to 1000 containers per GPU, not "0"
 --log-format: want text or json, not "x"
 `
 	for range 20 {

@@ -15,15 +15,14 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// devicePaths are the device nodes of a GPU, or of a MIG device: its GPU's, and those
-// of its two capabilities.
+// devicePaths returns a GPU's device node; for a MIG device also its two capabilities.
 func devicePaths(n nvidia.Node, proc fs.FS, uuid string) ([]string, error) {
 	if c, known := n.GPU(uuid); known {
 		return []string{c.DevicePath()}, nil
 	}
 	d, c, known := n.MIGDevice(uuid)
 	if !known {
-		return nil, fmt.Errorf("this node has no GPU %s", uuid)
+		return nil, fmt.Errorf("GPU %s is not on this node", uuid)
 	}
 	instance := fmt.Sprintf("driver/nvidia/capabilities/gpu%d/mig/gi%d", c.Minor, d.GPUInstance)
 	paths := []string{c.DevicePath()}
@@ -37,8 +36,8 @@ func devicePaths(n nvidia.Node, proc fs.FS, uuid string) ([]string, error) {
 	return paths, nil
 }
 
-// capabilityMinor reads the number of a capability's device node, as the driver says it
-// ("DeviceFileMinor: 12", NVIDIA's MIG user guide, "Device Nodes and Capabilities").
+// capabilityMinor reads "DeviceFileMinor: 12" (NVIDIA's MIG user guide, "Device Nodes and
+// Capabilities").
 func capabilityMinor(proc fs.FS, name string) (int, error) {
 	data, err := fs.ReadFile(proc, name)
 	if err != nil {
@@ -56,15 +55,14 @@ func capabilityMinor(proc fs.FS, name string) (int, error) {
 		}
 		return int(minor), nil
 	}
-	return 0, fmt.Errorf("capability of a MIG device: /proc/%s names no DeviceFileMinor", name)
+	return 0, fmt.Errorf("capability of a MIG device: /proc/%s has no DeviceFileMinor", name)
 }
 
-// sayWhatTheDriverLacks logs the modules and device nodes that containers will need and
-// that aren't there, each with what to do. The agent goes on: they may come.
-func sayWhatTheDriverLacks(ctx context.Context, host doctor.Host, o options, log *slog.Logger) {
+// warnDriver logs missing modules and device nodes. They can appear later, so the agent continues.
+func warnDriver(ctx context.Context, host doctor.Host, o options, log *slog.Logger) {
 	for _, r := range doctor.ExamineDriver(ctx, host, doctor.Options{StateDir: o.StateDir}).Results {
 		if r.State != doctor.OK {
-			log.Warn("the driver is not all there", "check", r.Check, "found", r.Found, "fix", strings.Join(r.Fix, "; "))
+			log.Warn("NVIDIA driver installation is incomplete", "check", r.Check, "found", r.Found, "fix", strings.Join(r.Fix, "; "))
 		}
 	}
 }

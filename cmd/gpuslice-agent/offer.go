@@ -14,39 +14,35 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// offer is what the node offers at one moment. It is not changed once it is made.
+// offer is what the node offers at one time. It is immutable.
 type offer struct {
-	// GPUs is the look at the GPUs that it is of, and Settings the node's
-	// configuration.
+	// GPUs and Settings are the inputs of the offer.
 	GPUs     nvidia.Snapshot
 	Settings nodeconfig.Settings
 	Sharing  node.Sharing
-	// Guarded says that containers' ways to the GPUs are guarded. Where they aren't,
-	// schedulers are to send none.
-	Guarded bool
-	// Devices may be granted; Problem says why there are none.
+	// Connected: otherwise schedulers must place no pods.
+	Connected bool
+	// Devices can be granted; Problem is why there are none.
 	Devices []node.Device
 	Problem error
-	// Gone are devices that were offered and whose GPU has vanished: the kubelet is
-	// told that they are unhealthy, and nothing is granted of them.
+	// Gone are offered devices of removed GPUs: unhealthy for the kubelet, and never granted.
 	Gone []node.Device
 
-	// Cordoned are the GPUs that get no new container (gpuslice cordon on the node).
+	// Cordoned are GPUs without new containers (gpuslice cordon).
 	Cordoned []string
 
-	// Stale is why what is known of the GPUs can't be relied on any more; nil: it can.
+	// Stale is why the reading of the GPUs is too old; nil: it is not.
 	Stale error
 
 	capacities map[string]grant.GPU
 	contextMiB map[string]int64
-	beyond     map[string]float64 // oversubscription's
-	// indices are NVML's of the GPUs, as they were when the settings came into force:
-	// NVML numbers them again when one vanishes, and who wrote an index meant a GPU.
+	beyond     map[string]float64 // memory per GPU that is oversubscribed
+	// indices are NVML's at the time of the settings: they change when a GPU vanishes, and a
+	// configured index means a GPU.
 	indices map[string]int
 }
 
-// offerOf makes the next offer. last is the one before, for what has vanished.
-// unsettled is why there are no settings yet: then nothing is offered.
+// offerOf returns the next offer. unsettled is why there are no settings yet: then it is empty.
 func (o *options) offerOf(gpus nvidia.Snapshot, settings nodeconfig.Settings, unsettled error, last *offer) *offer {
 	if last == nil {
 		last = &offer{}
@@ -67,7 +63,7 @@ func (o *options) offerOf(gpus nvidia.Snapshot, settings nodeconfig.Settings, un
 	}
 	for _, list := range [][]node.Device{last.Devices, last.Gone} {
 		for _, d := range list {
-			_, known := gpus.Health[d.UUID] // a MIG device that was destroyed is forgotten
+			_, known := gpus.Health[d.UUID] // a MIG device that was destroyed is dropped
 			if known && !present(gpus.Node, d.UUID) && !next.excludes(d.GPU, -1) && !next.excludes(d.UUID, -1) {
 				next.Gone = append(next.Gone, d)
 			}
@@ -76,15 +72,13 @@ func (o *options) offerOf(gpus nvidia.Snapshot, settings nodeconfig.Settings, un
 	return next
 }
 
-// present says whether a GPU or a MIG device was read.
 func present(n nvidia.Node, uuid string) bool {
 	_, gpu := n.GPU(uuid)
 	_, _, mig := n.MIGDevice(uuid)
 	return gpu || mig
 }
 
-// indicesOf are the GPUs' indices: those of before while the settings have not changed,
-// and of GPUs that are new.
+// indicesOf keeps the previous indices while the settings are the same.
 func indicesOf(gpus nvidia.Snapshot, settings nodeconfig.Settings, last *offer) map[string]int {
 	indices := map[string]int{}
 	if slices.Equal(settings.ExcludedIndices, last.Settings.ExcludedIndices) {
@@ -98,7 +92,7 @@ func indicesOf(gpus nvidia.Snapshot, settings nodeconfig.Settings, last *offer) 
 	return indices
 }
 
-// excludes says whether a GPU is not to be shared. What NVML numbers it now is nothing.
+// excludes ignores NVML's current index.
 func (o *offer) excludes(uuid string, _ int) bool {
 	index, known := o.indices[uuid]
 	if !known {
@@ -107,7 +101,7 @@ func (o *offer) excludes(uuid string, _ int) bool {
 	return o.Settings.Excludes(uuid, index)
 }
 
-// missing says why the node doesn't offer a GPU that somebody has a grant of.
+// missing returns why a granted GPU is not offered.
 func (o *offer) missing(uuid string) string {
 	c, listed := o.GPUs.Node.GPU(uuid)
 	switch {
@@ -124,7 +118,7 @@ func (o *offer) missing(uuid string) string {
 	}
 }
 
-// oversubscription is how much more of each GPU's memory may be granted than it has.
+// oversubscription is grantable memory beyond each GPU's.
 func (o *offer) oversubscription() map[string]float64 {
 	factors := map[string]float64{}
 	for _, d := range o.Devices {
@@ -135,20 +129,19 @@ func (o *offer) oversubscription() map[string]float64 {
 	return factors
 }
 
-// healthy says whether a device can be used: it and its GPU are well.
+// healthy requires the device and its GPU to be healthy.
 func (o *offer) healthy(d node.Device) bool {
 	own, known := o.GPUs.Health[d.UUID]
 	return o.Stale == nil && o.GPUs.Health[d.GPU].Healthy && (!known || own.Healthy)
 }
 
-// cordoned says whether a device is one that the kubelet gives out by itself and must not:
-// of MIG devices no scheduler of ours knows, and a pod that got one would be refused here.
+// cordoned returns true for MIG devices only: the kubelet chooses them without the scheduler, and
+// the container would be refused.
 func (o *offer) cordoned(d node.Device) bool {
 	return d.MIG() && ledger.IsCordoned(o.Cordoned, d.UUID, d.GPU)
 }
 
-// health is that of every GPU and MIG device, by UUID: nobody knows it of one that
-// was not looked at lately.
+// health is by UUID; unknown for GPUs without a recent reading.
 func (o *offer) health() map[string]nvidia.Health {
 	if o.Stale == nil {
 		return o.GPUs.Health
@@ -163,11 +156,10 @@ func (o *offer) health() map[string]nvidia.Health {
 	return health
 }
 
-// forKubelet are the GPUs of each resource, as the kubelet is told of them.
 func (o *options) forKubelet(now *offer) map[deviceplugin.Resource][]deviceplugin.GPU {
 	offered := map[deviceplugin.Resource][]deviceplugin.GPU{}
 	for _, resource := range o.ordinaryResources() {
-		offered[resource] = nil // also where there are no GPUs
+		offered[resource] = nil // also without GPUs
 	}
 	add := func(d node.Device, healthy bool) {
 		gpu := deviceplugin.GPU{UUID: d.UUID, Healthy: healthy, NUMANode: nvidia.NUMAUnknown}
@@ -188,7 +180,6 @@ func (o *options) forKubelet(now *offer) map[deviceplugin.Resource][]deviceplugi
 	return offered
 }
 
-// ordinaryResources are those that GPUs are offered as.
 func (o *options) ordinaryResources() []deviceplugin.Resource {
 	if o.ResourceProfile == string(profileTencent) {
 		core, memory := deviceplugin.Vcuda()
@@ -197,7 +188,7 @@ func (o *options) ordinaryResources() []deviceplugin.Resource {
 	return []deviceplugin.Resource{deviceplugin.Replicas(o.ResourceName)}
 }
 
-// resourcesOf are the resources that a device is offered as, and how many of each.
+// resourcesOf returns the number of devices per resource.
 func (o *options) resourcesOf(d node.Device) map[deviceplugin.Resource]int {
 	switch {
 	case d.Resource != "":
@@ -211,7 +202,6 @@ func (o *options) resourcesOf(d node.Device) map[deviceplugin.Resource]int {
 	}
 }
 
-// policy is how the kubelet is told to choose.
 func (o *options) policy(s nodeconfig.Settings) deviceplugin.Policy {
 	if s.PreferredAllocation != nil && !*s.PreferredAllocation {
 		return deviceplugin.InOrder

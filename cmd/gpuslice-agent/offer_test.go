@@ -192,7 +192,7 @@ func TestStale(t *testing.T) {
 	s := look("a")
 	s.Taken = time.Unix(1000, 0)
 	assert.NoError(t, o.stale(s, time.Unix(1049, 0)))
-	assert.ErrorContains(t, o.stale(s, time.Unix(1051, 0)), "NVML has not answered")
+	assert.ErrorContains(t, o.stale(s, time.Unix(1051, 0)), "NVML does not respond")
 	s.Err = errNotRead
 	assert.NoError(t, o.stale(s, time.Unix(9999, 0)), "it answers, with an error")
 	assert.NoError(t, o.stale(nvidia.Snapshot{}, time.Unix(9999, 0)), "before the first")
@@ -261,7 +261,7 @@ func TestDevicePaths(t *testing.T) {
 // What the driver lacks is said once, with its remedy; the agent goes on.
 func TestSayWhatTheDriverLacks(t *testing.T) {
 	log := &logBuffer{}
-	sayWhatTheDriverLacks(t.Context(), emptyHost{fstest.MapFS{}}, options{}, slog.New(slog.NewTextHandler(log, nil)))
+	warnDriver(t.Context(), emptyHost{fstest.MapFS{}}, options{}, slog.New(slog.NewTextHandler(log, nil)))
 	for _, want := range []string{"driver-modules", "modprobe -a nvidia nvidia_uvm", "driver-devices", "/dev/nvidiactl", "nvidia-modprobe -u -c 0"} {
 		assert.Contains(t, log.String(), want)
 	}

@@ -85,7 +85,7 @@ type options struct {
 	Retire bool
 }
 
-// aliases are variables that HAMi's manifests set.
+// aliases are variables in HAMi's manifests.
 var aliases = config.Aliases{
 	"node-name":             {"NODE_NAME", "NodeName"},
 	"device-split-count":    {"DEVICE_SPLIT_COUNT"},
@@ -102,88 +102,86 @@ var aliases = config.Aliases{
 }
 
 func (o *options) bind(f *pflag.FlagSet) {
-	f.SortFlags = false // the manual has them in this order
-	f.StringVar(&o.ConfigFile, "config", "", "YAML `file` with these options by name")
-	f.StringVar(&o.NodeName, "node-name", hostName(), "this node's `name` in Kubernetes, as grants name it")
-	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "`directory` of the ledger and of the containers' limits and usage files; should be on a tmpfs")
-	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`directory` that the limiter is installed to; not on a noexec mount")
-	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "the limiter's `file`, to be installed")
-	f.StringVar(&o.LimiterMode, "limiter-mode", string(oci.LimiterAuto), "`how` the limiter comes into containers: preload (by /etc/ld.so.preload, which glibc alone reads), library (in front of the driver's libraries, for every libc; needs the CDI spec) or auto (both, or the one that can be)")
+	f.SortFlags = false // order of the manual
+	f.StringVar(&o.ConfigFile, "config", "", "YAML `FILE` with these options")
+	f.StringVar(&o.NodeName, "node-name", hostName(), "`NAME` of this node in Kubernetes, as in grants")
+	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "`DIRECTORY` of the ledger and of the containers' limits and usage files; should be on a tmpfs")
+	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`DIRECTORY` in which the limiter is installed; not on a noexec mount")
+	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "`FILE` of the limiter to install")
+	f.StringVar(&o.LimiterMode, "limiter-mode", string(oci.LimiterAuto), "`MODE` of loading the limiter into containers: preload (by /etc/ld.so.preload, which only glibc reads), library (in front of the driver's libraries, for every libc; requires the CDI spec) or auto (both if possible)")
 
-	f.StringVar(&o.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI `socket`")
-	f.StringVar(&o.PodResourcesSocket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's PodResources `socket`, asked for the order of a pod's containers when several have HAMi's positional grants; empty refuses such pods")
-	f.StringVar(&o.NVMLLibrary, "nvml-library", "libnvidia-ml.so.1", "the driver's management library, a `name` or a path")
-	f.DurationVar(&o.InventoryInterval, "inventory-interval", 30*time.Second, "time between two looks at the GPUs, at least 1s")
-	f.UintSliceVar(&o.IgnoreXIDs, "ignore-xids", nil, "XIDs that don't make a GPU unhealthy, by `number`, besides those that programs cause (13, 31, 43, 45, 68, 109)")
+	f.StringVar(&o.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "NRI `SOCKET` of the container runtime")
+	f.StringVar(&o.PodResourcesSocket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "PodResources `SOCKET` of the kubelet, read for the order of a pod's containers when several have HAMi's positional grants; empty: such pods are refused")
+	f.StringVar(&o.NVMLLibrary, "nvml-library", "libnvidia-ml.so.1", "`FILE` of the driver's management library, a name or a path")
+	f.DurationVar(&o.InventoryInterval, "inventory-interval", 30*time.Second, "`DURATION` between two readings of the GPUs, at least 1s")
+	f.UintSliceVar(&o.IgnoreXIDs, "ignore-xids", nil, "`XIDS` that do not make a GPU unhealthy, in addition to those that programs cause (13, 31, 43, 45, 68, 109)")
 
-	f.StringVar(&o.DeviceInjection, "device-injection", string(oci.InjectAuto), "`how` a container gets its GPUs: cdi (by the nvidia.com/gpu CDI spec), envvar (by the nvidia runtime) or auto (the first of these that works)")
-	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "`directories` of CDI specs; a later one wins over an earlier one")
-	f.BoolVar(&o.Graphics, "graphics", false, "give containers the driver's libraries for OpenCL, OpenGL, Vulkan and OptiX too; what programs use by them is not limited")
-	f.StringSliceVar(&o.NvidiaRuntimeHandlers, "nvidia-runtime-handlers", []string{"nvidia"}, "runtime handlers (of RuntimeClasses) that are nvidia-container-runtime, by `name`")
+	f.StringVar(&o.DeviceInjection, "device-injection", string(oci.InjectAuto), "`MODE` of adding GPUs to a container: cdi (by the nvidia.com/gpu CDI spec), envvar (by the nvidia runtime) or auto (the first of these that works)")
+	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "`DIRECTORIES` of CDI specs; a later one overrides an earlier one")
+	f.BoolVar(&o.Graphics, "graphics", false, "add the driver's libraries for OpenCL, OpenGL, Vulkan and OptiX to containers; GPU use through them is not limited")
+	f.StringSliceVar(&o.NvidiaRuntimeHandlers, "nvidia-runtime-handlers", []string{"nvidia"}, "`NAMES` of the runtime handlers (of RuntimeClasses) that are nvidia-container-runtime")
 	f.BoolVar(&o.DefaultRuntimeIsNvidia, "default-runtime-is-nvidia", false, "the default runtime is nvidia-container-runtime")
 
-	f.StringVar(&o.DevicePluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "the kubelet's `directory` of device plugins; empty offers the GPUs to no kubelet")
-	f.StringVar(&o.ResourceName, "resource-name", deviceplugin.DefaultResource, "extended resource that the kubelet is offered, by `name`: --device-split-count of it for each GPU")
-	f.StringVar(&o.AllocationPolicy, "allocation-policy", string(deviceplugin.Packed), "`which` GPUs the kubelet is to take first: packed (the fullest) or spread (the emptiest); several are of distinct GPUs")
-	f.BoolVar(&o.GDSEnabled, "gds-enabled", false, "containers that get a GPU get GPUDirect Storage too: by the CDI device nvidia.com/gds=all or, with the nvidia runtime, NVIDIA_GDS=enabled")
-	f.BoolVar(&o.MOFEDEnabled, "mofed-enabled", false, "containers that get a GPU get Mellanox OFED too: by the CDI device nvidia.com/mofed=all or, with the nvidia runtime, NVIDIA_MOFED=enabled")
-	f.BoolVar(&o.GDRCopyEnabled, "gdrcopy-enabled", false, "containers that get a GPU get GDRCopy too: by the CDI device nvidia.com/gdrcopy=all or, with the nvidia runtime, NVIDIA_GDRCOPY=enabled")
-	f.BoolVar(&o.PassDeviceSpecs, "pass-device-specs", false, "where NVIDIA's runtime injects the GPUs, name their device nodes in the container's spec too, so that an update of the container (the kubelet's CPU manager makes one) does not take them away; the device plugin itself passes none: that would give a GPU without its limits")
-	f.StringVar(&o.ResourceProfile, "resource-profile", string(profileHAMi), "`which` resources the kubelet is offered: hami (--resource-name) or tencent (tencent.com/vcuda-core, 100 a GPU, and tencent.com/vcuda-memory, blocks of 256 MiB)")
-	f.StringVar(&o.MIGStrategy, "mig-strategy", string(nvidia.MIGNone), "`how` MIG devices are offered: none (not at all), single (as --resource-name; all GPUs of the node need one profile) or mixed (each profile as a resource of its own, such as nvidia.com/mig-1g.10gb)")
-	f.StringVar(&o.NodeConfigFile, "node-config-file", nodeconfig.DefaultPath, "HAMi's JSON `file` of options by node, followed when it changes; what it sets for this node wins over the options here; the default one need not be there; empty reads none")
+	f.StringVar(&o.DevicePluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "`DIRECTORY` of the kubelet for device plugins; empty: no device plugin")
+	f.StringVar(&o.ResourceName, "resource-name", deviceplugin.DefaultResource, "`NAME` of the extended resource on the kubelet: --device-split-count of it for each GPU")
+	f.StringVar(&o.AllocationPolicy, "allocation-policy", string(deviceplugin.Packed), "`POLICY` by which the kubelet chooses GPUs: packed (the fullest first) or spread (the emptiest first); several replicas are on different GPUs")
+	f.BoolVar(&o.GDSEnabled, "gds-enabled", false, "add GPUDirect Storage to containers with a GPU: by the CDI device nvidia.com/gds=all or, with the nvidia runtime, NVIDIA_GDS=enabled")
+	f.BoolVar(&o.MOFEDEnabled, "mofed-enabled", false, "add Mellanox OFED to containers with a GPU: by the CDI device nvidia.com/mofed=all or, with the nvidia runtime, NVIDIA_MOFED=enabled")
+	f.BoolVar(&o.GDRCopyEnabled, "gdrcopy-enabled", false, "add GDRCopy to containers with a GPU: by the CDI device nvidia.com/gdrcopy=all or, with the nvidia runtime, NVIDIA_GDRCOPY=enabled")
+	f.BoolVar(&o.PassDeviceSpecs, "pass-device-specs", false, "with NVIDIA's runtime, also add the GPUs' device nodes to the container's spec, so that an update of the container (such as by the kubelet's CPU manager) does not remove them; the device plugin itself passes none, because that would give a GPU without limits")
+	f.StringVar(&o.ResourceProfile, "resource-profile", string(profileHAMi), "`PROFILE` of resources on the kubelet: hami (--resource-name) or tencent (tencent.com/vcuda-core, 100 per GPU, and tencent.com/vcuda-memory, blocks of 256 MiB)")
+	f.StringVar(&o.MIGStrategy, "mig-strategy", string(nvidia.MIGNone), "`STRATEGY` for MIG devices: none (not offered), single (as --resource-name; requires one profile on all GPUs of the node) or mixed (one resource per profile, such as nvidia.com/mig-1g.10gb)")
+	f.StringVar(&o.NodeConfigFile, "node-config-file", nodeconfig.DefaultPath, "HAMi's JSON `FILE` of options by node, read again when it changes; it overrides these options; the default file is optional; empty: none")
 
-	f.StringVar(&o.KubernetesAPI, "kubernetes-api", string(apiAuto), "`whether` schedulers are told of the GPUs by annotations and labels of the node: on, off, or auto (on with --kubeconfig or in a pod with a service account); the node is guarded all the same")
-	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; empty is the pod's service account")
-	f.StringVar(&o.RegisterFormat, "register-format", registerJSON, "`form` of the annotation hami.io/node-nvidia-register: json (as HAMi has it now) or csv (as its older schedulers read it)")
-	f.BoolVar(&o.AnswerHandshake, "answer-handshake", true, "answer the question in hami.io/node-handshake that HAMi's older schedulers drop a node without; newer ones look at the node's devices, and without answers write and are written to less")
+	f.StringVar(&o.KubernetesAPI, "kubernetes-api", string(apiAuto), "`MODE` of publishing the GPUs to schedulers, as annotations and labels of the node: on, off, or auto (on with --kubeconfig or in a pod with a service account); grants are applied in every mode")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for the API server; empty: the pod's service account")
+	f.StringVar(&o.RegisterFormat, "register-format", registerJSON, "`FORMAT` of the annotation hami.io/node-nvidia-register: json (current HAMi) or csv (older HAMi schedulers)")
+	f.BoolVar(&o.AnswerHandshake, "answer-handshake", true, "answer the requests in hami.io/node-handshake; HAMi's older schedulers remove a node without answers; newer ones do not require them, and false saves writes to the API server")
 	f.BoolVar(&o.GaiaModelLabel, "gaia-model-label", false, "label the node with gaia.tencent.com/gpu-model, as gpu-manager does")
 
-	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{deviceplugin.DefaultResource}, "extended resources whose devices count as a container's GPUs, by `name`; --resource-name always does")
-	f.IntVar(&o.SplitCount, "device-split-count", 10, "`containers` that may share one GPU, 1 to 1000")
-	f.Float64Var(&o.MemoryScaling, "device-memory-scaling", 1, "grantable memory as a multiple of the GPU's, 0.01 to 100; above 1 oversubscribes")
-	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "grantable compute time as a multiple of the GPU's, 0.01 to 100")
-	f.IntVar(&o.ContextMemoryMiB, "context-memory-mib", -1, "device memory that a CUDA context is charged with, in MiB; -1 goes by the GPU's model, 0 charges none")
-	f.StringVar(&o.CorePolicy, "core-policy", string(oci.CoreDefault), "`when` shares of compute time are enforced: default (while others use the GPU), force (always) or disable (never)")
-	f.IntVar(&o.UnlimitedCoreFloor, "unlimited-core-floor", 1, "minimum `percent` of a GPU's time, 1 to 100, for a container without a share of compute time (no nvidia.com/gpucores) while others use their shares; it also gets the time that these leave unused, and all of it while no share is in use")
-	f.BoolVar(&o.DisableCoreLimit, "disable-core-limit", false, "do not enforce shares of compute time, as --core-policy=disable")
-	f.StringVar(&o.GrantPublicKeyFile, "grant-public-key-file", "", "`file` with the public keys that verify grants: one or two Ed25519 keys in PEM; only root may write it; it is read again when it changes; with keys, HAMi's annotations are refused, because they can't be signed; empty: unsigned grants are accepted")
-	f.StringVar(&o.UnscheduledPolicy, "unscheduled-policy", string(nriplugin.UnscheduledDeny), "`what` a container gets whose pod no GPU scheduler annotated: deny (no GPU) or share (for each device that the kubelet gave it, the GPU's memory and compute time divided by --device-split-count)")
-	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole GPUs without a grant")
-	f.StringSliceVar(&o.SwitchNamespaces, "disable-control-namespaces", nil, "`namespaces` whose pods may switch their limiter off by CUDA_DISABLE_CONTROL=true, * for all; such a container gets the GPUs of its grant and is held to nothing; each is logged")
-	f.StringSliceVar(&o.HighPriorityNamespaces, "high-priority-namespaces", nil, "`namespaces` whose containers others stand back for while they are at work on a GPU; what a container says of its own priority is not believed")
-	f.DurationVar(&o.AuditInterval, "audit-interval", 5*time.Second, "time between two comparisons of what runs on the GPUs, by NVML and the kernel, with what was granted, at least 1s; 0 makes none")
-	f.StringVar(&o.OnViolation, "on-violation", violationReport, "`action` on a violation (a GPU in use without a grant, no limiter, forged limits, more memory than granted by NVML's count, a damaged usage file, locks on the limiter's files): report (metric, event, log) or kill (report, and after --violation-grace SIGKILL to the processes, except processes of the host or of exempt namespaces)")
-	f.DurationVar(&o.ViolationGrace, "violation-grace", 30*time.Second, "time that a violation may last before --on-violation=kill ends it, 0 to 24h")
-	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
-	f.StringVar(&o.MetricsAddress, "metrics-address", ":9394", "`host:port` of /metrics, for Prometheus, of a page for people, and of /api/v1/view, the node as JSON; whoever reaches it sees the names of pods and what they use; empty serves none")
-	f.StringSliceVar(&o.LegacyMetrics, "legacy-metrics", nil, "`programs` by whose metrics' names and units the same is told again at --metrics-address, so that their dashboards go on: hami, gpu-manager (also at /metric)")
-	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
-	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
-	f.BoolVar(&o.Retire, "retire", false, "guard nothing, and take away what agents have left on this node: state, libraries, sockets, and what the Node object says of its GPUs; then wait to be told to end. For before gpuslice is uninstalled. Containers that run keep what they have, and nobody gets a GPU")
+	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{deviceplugin.DefaultResource}, "`NAMES` of the extended resources of which the devices count as GPUs of a container; --resource-name is always included")
+	f.IntVar(&o.SplitCount, "device-split-count", 10, "`COUNT` of containers that can share one GPU, 1 to 1000")
+	f.Float64Var(&o.MemoryScaling, "device-memory-scaling", 1, "`FACTOR` of grantable memory, as a multiple of the GPU's, 0.01 to 100; above 1 oversubscribes")
+	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "`FACTOR` of grantable compute time, as a multiple of the GPU's, 0.01 to 100")
+	f.IntVar(&o.ContextMemoryMiB, "context-memory-mib", -1, "`MIB` of memory to charge for a CUDA context; -1: by the GPU's model, 0: none")
+	f.StringVar(&o.CorePolicy, "core-policy", string(oci.CoreDefault), "`POLICY` for enforcing compute shares: default (while others use the GPU), force (always) or disable (never)")
+	f.IntVar(&o.UnlimitedCoreFloor, "unlimited-core-floor", 1, "minimum `PERCENT` of a GPU's time, 1 to 100, for a container without a compute share (no nvidia.com/gpucores) while others use their shares; it also gets the time that these leave unused, and all of it while no share is in use")
+	f.BoolVar(&o.DisableCoreLimit, "disable-core-limit", false, "do not enforce compute shares, as --core-policy=disable")
+	f.StringVar(&o.GrantPublicKeyFile, "grant-public-key-file", "", "`FILE` with the public keys that verify grants: one or two Ed25519 keys in PEM; only root may write it; it is read again when it changes; with keys, HAMi's annotations are rejected, because they can't be signed; empty: unsigned grants are accepted")
+	f.StringVar(&o.UnscheduledPolicy, "unscheduled-policy", string(nriplugin.UnscheduledDeny), "`POLICY` for containers of pods without an annotation of a GPU scheduler: deny (no GPU) or share (for each device from the kubelet, the GPU's memory and compute time divided by --device-split-count)")
+	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`NAMESPACES` of which pods are not controlled: they can use whole GPUs without a grant")
+	f.StringSliceVar(&o.SwitchNamespaces, "disable-control-namespaces", nil, "`NAMESPACES` of which pods can disable the limiter with CUDA_DISABLE_CONTROL=true, * for all; such a container gets the GPUs of its grant without limits, and is logged")
+	f.StringSliceVar(&o.HighPriorityNamespaces, "high-priority-namespaces", nil, "`NAMESPACES` of which containers have priority on a GPU: others pause while they use it; a priority that a container sets itself is ignored")
+	f.DurationVar(&o.AuditInterval, "audit-interval", 5*time.Second, "`DURATION` between two audits, which compare the processes on the GPUs (NVML, kernel) with the grants, at least 1s; 0: no audit")
+	f.StringVar(&o.OnViolation, "on-violation", violationReport, "`ACTION` on a violation (a GPU in use without a grant, no limiter, forged limits, more memory than granted by NVML's count, a damaged usage file, locks on the limiter's files): report (metric, event, log) or kill (report, and after --violation-grace SIGKILL to the processes, except processes of the host or of exempt namespaces)")
+	f.DurationVar(&o.ViolationGrace, "violation-grace", 30*time.Second, "`DURATION` of a violation before --on-violation=kill ends it, 0 to 24h")
+	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`HOST:PORT` of /healthz and /readyz; empty: none")
+	f.StringVar(&o.MetricsAddress, "metrics-address", ":9394", "`HOST:PORT` of /metrics (Prometheus), a web page, and /api/v1/view (the node as JSON); every client can read the names of pods and their usage; empty: none")
+	f.StringSliceVar(&o.LegacyMetrics, "legacy-metrics", nil, "`PROGRAMS` of which the metrics' names and units are served too at --metrics-address, for existing dashboards: hami, gpu-manager (also at /metric)")
+	f.StringVar(&o.LogLevel, "log-level", "info", "lowest `LEVEL` of the agent's log: debug, info, warn or error")
+	f.StringVar(&o.LogFormat, "log-format", "text", "`FORMAT` of the log: text or json")
+	f.BoolVar(&o.Retire, "retire", false, "remove everything that agents created on this node: state, libraries, sockets, and the annotations and labels of its Node object; then wait for a signal. Use it before gpuslice is uninstalled. Running containers keep their GPUs, and no new container gets one")
 }
 
-// maxSocketPath is the length of the longest path of a Unix socket (unix(7)).
+// maxSocketPath is Linux' limit (unix(7)).
 const maxSocketPath = 107
 
-// hostName is the machine's name as the kubelet makes it the node's.
+// hostName is the node's default name, as in the kubelet.
 func hostName() string {
 	host, err := os.Hostname()
 	if err != nil {
-		return "" // --node-name is refused then
+		return "" // then --node-name is invalid
 	}
 	return strings.ToLower(strings.TrimSpace(host))
 }
 
-// What names may look like: Kubernetes' documentation, "Object Names and IDs" (RFC
-// 1123), and "Extended resources" (a domain, a slash, a name).
+// Sources: Kubernetes' "Object Names and IDs" (RFC 1123) and "Extended resources".
 var (
 	subdomainPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 	labelPattern     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 	resourcePattern  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 )
 
-// The logs that can be asked for.
 var (
 	logLevels = map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
@@ -194,12 +192,11 @@ var (
 	}
 )
 
-// logger makes the log that the options, which are valid, ask for.
 func (o *options) logger(w io.Writer) *slog.Logger {
 	return slog.New(logHandlers[o.LogFormat](w, &slog.HandlerOptions{Level: logLevels[o.LogLevel]}))
 }
 
-// validate reports every bad value at once, each with its flag, in the manual's order.
+// validate returns all invalid values, in the manual's order.
 func (o *options) validate() error {
 	var c checks
 	c.matches("node-name", subdomainPattern, "the node's name in Kubernetes (lower-case letters, digits, '-' and '.')", o.NodeName)
@@ -226,7 +223,7 @@ func (o *options) validate() error {
 		c.absolute("device-plugin-dir", o.DevicePluginDir)
 		for _, resource := range o.ordinaryResources() {
 			socket := deviceplugin.SocketPath(o.DevicePluginDir, resource.Name)
-			c.want("device-plugin-dir", len(socket) <= maxSocketPath, "a directory and a --resource-name that leave room for a socket's path", socket)
+			c.want("device-plugin-dir", len(socket) <= maxSocketPath, "a shorter directory or --resource-name for the socket's path", socket)
 		}
 	}
 	c.matches("resource-name", resourcePattern, "a resource such as nvidia.com/gpu", o.ResourceName)
@@ -234,7 +231,7 @@ func (o *options) validate() error {
 
 	c.want("resource-names", len(o.ResourceNames) > 0, "at least one resource", o.ResourceNames)
 	c.matches("resource-names", resourcePattern, "resources such as nvidia.com/gpu", o.ResourceNames...)
-	c.want("device-split-count", o.SplitCount >= 1 && o.SplitCount <= 1000, "1 to 1000 containers a GPU", o.SplitCount)
+	c.want("device-split-count", o.SplitCount >= 1 && o.SplitCount <= 1000, "1 to 1000 containers per GPU", o.SplitCount)
 	// NaN is in no range.
 	c.want("device-memory-scaling", o.MemoryScaling >= 0.01 && o.MemoryScaling <= 100, "0.01 to 100", o.MemoryScaling)
 	c.want("device-cores-scaling", o.CoresScaling >= 0.01 && o.CoresScaling <= 100, "0.01 to 100", o.CoresScaling)
@@ -245,14 +242,14 @@ func (o *options) validate() error {
 	o.validateOffer(&c)
 	share := o.UnscheduledPolicy == string(nriplugin.UnscheduledShare)
 	c.want("unscheduled-policy", share || o.UnscheduledPolicy == string(nriplugin.UnscheduledDeny), "deny or share", o.UnscheduledPolicy)
-	// A share of no compute time would not be limited.
+	// A share without compute time would be unlimited.
 	c.want("unscheduled-policy", !share || int(grant.MaxCorePercent*o.CoresScaling) >= o.SplitCount,
-		"deny, or a --device-split-count that leaves each share at least 1 % of compute time", o.UnscheduledPolicy)
+		"deny, or a --device-split-count that gives each share at least 1 % of compute time", o.UnscheduledPolicy)
 	c.want("unscheduled-policy", !share || o.ResourceProfile != string(profileTencent),
-		"deny with --resource-profile=tencent: the kubelet chooses cores and memory apart, maybe of different GPUs", o.UnscheduledPolicy)
+		"deny with --resource-profile=tencent: the kubelet chooses cores and memory independently, possibly of different GPUs", o.UnscheduledPolicy)
 	c.want("unlimited-core-floor", o.UnlimitedCoreFloor >= 1 && o.UnlimitedCoreFloor <= 100, "1 to 100", o.UnlimitedCoreFloor)
 	c.want("core-policy", oci.CorePolicy(o.CorePolicy).Known(), "default, force or disable", o.CorePolicy)
-	c.want("core-policy", !o.DisableCoreLimit || o.CorePolicy != string(oci.CoreForce), "another than force with --disable-core-limit", o.CorePolicy)
+	c.want("core-policy", !o.DisableCoreLimit || o.CorePolicy != string(oci.CoreForce), "default or disable with --disable-core-limit", o.CorePolicy)
 	c.matches("exempt-namespaces", labelPattern, "names of namespaces", o.ExemptNamespaces...)
 	for _, namespace := range o.SwitchNamespaces {
 		c.want("disable-control-namespaces", namespace == "*" || labelPattern.MatchString(namespace), "names of namespaces, or *", namespace)
@@ -271,7 +268,6 @@ func (o *options) validate() error {
 	return errors.Join(c.errs...)
 }
 
-// ignoredXIDs are the XIDs that say nothing about a GPU.
 func (o *options) ignoredXIDs() []uint64 {
 	xids := make([]uint64, len(o.IgnoreXIDs))
 	for i, xid := range o.IgnoreXIDs {
@@ -280,8 +276,7 @@ func (o *options) ignoredXIDs() []uint64 {
 	return xids
 }
 
-// settings are how containers get their GPUs.
-func (o *options) settings(libraryPath, preloadPath string, fronts oci.Stubs) oci.Settings {
+func (o *options) settings(libraryPath, preloadPath string, fronts oci.Fronts) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(o.DeviceInjection),
 		LibraryPath:            libraryPath,

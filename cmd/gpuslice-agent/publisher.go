@@ -20,35 +20,34 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// publisher keeps the node's offer current, and tells of it: node.json, the kubelet,
-// and whoever waits for changes.
+// publisher updates the node's offer and publishes it: node.json, the kubelet, subscribers.
 type publisher struct {
 	options   *options
 	inventory *nvidia.Cache
-	// settings are the node's configuration; an error says why there is none yet.
+	// settings returns the node configuration, or why there is none yet.
 	settings func() (nodeconfig.Settings, error)
-	// guard says whether the node is guarded.
-	guard deviceplugin.Condition
-	// reconfigured gets a value when they change.
+	// connection to the container runtime.
+	connection deviceplugin.Condition
+	// reconfigured receives a value when settings change.
 	reconfigured chan struct{}
-	// offered is told of each resource's GPUs; nil: no kubelet.
+	// offered receives each resource's GPUs; nil: no kubelet.
 	offered func(map[deviceplugin.Resource][]deviceplugin.GPU)
-	// ready are what the agent's being ready needs besides, by who follows a file.
+	// ready are additional conditions of /readyz.
 	ready []condition
-	// keeper has the newest grants of pods that were resized; guardian makes it.
+	// keeper has the newest grants of resized pods; set by nriPlugin.
 	keeper *resized.Keeper
-	// progress is for the watchdog; nil: no watchdog.
+	// progress is optional.
 	progress *progress
-	// changed gets a value when there is another offer, one for several.
+	// changed receives a value after one or more new offers.
 	changed chan struct{}
 	log     *slog.Logger
 
 	current atomic.Pointer[offer]
 
-	// Of run's goroutine.
-	written time.Time // when the GPUs that node.json has were read
-	// The problems that were logged last.
-	saidProblem, saidStale, saidWrite string
+	// Used by run's goroutine only.
+	written time.Time // time of the reading in node.json
+	// Problems that were logged last.
+	loggedProblem, loggedStale, loggedWrite string
 }
 
 func newPublisher(o *options, inventory *nvidia.Cache, log *slog.Logger) *publisher {
@@ -61,13 +60,13 @@ func newPublisher(o *options, inventory *nvidia.Cache, log *slog.Logger) *publis
 	return p
 }
 
-// now is the offer. It never blocks.
+// now never blocks.
 func (p *publisher) now() *offer { return p.current.Load() }
 
-// capacities are what may be booked, by UUID.
+// capacities are by UUID.
 func (p *publisher) capacities() map[string]grant.GPU { return p.now().capacities }
 
-// ociSettings are the node's settings with what follows from the offer.
+// ociSettings adds the settings that depend on the offer.
 func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
 	now := p.now()
 	base.Oversubscription = now.beyond
@@ -75,10 +74,9 @@ func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
 	return base
 }
 
-// reconfigure has the offer made again.
 func (p *publisher) reconfigure() { poke(p.reconfigured) }
 
-// poke wakes who waits, if he isn't woken already.
+// poke does not block.
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -89,8 +87,7 @@ func poke(c chan struct{}) {
 // offerInterval is the polling interval for changes without a notification.
 const offerInterval = time.Second
 
-// run looks every second whether the GPUs were read again, and at once when something
-// has changed, until ctx ends.
+// run updates the offer until ctx ends.
 func (p *publisher) run(ctx context.Context) {
 	gpus, cancel := p.inventory.Subscribe()
 	defer cancel()
@@ -98,15 +95,15 @@ func (p *publisher) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		p.progress.tick()
-		guarded, guardChanged := p.guard.Guarded()
-		if guarded != p.now().Guarded { // since the update
+		connected, connectionChanged := p.connection.Connected()
+		if connected != p.now().Connected { // since the update
 			p.update()
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-guardChanged:
+		case <-connectionChanged:
 		case <-tick.C:
 			if !p.due() {
 				continue
@@ -118,16 +115,15 @@ func (p *publisher) run(ctx context.Context) {
 	}
 }
 
-// due says whether something that nobody tells of has changed: the GPUs' being looked at,
-// and their cordons.
+// due checks changes without a notification: readings of the GPUs, and cordons.
 func (p *publisher) due() bool {
 	gpus, now := p.inventory.Snapshot(), p.now()
 	stale := p.options.stale(gpus, time.Now()) != nil
 	return !gpus.Taken.Equal(p.written) || stale != (now.Stale != nil) || !slices.Equal(p.cordons(), now.Cordoned)
 }
 
-// cordons are the GPUs that get no new container; those of before while the list can't be
-// read, which the view tells of, and the ledger refuses by.
+// cordons returns the previous list if the file can't be read: the ledger then refuses, and the
+// view has the error.
 func (p *publisher) cordons() []string {
 	cordoned, err := ledger.Cordoned(p.options.StateDir)
 	if err != nil {
@@ -136,18 +132,17 @@ func (p *publisher) cordons() []string {
 	return cordoned
 }
 
-// update makes the offer again and tells of it.
 func (p *publisher) update() {
 	last := p.now()
-	guarded, _ := p.guard.Guarded()
+	connected, _ := p.connection.Connected()
 	settings, unsettled := p.settings()
 	gpus := p.inventory.Snapshot()
 	next := p.options.offerOf(gpus, settings, unsettled, last)
 	next.Cordoned = p.cordons()
-	next.Guarded, next.Stale = guarded, p.options.stale(gpus, time.Now())
+	next.Connected, next.Stale = connected, p.options.stale(gpus, time.Now())
 	p.current.Store(next)
-	p.sayOnce("no GPUs are offered", "GPUs are offered again", &p.saidProblem, next.Problem)
-	p.sayOnce("the GPUs are unhealthy", "the GPUs are looked at again", &p.saidStale, next.Stale)
+	p.logOnce("no GPUs are offered", "GPUs are offered again", &p.loggedProblem, next.Problem)
+	p.logOnce("the GPUs are unhealthy", "the GPUs are read again", &p.loggedStale, next.Stale)
 	if p.offered != nil {
 		p.offered(p.options.forKubelet(next))
 	}
@@ -155,21 +150,19 @@ func (p *publisher) update() {
 	p.writeNode(last, next)
 }
 
-// writeNode writes node.json if the GPUs were read since it was written, or are
-// shared otherwise.
+// writeNode writes node.json after a new reading or another change.
 func (p *publisher) writeNode(last, next *offer) {
 	if !next.GPUs.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) && maps.Equal(last.health(), next.health()) {
 		return
 	}
 	err := node.Write(p.options.StateDir, p.fileOf(next))
-	p.sayOnce("node not published", "node published again", &p.saidWrite, err)
+	p.logOnce("node not published", "node published again", &p.loggedWrite, err)
 	if err != nil {
 		return
 	}
 	p.written = next.GPUs.Taken
 }
 
-// file is what is told of the node at the moment.
 func (p *publisher) file() node.File { return p.fileOf(p.now()) }
 
 func (p *publisher) fileOf(o *offer) node.File {
@@ -179,16 +172,16 @@ func (p *publisher) fileOf(o *offer) node.File {
 	}
 }
 
-// sayOnce logs a problem when it comes, or becomes another, and when it is gone.
-func (p *publisher) sayOnce(bad, good string, said *string, problem error) {
+// logOnce logs a problem when it changes, and its end.
+func (p *publisher) logOnce(bad, good string, logged *string, problem error) {
 	text := ""
 	if problem != nil {
 		text = problem.Error()
 	}
-	if text == *said {
+	if text == *logged {
 		return
 	}
-	*said = text
+	*logged = text
 	if problem != nil {
 		p.log.Error(bad, "error", problem)
 	} else {
@@ -196,16 +189,14 @@ func (p *publisher) sayOnce(bad, good string, said *string, problem error) {
 	}
 }
 
-// stale says that the GPUs were not looked at for so long that the driver must hang:
-// NVML may, with a GPU that hangs, and then reports nothing.
+// stale returns an error if NVML hangs, which reports nothing itself.
 func (o *options) stale(gpus nvidia.Snapshot, now time.Time) error {
 	age := now.Sub(gpus.Taken)
 	if gpus.Taken.IsZero() || gpus.Err != nil || age <= 2*o.InventoryInterval+staleAfter {
 		return nil
 	}
-	return fmt.Errorf("NVML has not answered since %s: it hangs, maybe with a GPU: look into dmesg for XIDs", gpus.Taken.Format(time.RFC3339))
+	return fmt.Errorf("NVML does not respond since %s: check dmesg for XIDs of a GPU that hangs", gpus.Taken.Format(time.RFC3339))
 }
 
-// staleAfter is how long a look at the GPUs may take: seconds where no persistence
-// daemon runs.
+// staleAfter allows for a slow start of the driver without a persistence daemon.
 const staleAfter = 30 * time.Second

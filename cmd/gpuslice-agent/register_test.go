@@ -149,17 +149,17 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 
 func TestToldOf(t *testing.T) {
 	o := parsed(t, "--mig-strategy=mixed")
-	_, known := toldOf(&offer{})
+	_, known := registeredNode(&offer{})
 	assert.False(t, known, "before the GPUs were read")
 
 	s := look("aB")
 	s.Taken = time.Unix(1, 0)
 	s.Node.GPUs[1].MIG = append(s.Node.GPUs[1].MIG, nvidia.MIGDevice{UUID: "MIG-C", GPU: "GPU-B", Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 4})
 	now := o.offerOf(s, nodeconfig.Settings{}, nil, nil)
-	told, _ := toldOf(now)
+	told, _ := registeredNode(now)
 	assert.False(t, told.Devices[0].Healthy, "nobody guards the node")
-	now.Guarded = true
-	told, known = toldOf(now)
+	now.Connected = true
+	told, known = registeredNode(now)
 	require.True(t, known)
 	assert.Equal(t, []noderegister.Device{
 		{GPU: s.Node.GPUs[0], Slots: 2, MemoryMiB: 1000, CorePercent: 100, Mode: "hami-core", Healthy: true},

@@ -14,10 +14,10 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// resizeFailed is the reason of the event on a pod whose container has not what was granted.
+// resizeFailed is the reason of the event on a pod that could not be resized.
 const resizeFailed = "GPUSliceNotResized"
 
-// keep keeps the newest grants of pods that were resized, for a plugin that is about to be made.
+// keep must run before the plugin is created.
 func (o *options) keep(config *nriplugin.Config, log *slog.Logger) (*resized.Keeper, error) {
 	keeper, err := resized.Open(resized.Config{
 		StateDir: o.StateDir, NodeName: o.NodeName, Ledger: config.Ledger, Keys: config.Keys, GPUs: config.GPUs, Log: log,
@@ -35,11 +35,10 @@ func (o *options) keep(config *nriplugin.Config, log *slog.Logger) (*resized.Kee
 	return keeper, err
 }
 
-// followPods has the keeper told of this node's pods, where there is an API server, and of
-// what it can't give them their events tell.
+// followPods runs with an API server only. Failures become events of the pods.
 func (o *options) followPods(keeper *resized.Keeper, then *background, log *slog.Logger) error {
 	*then = append(*then, keeper.Run)
-	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register has said why there is none
+	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register logs the reason
 	if err != nil || client == nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// retire takes away what agents have left on this node, and then waits to be told to end: so a DaemonSet that was rolled
-// out with --retire has left nothing on any node. Containers that run have mounted what is removed here, and keep it.
+// retire removes everything that agents created on this node, and then waits for a signal, so that
+// a DaemonSet with --retire cleans all nodes. Running containers keep what they mounted.
 func retire(ctx context.Context, o options, log *slog.Logger) error {
 	unlock, err := prepareStateDir(o.StateDir, log)
 	if err != nil {
@@ -30,7 +30,7 @@ func retire(ctx context.Context, o options, log *slog.Logger) error {
 	if err := removeFiles(ctx, o); err != nil {
 		return err
 	}
-	log.Info("nothing of gpuslice is left on this node but what running containers have mounted", "node", o.NodeName)
+	log.Info("gpuslice removed from this node, except files that running containers have mounted", "node", o.NodeName)
 	listener, err := listen("health-address", o.HealthAddress)
 	if err != nil {
 		return err
@@ -42,7 +42,6 @@ func retire(ctx context.Context, o options, log *slog.Logger) error {
 	return serveHealth(ctx, listener, healthServer(nil, nil))
 }
 
-// forgetNode removes what the Node object says of this node's GPUs.
 func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 	config, err := o.apiServer(log)
 	if err != nil || config == nil {
@@ -54,14 +53,13 @@ func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	removed, err := noderegister.Remove(ctx, client, o.NodeName)
 	if err != nil {
-		return fmt.Errorf("take the GPUs out of Node %s: %w", o.NodeName, err)
+		return fmt.Errorf("remove annotations and labels of node %s: %w", o.NodeName, err)
 	}
 	log.Info("labels and annotations of the node removed", "count", removed)
 	return nil
 }
 
-// removeFiles removes the state, the limiter's libraries and the device plugin's sockets; not where the runtime wrapper
-// needs them for docker, podman or plain containerd.
+// removeFiles refuses if the runtime wrapper needs the files.
 func removeFiles(ctx context.Context, o options) error {
 	if err := checkNoWrapper(ctx, o.StateDir); err != nil {
 		return err
@@ -78,7 +76,7 @@ func removeFiles(ctx context.Context, o options) error {
 	state, err := os.ReadDir(o.StateDir)
 	errs = append(errs, err)
 	for _, entry := range state {
-		// A --state-dir that is a directory of the machine's, by mistake, is not emptied.
+		// --state-dir can be a wrong directory: delete known names only.
 		if ours(entry.Name()) {
 			errs = append(errs, os.RemoveAll(filepath.Join(o.StateDir, entry.Name())))
 		}
@@ -86,7 +84,6 @@ func removeFiles(ctx context.Context, o options) error {
 	return errors.Join(append(errs, oci.RemoveLibraries(o.LibraryDir))...)
 }
 
-// removeClaims unmounts the claims' file systems and removes their directories.
 func removeClaims(stateDir string) error {
 	claims, err := filepath.Glob(filepath.Join(stateDir, "containers", "*"))
 	if err != nil {
@@ -99,21 +96,21 @@ func removeClaims(stateDir string) error {
 	return errors.Join(errs...)
 }
 
-// stateNames are what is in the state directory: the ledger's, the agent's, and the runtime wrapper's.
+// stateNames are created by the ledger, the agent and the runtime wrapper.
 var stateNames = []string{
 	"containers", "lock", "generation", "cordoned", "resized", "agent.lock", "node.json", allowedFile,
 	"gpus.json", "cdi.json", "limiter.json",
 }
 
-// ours says whether something in the state directory was made by gpuslice: by its name, or as a lock or an unfinished copy of it
-// (gpus.json.lock, node.json.new, .node.json-123).
+// ours accepts stateNames, their locks and unfinished copies (gpus.json.lock, node.json.new,
+// .node.json-123).
 func ours(name string) bool {
 	return slices.ContainsFunc(stateNames, func(known string) bool {
 		return name == known || strings.HasPrefix(name, known+".") || strings.HasPrefix(name, "."+known+"-")
 	})
 }
 
-// checkNoWrapper refuses where containers are booked that have their share by the runtime wrapper.
+// checkNoWrapper refuses while the runtime wrapper's containers have claims.
 func checkNoWrapper(ctx context.Context, stateDir string) error {
 	store, err := ledger.Open(stateDir)
 	if err != nil {
@@ -125,8 +122,8 @@ func checkNoWrapper(ctx context.Context, stateDir string) error {
 		return err
 	}
 	for _, claim := range snapshot.Claims() {
-		if claim.Owner == ledger.OwnerRuntime {
-			return fmt.Errorf("container %s has its share by gpuslice-runtime: end it and `gpuslice uninstall` its engine first", claim.ContainerID)
+		if claim.Owner == grant.OwnerRuntime {
+			return fmt.Errorf("container %s was created by gpuslice-runtime: stop it and run `gpuslice uninstall` for its engine first", claim.ContainerID)
 		}
 	}
 	return nil

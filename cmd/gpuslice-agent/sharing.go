@@ -11,17 +11,17 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// profile is a set of resources that GPUs are offered as.
+// profile is a set of resources.
 type profile string
 
 const (
-	// profileHAMi is one resource, of which a GPU has as many as containers may share it.
+	// profileHAMi is one resource with --device-split-count devices per GPU.
 	profileHAMi profile = "hami"
 	// profileTencent is gpu-manager's pair: compute time and memory.
 	profileTencent profile = "tencent"
 )
 
-// The forms of the register annotation, and whether there is an API server to write to.
+// Values of --register-format and --kubernetes-api.
 const (
 	registerJSON = "json"
 	registerCSV  = "csv"
@@ -31,7 +31,6 @@ const (
 	apiOff  = "off"
 )
 
-// validateOffer checks the options of what is offered, and to whom.
 func (o *options) validateOffer(c *checks) {
 	c.want("resource-profile", slices.Contains([]profile{profileHAMi, profileTencent}, profile(o.ResourceProfile)), "hami or tencent", o.ResourceProfile)
 	_, err := nvidia.ParseMIGStrategy(o.MIGStrategy)
@@ -48,15 +47,14 @@ func (o *options) validateOffer(c *checks) {
 	c.want("register-format", slices.Contains([]string{registerJSON, registerCSV}, o.RegisterFormat), "json or csv", o.RegisterFormat)
 }
 
-// sharing is how the GPUs are shared: as the options say, but for what the node's
-// configuration sets.
+// sharing combines options and node configuration, which wins.
 func (o *options) sharing(s nodeconfig.Settings) node.Sharing {
 	sharing := node.Sharing{
 		Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling,
 		MIG: nvidia.MIGStrategy(o.MIGStrategy), Excludes: s.Excludes,
 	}
 	if o.ResourceProfile == string(profileTencent) {
-		// A container of the smallest share has 1 of 100 cores: no other count is known.
+		// The smallest share is 1 of 100 cores.
 		sharing.Slots = grant.MaxCorePercent
 	} else if s.SplitCount != nil {
 		sharing.Slots = *s.SplitCount
@@ -76,24 +74,23 @@ func (o *options) sharing(s nodeconfig.Settings) node.Sharing {
 	return sharing
 }
 
-// checkSettings refuses settings of the node's configuration that this agent can't
-// follow.
+// checkSettings rejects unsupported node configuration.
 func (o *options) checkSettings(s nodeconfig.Settings) error {
 	sharing := o.sharing(s)
 	var errs []error
 	if s.OperatingMode == "mig" && sharing.MIG == nvidia.MIGNone {
-		errs = append(errs, errors.New("operatingmode mig: gpuslice does not partition GPUs: make the instances (nvidia-smi mig) and set migstrategy to single or mixed"))
+		errs = append(errs, errors.New("operatingmode mig: gpuslice does not partition GPUs: create the instances (nvidia-smi mig) and set migstrategy to single or mixed"))
 	}
 	if o.ResourceProfile == string(profileTencent) && sharing.MIG == nvidia.MIGSingle {
 		errs = append(errs, errors.New("migstrategy single: not with --resource-profile=tencent"))
 	}
 	if o.UnscheduledPolicy == "share" && int(grant.MaxCorePercent*sharing.Cores) < sharing.Slots {
-		errs = append(errs, fmt.Errorf("devicesplitcount %d: leaves a share less than 1 %% of compute time, which --unscheduled-policy=share can't give", sharing.Slots))
+		errs = append(errs, fmt.Errorf("devicesplitcount %d: gives a share less than 1 %% of compute time, which --unscheduled-policy=share does not support", sharing.Slots))
 	}
 	return errors.Join(errs...)
 }
 
-// unused are the settings that change nothing here, for the log.
+// unused are settings without an effect.
 func unused(s nodeconfig.Settings) []string {
 	var fields []string
 	if s.OperatingMode == "mps" {

@@ -9,18 +9,16 @@ import (
 	"time"
 )
 
-// stuckAfter is the longest time for one turn of a loop, in addition to its pause.
+// stuckAfter limits one turn of a loop, in addition to its pause.
 const stuckAfter = time.Minute
 
-// watchdog records when each of the agent's loops last began a turn. /healthz fails when a
-// loop hangs.
+// watchdog makes /healthz fail when a loop hangs.
 type watchdog struct {
 	mu    sync.Mutex
 	now   func() time.Time
 	loops map[string]*progress
 }
 
-// progress of one loop.
 type progress struct {
 	watchdog *watchdog
 	limit    time.Duration
@@ -30,7 +28,7 @@ type progress struct {
 
 func newWatchdog() *watchdog { return &watchdog{now: time.Now, loops: map[string]*progress{}} }
 
-// loop adds a loop. pause is its longest pause.
+// loop adds a loop with its longest pause.
 func (w *watchdog) loop(name string, pause time.Duration) *progress {
 	p := &progress{watchdog: w, limit: pause + stuckAfter}
 	w.loops[name] = p
@@ -47,8 +45,8 @@ func (p *progress) tick() {
 	p.began = p.watchdog.now()
 }
 
-// waitForNVML stops the clock until done is called. When the driver hangs, a restart doesn't
-// help, and the node would be without an NRI plugin; /readyz reports it.
+// waitForNVML stops the clock until done: if the driver hangs, a restart does not help, and /readyz
+// reports it.
 func (p *progress) waitForNVML() (done func()) {
 	p.watchdog.mu.Lock()
 	defer p.watchdog.mu.Unlock()
@@ -61,7 +59,6 @@ func (p *progress) waitForNVML() (done func()) {
 	}
 }
 
-// failure returns the loops that hang.
 func (w *watchdog) failure() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

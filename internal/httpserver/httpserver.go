@@ -1,4 +1,4 @@
-// Package httpdoor bounds what strangers take of a program through a port that anybody may reach.
+// Package httpserver limits the resources that clients of an open port can use.
 package httpserver
 
 import (
@@ -12,20 +12,19 @@ import (
 )
 
 const (
-	// Connections are open at the same time to a port that only tells; who comes then waits until one is closed.
+	// Connections is the limit of a read-only port; others wait.
 	Connections = 64
-	// InFlight are the requests of one kind that are answered at the same time.
+	// InFlight is the limit of concurrent requests of one kind.
 	InFlight = 8
 )
 
-// Limit is the listener with at most so many connections open at the same time.
+// Limit returns a listener with a limit of open connections; others wait.
 func Limit(l net.Listener, connections int) net.Listener {
 	return netutil.LimitListener(l, connections)
 }
 
-// Newest is the listener with at most so many connections open at the same time; who comes then takes the place of the one
-// that has been open the longest. So nobody who opens many keeps others out, as he does with Limit: it is for ports whose
-// answers are short, and on which somebody relies, such as a kubelet.
+// Newest returns a listener with a limit of open connections: a new one closes the oldest. So a
+// client with many connections can't block others, such as a kubelet. Use it for short responses.
 func Newest(l net.Listener, connections int) net.Listener {
 	return &newest{Listener: l, most: connections}
 }
@@ -51,7 +50,7 @@ func (n *newest) Accept() (net.Conn, error) {
 	return &placed{Conn: c, in: n, place: n.open.PushBack(c)}, nil
 }
 
-// placed is a connection that has one of the places.
+// placed is a connection in the list.
 type placed struct {
 	net.Conn
 	in    *newest
@@ -60,26 +59,26 @@ type placed struct {
 
 func (p *placed) Close() error {
 	p.in.mu.Lock()
-	p.in.open.Remove(p.place) // it may have lost it
+	p.in.open.Remove(p.place) // may already be removed
 	p.in.mu.Unlock()
 	return p.Conn.Close()
 }
 
-// patience is how long one who is answered may take to read it: he has a place that others want.
+// patience limits the time in which a client reads a response.
 const patience = 30 * time.Second
 
-// Few lets at most so many requests through to the handler at the same time; who comes then is told to come again.
+// Few limits concurrent requests of the handler; others get a "retry later" response.
 func Few(most int, h http.Handler) http.Handler {
 	places := make(chan struct{}, most)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case places <- struct{}{}:
 			defer func() { <-places }()
-			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience)) // a test's recorder has none
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience)) // not supported by test recorders
 			h.ServeHTTP(w, r)
 		default:
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, "too many requests of this kind are being answered: come again in a second", http.StatusServiceUnavailable)
+			http.Error(w, "too many concurrent requests: retry in a second", http.StatusServiceUnavailable)
 		}
 	})
 }

@@ -39,7 +39,7 @@ func TestFew(t *testing.T) {
 	w := ask()
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 	assert.Equal(t, "1", w.Header().Get("Retry-After"))
-	assert.Contains(t, w.Body.String(), "come again")
+	assert.Contains(t, w.Body.String(), "retry in a second")
 	for range 2 {
 		leave <- struct{}{}
 		assert.Equal(t, http.StatusOK, <-answers)
@@ -63,7 +63,7 @@ func (a *always) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Who holds all connections is alone: no more are taken in until he lets one go.
+// A client with all connections: no more are accepted until one is closed.
 func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := httpserver.Limit(&always{}, 2)
@@ -89,7 +89,7 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// Who comes when all places are taken has the place of the oldest, and who has gone has none.
+// A new connection closes the oldest; a closed connection has no place.
 func TestNewest(t *testing.T) {
 	l := httpserver.Newest(&always{}, 2)
 	accept := func() (inside net.Conn) {
@@ -98,7 +98,7 @@ func TestNewest(t *testing.T) {
 		return c
 	}
 	isOpen := func(c net.Conn) bool {
-		_ = c.SetDeadline(time.Now()) // nobody reads at the other end; a closed pipe takes none
+		_ = c.SetDeadline(time.Now()) // the other end does not read; a closed pipe has no deadline
 		_, err := c.Write([]byte("x"))
 		return errors.Is(err, os.ErrDeadlineExceeded)
 	}

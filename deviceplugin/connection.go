@@ -1,0 +1,62 @@
+package deviceplugin
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+const (
+	// pollInterval is the time between two checks of the connection.
+	pollInterval = 500 * time.Millisecond
+	// interruption is how long the connection can be lost before the devices are unhealthy: restarts
+	// and reconnections take less. Meanwhile pods get no GPU, because Allocate grants nothing.
+	interruption = 5 * time.Second
+)
+
+// Connection reports whether the agent is connected to the container runtime, and ignores short
+// interruptions. It starts as not connected.
+type Connection struct {
+	ready     func() error
+	log       *slog.Logger
+	connected *watched[bool]
+	seen      time.Time // last time of a connection; zero: never
+}
+
+// NewConnection uses ready, which returns nil while the agent is connected.
+func NewConnection(ready func() error, log *slog.Logger) *Connection {
+	return &Connection{ready: ready, log: log, connected: newWatched(false)}
+}
+
+// Connected implements Condition.
+func (c *Connection) Connected() (bool, <-chan struct{}) { return c.connected.get() }
+
+// Run polls until ctx ends. Only one goroutine may call it.
+func (c *Connection) Run(ctx context.Context) {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for now := time.Now(); ; {
+		c.look(now)
+		select {
+		case <-ctx.Done():
+			return
+		case now = <-tick.C:
+		}
+	}
+}
+
+func (c *Connection) look(now time.Time) {
+	was, _ := c.connected.get()
+	err := c.ready()
+	switch {
+	case err == nil:
+		c.seen = now
+		if !was {
+			c.log.Info("connected to the container runtime: GPUs are offered")
+			c.connected.set(true)
+		}
+	case was && now.Sub(c.seen) >= interruption:
+		c.log.Warn("not connected to the container runtime: GPUs are reported as unhealthy", "error", err)
+		c.connected.set(false)
+	}
+}
