@@ -137,7 +137,7 @@ func get(address, path string) answered {
 	return answered{response.StatusCode, string(body)}
 }
 
-// shortDir is a directory whose path leaves room for a socket's name.
+// shortDir is a directory whose path is short enough for a socket.
 func shortDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "gsa")
 	require.NoError(t, err)
@@ -172,8 +172,8 @@ func (quiet) Infof(context.Context, string, ...any)  {}
 func (quiet) Warnf(context.Context, string, ...any)  {}
 func (quiet) Errorf(context.Context, string, ...any) {}
 
-// An agent's life: it waits for the runtime and says so, guards, publishes its
-// GPUs, keeps a second one out, and ends when it is told to, leaving nothing held.
+// An agent's life: it waits for the runtime and logs it, connects, publishes its
+// GPUs, keeps a second one out, and stops at a signal without open files.
 func TestAgentsLife(t *testing.T) {
 	o := testOptions(t)
 	stop, log := o.run(t)
@@ -185,7 +185,7 @@ func TestAgentsLife(t *testing.T) {
 	startRuntime(t, o.NRISocket)
 	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
 	published, err := node.Read(o.StateDir)
-	require.NoError(t, err, "who finds the node guarded finds its GPUs too")
+	require.NoError(t, err, "the GPUs are published before the agent is ready")
 	assert.Equal(t, "node-1", published.Name)
 	require.Len(t, published.Node.GPUs, 1)
 	uuid := published.Node.GPUs[0].UUID
@@ -209,7 +209,7 @@ func TestAgentsLife(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// A node without a driver is guarded all the same, and says what it lacks.
+// The agent connects without a driver, and logs what is missing.
 func TestAgentWithoutADriver(t *testing.T) {
 	o := testOptions(t)
 	o.NVMLLibrary = "/nonexistent/libnvidia-ml.so.1"
@@ -224,7 +224,7 @@ func TestAgentWithoutADriver(t *testing.T) {
 	require.NoError(t, stop())
 }
 
-// What can't work is said before anything guards, and nothing is left running.
+// Errors are reported before the agent connects, and nothing is left running.
 func TestAgentRefusesToStart(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -249,8 +249,8 @@ func TestAgentRefusesToStart(t *testing.T) {
 	}
 }
 
-// A file that is followed may be bad at the start, as later: the node is guarded, grants
-// are refused, and what is wrong is said where readiness is asked.
+// A file that is followed may be bad at the start, as later: the agent connects, grants
+// are refused, and /readyz reports the error.
 func TestAgentStartsWithBadFiles(t *testing.T) {
 	for _, test := range []struct {
 		description string

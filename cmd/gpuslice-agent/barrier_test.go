@@ -24,7 +24,7 @@ func TestMissingBarrierIsReported(t *testing.T) {
 		warns       bool
 	}{
 		{"no NVIDIA runtime", nil, none, false},
-		{"NVIDIA's runtime alone", map[string]string{oci.EnvVisibleDevices: "all"}, 0, true},
+		{"only NVIDIA's runtime", map[string]string{oci.EnvVisibleDevices: "all"}, 0, true},
 		{"behind gpuslice-runtime", map[string]string{oci.EnvVisibleDevices: "all", ociruntime.BarrierEnv: "1"}, 1, false},
 		{"behind gpuslice-runtime, by CDI", map[string]string{oci.EnvVisibleDevices: "void", ociruntime.BarrierEnv: "1"}, 1, false},
 	} {

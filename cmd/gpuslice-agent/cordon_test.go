@@ -13,7 +13,7 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// The kubelet gives out MIG devices by itself: it is told that a cordoned one can't be had.
+// The kubelet chooses MIG devices itself: a cordoned one is reported as unhealthy.
 // GPUs are chosen by a scheduler, and stay as they are.
 func TestCordonedMIGDevicesAreNotOffered(t *testing.T) {
 	o := parsed(t, "--mig-strategy=mixed")

@@ -18,12 +18,12 @@ func holdFiles(ledger *ledger.Ledger, holder *limiter.Holder, turn *progress, lo
 		defer holder.Close()
 		tick := time.NewTicker(holdInterval)
 		defer tick.Stop()
-		said := ""
+		logged := ""
 		for {
 			turn.tick()
 			err := holder.Follow(func() (map[string]string, error) { return claimDirs(ctx, ledger) })
-			if text := errorText(err); text != said {
-				said = text
+			if text := errorText(err); text != logged {
+				logged = text
 				if err != nil && ctx.Err() == nil {
 					log.Warn("failed to open files of containers; retrying", "error", err)
 				}

@@ -30,10 +30,10 @@ func TestHealthServer(t *testing.T) {
 		{"live and ready", []condition{good}, []condition{good}, "GET", "/readyz", 200, "ok\n"},
 		{"live, not ready", []condition{good}, []condition{good, bad}, "GET", "/healthz", 200, "ok\n"},
 		{"not ready, with the reason", []condition{good}, []condition{good, bad}, "GET", "/readyz", 503, "nri: not connected\n"},
-		{"not ready, with every reason", nil, []condition{bad, worse}, "GET", "/readyz", 503, "nri: not connected\nGPUs: driver gone\n"},
-		{"not live", []condition{worse}, nil, "GET", "/healthz", 503, "GPUs: driver gone\n"},
-		{"a look at the head", nil, []condition{bad}, "HEAD", "/readyz", 503, "nri: not connected\n"},
-		{"not asked but told", nil, nil, "POST", "/healthz", 405, "Method Not Allowed\n"},
+		{"not ready, with every reason", nil, []condition{bad, worse}, "GET", "/readyz", 503, "nri: not connected\ngpus: driver gone\n"},
+		{"not live", []condition{worse}, nil, "GET", "/healthz", 503, "gpus: driver gone\n"},
+		{"HEAD", nil, []condition{bad}, "HEAD", "/readyz", 503, "nri: not connected\n"},
+		{"another method", nil, nil, "POST", "/healthz", 405, "Method Not Allowed\n"},
 		{"something else", nil, nil, "GET", "/", 404, "404 page not found\n"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestNobodyHoldsTheServer(t *testing.T) {
 	for _, s := range []*http.Server{newServer(http.NotFoundHandler()), newHealthServer(http.NotFoundHandler())} {
 		assert.NotNil(t, s.Handler)
 		for what, limit := range map[string]time.Duration{
-			"a client that says nothing": s.ReadHeaderTimeout, "one that never ends": s.ReadTimeout, "one that reads nothing": s.WriteTimeout, "one that stays": s.IdleTimeout,
+			"a client that sends nothing": s.ReadHeaderTimeout, "one that never ends": s.ReadTimeout, "one that reads nothing": s.WriteTimeout, "one that stays": s.IdleTimeout,
 		} {
 			assert.Positive(t, limit, what)
 		}
@@ -82,8 +82,7 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Who opens connections and says nothing keeps the kubelet from no answer, and takes no more than a fixed number of
-// connections; nobody has more than one answer of his.
+// Idle connections do not block the kubelet, and their number is limited; each connection gets one response.
 func TestHealthIsAnsweredWhateverTenantsHold(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

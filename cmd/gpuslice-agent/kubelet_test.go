@@ -20,7 +20,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant/podresources"
 )
 
-// registration plays the kubelet, as far as its being told of a plugin.
+// registration plays the kubelet, for the registration of plugins.
 type registration struct {
 	v1beta1.UnimplementedRegistrationServer
 	requests chan *v1beta1.RegisterRequest
@@ -43,7 +43,7 @@ func startKubelet(t *testing.T, dir string) registration {
 	return kubelet
 }
 
-// plugin waits for a registration, and connects to who registered.
+// plugin waits for a registration, and connects to the plugin.
 func (r registration) plugin(t *testing.T, dir string) (*v1beta1.RegisterRequest, v1beta1.DevicePluginClient) {
 	t.Helper()
 	select {
@@ -53,7 +53,7 @@ func (r registration) plugin(t *testing.T, dir string) (*v1beta1.RegisterRequest
 		t.Cleanup(func() { conn.Close() })
 		return request, v1beta1.NewDevicePluginClient(conn)
 	case <-time.After(20 * time.Second):
-		require.FailNow(t, "nobody registered")
+		require.FailNow(t, "no plugin registered")
 		return nil, nil
 	}
 }
@@ -89,7 +89,7 @@ func TestAgentOffersItsGPUs(t *testing.T) {
 		return health
 	}
 	const gpu = "GPU-00000001-5151-4000-8000-000000000001"
-	assert.Equal(t, map[string]string{gpu + "::0": "Unhealthy", gpu + "::1": "Unhealthy"}, health(), "nothing guards the node")
+	assert.Equal(t, map[string]string{gpu + "::0": "Unhealthy", gpu + "::1": "Unhealthy"}, health(), "not connected")
 	startRuntime(t, o.NRISocket)
 	assert.Equal(t, map[string]string{gpu + "::0": "Healthy", gpu + "::1": "Healthy"}, health())
 
@@ -106,7 +106,7 @@ func TestAgentOffersItsGPUs(t *testing.T) {
 	assert.NoFileExists(t, deviceplugin.SocketPath(o.DevicePluginDir, "example.com/slice"))
 }
 
-// Two replicas are of the GPUs that NVML says are linked.
+// Two replicas are of linked GPUs.
 func TestAgentPrefersLinkedGPUs(t *testing.T) {
 	o := testOptions(t)
 	simctl(t, "init", "--force", "--gpu", "H200", "--gpu", "H200:nvlink=2:4", "--gpu", "H200")

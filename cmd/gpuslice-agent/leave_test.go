@@ -14,12 +14,12 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// nodeObject is the metadata of a Node that is told.
+// nodeObject is the metadata of a Node.
 type nodeObject struct {
-	mu     sync.Mutex
-	object metav1.PartialObjectMetadata
-	told   chan struct{} // closed by the first write
-	once   sync.Once
+	mu      sync.Mutex
+	object  metav1.PartialObjectMetadata
+	written chan struct{} // closed by the first write
+	once    sync.Once
 }
 
 func (n *nodeObject) Get(context.Context, string) (*metav1.PartialObjectMetadata, error) {
@@ -31,7 +31,7 @@ func (n *nodeObject) Get(context.Context, string) (*metav1.PartialObjectMetadata
 func (n *nodeObject) Patch(_ context.Context, _ string, patch []byte) (*metav1.PartialObjectMetadata, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	defer n.once.Do(func() { close(n.told) })
+	defer n.once.Do(func() { close(n.written) })
 	if err := json.Unmarshal(patch, &n.object); err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func newRegistered(t *testing.T, n *nodeObject) *noderegister.Publisher {
 // The rest of the agent is stopped only when schedulers know that the node is left: what
 // they bind until then the kubelet has to find a device plugin for.
 func TestSchedulersAreToldBeforeTheAgentStops(t *testing.T) {
-	n := &nodeObject{told: make(chan struct{})}
+	n := &nodeObject{written: make(chan struct{})}
 	leaving, signal := context.WithCancel(t.Context())
 	left := make(chan string, 1)
 	go func() {
@@ -63,13 +63,13 @@ func TestSchedulersAreToldBeforeTheAgentStops(t *testing.T) {
 		defer n.mu.Unlock()
 		left <- n.object.Annotations["hami.io/node-nvidia-register"]
 	}()
-	<-n.told
+	<-n.written
 	n.mu.Lock()
 	require.Contains(t, n.object.Annotations["hami.io/node-nvidia-register"], `"health":true`)
 	n.mu.Unlock()
 	select {
 	case <-left:
-		require.Fail(t, "it left before it was told to")
+		require.Fail(t, "it stopped before the notification")
 	default:
 	}
 	signal()
@@ -78,14 +78,14 @@ func TestSchedulersAreToldBeforeTheAgentStops(t *testing.T) {
 
 // What ends because of a failure doesn't wait for pods.
 func TestAFailureIsNotWaitedFor(t *testing.T) {
-	n := &nodeObject{told: make(chan struct{})}
+	n := &nodeObject{written: make(chan struct{})}
 	running, fail := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		leave(running, t.Context(), newRegistered(t, n))
 		close(done)
 	}()
-	<-n.told
+	<-n.written
 	fail()
 	<-done
 }

@@ -35,9 +35,9 @@ const gcPercent = 400
 const manual = `gpuslice-agent runs on every GPU node, as root. It connects to the container
 runtime by NRI and handles every container before it is created: a container
 with a grant in its pod's annotations gets its GPUs with limits, every other one
-gets no GPU, except with --unscheduled-policy=share. With --grant-public-key-file
-grants must be signed. The ledger in --state-dir has the granted shares;
-"gpuslice status" prints it.
+gets no GPU, except with --unscheduled-policy=share. With
+--grant-public-key-file, grants must be signed. The ledger in --state-dir has
+the granted shares; "gpuslice status" prints it.
 
 The agent is also the kubelet's device plugin of --resource-name, so that pods
 which request it are placed on the node. This grants nothing. Replicas of an

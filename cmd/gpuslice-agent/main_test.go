@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	others := slices.Concat(slices.Collect(maps.Values(aliases))...)
-	for _, e := range os.Environ() { // of whoever runs the tests
+	for _, e := range os.Environ() { // the environment of the tests
 		name, _, _ := strings.Cut(e, "=")
 		if strings.HasPrefix(name, config.EnvPrefix) || slices.Contains(others, name) {
 			os.Unsetenv(name)
@@ -159,7 +159,7 @@ func TestBadValues(t *testing.T) {
 	require.Len(t, badValues, flags, "the table has a flag that is no more")
 }
 
-// What is wrong is said at once, in the manual's order, and the same each time.
+// All invalid values are reported together, in the manual's order.
 func TestEveryBadValueIsReported(t *testing.T) {
 	args := []string{"--log-format=x", "--library=a", "--state-dir=b", "--nri-socket=c", "--library-dir=d", "--device-split-count=0"}
 	const want = `gpuslice-agent: --state-dir: want an absolute path, not "b"
@@ -195,7 +195,7 @@ func TestGoodValues(t *testing.T) {
 	}
 }
 
-// Options that are good alone and not together.
+// Options that are valid separately, but not together.
 func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	for _, test := range []struct {
 		description string
@@ -290,19 +290,19 @@ func TestHelp(t *testing.T) {
 	for _, heading := range []string{"gpuslice-agent runs on every GPU node", "Exit status:", "\nUsage:\n", "\nExamples:\n", "\nOptions:\n", "/healthz", "/readyz", "SIGTERM"} {
 		assert.Contains(t, help, heading)
 	}
-	assert.Contains(t, help, `  --node-name name
-        this node's name in Kubernetes, as grants name it
-        (GPUSLICE_NODE_NAME or NODE_NAME or NodeName; default "`+hostName()+`")
+	assert.Contains(t, help, `  --node-name NAME
+        NAME of this node in Kubernetes, as in grants
+        (GPUSLICE_NODE_NAME or NODE_NAME or NodeName; "`+hostName()+`" if not given)
 `)
-	assert.Contains(t, help, `  --exempt-namespaces namespaces
-        namespaces whose pods are left alone: they may use whole GPUs without a
-        grant
+	assert.Contains(t, help, `  --exempt-namespaces NAMESPACES
+        NAMESPACES of which pods are not controlled: they can use whole GPUs
+        without a grant
         (GPUSLICE_EXEMPT_NAMESPACES)
 `)
 }
 
 func TestVersion(t *testing.T) {
-	t.Setenv("GPUSLICE_VERSION", "of an image, and no order to print it")
+	t.Setenv("GPUSLICE_VERSION", "set by an image, must not print the version")
 	_, started, status, out, _ := agent("--version")
 	assert.False(t, started)
 	assert.Equal(t, exitStopped, status)

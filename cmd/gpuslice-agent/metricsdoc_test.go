@@ -26,8 +26,8 @@ import (
 
 const metricsManual = "../../docs/METRICS.md"
 
-// told are all families that an agent tells of, but for what every Go program does.
-func told(t *testing.T) []metrics.Family {
+// published are all families of the agent, except those of every Go program.
+func published(t *testing.T) []metrics.Family {
 	registry := metrics.NewRegistry("v0")
 	metrics.NewNRI(registry, nriplugin.Events, nriplugin.Reasons())
 	metrics.RegisterBarrier(registry, true)
@@ -71,14 +71,14 @@ func gathered(t *testing.T, from prometheus.Gatherer, all []metrics.Family, want
 		if !wanted(f.GetName()) {
 			continue
 		}
-		told := metrics.Family{Name: f.GetName(), Help: f.GetHelp(), Counter: f.GetType() == dto.MetricType_COUNTER}
+		family := metrics.Family{Name: f.GetName(), Help: f.GetHelp(), Counter: f.GetType() == dto.MetricType_COUNTER}
 		if f.GetType() == dto.MetricType_HISTOGRAM {
-			told.Help += " A histogram."
+			family.Help += " A histogram."
 		}
 		for _, l := range f.Metric[0].Label {
-			told.Labels = append(told.Labels, l.GetName())
+			family.Labels = append(family.Labels, l.GetName())
 		}
-		all = append(all, told)
+		all = append(all, family)
 	}
 	slices.SortFunc(all, func(a, b metrics.Family) int { return strings.Compare(a.Name, b.Name) })
 	return all
@@ -87,7 +87,7 @@ func gathered(t *testing.T, from prometheus.Gatherer, all []metrics.Family, want
 // table is families as Markdown.
 func table(families []metrics.Family) string {
 	var text strings.Builder
-	text.WriteString("| metric | type | labels | what it says |\n|---|---|---|---|\n")
+	text.WriteString("| metric | type | labels | meaning |\n|---|---|---|---|\n")
 	for _, f := range families {
 		kind := "gauge"
 		switch {
@@ -114,7 +114,7 @@ func TestMetricsManual(t *testing.T) {
 	ours, legacy := scheduled(t)
 	for name, families := range map[string][]metrics.Family{
 		"scheduler": ours, "scheduler-hami": legacy,
-		"agent": told(t), "hami": of(metrics.HAMi), "gpu-manager": of(metrics.GPUManager),
+		"agent": published(t), "hami": of(metrics.HAMi), "gpu-manager": of(metrics.GPUManager),
 	} {
 		begin, end := "<!-- generated: "+name+" -->\n", "<!-- end -->\n"
 		before, rest, found := strings.Cut(page, begin)
@@ -141,7 +141,7 @@ func TestMetricsManualIsOfAScrape(t *testing.T) {
 	}, 20*time.Second, 5*time.Millisecond, "%v", log)
 	require.NoError(t, stop())
 	documented := map[string]bool{}
-	for _, f := range slices.Concat(told(t), of(metrics.HAMi), of(metrics.GPUManager)) {
+	for _, f := range slices.Concat(published(t), of(metrics.HAMi), of(metrics.GPUManager)) {
 		documented[f.Name] = true
 	}
 	for line := range strings.Lines(body) {

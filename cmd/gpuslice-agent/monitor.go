@@ -67,11 +67,12 @@ func (m *monitor) serve(ctx context.Context, tasks *errgroup.Group, plugin *nrip
 }
 
 func (m *monitor) handler(plugin *nriplugin.Plugin) http.Handler {
-	m.registry.MustRegister(metrics.NewNode(metrics.NodeConfig{
-		View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Orphans: plugin.Gone, Legacy: m.legacy,
-	}))
-	return metrics.NewHandler(metrics.HandlerConfig{
-		Registry: m.registry, View: m.live.Read, GPUManagerPath: slices.Contains(m.legacy, metrics.GPUManager),
+	return metrics.NewDoor(metrics.DoorConfig{
+		Registry: m.registry,
+		Gatherer: metrics.NewGatherer(metrics.GathererConfig{
+			View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Leaked: plugin.Gone, Legacy: m.legacy,
+		}),
+		View: m.live.Read,
 		Page: page.Handler(m.live.Read, m.violations),
 	})
 }

@@ -53,7 +53,7 @@ func TestAgentFollowsTheNodesConfiguration(t *testing.T) {
 	defer cancel()
 	stream, err := plugin.ListAndWatch(ctx, &v1beta1.Empty{})
 	require.NoError(t, err)
-	// devices waits until the kubelet is told of so many, and they are published.
+	// devices waits until the kubelet has so many, and they are published.
 	devices := func(want int) node.File {
 		t.Helper()
 		for {
@@ -82,7 +82,7 @@ func TestAgentFollowsTheNodesConfiguration(t *testing.T) {
 	assert.Equal(t, int64(143771), published.Devices[0].MemoryMiB)
 
 	write(`{"nodeconfig":[{"name":"node-1","devicesplitcount":"many"}]}`)
-	require.Eventually(t, func() bool { return contains(log, "the last good one stays") }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return contains(log, "the last valid one stays") }, 20*time.Second, 5*time.Millisecond)
 	write(`{"nodeconfig":[{"name":"node-1","operatingmode":"mig"}]}`)
 	require.Eventually(t, func() bool { return contains(log, "gpuslice does not partition GPUs") }, 20*time.Second, 5*time.Millisecond)
 

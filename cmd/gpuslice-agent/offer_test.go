@@ -248,7 +248,7 @@ func TestDevicePaths(t *testing.T) {
 	assert.Equal(t, []string{"/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"}, paths)
 
 	_, err = devicePaths(look("a").Node, proc, "GPU-x")
-	require.ErrorContains(t, err, "no GPU-x")
+	require.ErrorContains(t, err, "GPU-x is not on this node")
 	_, err = devicePaths(look("B").Node, proc, "MIG-B")
 	require.ErrorContains(t, err, "gpu0/mig/gi3/access")
 	for _, text := range []string{"", "DeviceFileMinor: x\n", "DeviceFileMinor: -1\n"} {
@@ -258,8 +258,8 @@ func TestDevicePaths(t *testing.T) {
 	}
 }
 
-// What the driver lacks is said once, with its remedy; the agent goes on.
-func TestSayWhatTheDriverLacks(t *testing.T) {
+// Missing parts of the driver are logged once, with a fix; the agent continues.
+func TestWarnDriver(t *testing.T) {
 	log := &logBuffer{}
 	warnDriver(t.Context(), emptyHost{fstest.MapFS{}}, options{}, slog.New(slog.NewTextHandler(log, nil)))
 	for _, want := range []string{"driver-modules", "modprobe -a nvidia nvidia_uvm", "driver-devices", "/dev/nvidiactl", "nvidia-modprobe -u -c 0"} {

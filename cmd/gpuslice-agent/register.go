@@ -19,14 +19,14 @@ func (o *options) apiServer(log *slog.Logger) (*noderegister.ClientConfig, error
 	case o.KubernetesAPI == apiOff:
 		return nil, nil
 	case o.KubernetesAPI == apiAuto && o.Kubeconfig == "" && !inPod:
-		log.Info("schedulers are not index of the GPUs: no --kubeconfig, and no service account of a pod")
+		log.Info("GPUs are not published to schedulers: no --kubeconfig, and no service account of a pod")
 		return nil, nil
 	}
 	config := &noderegister.ClientConfig{Kubeconfig: o.Kubeconfig, UserAgent: "gpuslice-agent/" + version.String()}
 	_, err := config.Load()
 	if err != nil && o.KubernetesAPI == apiAuto {
 		// The agent works without.
-		log.Warn("schedulers are not index of the GPUs; --kubernetes-api=off says that it is meant", "error", err)
+		log.Warn("GPUs are not published to schedulers; set --kubernetes-api=off if this is intended", "error", err)
 		return nil, nil
 	}
 	if err != nil {

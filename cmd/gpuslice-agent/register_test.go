@@ -70,7 +70,7 @@ func (s *apiServer) read(key string) (annotation, label string) {
 	return s.object.Annotations[key], s.object.Labels[key]
 }
 
-// Schedulers are told of the GPUs, and the node's own labels choose its configuration.
+// Schedulers are notified of the GPUs, and the node's labels choose its configuration.
 func TestAgentRegistersItsNode(t *testing.T) {
 	o := testOptions(t)
 	server := newAPIServer(t, "node-1", map[string]string{"pool": "infer"})
@@ -100,7 +100,7 @@ func TestAgentRegistersItsNode(t *testing.T) {
 	assert.False(t, devices[0].Health, "one that is stopped takes no more containers")
 }
 
-// It guards the node without an API server: one that it isn't told of, and one that
+// It works without an API server: one that is not configured, and one that
 // isn't there.
 func TestAgentWithoutAnAPIServer(t *testing.T) {
 	for _, test := range []struct {
@@ -109,7 +109,7 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 	}{
 		{"none", apiAuto, "", ""},
 		{"off", apiOff, "/nonexistent", ""},
-		{"on and none known", apiOn, "", "--kubernetes-api=on: no kubeconfig is given"},
+		{"on and none known", apiOn, "", "--kubernetes-api=on: no kubeconfig, and not in a pod"},
 		{"a kubeconfig that is missing", apiAuto, "/nonexistent", ""},
 		{"on and a kubeconfig that is missing", apiOn, "/nonexistent", "--kubernetes-api=on: kubeconfig /nonexistent"},
 	} {
@@ -156,16 +156,16 @@ func TestToldOf(t *testing.T) {
 	s.Taken = time.Unix(1, 0)
 	s.Node.GPUs[1].MIG = append(s.Node.GPUs[1].MIG, nvidia.MIGDevice{UUID: "MIG-C", GPU: "GPU-B", Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 4})
 	now := o.offerOf(s, nodeconfig.Settings{}, nil, nil)
-	told, _ := registeredNode(now)
-	assert.False(t, told.Devices[0].Healthy, "nobody guards the node")
+	published, _ := registeredNode(now)
+	assert.False(t, published.Devices[0].Healthy, "not connected")
 	now.Connected = true
-	told, known = registeredNode(now)
+	published, known = registeredNode(now)
 	require.True(t, known)
 	assert.Equal(t, []noderegister.Device{
 		{GPU: s.Node.GPUs[0], Slots: 2, MemoryMiB: 1000, CorePercent: 100, Mode: "hami-core", Healthy: true},
 		{GPU: s.Node.GPUs[1], Slots: 2, MemoryMiB: 200, CorePercent: 100, Mode: "mig", Healthy: true},
-	}, told.Devices, "a GPU once, whatever it is cut into")
-	assert.Equal(t, nvidia.MIGMixed, told.MIGStrategy)
+	}, published.Devices, "a GPU once, whatever it is cut into")
+	assert.Equal(t, nvidia.MIGMixed, published.MIGStrategy)
 	assert.Equal(t, node.Device{UUID: "MIG-C", GPU: "GPU-B", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
 		o.offerOf(s, nodeconfig.Settings{}, nil, nil).Devices[2])
 }

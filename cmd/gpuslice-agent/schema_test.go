@@ -21,7 +21,7 @@ const (
 	exampleFile = "../../install/agent.example.yaml"
 )
 
-// limits are what the schema says of values beside their types.
+// limits are the schema's ranges of values.
 var limits = map[string]map[string]any{
 	"node-config-file":           {"pattern": "^(/.*)?$"},
 	"inventory-interval":         {"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`},
@@ -69,7 +69,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// What the schema says of values is what the agent does with them.
+// The schema and the agent accept the same values.
 func TestSchemaSaysWhatIsTaken(t *testing.T) {
 	taken := func(flag string, value any) bool {
 		_, started, _, _, _ := agent("--node-name=n", fmt.Sprintf("--%s=%v", flag, value))
