@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 // dirName is below the state directory and has a file per resized pod.
@@ -32,15 +33,15 @@ type Config struct {
 	// StateDir is the ledger's directory.
 	StateDir string
 	NodeName string
-	Ledger   *grant.Ledger
+	Ledger   *ledger.Ledger
 	// Keys verify grants; nil: signatures are not required.
 	Keys grant.Verifier
 	// GPUs returns the GPUs that can be reserved, by UUID.
 	GPUs func() map[string]grant.GPU
 	// Apply sets a container's limits to its claim (oci.ResizeOrPopulate).
-	Apply func(dir string, claim grant.Claim) error
+	Apply func(dir string, claim ledger.Claim) error
 	// Failed is called when a container does not get its pod's grant; optional.
-	Failed func(claim grant.Claim, message string)
+	Failed func(claim ledger.Claim, message string)
 	// Progress is called at each turn of Run; optional.
 	Progress func()
 	Log      *slog.Logger
@@ -112,7 +113,7 @@ func read(path string) (*kept, error) {
 // Set is called for a new or changed pod of this node.
 func (k *Keeper) Set(pod grant.Pod) {
 	value, there := pod.Annotations[grant.AnnotationGrant]
-	if !there || grant.ValidateContainerID(pod.UID) != nil { // the UID becomes a file name
+	if !there || ledger.ValidateContainerID(pod.UID) != nil { // the UID becomes a file name
 		return
 	}
 	k.mu.Lock()
@@ -304,7 +305,7 @@ func (k *Keeper) resize(ctx context.Context, claim ledger.Claim, want []grant.Sh
 		k.clearWarning(claim.ContainerID)
 		return true
 	}
-	if errors.Is(err, grant.ErrNoClaim) { // it ended meanwhile
+	if errors.Is(err, ledger.ErrNoClaim) { // it ended meanwhile
 		return true
 	}
 	if k.warn(claim.ContainerID, "container not resized yet", "pod", name, "container", claim.Container, "error", err) && k.Failed != nil {

@@ -40,7 +40,7 @@ func (o *options) validateAudit(c *checks) {
 }
 
 // audit compares processes with grants; events can be nil.
-func (o *options) audit(ledger *grant.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
+func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
 	container := func(id string) (audit.Container, bool, bool) {
 		container, known := plugin.Container(id)
 		return audit.Container{ID: id, Namespace: container.Namespace, Pod: container.Pod, PodUID: container.PodUID, Name: container.Name}, container.Exempt, known
@@ -93,7 +93,7 @@ func inMachineNamespace() error {
 }
 
 // auditedClaims are those of existing containers.
-func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, error) {
+func auditedClaims(ctx context.Context, ledger *ledger.Ledger) ([]audit.Claim, error) {
 	snapshot, err := ledger.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
 	return podevents.New(config, o.NodeName, log)
 }
 
-func (o *options) startAudit(ledger *grant.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
+func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
 	}

@@ -15,7 +15,7 @@ type libraryPruner struct {
 	dir, stateDir string
 	cdiSpecDirs   []string
 	settings      oci.Settings
-	ledger        *grant.Ledger
+	ledger        *ledger.Ledger
 	// ready returns nil if the ledger has all existing containers.
 	ready    func() error
 	interval time.Duration

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -35,7 +34,7 @@ type monitor struct {
 }
 
 // newMonitor opens the address.
-func newMonitor(o *options, ledger *grant.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
+func newMonitor(o *options, ledger *ledger.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
 	listener, err := listen("metrics-address", o.MetricsAddress)
 	if err != nil {
 		return nil, err

@@ -276,7 +276,7 @@ func (o *options) ignoredXIDs() []uint64 {
 	return xids
 }
 
-func (o *options) settings(libraryPath, preloadPath string, fronts oci.Fronts) oci.Settings {
+func (o *options) settings(libraryPath, preloadPath string, fronts oci.Stubs) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(o.DeviceInjection),
 		LibraryPath:            libraryPath,

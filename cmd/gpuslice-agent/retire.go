@@ -122,7 +122,7 @@ func checkNoWrapper(ctx context.Context, stateDir string) error {
 		return err
 	}
 	for _, claim := range snapshot.Claims() {
-		if claim.Owner == grant.OwnerRuntime {
+		if claim.Owner == ledger.OwnerRuntime {
 			return fmt.Errorf("container %s was created by gpuslice-runtime: stop it and run `gpuslice uninstall` for its engine first", claim.ContainerID)
 		}
 	}
