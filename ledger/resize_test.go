@@ -83,7 +83,7 @@ func TestResize(t *testing.T) {
 		{"two GPUs", []grant.Share{share(8000, 30), other}, []grant.Share{share(9000, 30), other}, nil, nil, ""},
 		{"less of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 30)}, map[string]grant.GPU{}, nil, ""},
 		{"too much memory", []grant.Share{share(8000, 30)}, []grant.Share{share(60_001, 30)}, nil, grant.ErrOverbooked,
-			"memory 52001 MiB requested, 52000 of 100000 MiB free more than it has"},
+			"memory 52001 MiB requested, 52000 of 100000 MiB free in addition to its share"},
 		{"too many cores", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 61)}, nil, grant.ErrOverbooked, "cores 31 % requested, 30 of 100 % free"},
 		{"more of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(9000, 30)}, map[string]grant.GPU{}, grant.ErrUnknownGPU, "no such GPU"},
 		{"another GPU", []grant.Share{share(8000, 30)}, []grant.Share{other}, nil, grant.ErrMalformed, "keeps its GPUs"},

@@ -20,7 +20,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// Values of --on-violation.
+// What is done about violations (--on-violation).
 const (
 	violationReport = "report"
 	violationKill   = "kill"
@@ -29,7 +29,7 @@ const (
 // allowedFile is in the state directory: see audit.Config.
 const allowedFile = "audit-allowed.json"
 
-// longestGrace is the maximum of --violation-grace.
+// longestGrace is the most that --violation-grace can be.
 const longestGrace = 24 * time.Hour
 
 func (o *options) validateAudit(c *checks) {
@@ -39,11 +39,11 @@ func (o *options) validateAudit(c *checks) {
 	c.want("violation-grace", o.ViolationGrace >= 0 && o.ViolationGrace <= longestGrace, "0 to 24h", o.ViolationGrace)
 }
 
-// audit compares processes with grants; events can be nil.
+// audit compares what runs with what was granted; events may be nil.
 func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
 	container := func(id string) (audit.Container, bool, bool) {
-		container, known := plugin.Container(id)
-		return audit.Container{ID: id, Namespace: container.Namespace, Pod: container.Pod, PodUID: container.PodUID, Name: container.Name}, container.Exempt, known
+		told, known := plugin.Container(id)
+		return audit.Container{ID: id, Namespace: told.Namespace, Pod: told.Pod, PodUID: told.PodUID, Name: told.Name}, told.Exempt, known
 	}
 	inspector := audit.NewInspector("/proc", o.LibraryDir, container)
 	inspector.Nodes = func() map[uint64]audit.DeviceNode { return deviceNodes(inventory.Node()) }
@@ -65,9 +65,10 @@ func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *
 	})
 }
 
-// nvidiaMajor is the major number of /dev/nvidia0 and so on, from Linux' devices.txt.
+// nvidiaMajor is the major number of /dev/nvidia0 and so on: fixed by Linux' devices.txt.
 const nvidiaMajor = 195
 
+// deviceNodes returns the GPUs' device nodes by device number.
 func deviceNodes(node nvidia.Node) map[uint64]audit.DeviceNode {
 	nodes := make(map[uint64]audit.DeviceNode, len(node.GPUs))
 	for _, gpu := range node.GPUs {
@@ -80,11 +81,12 @@ func deviceNodes(node nvidia.Node) map[uint64]audit.DeviceNode {
 	return nodes
 }
 
-// inMachineNamespace checks that NVML's process ids are valid here.
+// inMachineNamespace says whether the numbers of processes that NVML tells mean something
+// here.
 func inMachineNamespace() error {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
-		return fmt.Errorf("read the PID namespace: %w", err)
+		return fmt.Errorf("look at the PID namespace: %w", err)
 	}
 	if st.Ino != orphans.MachineNamespace {
 		return errors.New("gpuslice-agent is not in the machine's PID namespace: set hostPID: true in its pod")
@@ -92,9 +94,10 @@ func inMachineNamespace() error {
 	return nil
 }
 
-// auditedClaims are those of existing containers.
-func auditedClaims(ctx context.Context, ledger *ledger.Ledger) ([]audit.Claim, error) {
-	snapshot, err := ledger.Snapshot(ctx)
+// auditedClaims are the ledger's containers that count. One that has ended, whose directory
+// is there still, has no grant any more.
+func auditedClaims(ctx context.Context, store *ledger.Ledger) ([]audit.Claim, error) {
+	snapshot, err := store.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +120,7 @@ func auditedClaims(ctx context.Context, ledger *ledger.Ledger) ([]audit.Claim, e
 	return all, nil
 }
 
-// grantedDevices reads the limits that the processes use.
+// grantedDevices are a claim's, by the file that its processes follow.
 func grantedDevices(dir string) ([]audit.Device, error) {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err == nil {
@@ -133,9 +136,9 @@ func grantedDevices(dir string) ([]audit.Device, error) {
 	return all, nil
 }
 
-// podEvents returns nil without an API server.
+// podEvents makes the recorder of the pods' events; nil: there is no API server.
 func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
-	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register logs the reason
+	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register has said why there is none
 	if err != nil || client == nil {
 		return nil, err
 	}
@@ -147,6 +150,7 @@ func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
 	return podevents.New(config, o.NodeName, log)
 }
 
+// startAudit has what runs compared with what was granted, as the options say, and what is found shown.
 func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
@@ -155,7 +159,7 @@ func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plu
 	if err != nil {
 		return err
 	}
-	var events audit.Events // avoids an interface with a nil pointer
+	var events audit.Events // an interface that is nil, not one of a nil pointer
 	if recorder != nil {
 		events = recorder
 		*then = append(*then, recorder.Run)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -21,20 +22,20 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// monitor serves metrics and the node's page.
+// monitor is what the agent shows of its node.
 type monitor struct {
-	// registry accepts collectors before serve.
+	// registry is where whoever counts something registers a collector, before serve.
 	registry *prometheus.Registry
-	// nri counts the NRI plugin's events.
+	// nri counts what the NRI plugin does.
 	nri      *metrics.NRI
 	live     *view.Live
 	legacy   []metrics.Legacy
-	auditor  *audit.Auditor // nil: no audit
-	listener net.Listener   // nil: not served
+	auditor  *audit.Auditor // nil: nobody looks for violations
+	listener net.Listener   // nil: nothing is shown
 }
 
-// newMonitor opens the address.
-func newMonitor(o *options, ledger *ledger.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
+// newMonitor makes the monitor, and opens its address. What it shows comes with serve.
+func newMonitor(o *options, store *ledger.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
 	listener, err := listen("metrics-address", o.MetricsAddress)
 	if err != nil {
 		return nil, err
@@ -54,7 +55,7 @@ func newMonitor(o *options, ledger *ledger.Ledger, inventory *nvidia.Cache, p *p
 	return m, nil
 }
 
-// serve runs until ctx ends.
+// serve shows the node until ctx ends.
 func (m *monitor) serve(ctx context.Context, tasks *errgroup.Group, plugin *nriplugin.Plugin) {
 	if m.listener == nil {
 		return
@@ -66,17 +67,16 @@ func (m *monitor) serve(ctx context.Context, tasks *errgroup.Group, plugin *nrip
 }
 
 func (m *monitor) handler(plugin *nriplugin.Plugin) http.Handler {
-	return metrics.NewDoor(metrics.DoorConfig{
-		Registry: m.registry,
-		Gatherer: metrics.NewGatherer(metrics.GathererConfig{
-			View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Leaked: plugin.Gone, Legacy: m.legacy,
-		}),
-		View: m.live.Read,
+	m.registry.MustRegister(metrics.NewNode(metrics.NodeConfig{
+		View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Orphans: plugin.Gone, Legacy: m.legacy,
+	}))
+	return metrics.NewHandler(metrics.HandlerConfig{
+		Registry: m.registry, View: m.live.Read, GPUManagerPath: slices.Contains(m.legacy, metrics.GPUManager),
 		Page: page.Handler(m.live.Read, m.violations),
 	})
 }
 
-// violations are the current ones.
+// violations are those that last.
 func (m *monitor) violations() (all []page.Violation) {
 	if m.auditor == nil {
 		return nil
