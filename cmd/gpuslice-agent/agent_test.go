@@ -196,7 +196,7 @@ func TestAgentsLife(t *testing.T) {
 	second := o
 	second.HealthAddress = freeAddress(t)
 	err = run(context.Background(), second.options, slog.New(slog.DiscardHandler))
-	require.ErrorContains(t, err, "another gpuslice-agent works with it")
+	require.ErrorContains(t, err, "in use by another gpuslice-agent")
 	assert.Equal(t, 200, get(o.HealthAddress, "/readyz").status, "the first one is not disturbed")
 
 	require.NoError(t, stop())

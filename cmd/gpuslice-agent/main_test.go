@@ -292,7 +292,7 @@ func TestHelp(t *testing.T) {
 	}
 	assert.Contains(t, help, `  --node-name NAME
         NAME of this node in Kubernetes, as in grants
-        (GPUSLICE_NODE_NAME or NODE_NAME or NodeName; "`+hostName()+`" if not given)
+        (GPUSLICE_NODE_NAME or NODE_NAME or NodeName; default "`+hostName()+`")
 `)
 	assert.Contains(t, help, `  --exempt-namespaces NAMESPACES
         NAMESPACES of which pods are not controlled: they can use whole GPUs
