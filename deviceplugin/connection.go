@@ -7,10 +7,9 @@ import (
 )
 
 const (
-	// pollInterval is the time between two checks of the connection.
 	pollInterval = 500 * time.Millisecond
-	// interruption is how long the connection can be lost before the devices are unhealthy: restarts
-	// and reconnections take less. Meanwhile pods get no GPU, because Allocate grants nothing.
+	// interruption is the time without a connection after which the devices are unhealthy.
+	// Meanwhile pods get no GPU, because Allocate grants nothing.
 	interruption = 5 * time.Second
 )
 
@@ -20,7 +19,7 @@ type Connection struct {
 	ready     func() error
 	log       *slog.Logger
 	connected *watched[bool]
-	seen      time.Time // last time of a connection; zero: never
+	seen      time.Time
 }
 
 // NewConnection uses ready, which returns nil while the agent is connected.

@@ -20,7 +20,7 @@ type Inventory struct {
 	gpus *watched[[]GPU]
 }
 
-// NewInventory returns an inventory without GPUs.
+// NewInventory is empty.
 func NewInventory() *Inventory { return &Inventory{newWatched[[]GPU](nil)} }
 
 // GPUs implements Source.

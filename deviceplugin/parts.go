@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// preferParts chooses parts of as few GPUs as possible. The policy selects among GPUs that have
-// enough; otherwise it takes all of the emptiest GPU, preferring the best connected of equals.
+// preferParts chooses parts of as few GPUs as possible: the policy selects among GPUs that have
+// enough, otherwise the emptiest is used up.
 func preferParts(available, must []device, size int, policy Policy, links Links) ([]device, error) {
 	if err := checkSize(available, must, size); err != nil {
 		return nil, err
@@ -29,18 +29,17 @@ func preferParts(available, must []device, size int, policy Policy, links Links)
 	return chosen, nil
 }
 
-// nextGPU requires at least one GPU.
 func nextGPU(free map[string][]device, taken map[string]int, want int, policy Policy, c chooser) string {
 	return slices.MinFunc(slices.Collect(maps.Keys(free)), func(a, b string) int {
 		has := func(uuid string) int { return min(len(free[uuid]), want) }
 		fill := 0
-		if has(a) == want && has(b) == want { // both have enough
+		if has(a) == want && has(b) == want {
 			if fill = cmp.Compare(len(free[a]), len(free[b])); policy == Spread {
 				fill = -fill
 			}
 		}
 		return cmp.Or(
-			cmp.Compare(min(taken[b], 1), min(taken[a], 1)), // prefer GPUs already used
+			cmp.Compare(min(taken[b], 1), min(taken[a], 1)),
 			cmp.Compare(has(b), has(a)),
 			cmp.Compare(c.linked(b, taken), c.linked(a, taken)),
 			fill,
@@ -48,7 +47,6 @@ func nextGPU(free map[string][]device, taken map[string]int, want int, policy Po
 	})
 }
 
-// freeByGPU returns the available devices in order, without those of must.
 func freeByGPU(available, must []device) map[string][]device {
 	free := map[string][]device{}
 	for _, d := range slices.SortedFunc(slices.Values(available), device.compare) {

@@ -25,7 +25,6 @@ var Policies = []Policy{Packed, Spread}
 
 // Links has the connections of the GPUs.
 type Links interface {
-	// Link is a score of two GPUs by UUID; higher is better, 0 is unknown.
 	Link(a, b string) int
 }
 
@@ -36,12 +35,11 @@ func prefer(available, must []device, size int, policy Policy, links Links) ([]d
 		return nil, err
 	}
 	free := freeByGPU(available, must)
-	fill := make(map[string]int, len(free)) // free devices
+	fill := make(map[string]int, len(free))
 	for uuid, devices := range free {
 		fill[uuid] = len(devices)
 	}
 
-	// GPUs in the policy's order.
 	gpus := slices.SortedFunc(maps.Keys(free), func(a, b string) int {
 		byFill := cmp.Compare(fill[a], fill[b])
 		if policy == Spread {
@@ -99,10 +97,9 @@ type chooser struct {
 	links Links
 }
 
-// choose adds devices to first. There are enough.
 func (c chooser) choose(first []device, size int) []device {
 	chosen := slices.Clone(first)
-	taken := map[string]int{} // by GPU
+	taken := map[string]int{}
 	rest := maps.Clone(c.free)
 	for _, d := range first {
 		taken[d.uuid]++
@@ -128,7 +125,6 @@ func (c chooser) choose(first []device, size int) []device {
 	return chosen
 }
 
-// linked is the score of a GPU with the GPUs in use.
 func (c chooser) linked(uuid string, taken map[string]int) int {
 	sum := 0
 	for other := range taken {
@@ -139,7 +135,6 @@ func (c chooser) linked(uuid string, taken map[string]int) int {
 	return sum
 }
 
-// score is the sum over the GPUs of the chosen devices.
 func (c chooser) score(chosen []device) int {
 	sum := 0
 	taken := map[string]int{}

@@ -23,7 +23,6 @@ const VcudaMemoryMiB = 256
 // VcudaCores is the number of gpu-manager's core devices per GPU.
 const VcudaCores = 100
 
-// idSeparator is between the GPU's UUID and the number.
 const idSeparator = "::"
 
 // Resource is an extended resource.
@@ -58,7 +57,6 @@ func Vcuda() (core, memory Resource) {
 	return core, memory
 }
 
-// device is the n-th device of a GPU.
 type device struct {
 	uuid string
 	n    int
@@ -71,7 +69,6 @@ func (d device) compare(other device) int {
 	return cmp.Or(cmp.Compare(d.uuid, other.uuid), cmp.Compare(d.n, other.n))
 }
 
-// list formats the annotation.
 func (r Resource) list(devices []device) string {
 	if !r.Parts {
 		return strings.Join(sortedIDs(devices), ",")
@@ -95,7 +92,6 @@ func (r Resource) list(devices []device) string {
 	return text.String()
 }
 
-// parse requires a device of one of the GPUs.
 func (r Resource) parse(id string, gpus []GPU) (device, error) {
 	uuid, number, _ := strings.Cut(id, idSeparator)
 	n, err := strconv.Atoi(number)
@@ -113,7 +109,6 @@ func (r Resource) parse(id string, gpus []GPU) (device, error) {
 	return d, nil
 }
 
-// parseAll rejects duplicates.
 func (r Resource) parseAll(ids []string, gpus []GPU) ([]device, error) {
 	devices := make([]device, 0, len(ids))
 	seen := make(map[device]bool, len(ids))

@@ -20,9 +20,7 @@ import (
 )
 
 const (
-	// kubeletSocket is in the kubelet's directory of device plugins.
-	kubeletSocket = "kubelet.sock"
-	// registerTimeout includes the kubelet's connection to the plugin.
+	kubeletSocket   = "kubelet.sock"
 	registerTimeout = 10 * time.Second
 	// Pauses between attempts. Registration after a restart of the kubelet takes less than two
 	// seconds.
@@ -71,7 +69,6 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// wait returns false if ctx ended.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -81,7 +78,6 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// session serves one socket and returns why it ended.
 func (s *Server) session(ctx context.Context) (err error) {
 	watch, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -109,7 +105,6 @@ func (s *Server) session(ctx context.Context) (err error) {
 	return err
 }
 
-// keepRegistered registers again after each change of the kubelet's socket.
 func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, socket *socket, served <-chan error) error {
 	kubelet := filepath.Join(s.dir, kubeletSocket)
 	pause := firstPause
@@ -132,7 +127,7 @@ func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, so
 			case event.Name == s.dir && event.Has(fsnotify.Remove|fsnotify.Rename):
 				return fmt.Errorf("the kubelet's directory of device plugins %s is gone", s.dir)
 			case event.Name == socket.path && !socket.there():
-				return fmt.Errorf("%s was removed", socket.path) // a starting kubelet does this
+				return fmt.Errorf("%s was removed", socket.path)
 			}
 		case <-try.C:
 			err := s.register(ctx, kubelet)
@@ -202,14 +197,12 @@ func listen(path string) (*socket, error) {
 	return &socket{path, l, made}, nil
 }
 
-// there returns true if the file is unchanged.
 func (s *socket) there() bool {
 	now, err := os.Stat(s.path)
 	// Some file systems reuse inode numbers at once.
 	return err == nil && os.SameFile(s.made, now) && s.made.ModTime().Equal(now.ModTime())
 }
 
-// remove deletes the file if it is unchanged. The listener is already closed.
 func (s *socket) remove() error {
 	if !s.there() {
 		return nil

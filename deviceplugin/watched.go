@@ -13,7 +13,6 @@ func newWatched[T any](value T) *watched[T] {
 	return &watched[T]{value: value, changed: make(chan struct{})}
 }
 
-// get returns the value and a channel that is closed at the next change.
 func (w *watched[T]) get() (T, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

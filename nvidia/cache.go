@@ -12,12 +12,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// DefaultInterval is the time between two readings of the node.
+// DefaultInterval of a Cache.
 const DefaultInterval = 30 * time.Second
 
 // CacheOptions configure a Cache.
 type CacheOptions struct {
-	// Interval is the time between two readings; 0 is DefaultInterval.
 	Interval time.Duration
 	// Events makes Run wait for critical XIDs between the readings. Without it, only failed
 	// readings make a GPU unhealthy.
@@ -30,22 +29,17 @@ type CacheOptions struct {
 	IgnoreXIDs []uint64
 	// Settle is the time without a fault before a GPU is healthy again; 0 is DefaultSettle.
 	Settle time.Duration
-	// Log is optional.
-	Log *slog.Logger
+	Log    *slog.Logger
 }
 
 // Snapshot is the result of the last reading. Callers must not change it.
 type Snapshot struct {
-	// Node is the last one that was read without an error; empty before the first.
-	Node Node
-	// Taken is the time of that reading; zero before the first.
-	Taken time.Time
-	// Topology is empty without CacheOptions.Topology.
+	Node     Node
+	Taken    time.Time
 	Topology Topology
 	// Health is by UUID, including GPUs that are gone.
 	Health map[string]Health
-	// Err is the error of the newest reading.
-	Err error
+	Err    error
 }
 
 // Cache holds the last snapshot of a node. Readers never wait: only Run's goroutine calls NVML,
@@ -65,13 +59,13 @@ type Cache struct {
 	mu     sync.Mutex // held during calls of NVML
 	open   bool
 	opened string // the kernel's list of GPUs at that time
-	joined bool   // the topology was read since then
+	joined bool
 	ward   *ward
 	events *events // nil: not available
 	silent bool    // the last attempt to open events failed and was logged
 	broken bool
 
-	sampled map[string]uint64 // by GPU: timestamp of the newest sample of process times, in microseconds
+	sampled map[string]uint64
 }
 
 // NewCache returns an empty cache. NVML is opened by Run or Refresh.
@@ -111,14 +105,12 @@ func (c *Cache) Health(uuid string) (h Health, known bool) {
 	return h, known
 }
 
-// Subscribe returns a channel that receives a value after changes of the GPUs, their health or the
-// error. Several quick changes can be one value. The channel is never closed.
+// Subscribe returns a channel that receives a value after one or more changes.
 func (c *Cache) Subscribe() (changed <-chan struct{}, cancel func()) {
 	return c.subscribers.add()
 }
 
-// Run reads the node at every interval, waits for XIDs in between, and closes NVML when ctx ends.
-// Only one goroutine may call it.
+// Run reads the node at every interval and waits for XIDs, until ctx ends.
 func (c *Cache) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		_ = c.Refresh(ctx) // the snapshot has its error
@@ -127,9 +119,9 @@ func (c *Cache) Run(ctx context.Context) error {
 	return c.Close()
 }
 
-// Refresh reads the node now. On an error the last node stays. NVML lists the GPUs only when it is
-// opened, so it is opened again after a failure, while a GPU is missing, and when the kernel's list
-// of GPUs has changed.
+// Refresh reads the node now. On an error the last node stays. NVML is opened again after a
+// failure, while a GPU is missing, and after changes of the kernel's list: it lists the GPUs only
+// when it is opened.
 func (c *Cache) Refresh(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +174,6 @@ func (c *Cache) read(ctx context.Context) (Node, error) {
 	return node, nil
 }
 
-// topology returns the last topology unless it has to be read again.
 func (c *Cache) topology(last *Snapshot, node Node) Topology {
 	if !c.connect || (c.joined && sameGPUs(last.Node, node)) {
 		return last.Topology
@@ -208,7 +199,6 @@ func (c *Cache) close() error {
 	return errors.Join(c.closeEvents(), c.reader.close())
 }
 
-// logFailure logs each failure once, not at every interval.
 func (c *Cache) logFailure(last, err error) {
 	if last == nil || last.Error() != err.Error() {
 		c.log.Error("reading the GPUs failed", "error", err)
@@ -239,7 +229,6 @@ func (c *Cache) logChanges(last, node Node) {
 	}
 }
 
-// logMIG logs the MIG devices that only the first node has.
 func (c *Cache) logMIG(has, lacks Node, message string) {
 	for _, d := range devices(has.GPUs) {
 		if _, _, both := lacks.MIGDevice(d.UUID); !both {

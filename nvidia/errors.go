@@ -8,9 +8,7 @@ import (
 
 // Error is a failed NVML call. It unwraps to the nvml.Return.
 type Error struct {
-	// What is the subject of the call: "the driver", "GPU 2", "GPU 2 (GPU-…)".
-	What string
-	// Call is NVML's function.
+	What   string
 	Call   string
 	Return nvml.Return
 }

@@ -10,7 +10,6 @@ import (
 // library lacks.
 var eventSymbols = []string{"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait", "nvmlDeviceRegisterEvents"}
 
-// events is an NVML event set for critical XIDs.
 type events struct {
 	set   nvml.EventSet
 	gpus  []GPU                  // registered GPUs
@@ -54,8 +53,8 @@ func (e *events) register(lib nvml.Interface, gpu GPU) error {
 }
 
 type xid struct {
-	uuid     string   // empty: all GPUs
-	instance instance // of a GPU in MIG mode
+	uuid     string
+	instance instance
 	code     uint64
 }
 
@@ -69,7 +68,6 @@ const allInstances = 0xFFFFFFFF
 
 var wholeGPU = instance{allInstances, allInstances}
 
-// wait returns found = false after the timeout.
 func (e *events) wait(milliseconds uint32) (x xid, found bool, err error) {
 	data, ret := e.set.Wait(milliseconds)
 	if ret == nvml.ERROR_TIMEOUT {

@@ -10,14 +10,12 @@ type Node struct {
 	// DriverVersion is the kernel driver's version, such as "550.54.15".
 	DriverVersion string `json:"driverVersion"`
 	// CUDAVersion is the newest CUDA that the driver supports, such as "12.4".
-	CUDAVersion string `json:"cudaVersion"`
-	// GPUs are in the order of NVML's index.
-	GPUs []GPU `json:"gpus"`
-	// Faults are the GPUs and MIG devices that could not be read.
-	Faults []Fault `json:"faults,omitempty"`
+	CUDAVersion string  `json:"cudaVersion"`
+	GPUs        []GPU   `json:"gpus"`
+	Faults      []Fault `json:"faults,omitempty"`
 }
 
-// GPU returns the GPU with the UUID.
+// GPU returns a GPU by UUID.
 func (n Node) GPU(uuid string) (GPU, bool) {
 	for _, c := range n.GPUs {
 		if c.UUID == uuid {
@@ -34,8 +32,7 @@ type GPU struct {
 	// Index is NVML's. It can change at a reboot: do not use it as a key.
 	Index int `json:"index"`
 	// Minor is the number of the device node /dev/nvidia<Minor>.
-	Minor int `json:"minor"`
-	// Model is the product name, such as "NVIDIA H200".
+	Minor int    `json:"minor"`
 	Model string `json:"model"`
 	// MemoryMiB is NVML's memory.total in MiB, rounded down.
 	MemoryMiB int64 `json:"memoryMiB"`
@@ -45,35 +42,29 @@ type GPU struct {
 	NUMANode int `json:"numaNode"`
 	// ComputeCapability is "major.minor"; can be empty.
 	ComputeCapability string `json:"computeCapability,omitempty"`
-	// MIGCapable is true if the GPU has a MIG mode, on or off.
-	MIGCapable bool `json:"migCapable,omitempty"`
+	MIGCapable        bool   `json:"migCapable,omitempty"`
 	// MIGEnabled is true in MIG mode: CUDA then uses the MIG devices only.
-	MIGEnabled bool `json:"migEnabled,omitempty"`
-	// MIG are the MIG devices that could be read, in NVML's order.
-	MIG []MIGDevice `json:"mig,omitempty"`
+	MIGEnabled bool        `json:"migEnabled,omitempty"`
+	MIG        []MIGDevice `json:"mig,omitempty"`
 }
 
-// DevicePath is the GPU's device node on the host.
+// DevicePath is /dev/nvidia<Minor>.
 func (c GPU) DevicePath() string {
 	return fmt.Sprintf("/dev/nvidia%d", c.Minor)
 }
 
 // Fault is a GPU or a MIG device that can't be read.
 type Fault struct {
-	// Index is NVML's index of the GPU.
-	Index int `json:"index"`
-	// UUID is that of the GPU or MIG device, empty if it can't be read.
-	UUID string `json:"uuid,omitempty"`
+	Index int    `json:"index"`
+	UUID  string `json:"uuid,omitempty"`
 	// GPU is the UUID of a MIG device's GPU; empty for a GPU.
-	GPU string `json:"gpu,omitempty"`
-	// Err is usually an *Error.
-	Err error `json:"-"`
-	// Message is the text of Err in JSON.
+	GPU     string `json:"gpu,omitempty"`
+	Err     error  `json:"-"`
 	Message string `json:"message"`
 }
 
-// Error names the GPU and the cause.
+// Error is the message.
 func (f Fault) Error() string { return f.Message }
 
-// Unwrap returns the NVML error.
+// Unwrap returns Err.
 func (f Fault) Unwrap() error { return f.Err }

@@ -11,48 +11,43 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// DefaultSettle is the time without a fault before a GPU is healthy again.
+// DefaultSettle of a Cache.
 const DefaultSettle = time.Minute
 
 // Health is the health of a GPU or a MIG device.
 type Health struct {
 	Healthy bool `json:"healthy"`
 	// Reason is the fault and how it ends; empty if healthy.
-	Reason string `json:"reason,omitempty"`
-	// Since is the time of the last change.
-	Since time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
 }
 
-// ailment is the state of one GPU or MIG device.
 type ailment struct {
-	absent  string    // why it can't be read, empty if it can
-	away    bool      // absent as during a reset: lost, or not listed
-	xid     uint64    // the newest critical XID; 0: none
-	reset   uint64    // an XID that requires a reset; 0: none
-	wellAt  time.Time // valid if settles
+	absent  string // why it can't be read, empty if it can
+	away    bool   // absent as during a reset: lost, or not listed
+	xid     uint64
+	reset   uint64
+	wellAt  time.Time
 	settles bool
 }
 
-// ward computes the health of the GPUs. Its owner has the clock.
-//
-// A GPU becomes unhealthy when it can't be read or a critical XID arrives. It becomes healthy after
-// the settle time without either. After an XID that requires a reset, the settle time starts when
-// the GPU, or the driver, was gone and returned: this is what a reset looks like. For MIG devices
-// see mighealth.go. The state is lost when the program restarts, as it must for a reset (nvidia-smi
-// refuses to reset a GPU that a program has open).
+// ward computes the health of the GPUs: unhealthy when a GPU can't be read or a critical XID
+// arrives, healthy after the settle time without either. After an XID that requires a reset, the
+// settle time starts when the GPU or the driver was gone and returned. The state is lost at a
+// restart, which a reset requires (nvidia-smi does not reset a GPU that a program has open). See
+// mighealth.go for MIG devices.
 type ward struct {
 	settle  time.Duration
 	ignored []uint64
-	gpus    map[string]*ailment  // and MIG devices
-	mig     map[string]MIGDevice // the MIG devices among them
-	health  map[string]Health    // replaced at each change, never modified
+	gpus    map[string]*ailment
+	mig     map[string]MIGDevice
+	health  map[string]Health // replaced at each change, never modified
 }
 
 func newWard(settle time.Duration, ignore []uint64) *ward {
 	return &ward{settle: settle, ignored: slices.Concat(applicationXIDs, ignore), gpus: map[string]*ailment{}, mig: map[string]MIGDevice{}}
 }
 
-// seen processes a reading of the node.
 func (w *ward) seen(node Node, now time.Time) {
 	faults := sortFaults(node.Faults)
 	for uuid := range faults.named {
@@ -72,10 +67,9 @@ func (w *ward) seen(node Node, now time.Time) {
 	w.settled(now)
 }
 
-// faultsByName are the faults of a reading.
 type faultsByName struct {
-	named   map[string]error   // by the UUID of the GPU or MIG device
-	gpuOf   map[string]string  // by the UUID of a MIG device
+	named   map[string]error
+	gpuOf   map[string]string
 	unnamed map[string][]error // without a UUID: by GPU for MIG devices, "" for GPUs
 }
 
@@ -94,7 +88,6 @@ func sortFaults(faults []Fault) faultsByName {
 	return f
 }
 
-// of returns the error of a missing GPU or MIG device, with the unnamed faults that can be its.
 func (f faultsByName) of(uuid, gpu string, missing error) error {
 	if err := f.named[uuid]; err != nil {
 		return err
@@ -148,8 +141,7 @@ func (w *ward) unreadable(err error, now time.Time) {
 	w.settled(now)
 }
 
-// critical processes an XID of a GPU, of all GPUs, or of an instance. It returns false for an
-// ignored XID.
+// critical returns false for an ignored XID.
 func (w *ward) critical(x xid, now time.Time) bool {
 	if slices.Contains(w.ignored, x.code) {
 		return false
@@ -165,7 +157,6 @@ func (w *ward) critical(x xid, now time.Time) bool {
 	return true
 }
 
-// struck returns the GPUs or MIG devices that an XID makes unhealthy.
 func (w *ward) struck(x xid) (found []*ailment) {
 	if found = w.struckMIG(x); len(found) > 0 {
 		return found
@@ -178,7 +169,6 @@ func (w *ward) struck(x xid) (found []*ailment) {
 	return found
 }
 
-// settled computes the health again.
 func (w *ward) settled(now time.Time) {
 	for _, a := range w.gpus {
 		if a.settles && !now.Before(a.wellAt) {

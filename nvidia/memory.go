@@ -5,17 +5,15 @@ import (
 	"errors"
 )
 
-// ProcessMemory is the memory of one process on a GPU.
+// ProcessMemory is a process' memory on a GPU.
 type ProcessMemory struct {
-	PID   int // in the agent's PID namespace
+	PID   int
 	Bytes uint64
 }
 
-// notAvailable is NVML's value for unknown memory.
 const notAvailable = ^uint64(0)
 
-// ProcessMemories returns the memory of each process by GPU, with contexts, graphics and libraries.
-// GPUs without this information (MIG mode) are left out.
+// ProcessMemories returns each process' memory by GPU, without GPUs in MIG mode.
 func (c *Cache) ProcessMemories(ctx context.Context) (map[string][]ProcessMemory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,16 +6,14 @@ import "strings"
 type MIGDevice struct {
 	// UUID is "MIG-…", valid until the device is removed.
 	UUID string `json:"uuid"`
-	// GPU is the UUID of its GPU.
-	GPU string `json:"gpu"`
+	GPU  string `json:"gpu"`
 	// Profile is nvidia-smi's name of its kind: "1g.10gb", "1g.10gb+me", "1c.2g.20gb".
 	Profile string `json:"profile"`
 	// MemoryMiB is in MiB, rounded down. Compute instances of one GPU instance share memory: each
 	// reports all of it.
-	MemoryMiB int64 `json:"memoryMiB"`
-	// GPUInstance and ComputeInstance are NVML's ids.
-	GPUInstance     int `json:"gpuInstance"`
-	ComputeInstance int `json:"computeInstance"`
+	MemoryMiB       int64 `json:"memoryMiB"`
+	GPUInstance     int   `json:"gpuInstance"`
+	ComputeInstance int   `json:"computeInstance"`
 	// Slices are compute slices, of the seven that most GPUs have; 0 if unknown.
 	Slices int `json:"slices,omitempty"`
 }
@@ -28,7 +26,7 @@ func migResource(profile string) string {
 	return "mig-" + strings.ReplaceAll(profile, "+", ".")
 }
 
-// MIGDevice returns the MIG device with the UUID, and its GPU.
+// MIGDevice returns a MIG device by UUID, and its GPU.
 func (n Node) MIGDevice(uuid string) (MIGDevice, GPU, bool) {
 	for _, c := range n.GPUs {
 		for _, d := range c.MIG {

@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// A MIG device is unhealthy if its GPU is, if it can't be read, or if an XID names its instance
-// (nvmlEventData_t). After an XID that requires a reset, its GPU has to be gone and return. A
-// device that a readable GPU no longer has was removed by an administrator: its state is deleted,
-// unless it waits for a reset.
+// A MIG device is unhealthy if its GPU is, if it can't be read, or after an XID of its instance
+// (nvmlEventData_t). After an XID that requires a reset, its GPU has to be gone and return. Other
+// removed devices are forgotten.
 
 var errNoInstance = errors.New("the GPU no longer has this MIG device")
 
@@ -18,7 +17,6 @@ func (w *ward) isMIG(uuid string) bool {
 	return ok
 }
 
-// seenMIG has to run after the GPUs are processed.
 func (w *ward) seenMIG(node Node, faults faultsByName, now time.Time) {
 	for uuid, gpu := range faults.gpuOf {
 		if !w.isMIG(uuid) {
@@ -52,9 +50,8 @@ func (w *ward) seenMIG(node Node, faults faultsByName, now time.Time) {
 	}
 }
 
-// struckMIG returns the MIG devices of the XID's instance. It returns none for a whole GPU or an
-// unknown instance (too new, or a GPU without MIG with a driver that sets the ids to 0): then the
-// GPU is unhealthy.
+// struckMIG returns the MIG devices of the XID's instance. None: a whole GPU, or an unknown
+// instance (some drivers set the ids to 0 without MIG); then the GPU is unhealthy.
 func (w *ward) struckMIG(x xid) (found []*ailment) {
 	for uuid, d := range w.mig {
 		if d.GPU == x.uuid && x.instance.gpu == uint32(d.GPUInstance) && d.GPUInstance >= 0 &&

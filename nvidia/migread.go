@@ -16,10 +16,8 @@ var migSymbols = []string{
 	"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId",
 }
 
-// One of attributeSymbols is enough.
 var attributeSymbols = []string{"nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes"}
 
-// readMIG reads the MIG mode and the MIG devices. Unreadable MIG devices are returned as faults.
 func (r reader) readMIG(gpu *GPU) ([]Fault, error) {
 	for _, symbol := range migSymbols {
 		if !r.has(symbol) {
@@ -59,14 +57,13 @@ func (r reader) readMIG(gpu *GPU) ([]Fault, error) {
 	return faults, nil
 }
 
-// migDevice reads one of a GPU's places for MIG devices; found is false if it is empty or becomes
-// empty during the reading. On an error the device has the values that were read before it.
+// migDevice reads one of a GPU's places; found is false if it is or becomes empty.
 func (r reader) migDevice(gpu *GPU, parent nvml.Device, place int) (d MIGDevice, found bool, err error) {
 	d.GPU = gpu.UUID
 	what := fmt.Sprintf("MIG device %d of %s", place, gpu.label())
 	dev, ret := parent.GetMigDeviceHandleByIndex(place)
 	switch ret {
-	case nvml.ERROR_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT: // depends on the driver
+	case nvml.ERROR_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT:
 		return d, false, nil
 	}
 	if err := check(what, "nvmlDeviceGetMigDeviceHandleByIndex", ret); err != nil {
@@ -135,9 +132,7 @@ func (r reader) attributes(dev nvml.Device, what string) (a nvml.DeviceAttribute
 }
 
 var (
-	migUUID = regexp.MustCompile(`^MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	// migProfile matches 1g.10gb, with an optional prefix and suffix: 1c.2g.20gb, 1g.10gb+me,
-	// 1g.24gb-me.
+	migUUID    = regexp.MustCompile(`^MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	migProfile = regexp.MustCompile(`^([1-9][0-9]*c\.)?[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z0-9]+(\.[a-z0-9]+)*)*$`)
 )
 

@@ -38,7 +38,6 @@ func (r reader) readNUMA(gpu *GPU, dev nvml.Device, what string) error {
 	return nil
 }
 
-// sysfsNUMA reads a PCI device's numa_node, which is -1 on machines with one node.
 func sysfsNUMA(sys fs.FS) func(pciBusID string) (node int, known bool) {
 	return func(pciBusID string) (int, bool) {
 		text, err := fs.ReadFile(sys, path.Join("bus/pci/devices", SysfsBusID(pciBusID), "numa_node"))

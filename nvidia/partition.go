@@ -37,7 +37,6 @@ func ParseMIGStrategy(text string) (MIGStrategy, error) {
 
 // Partition is what a node offers.
 type Partition struct {
-	// GPUs are offered whole, by the ordinary resource.
 	GPUs []GPU
 	// Single are MIG devices of the ordinary resource; GPUs and Mixed are then empty.
 	Single []MIGDevice
@@ -45,7 +44,7 @@ type Partition struct {
 	Mixed map[string][]MIGDevice
 }
 
-// MIG returns all MIG devices of the partition, in the order of their GPUs.
+// MIG returns all MIG devices.
 func (p Partition) MIG() []MIGDevice {
 	all := slices.Clone(p.Single)
 	for _, resource := range p.Resources() {
@@ -64,7 +63,7 @@ func (p Partition) Resources() []string {
 	return names
 }
 
-// Partition returns what the node offers. On an error, which includes advice, nothing is offered.
+// Partition applies a strategy; on an error the node offers nothing.
 func (n Node) Partition(s MIGStrategy) (Partition, error) {
 	var whole, cut []GPU
 	for _, c := range n.GPUs {
@@ -118,9 +117,8 @@ func byResource(gpus []GPU) map[string][]MIGDevice {
 	return all
 }
 
-// uniform returns an error if MIGSingle can't offer the node.
 func uniform(whole, cut []GPU) error {
-	kinds := map[string][]string{} // GPUs by profiles
+	kinds := map[string][]string{}
 	for _, c := range whole {
 		kinds["without MIG"] = append(kinds["without MIG"], c.label())
 	}

@@ -7,19 +7,17 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Process has a GPU or a MIG device open.
+// Process uses a GPU or a MIG device.
 type Process struct {
-	PID int // in the agent's PID namespace
+	PID int
 	// Bytes of the device's memory, valid if Known.
-	Bytes uint64
-	Known bool
-	// Graphics: the process does not compute.
+	Bytes    uint64
+	Known    bool
 	Graphics bool
 }
 
-// Processes returns the processes of each GPU and MIG device by UUID, including MPS clients and
-// graphics. Devices without such a list in NVML are left out. The error names devices that failed;
-// the others are returned.
+// Processes returns the processes by UUID of GPU or MIG device, including MPS clients and graphics.
+// It returns what could be read, with the errors.
 func (c *Cache) Processes(ctx context.Context) (map[string][]Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +55,7 @@ func (c *Cache) processes(uuid, what string) (all []Process, known bool, err err
 	return c.reader.running(dev, what)
 }
 
-// running merges NVML's lists of a device. A process has the same memory on each list.
+// running merges NVML's lists, which have the same memory for a process.
 func (r reader) running(dev nvml.Device, what string) (all []Process, known bool, err error) {
 	computing, ret := dev.GetComputeRunningProcesses()
 	switch ret {
@@ -68,7 +66,7 @@ func (r reader) running(dev nvml.Device, what string) (all []Process, known bool
 		return nil, false, check(what, "nvmlDeviceGetComputeRunningProcesses", ret)
 	}
 	var clients []nvml.ProcessInfo
-	if r.has("nvmlDeviceGetMPSComputeRunningProcesses") { // since driver 465
+	if r.has("nvmlDeviceGetMPSComputeRunningProcesses") {
 		clients, _ = dev.GetMPSComputeRunningProcesses()
 	}
 	// MIG devices have no graphics.

@@ -8,7 +8,6 @@ import (
 
 const bytesPerMiB = 1 << 20
 
-// gpu returns the values that were read before an error.
 func (r reader) gpu(index int) (GPU, error) {
 	gpu := GPU{Index: index, NUMANode: NUMAUnknown}
 	what := fmt.Sprintf("GPU %d", index)
@@ -65,7 +64,6 @@ func (r reader) placement(gpu *GPU, dev nvml.Device, what string) error {
 	return r.readNUMA(gpu, dev, what)
 }
 
-// optional ignores errors of unsupported facts.
 func optional(what, call string, ret nvml.Return) error {
 	switch ret {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
@@ -75,7 +73,6 @@ func optional(what, call string, ret nvml.Return) error {
 	}
 }
 
-// cString is the text before the first NUL. C's char is signed on some machines.
 func cString[T int8 | uint8](chars []T) string {
 	var text []byte
 	for _, c := range chars {

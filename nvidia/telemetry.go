@@ -8,16 +8,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Telemetry is the state of a GPU or a MIG device at one time. Values that NVML does not have are
-// nil: a MIG device has no temperature, a GPU in MIG mode no utilization.
+// Telemetry is the state of a GPU or a MIG device. Values that NVML does not have are nil.
 type Telemetry struct {
 	Taken time.Time `json:"taken"`
 	// MemoryUsedBytes includes the driver's own memory only with drivers before 510.
-	MemoryUsedBytes  *uint64 `json:"memoryUsedBytes,omitempty"`
-	MemoryTotalBytes *uint64 `json:"memoryTotalBytes,omitempty"`
-	// UtilizationPercent is the part of the time in which a kernel ran.
-	UtilizationPercent *int `json:"utilizationPercent,omitempty"`
-	// MemoryControllerPercent is the part of the time in which memory was read or written.
+	MemoryUsedBytes         *uint64 `json:"memoryUsedBytes,omitempty"`
+	MemoryTotalBytes        *uint64 `json:"memoryTotalBytes,omitempty"`
+	UtilizationPercent      *int    `json:"utilizationPercent,omitempty"`
 	MemoryControllerPercent *int    `json:"memoryControllerPercent,omitempty"`
 	TemperatureCelsius      *int    `json:"temperatureCelsius,omitempty"`
 	PowerMilliwatts         *uint32 `json:"powerMilliwatts,omitempty"`
@@ -28,8 +25,7 @@ const (
 	memoryV2Symbol = "nvmlDeviceGetMemoryInfo_v2"
 )
 
-// Telemetry reads each GPU and MIG device, by UUID. After an error the values that could be read
-// are returned.
+// Telemetry returns what could be read, by UUID, with the errors.
 func (c *Cache) Telemetry(ctx context.Context) (map[string]Telemetry, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

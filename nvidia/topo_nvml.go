@@ -12,12 +12,11 @@ import (
 const (
 	ancestorSymbol   = "nvmlDeviceGetTopologyCommonAncestor"
 	linkStateSymbol  = "nvmlDeviceGetNvLinkState"
-	linkRemoteSymbol = "nvmlDeviceGetNvLinkRemotePciInfo"    // since driver 375, _v2 since 418
-	linkTypeSymbol   = "nvmlDeviceGetNvLinkRemoteDeviceType" // since driver 465
+	linkRemoteSymbol = "nvmlDeviceGetNvLinkRemotePciInfo" // since driver 375, _v2 since 418
+	linkTypeSymbol   = "nvmlDeviceGetNvLinkRemoteDeviceType"
 )
 
-// DiscoverTopology opens NVML, reads the connections of the GPUs, and closes NVML. An unknown
-// connection is the farthest, not an error.
+// DiscoverTopology reads the connections of the GPUs. An unknown one is the farthest.
 func DiscoverTopology(lib nvml.Interface) (Topology, error) {
 	r := reader{lib: lib}
 	if err := r.open(); err != nil {
@@ -27,12 +26,11 @@ func DiscoverTopology(lib nvml.Interface) (Topology, error) {
 	return t, errors.Join(err, r.close())
 }
 
-// connected is a GPU with its links.
 type connected struct {
 	dev      nvml.Device
 	pci      pciAddress
-	direct   map[pciAddress]int // links by the address of the other end
-	switched int                // links to NVSwitches, which connect all such GPUs
+	direct   map[pciAddress]int
+	switched int // links to NVSwitches, which connect all such GPUs
 }
 
 type pciAddress struct{ domain, bus, device uint32 }
@@ -67,7 +65,6 @@ func (r reader) topology() (Topology, error) {
 	return t, nil
 }
 
-// links counts links that both ends report.
 func links(a, b connected) int {
 	return min(a.direct[b.pci], b.direct[a.pci]) + min(a.switched, b.switched)
 }

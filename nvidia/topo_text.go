@@ -11,14 +11,10 @@ import (
 
 var gpuName = regexp.MustCompile(`^GPU(\d+)$`)
 
-// terminalCode is the underline of nvidia-smi's column heads.
 var terminalCode = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
-// ParseTopology reads the output of `nvidia-smi topo -m`, for planned nodes and tests. The text has
-// no UUIDs: pass them in order of the index.
-//
-// Other rows and columns (NICs, affinities, the legend) are skipped. An unknown word is the
-// farthest connection. If the two directions of a pair differ, the farther counts.
+// ParseTopology reads the output of `nvidia-smi topo -m`, which has no UUIDs: pass them in order of
+// the index. An unknown word is the farthest connection.
 func ParseTopology(text string, uuids []string) (Topology, error) {
 	m := matrix{cells: map[[2]int]string{}, numa: map[int]string{}}
 	for line := range strings.Lines(terminalCode.ReplaceAllString(text, "")) {
@@ -37,13 +33,12 @@ func ParseTopology(text string, uuids []string) (Topology, error) {
 	return t, nil
 }
 
-// matrix is the parsed text.
 type matrix struct {
-	columns []int             // GPU of each column, -1: none
-	numa    map[int]string    // by GPU, as written
-	numaAt  int               // column of the NUMA affinity, counted in tabs; 0: none
-	rows    []int             // GPUs in order of their rows
-	cells   map[[2]int]string // by row and column
+	columns []int // GPU of each column, -1: none
+	numa    map[int]string
+	numaAt  int // column of the NUMA affinity, counted in tabs; 0: none
+	rows    []int
+	cells   map[[2]int]string
 }
 
 func (m *matrix) line(line string) {

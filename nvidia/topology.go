@@ -62,9 +62,8 @@ func PairOf(score int) Pair {
 	return Pair{Level: Level(level), NVLinks: score / 100}
 }
 
-// Topology has the connections of all pairs of GPUs of a node.
+// Topology has the connections of a node's GPUs.
 type Topology struct {
-	// UUIDs are in the order of NVML's index.
 	UUIDs []string `json:"uuids"`
 	// Pairs has a row and a column per GPU, in the same order. It is symmetric; the diagonal is
 	// zero.
@@ -81,7 +80,7 @@ func newTopology(uuids []string) Topology {
 
 func (t Topology) set(i, j int, p Pair) { t.Pairs[i][j], t.Pairs[j][i] = p, p }
 
-// Pair returns the connection of two GPUs; known is false for an unknown GPU or the same one.
+// Pair returns known = false for an unknown GPU, or the same one.
 func (t Topology) Pair(a, b string) (p Pair, known bool) {
 	i, j := slices.Index(t.UUIDs, a), slices.Index(t.UUIDs, b)
 	if i < 0 || j < 0 || i == j {
@@ -90,7 +89,7 @@ func (t Topology) Pair(a, b string) (p Pair, known bool) {
 	return t.Pairs[i][j], true
 }
 
-// Link returns the [Pair.Score] of two GPUs; 0 if the pair is not known.
+// Link is the [Pair.Score] of two GPUs, 0 if unknown.
 func (t Topology) Link(a, b string) int {
 	p, known := t.Pair(a, b)
 	if !known {

@@ -9,18 +9,16 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ProcessTime is one process' share of a GPU's time.
+// ProcessTime is a process' share of a GPU's time.
 type ProcessTime struct {
-	PID     int     // in the agent's PID namespace
+	PID     int
 	Percent float64 // since the last call, 0 to 100
 }
 
-// staleSample is the oldest age of samples that are used.
 const staleSample = 2 * time.Second
 
-// ProcessTimes returns the processes that used each whole GPU since the last call. GPUs without
-// this information (MIG mode) are left out. Percent is the mean of NVML's samples (1/6 s to 1 s
-// each).
+// ProcessTimes returns the processes that used each GPU since the last call (the mean of NVML's
+// samples), without GPUs in MIG mode.
 func (c *Cache) ProcessTimes(ctx context.Context) (map[string][]ProcessTime, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +57,7 @@ func (c *Cache) processTimes(gpu GPU) (times []ProcessTime, known bool, err erro
 	samples, ret := processUtilization(dev, since)
 	switch ret {
 	case nvml.SUCCESS:
-	case nvml.ERROR_NOT_FOUND: // no process used it
+	case nvml.ERROR_NOT_FOUND:
 		c.sampled[gpu.UUID] = since
 		return nil, true, nil
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
@@ -98,8 +96,7 @@ func processUtilizationOnce(dev nvml.Device, since uint64) (samples []nvml.Proce
 	return dev.GetProcessUtilization(since)
 }
 
-// meanTimes also returns the newest timestamp. Drivers return samples that are too old or have no
-// PID: they are skipped.
+// meanTimes skips samples that are too old or have no PID, which drivers return.
 func meanTimes(samples []nvml.ProcessUtilizationSample, since uint64) ([]ProcessTime, uint64) {
 	type sum struct{ percent, count float64 }
 	sums := map[int]*sum{}

@@ -16,8 +16,8 @@ import (
 // stop or a Refresh.
 const eventWait = 200 * time.Millisecond
 
-// watch waits for XIDs until the next reading is due. A failed wait means that a GPU is lost: the
-// first one ends the watch, so that the reading finds out which.
+// watch waits for XIDs until the next reading. The first failed wait ends it: a GPU is lost, and
+// the reading finds out which.
 func (c *Cache) watch(ctx context.Context, until time.Time) {
 	for ctx.Err() == nil {
 		left := until.Sub(c.now())
@@ -43,7 +43,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// listenOnce waits for one event. failed is true only for the first of several failures.
+// listenOnce: failed is true only for the first of several failures.
 func (c *Cache) listenOnce(d time.Duration) (listened, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +71,6 @@ func (c *Cache) listenOnce(d time.Duration) (listened, failed bool) {
 	return true, false
 }
 
-// settle publishes GPUs that became healthy meanwhile.
 func (c *Cache) settle() {
 	c.ward.settled(c.now())
 	last := c.current.Load()
@@ -92,7 +91,6 @@ func (c *Cache) listenTo(gpus []GPU) {
 	c.silent = err != nil
 }
 
-// covers returns true if the set was made for exactly these GPUs.
 func (e *events) covers(gpus []GPU) bool {
 	return e != nil && slices.EqualFunc(e.gpus, gpus, func(a, b GPU) bool { return a.UUID == b.UUID })
 }
@@ -106,7 +104,6 @@ func (c *Cache) closeEvents() error {
 	return e.close()
 }
 
-// publish stores a snapshot with the current health, and notifies subscribers of changes.
 func (c *Cache) publish(next Snapshot) {
 	last := c.current.Load()
 	next.Health = c.ward.health
@@ -158,7 +155,6 @@ func (s *subscribers) add() (<-chan struct{}, func()) {
 	}
 }
 
-// notify never blocks: a value that is not read yet is enough.
 func (s *subscribers) notify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +166,6 @@ func (s *subscribers) notify() {
 	}
 }
 
-// hostProc has the kernel module's GPUs, one directory each by PCI address.
 func hostProc() fs.FS { return os.DirFS("/proc/driver/nvidia") }
 
 // kernelGPUs returns the kernel module's list of GPUs. It changes when a GPU is bound to the driver

@@ -8,10 +8,10 @@ package nvidia
 // ignore the same ones. For 109 the catalogue requires a GPU reset; in that case the driver also
 // reports one of resetXIDs.
 var applicationXIDs = []uint64{
-	13,  // graphics engine exception
+	13,  // graphics exception
 	31,  // memory page fault
 	43,  // a program's channel stopped
-	45,  // preemptive cleanup of channels, after another error
+	45,  // channel cleanup after another error
 	68,  // video decoder exception
 	109, // context switch timeout
 }

@@ -32,51 +32,41 @@ const maxDepth = 8
 // ownLabels is the prefix of the labels that the agent writes.
 const ownLabels = "gpuslice.io/gpu."
 
-// Ranges, as in the agent's options.
 const (
 	minScaling, maxScaling = 0.01, 100
 	maxSplitCount          = 1000
-	maxMemoryMiB           = 1 << 24 // 16 TiB per GPU
+	maxMemoryMiB           = 1 << 24
 	maxLogLevel            = 4
 	maxIndex               = 1023
 )
 
-// File is a decoded, valid file.
+// File is a valid file.
 type File struct {
 	entries []entry
 }
 
 // Settings are one entry's values. Nil or empty fields are not set.
 type Settings struct {
-	// OperatingMode is "hami-core", "mig" or "mps" (treated as hami-core, as HAMi does).
 	OperatingMode string
-	// MIGStrategy is "none", "single" or "mixed".
-	MIGStrategy string
-	// MemoryScaling and CoresScaling are multiples of a GPU's capacity.
+	MIGStrategy   string
 	MemoryScaling *float64
 	CoresScaling  *float64
-	// SplitCount is how many containers can share a GPU.
-	SplitCount *int
+	SplitCount    *int
 	// MemoryMiB replaces NVML's memory size of each GPU.
-	MemoryMiB *int64
-	// LogLevel of the limiter, 0 to 4.
-	LogLevel *int
-	// NUMATopology reports the devices' NUMA nodes to the kubelet.
-	NUMATopology *bool
-	// PreferredAllocation enables the kubelet's GetPreferredAllocation.
+	MemoryMiB           *int64
+	LogLevel            *int
+	NUMATopology        *bool
 	PreferredAllocation *bool
-	// ExcludedUUIDs and ExcludedIndices are GPUs that are not shared.
-	ExcludedUUIDs   []string
-	ExcludedIndices []int
+	ExcludedUUIDs       []string
+	ExcludedIndices     []int
 }
 
-// Excludes reports whether a GPU, by UUID and NVML's index, is excluded.
+// Excludes reports whether a GPU is excluded, by UUID or NVML's index.
 func (s Settings) Excludes(uuid string, index int) bool {
 	return slices.Contains(s.ExcludedIndices, index) ||
 		slices.ContainsFunc(s.ExcludedUUIDs, func(u string) bool { return strings.EqualFold(u, uuid) })
 }
 
-// entry is an entry in JSON.
 type entry struct {
 	Name        string            `json:"name"`
 	NameGlob    string            `json:"nameglob"`
@@ -88,7 +78,7 @@ type entry struct {
 	CoresScaling        *float64     `json:"devicecorescaling"`
 	SplitCount          *int         `json:"devicesplitcount"`
 	MemoryMiB           *int64       `json:"preconfigureddevicememory"`
-	LogLevel            *json.Number `json:"libcudaloglevel"` // a string in HAMi
+	LogLevel            *json.Number `json:"libcudaloglevel"`
 	NUMATopology        *bool        `json:"enablenumatopology"`
 	Filter              filter       `json:"filterdevices"`
 	PreferredAllocation *bool        `json:"enablegetpreferredallocation"`
@@ -124,7 +114,7 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 		return File{}, nil, errors.New(`want {"nodeconfig": [...]}`)
 	}
 	var errs, otherErrs []error
-	seen := map[string]string{} // first entry by match
+	seen := map[string]string{}
 	for i, text := range raw.NodeConfig {
 		var e entry
 		where := fmt.Sprintf("nodeconfig[%d]", i)
@@ -148,7 +138,7 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 		for _, err := range e.validate() {
 			errs = append(errs, fmt.Errorf("%s: %w", where, err))
 		}
-		if node != "" && e.Name != "" && e.Name != node { // even with mistakes
+		if node != "" && e.Name != "" && e.Name != node {
 			otherErrs, errs = append(otherErrs, errs[mistakes:]...), errs[:mistakes]
 			continue
 		}
@@ -169,7 +159,6 @@ func named(text []byte) entry {
 	return entry{Name: e.Name}
 }
 
-// strict rejects unknown fields.
 func strict(data []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -183,7 +172,6 @@ func strict(data []byte, to any) error {
 	return nil
 }
 
-// wanted is the JSON name of a kind.
 func wanted(k reflect.Kind) string {
 	switch k {
 	case reflect.Int, reflect.Int64:
@@ -238,10 +226,10 @@ func checkValue(d *json.Decoder, at string, depth int) error {
 			if err != nil {
 				return err
 			}
-			key := fmt.Sprint(token) // always a string here
+			key := fmt.Sprint(token)
 			folded := strings.ToLower(key)
 			if strings.HasSuffix(at, ".matchlabels") {
-				folded = key // keys of labels are case-sensitive
+				folded = key
 			}
 			if seen[folded] {
 				return fmt.Errorf("%s: duplicate key %q", cmp.Or(strings.TrimPrefix(at, "."), "the file"), key)
@@ -254,7 +242,7 @@ func checkValue(d *json.Decoder, at string, depth int) error {
 	default:
 		return nil
 	}
-	_, err = d.Token() // the closing token
+	_, err = d.Token()
 	return err
 }
 
@@ -370,7 +358,7 @@ func (e entry) matches(node string, labels map[string]string) bool {
 		return false
 	}
 	if e.NameGlob != "" {
-		if ok, _ := path.Match(e.NameGlob, node); !ok { // validate checked the pattern
+		if ok, _ := path.Match(e.NameGlob, node); !ok {
 			return false
 		}
 	}
@@ -400,7 +388,7 @@ func (e entry) specificity() [3]int {
 // specific entries are an error.
 func Resolve(f File, node string, labels map[string]string) (Settings, error) {
 	var best *entry
-	var rival *entry // equally specific
+	var rival *entry
 	for i := range f.entries {
 		e := &f.entries[i]
 		if !e.matches(node, labels) {

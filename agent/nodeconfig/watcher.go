@@ -21,12 +21,9 @@ type WatcherConfig struct {
 	// Optional: a missing file sets nothing.
 	Optional bool
 	NodeName string
-	// Labels returns the node's labels and whether they are known; nil: the node has none.
-	Labels func() (labels map[string]string, known bool)
-	// Interval between two readings of the file; 0 is one second.
+	Labels   func() (labels map[string]string, known bool)
 	Interval time.Duration
-	// Log is optional. Each bad file is logged once.
-	Log *slog.Logger
+	Log      *slog.Logger
 	// Check rejects settings that this node does not support; optional.
 	Check func(Settings) error
 	// Changed is called after a change of Current.
@@ -43,16 +40,15 @@ type Watcher struct {
 	cfg     WatcherConfig
 	current atomic.Pointer[state]
 
-	// Used by Run's goroutine only.
 	data   []byte
 	labels map[string]string
-	failed string // the last logged failure
-	others string // the last logged mistakes of other nodes' entries
+	failed string
+	others string
 }
 
 type state struct {
 	settings Settings
-	err      error // why there are no settings yet
+	err      error
 }
 
 // ErrLabelsUnknown: the node's labels decide and are not known yet.
@@ -102,7 +98,6 @@ func (w *Watcher) update() {
 	}
 }
 
-// refresh reports whether Current changed.
 func (w *Watcher) refresh() bool {
 	before := w.current.Load()
 	err := w.look()
@@ -110,7 +105,7 @@ func (w *Watcher) refresh() bool {
 	switch {
 	case err == nil:
 	case w.data == nil && w.cfg.Optional && errors.Is(err, fs.ErrNotExist):
-		now = &state{} // first reading
+		now = &state{}
 		w.current.Store(now)
 	default:
 		if before.err != nil {
@@ -147,7 +142,7 @@ func (w *Watcher) look() error {
 		labels, known = w.cfg.Labels()
 	}
 	if w.data != nil && bytes.Equal(data, w.data) && maps.Equal(labels, w.labels) {
-		return nil // unchanged
+		return nil
 	}
 	s, err := w.decide(data, labels, known)
 	if err != nil {

@@ -14,23 +14,18 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// fieldManager identifies this writer in managedFields.
 const fieldManager = "gpuslice-agent"
 
-// Client reads and writes the metadata of nodes.
+// Client accesses the metadata of nodes.
 type Client interface {
-	// Get can return a slightly old object.
 	Get(ctx context.Context, node string) (*metav1.PartialObjectMetadata, error)
-	// Patch applies a JSON merge patch and returns the result.
 	Patch(ctx context.Context, node string, patch []byte) (*metav1.PartialObjectMetadata, error)
 }
 
 // ClientConfig configures access to the API server.
 type ClientConfig struct {
-	// Kubeconfig is a file; empty: the pod's service account.
 	Kubeconfig string
-	// UserAgent appears in the API server's audit log.
-	UserAgent string
+	UserAgent  string
 }
 
 // callTimeout includes waits that the server requests.
@@ -45,7 +40,7 @@ func NewClient(c ClientConfig) (Client, error) {
 	return newClient(config, c.UserAgent)
 }
 
-// Load returns the configuration of clients for the API server.
+// Load returns the configuration of client-go.
 func (c ClientConfig) Load() (*rest.Config, error) {
 	if c.Kubeconfig != "" {
 		config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
@@ -65,12 +60,11 @@ func (c ClientConfig) Load() (*rest.Config, error) {
 }
 
 func newClient(config *rest.Config, userAgent string) (Client, error) {
-	config = metadata.ConfigFor(config) // protobuf if supported
+	config = metadata.ConfigFor(config)
 	config.UserAgent = userAgent
 	config.Timeout = callTimeout
-	// Two calls in half a minute are normal; these limits are for errors.
 	config.QPS, config.Burst = 2, 5
-	config.WarningHandler = rest.NoWarnings{} // intended for interactive users
+	config.WarningHandler = rest.NoWarnings{}
 	m, err := metadata.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
@@ -85,7 +79,6 @@ func (n nodes) Get(ctx context.Context, node string) (*metav1.PartialObjectMetad
 	return n.Getter.Get(ctx, node, metav1.GetOptions{ResourceVersion: "0"})
 }
 
-// Patch implements Client.
 func (n nodes) Patch(ctx context.Context, node string, patch []byte) (*metav1.PartialObjectMetadata, error) {
 	return n.Getter.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 }

@@ -2,44 +2,34 @@ package noderegister
 
 import "github.com/gpuslice/gpuslice/nvidia"
 
-// Modes of a device, by HAMi's names.
 const (
-	ModeShared = "hami-core" // shared with limits
-	ModeMIG    = "mig"       // partitioned by MIG
+	ModeShared = "hami-core"
+	ModeMIG    = "mig"
 )
 
 // Node is what the annotations and labels describe.
 type Node struct {
-	// Devices are the offered GPUs, in any order.
-	Devices []Device
-	// Topology can include GPUs that are not offered.
-	Topology nvidia.Topology
-	// DriverVersion and CUDAVersion are those of nvidia.Node; can be empty.
+	Devices       []Device
+	Topology      nvidia.Topology
 	DriverVersion string
 	CUDAVersion   string
-	// MIGStrategy is empty for nvidia.MIGNone.
-	MIGStrategy nvidia.MIGStrategy
+	MIGStrategy   nvidia.MIGStrategy
 }
 
 // Device is an offered GPU.
 type Device struct {
-	GPU nvidia.GPU
-	// Slots is how many containers can share it.
+	GPU   nvidia.GPU
 	Slots int
 	// MemoryMiB and CorePercent are the grantable amounts, scaling included.
 	MemoryMiB   int64
 	CorePercent int
-	// Mode is ModeShared or ModeMIG; empty is ModeShared.
-	Mode string
-	// Healthy: it can be granted now.
-	Healthy bool
-	// MIGCapable: the GPU supports MIG.
-	MIGCapable bool
-	// MIGProfiles are for schedulers that partition GPUs.
+	Mode        string
+	Healthy     bool
+	MIGCapable  bool
 	MIGProfiles []MIGProfile
 }
 
-// MIGProfile is a kind of MIG instance in HAMi's annotation.
+// MIGProfile is HAMi's kind of MIG instance.
 type MIGProfile struct {
 	Name       string         `json:"name"`
 	MemoryMiB  int32          `json:"memoryMB"`

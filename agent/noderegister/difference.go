@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// changes are labels and annotations to set, or to remove if nil.
 type changes struct {
 	Labels      map[string]*string `json:"labels,omitempty"`
 	Annotations map[string]*string `json:"annotations,omitempty"`
@@ -22,7 +21,7 @@ func (c changes) empty() bool { return len(c.Labels) == 0 && len(c.Annotations) 
 func (c changes) patch() []byte {
 	data, err := json.Marshal(map[string]changes{"metadata": c})
 	if err != nil {
-		panic(err) // cannot happen: maps of strings
+		panic(err)
 	}
 	return data
 }
@@ -54,7 +53,6 @@ func differ(got, wanted map[string]string, owned map[string]struct{}) map[string
 	return diff
 }
 
-// keys are names of labels and annotations.
 type keys struct{ labels, annotations map[string]struct{} }
 
 // ownedBy returns the keys of which the manager is the last writer (managedFields). This includes
@@ -72,7 +70,7 @@ func ownedBy(fields []metav1.ManagedFieldsEntry, manager string) keys {
 			} `json:"f:metadata"`
 		}
 		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &set); err != nil {
-			continue // unexpected format: remove nothing
+			continue
 		}
 		maps.Copy(owned.labels, names(set.Metadata.Labels))
 		maps.Copy(owned.annotations, names(set.Metadata.Annotations))

@@ -10,18 +10,16 @@ const AnnotationGPUs = "gpuslice.io/node-gpus"
 const gpusVersion = 1
 
 type nodeGPUs struct {
-	Version int   `json:"version"`
-	GPUs    []gpu `json:"gpus"`
-	// Links has a row and a column per GPU; nil: unknown.
-	Links [][]int `json:"links,omitempty"`
+	Version int     `json:"version"`
+	GPUs    []gpu   `json:"gpus"`
+	Links   [][]int `json:"links,omitempty"`
 }
 
-// Fields that can be 0 have no omitempty.
 type gpu struct {
 	UUID      string `json:"uuid"`
 	Model     string `json:"model"`
 	Index     int    `json:"index"`
-	NUMA      *int   `json:"numa,omitempty"` // nil: unknown
+	NUMA      *int   `json:"numa,omitempty"`
 	MemoryMiB int64  `json:"memoryMiB"`
 	Cores     int    `json:"cores"`
 	Slots     int    `json:"slots"`

@@ -8,9 +8,9 @@ import (
 // Prefixes of the handshake. A time follows, in time.DateTime without a zone. Schedulers read only
 // their own.
 const (
-	requesting = "Requesting" // scheduler's request
-	deleted    = "Deleted"    // the scheduler removed the node's devices
-	reported   = "Reported"   // the agent's answer
+	requesting = "Requesting"
+	deleted    = "Deleted"
+	reported   = "Reported"
 )
 
 // overdue is an unanswered old request: schedulers that use the handshake remove the node's devices

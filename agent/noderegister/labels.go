@@ -10,7 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// LabelPrefix is the prefix of all labels of the agent.
+// LabelPrefix of the agent's labels.
 const LabelPrefix = "gpuslice.io/gpu."
 
 // LabelTencentModel is gpu-manager's label, used by gpu-admission's quotas.
@@ -19,7 +19,6 @@ const LabelTencentModel = "gaia.tencent.com/gpu-model"
 // maxLabel is Kubernetes' limit for values and for keys without prefix, in bytes.
 const maxLabel = 63
 
-// mixed is the value if the GPUs of a node differ.
 const mixed = "mixed"
 
 // labels describe the offered GPUs, healthy or not. Numbers are what every GPU has at least;
@@ -60,7 +59,7 @@ func labels(n Node, o Options) map[string]string {
 	ours("nvlink", nvlink(n.Devices, n.Topology))
 
 	if !slices.ContainsFunc(n.Devices, func(d Device) bool { return !d.MIGCapable && !d.GPU.MIGEnabled }) {
-		ours("mig.capable", "true") // otherwise unknown
+		ours("mig.capable", "true")
 	}
 	ours("mig.enabled", common(n.Devices, func(d Device) string { return strconv.FormatBool(d.GPU.MIGEnabled) }))
 	ours("mig.strategy", cmp.Or(string(n.MIGStrategy), string(nvidia.MIGNone)))
@@ -76,7 +75,6 @@ func labels(n Node, o Options) map[string]string {
 	return l
 }
 
-// set skips values without valid characters.
 func set(l map[string]string, key, value string) {
 	if value = labelValue(value); value != "" {
 		l[key] = value
@@ -101,7 +99,6 @@ func version(set func(key, value string), key, version string) {
 	}
 }
 
-// common is the value of all devices, or mixed.
 func common(devices []Device, of func(Device) string) string {
 	value := ""
 	for i, d := range devices {
@@ -122,7 +119,6 @@ func smallest(devices []Device, of func(Device) int64) string {
 	return strconv.FormatInt(least, 10)
 }
 
-// lowestCapability is empty if one is unknown.
 func lowestCapability(devices []Device) string {
 	type capability struct{ major, minor int }
 	var lowest capability
@@ -138,7 +134,6 @@ func lowestCapability(devices []Device) string {
 	return fmt.Sprintf("%d.%d", lowest.major, lowest.minor)
 }
 
-// nvlink is "all", "some" or "none": the linked pairs of devices.
 func nvlink(devices []Device, t nvidia.Topology) string {
 	linked, pairs := 0, 0
 	for i, a := range devices {

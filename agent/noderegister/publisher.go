@@ -15,8 +15,7 @@ import (
 
 // Config configures a Publisher.
 type Config struct {
-	Client Client
-	// NodeName is the name of the Node object.
+	Client   Client
 	NodeName string
 	// Node returns the current state. While known is false nothing is written.
 	Node func() (n Node, known bool)
@@ -28,11 +27,9 @@ type Config struct {
 	Interval time.Duration
 	// Retry is the pause after a failure, doubled up to Interval; 0 is 5 s.
 	Retry time.Duration
-	// Log is optional.
-	Log *slog.Logger
+	Log   *slog.Logger
 }
 
-// settle is the minimum time between two readings.
 const settle = time.Second
 
 // farewell limits the last write of a stopped Publisher.
@@ -44,16 +41,15 @@ type Publisher struct {
 
 	mu      sync.Mutex
 	labels  map[string]string
-	changed chan struct{} // closed when labels changes
+	changed chan struct{}
 
-	// Used by Run's goroutine only.
-	last     Node // wanted state at the last reading
+	last     Node
 	known    bool
 	failures int
-	logged   map[string]bool // by kind of failure, since the last success
+	logged   map[string]bool
 }
 
-// New returns an error for an invalid configuration.
+// New validates the configuration.
 func New(c Config) (*Publisher, error) {
 	if wrong := validation.IsDNS1123Subdomain(c.NodeName); len(wrong) > 0 {
 		return nil, fmt.Errorf("node name %q: %s", c.NodeName, strings.Join(wrong, "; "))
@@ -97,7 +93,7 @@ func (p *Publisher) setLabels(labels map[string]string) {
 	p.changed = make(chan struct{})
 }
 
-// Run updates the node until ctx ends. Then it writes the devices as unhealthy, within 3 seconds.
+// Run updates the node until ctx ends; then it reports the devices as unhealthy, within 3 seconds.
 func (p *Publisher) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		p.report(ctx, p.look(ctx))
@@ -137,7 +133,6 @@ func (p *Publisher) look(ctx context.Context) error {
 	return p.write(ctx, false)
 }
 
-// leave makes schedulers place no more pods on the node.
 func (p *Publisher) leave(ctx context.Context) {
 	if !p.known {
 		return

@@ -11,17 +11,14 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// HAMi's annotations.
 const (
-	// AnnotationRegister has the devices of a node.
 	AnnotationRegister = "hami.io/node-nvidia-register"
-	// AnnotationScore has the connections of the devices.
-	AnnotationScore = "hami.io/node-nvidia-score"
+	AnnotationScore    = "hami.io/node-nvidia-score"
 	// AnnotationHandshake has the schedulers' requests for a sign of life, and the agent's answers.
 	AnnotationHandshake = "hami.io/node-handshake"
 )
 
-// Render returns the node's metadata. The order of the devices does not matter.
+// Render does not depend on the order of the devices.
 func Render(n Node, o Options) Metadata {
 	n.Devices = slices.SortedFunc(slices.Values(n.Devices), func(a, b Device) int {
 		return cmp.Or(cmp.Compare(a.GPU.Index, b.GPU.Index), cmp.Compare(a.GPU.UUID, b.GPU.UUID))
@@ -111,7 +108,6 @@ func registerCSV(devices []Device) string {
 	return b.String()
 }
 
-// scored is HAMi's JSON of a device's connections.
 type scored struct {
 	UUID   string         `json:"uuid"`
 	Scores map[string]int `json:"score"`
@@ -130,7 +126,6 @@ func scores(devices []Device, t nvidia.Topology) string {
 	return mustJSON(list)
 }
 
-// mustJSON is for types that always encode.
 func mustJSON(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -20,7 +20,7 @@ func (p *Publisher) report(ctx context.Context, err error) {
 		return
 	}
 	if ctx.Err() != nil {
-		return // shutdown
+		return
 	}
 	p.failures++
 	kind, hint := explain(err)
@@ -31,7 +31,6 @@ func (p *Publisher) report(ctx context.Context, err error) {
 	p.cfg.Log.Error("updating the node annotations failed; containers and grants do not depend on them", "node", p.cfg.NodeName, "error", err, "do", hint)
 }
 
-// explain returns the kind of a failure, and what to do.
 func explain(err error) (kind, hint string) {
 	reason := apierrors.ReasonForError(err)
 	switch {

@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// Words at the beginning of a GPU's name.
 var (
-	brands = []string{"NVIDIA", "Tesla", "GeForce", "Quadro", "GRID"} // not part of the model
-	series = []string{"RTX", "GTX", "GT", "TITAN"}                    // part of the model
+	brands = []string{"NVIDIA", "Tesla", "GeForce", "Quadro", "GRID"}
+	series = []string{"RTX", "GTX", "GT", "TITAN"}
 )
 
 // tencentModel is gpu-manager's name of a model, without brand, memory and board: "Tesla M40 24GB"
@@ -39,7 +38,6 @@ func sameWord(word string) func(string) bool {
 	return func(other string) bool { return strings.EqualFold(word, other) }
 }
 
-// isPackage reports whether a word is a memory size or a board.
 func isPackage(word string) bool {
 	word = strings.ToUpper(word)
 	size, isSize := strings.CutSuffix(word, "GB")

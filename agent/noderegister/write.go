@@ -44,7 +44,6 @@ func (p *Publisher) write(ctx context.Context, leaving bool) error {
 	return nil
 }
 
-// leavingNode returns the node with all devices unhealthy.
 func leavingNode(n Node, leaving bool) Node {
 	if leaving {
 		n.Devices = slices.Clone(n.Devices)

@@ -22,11 +22,10 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Sink receives pods; implemented by *resized.Keeper.
+// Sink receives pods.
 type Sink interface {
 	Set(pod grant.Pod)
 	Gone(uid string)
-	// Listed has the UIDs of all pods, after Set was called for each.
 	Listed(uids map[string]bool)
 }
 
@@ -37,12 +36,12 @@ type Watch struct {
 	sink   Sink
 	log    *slog.Logger
 
-	logged sync.Map // time of the last log by error
+	logged sync.Map
 }
 
 // New does not call the API server.
 func New(config *rest.Config, node string, sink Sink, log *slog.Logger) (*Watch, error) {
-	config = metadata.ConfigFor(config) // protobuf if supported
+	config = metadata.ConfigFor(config)
 	config.WarningHandler = rest.NoWarnings{}
 	config.QPS, config.Burst = 2, 5
 	client, err := metadata.NewForConfig(config)
@@ -54,19 +53,19 @@ func New(config *rest.Config, node string, sink Sink, log *slog.Logger) (*Watch,
 
 var pods = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 
-// Run follows the pods until ctx ends. Failed calls are retried.
+// Run follows the pods until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
 	informer := metadatainformer.NewFilteredMetadataInformer(w.client, pods, metav1.NamespaceAll, 0, cache.Indexers{},
 		func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", w.node).String()
 		}).Informer()
-	_ = informer.SetTransform(slim)                        // fails only for a started informer
-	_ = informer.SetWatchErrorHandlerWithContext(w.failed) // as above
+	_ = informer.SetTransform(slim) // fails only for a started informer
+	_ = informer.SetWatchErrorHandlerWithContext(w.failed)
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { w.set(object) },
 		UpdateFunc: func(old, object any) {
 			if before, is := old.(metav1.Object); is && before.GetUID() != object.(metav1.Object).GetUID() {
-				w.gone(old) // its deletion was missed
+				w.gone(old)
 			}
 			w.set(object)
 		},
@@ -116,7 +115,6 @@ func (w *Watch) gone(object any) {
 	}
 }
 
-// slim removes everything that is not used.
 func slim(object any) (any, error) {
 	m, is := object.(*metav1.PartialObjectMetadata)
 	if !is {

@@ -25,24 +25,18 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// dirName is below the state directory and has a file per resized pod.
 const dirName = "resized"
 
 // Config configures a Keeper.
 type Config struct {
-	// StateDir is the ledger's directory.
 	StateDir string
 	NodeName string
-	Ledger   *ledger.Ledger
-	// Keys verify grants; nil: signatures are not required.
-	Keys grant.Verifier
-	// GPUs returns the GPUs that can be reserved, by UUID.
-	GPUs func() map[string]grant.GPU
+	Ledger   *grant.Ledger
+	Keys     grant.Verifier
+	GPUs     func() map[string]grant.GPU
 	// Apply sets a container's limits to its claim (oci.ResizeOrPopulate).
-	Apply func(dir string, claim ledger.Claim) error
-	// Failed is called when a container does not get its pod's grant; optional.
-	Failed func(claim ledger.Claim, message string)
-	// Progress is called at each turn of Run; optional.
+	Apply    func(dir string, claim grant.Claim) error
+	Failed   func(claim grant.Claim, message string)
 	Progress func()
 	Log      *slog.Logger
 }
@@ -53,11 +47,10 @@ type Keeper struct {
 	poke chan struct{}
 
 	mu     sync.Mutex
-	newest map[string]*kept // by pod UID
+	newest map[string]*kept
 	warned map[string]string
 }
 
-// kept is a pod's newest grant, encoded and decoded.
 type kept struct {
 	Grant     string `json:"grant"`
 	Signature string `json:"signature,omitempty"`
@@ -65,8 +58,7 @@ type kept struct {
 	pod *grant.PodGrant
 }
 
-// Open reads the stored grants. An unreadable file is skipped: the pod's annotations have the
-// grant, too.
+// Open skips unreadable files: the pod's annotations have the grant, too.
 func Open(c Config) (*Keeper, error) {
 	k := &Keeper{Config: c, poke: make(chan struct{}, 1), newest: map[string]*kept{}, warned: map[string]string{}}
 	if err := os.MkdirAll(k.dir(), 0o700); err != nil {
@@ -110,10 +102,10 @@ func read(path string) (*kept, error) {
 	return &one, err
 }
 
-// Set is called for a new or changed pod of this node.
+// Set adds or updates a pod of this node.
 func (k *Keeper) Set(pod grant.Pod) {
 	value, there := pod.Annotations[grant.AnnotationGrant]
-	if !there || ledger.ValidateContainerID(pod.UID) != nil { // the UID becomes a file name
+	if !there || grant.ValidateContainerID(pod.UID) != nil {
 		return
 	}
 	k.mu.Lock()
@@ -148,7 +140,6 @@ func (k *Keeper) Set(pod grant.Pod) {
 	k.wake()
 }
 
-// verify returns nil for a pod that was never resized.
 func (k *Keeper) verify(pod grant.Pod, value string) (*kept, error) {
 	decoded, err := grant.DecodeGrant(value)
 	if err != nil {
@@ -180,7 +171,7 @@ func (k *Keeper) write(uid string, one *kept) error {
 	return atomicfile.Write(k.path(uid), data, 0o600)
 }
 
-// Gone is called when a pod is gone.
+// Gone removes a pod.
 func (k *Keeper) Gone(uid string) {
 	k.mu.Lock()
 	_, there := k.newest[uid]
@@ -195,7 +186,7 @@ func (k *Keeper) Gone(uid string) {
 	}
 }
 
-// Listed has the UIDs of all pods; stored grants of others are removed.
+// Listed removes the grants of other pods.
 func (k *Keeper) Listed(uids map[string]bool) {
 	k.mu.Lock()
 	known := slices.Collect(maps.Keys(k.newest))
@@ -207,8 +198,7 @@ func (k *Keeper) Listed(uids map[string]bool) {
 	}
 }
 
-// Newest returns the pod with the annotations of its newest grant, if it was resized. The container
-// runtime only has those of the pod's sandbox. It never blocks.
+// Newest returns the pod with the annotations of its newest grant, if it was resized.
 func (k *Keeper) Newest(pod grant.Pod) grant.Pod {
 	k.mu.Lock()
 	one := k.newest[pod.UID]
@@ -219,7 +209,7 @@ func (k *Keeper) Newest(pod grant.Pod) grant.Pod {
 	value := pod.Annotations[grant.AnnotationGrant]
 	if value != one.Grant {
 		if now, err := grant.DecodeGrant(value); err != nil || now.Generation >= one.pod.Generation {
-			return pod // the caller refuses what can't be read
+			return pod
 		}
 	} else if k.Keys == nil || k.Keys.Verify(pod.UID, k.NodeName, value, pod.Annotations[grant.AnnotationSignature]) == nil {
 		return pod // otherwise the signing key may be gone
@@ -237,8 +227,7 @@ func (k *Keeper) Newest(pod grant.Pod) grant.Pod {
 // otherwise.
 const (
 	retryPause = 2 * time.Second
-	// IdlePause is the longest pause.
-	IdlePause = 30 * time.Second
+	IdlePause  = 30 * time.Second
 )
 
 // Run applies the grants until ctx ends: after changes, and periodically, because a container
@@ -268,8 +257,7 @@ func (k *Keeper) wake() {
 	}
 }
 
-// ApplyAll resizes the running containers to their pods' newest grants. It returns false if one
-// failed.
+// ApplyAll resizes the running containers; it returns false if one failed.
 func (k *Keeper) ApplyAll(ctx context.Context) bool {
 	k.mu.Lock()
 	newest := maps.Clone(k.newest)
@@ -305,7 +293,7 @@ func (k *Keeper) resize(ctx context.Context, claim ledger.Claim, want []grant.Sh
 		k.clearWarning(claim.ContainerID)
 		return true
 	}
-	if errors.Is(err, ledger.ErrNoClaim) { // it ended meanwhile
+	if errors.Is(err, grant.ErrNoClaim) {
 		return true
 	}
 	if k.warn(claim.ContainerID, "container not resized yet", "pod", name, "container", claim.Container, "error", err) && k.Failed != nil {
@@ -314,7 +302,6 @@ func (k *Keeper) resize(ctx context.Context, claim ledger.Claim, want []grant.Sh
 	return false
 }
 
-// warn logs a problem once until it changes, and reports whether it was logged.
 func (k *Keeper) warn(about, message string, args ...any) bool {
 	text := fmt.Sprint(append([]any{message}, args...)...)
 	k.mu.Lock()

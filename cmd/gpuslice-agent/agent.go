@@ -31,9 +31,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// firstLook limits the wait for the first reading of the GPUs, because containers are not
-// controlled before the agent is connected. NVML takes seconds without a persistence daemon, and
-// can hang; until it answers, grants are refused and the kubelet retries.
+// firstLook is short, because containers are not controlled before the agent is connected. NVML can
+// take seconds or hang; until it responds, grants are refused and the kubelet retries.
 const firstLook = time.Second
 
 // admission is the time for pods that were bound before the schedulers' notification.
@@ -147,7 +146,6 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	return nil
 }
 
-// background tasks run until a context ends.
 type background []func(context.Context)
 
 func (b background) start(ctx context.Context, tasks *errgroup.Group) {
@@ -156,8 +154,7 @@ func (b background) start(ctx context.Context, tasks *errgroup.Group) {
 	}
 }
 
-// nriPlugin installs the limiter's library and creates the NRI plugin.
-func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
+func (o *options) nriPlugin(ledger *grant.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
 	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
 	if err != nil {
 		return nil, err
@@ -260,7 +257,7 @@ func (o *options) registerNode(p *publisher, first *background, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	var labels func() (map[string]string, bool) // none without an API server
+	var labels func() (map[string]string, bool)
 	if registered != nil {
 		labels = func() (map[string]string, bool) {
 			known := registered.Labels()
@@ -286,15 +283,13 @@ func (o *options) followNodeConfig(p *publisher, labels func() (map[string]strin
 	return watcher
 }
 
-// warnUnused logs settings without an effect.
 func (o *options) warnUnused(current func() (nodeconfig.Settings, error), log *slog.Logger) {
-	s, _ := current() // an error has no settings
+	s, _ := current()
 	if fields := unused(s); len(fields) > 0 {
 		log.Warn("settings of the node configuration have no effect", "file", o.NodeConfigFile, "fields", fields)
 	}
 }
 
-// listen returns nil for an empty address.
 func listen(flag, address string) (net.Listener, error) {
 	if address == "" {
 		return nil, nil
@@ -306,7 +301,6 @@ func listen(flag, address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// waitForGPUs waits for the first reading, successful or not.
 func waitForGPUs(ctx context.Context, inventory *nvidia.Cache, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -319,7 +313,6 @@ func waitForGPUs(ctx context.Context, inventory *nvidia.Cache, patience time.Dur
 	}
 }
 
-// errNotRead is the state before the first reading of the GPUs.
 var errNotRead = errors.New("not read yet: waiting for NVML")
 
 func gpusKnown(inventory *nvidia.Cache) error {

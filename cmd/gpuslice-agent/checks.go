@@ -8,7 +8,6 @@ import (
 	"strconv"
 )
 
-// checks collects invalid options.
 type checks struct{ errs []error }
 
 func (c *checks) want(flag string, ok bool, want string, got any) {
@@ -29,7 +28,6 @@ func (c *checks) matches(flag string, pattern *regexp.Regexp, want string, value
 	}
 }
 
-// isAddress accepts host:port with a numeric port.
 func isAddress(text string) bool {
 	_, port, err := net.SplitHostPort(text)
 	if err != nil {

@@ -9,11 +9,9 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// holdInterval is the time between two readings of the claims.
 const holdInterval = time.Second
 
-// holdFiles keeps the files of all claims open until ctx ends.
-func holdFiles(ledger *ledger.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
+func holdFiles(ledger *grant.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
 	return func(ctx context.Context) {
 		defer holder.Close()
 		tick := time.NewTicker(holdInterval)

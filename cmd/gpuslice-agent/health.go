@@ -11,14 +11,12 @@ import (
 	"github.com/gpuslice/gpuslice/internal/httpserver"
 )
 
-// condition holds while failure returns nil.
 type condition struct {
 	name    string
 	failure func() error
 }
 
-// healthServer serves /healthz (is no restart needed?) and /readyz (is the agent connected?) with
-// 200, or 503 and the reasons.
+// healthServer serves /healthz and /readyz with 200, or 503 and the reasons.
 func healthServer(live, ready []condition) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", answer(live))
@@ -62,8 +60,8 @@ func newHealthServer(handler http.Handler) *http.Server {
 	return s
 }
 
-// serveHealth serves until ctx ends. Pods can reach the port: new connections close the oldest, so
-// that pods can't block the kubelet, which would restart the agent.
+// serveHealth closes the oldest connection for a new one, so that pods can't block the kubelet,
+// which would restart the agent.
 func serveHealth(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	return serveBy(ctx, newHealthServer(handler), httpserver.Newest(listener, healthConnections))
 }

@@ -23,7 +23,7 @@ type kubelet struct {
 	log        *slog.Logger
 
 	mu      sync.Mutex
-	ctx     context.Context // run's; nil: not running
+	ctx     context.Context
 	offered map[deviceplugin.Resource]*deviceplugin.Inventory
 	serving sync.WaitGroup
 }
@@ -35,7 +35,6 @@ func newKubelet(o *options, links deviceplugin.Links, policy func() deviceplugin
 	}
 }
 
-// set replaces the GPUs of each resource.
 func (k *kubelet) set(gpus map[deviceplugin.Resource][]deviceplugin.GPU) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -55,7 +54,6 @@ func (k *kubelet) set(gpus map[deviceplugin.Resource][]deviceplugin.GPU) {
 	}
 }
 
-// run serves until ctx ends.
 func (k *kubelet) run(ctx context.Context) {
 	k.mu.Lock()
 	k.ctx = ctx
@@ -65,12 +63,11 @@ func (k *kubelet) run(ctx context.Context) {
 	k.mu.Unlock()
 	<-ctx.Done()
 	k.mu.Lock()
-	k.ctx = nil // stop serving
+	k.ctx = nil
 	k.mu.Unlock()
 	k.serving.Wait()
 }
 
-// serve requires the lock.
 func (k *kubelet) serve(resource deviceplugin.Resource, inventory *deviceplugin.Inventory) {
 	plugin := deviceplugin.New(deviceplugin.Config{
 		Resource: resource, GPUs: inventory, Connection: k.connection, Policy: k.policy, Links: k.links, Env: k.options.featureEnv(),
@@ -80,14 +77,11 @@ func (k *kubelet) serve(resource deviceplugin.Resource, inventory *deviceplugin.
 	k.serving.Go(func() { server.Run(ctx) })
 }
 
-// links are those of the newest reading.
 type links struct{ inventory *nvidia.Cache }
 
-// Link implements deviceplugin.Links.
 func (l links) Link(a, b string) int { return l.inventory.Snapshot().Topology.Link(a, b) }
 
-// features are additions of NVIDIA's container toolkit, by the last part of the CDI kind and of the
-// variable ("Specialized Configurations" in its documentation).
+// features of NVIDIA's container toolkit ("Specialized Configurations" in its documentation).
 func (o *options) features() []string {
 	var features []string
 	for _, f := range []struct {
@@ -111,7 +105,6 @@ func (o *options) featureEnv() map[string]string {
 	return env
 }
 
-// devices resolves GPUs to edits, with the enabled features.
 func (o *options) devices(gpus *oci.Registry, first *background, log *slog.Logger) (oci.DeviceEdits, error) {
 	featured := oci.DriverFeatures{GPUs: gpus}
 	for _, name := range o.features() {

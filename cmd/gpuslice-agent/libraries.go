@@ -10,7 +10,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// libraryPruner removes libraries of earlier versions that no container uses.
 type libraryPruner struct {
 	dir, stateDir string
 	cdiSpecDirs   []string

@@ -19,17 +19,14 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
 
-// Exit statuses, see the manual.
 const (
 	exitStopped = 0
 	exitFailed  = 1
 	exitUsage   = 2
 )
 
-// stopWait limits a stop.
 const stopWait = 8 * time.Second
 
-// gcPercent is GOGC, if not set.
 const gcPercent = 400
 
 const manual = `gpuslice-agent runs on every GPU node, as root. It connects to the container
@@ -83,10 +80,8 @@ func main() {
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr, run))
 }
 
-// starter is run, except in tests.
 type starter func(ctx context.Context, o options, log *slog.Logger) error
 
-// execute returns the exit status.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer, start starter) int {
 	started := false
 	c := command(stderr, func(ctx context.Context, o options, log *slog.Logger) error {

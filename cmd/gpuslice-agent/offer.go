@@ -16,7 +16,6 @@ import (
 
 // offer is what the node offers at one time. It is immutable.
 type offer struct {
-	// GPUs and Settings are the inputs of the offer.
 	GPUs     nvidia.Snapshot
 	Settings nodeconfig.Settings
 	Sharing  node.Sharing
@@ -36,13 +35,13 @@ type offer struct {
 
 	capacities map[string]grant.GPU
 	contextMiB map[string]int64
-	beyond     map[string]float64 // memory per GPU that is oversubscribed
+	beyond     map[string]float64
 	// indices are NVML's at the time of the settings: they change when a GPU vanishes, and a
 	// configured index means a GPU.
 	indices map[string]int
 }
 
-// offerOf returns the next offer. unsettled is why there are no settings yet: then it is empty.
+// offerOf: unsettled is why there are no settings yet; then it is empty.
 func (o *options) offerOf(gpus nvidia.Snapshot, settings nodeconfig.Settings, unsettled error, last *offer) *offer {
 	if last == nil {
 		last = &offer{}
@@ -101,7 +100,6 @@ func (o *offer) excludes(uuid string, _ int) bool {
 	return o.Settings.Excludes(uuid, index)
 }
 
-// missing returns why a granted GPU is not offered.
 func (o *offer) missing(uuid string) string {
 	c, listed := o.GPUs.Node.GPU(uuid)
 	switch {
@@ -118,7 +116,6 @@ func (o *offer) missing(uuid string) string {
 	}
 }
 
-// oversubscription is grantable memory beyond each GPU's.
 func (o *offer) oversubscription() map[string]float64 {
 	factors := map[string]float64{}
 	for _, d := range o.Devices {
@@ -129,7 +126,6 @@ func (o *offer) oversubscription() map[string]float64 {
 	return factors
 }
 
-// healthy requires the device and its GPU to be healthy.
 func (o *offer) healthy(d node.Device) bool {
 	own, known := o.GPUs.Health[d.UUID]
 	return o.Stale == nil && o.GPUs.Health[d.GPU].Healthy && (!known || own.Healthy)
@@ -159,7 +155,7 @@ func (o *offer) health() map[string]nvidia.Health {
 func (o *options) forKubelet(now *offer) map[deviceplugin.Resource][]deviceplugin.GPU {
 	offered := map[deviceplugin.Resource][]deviceplugin.GPU{}
 	for _, resource := range o.ordinaryResources() {
-		offered[resource] = nil // also without GPUs
+		offered[resource] = nil
 	}
 	add := func(d node.Device, healthy bool) {
 		gpu := deviceplugin.GPU{UUID: d.UUID, Healthy: healthy, NUMANode: nvidia.NUMAUnknown}
@@ -188,7 +184,6 @@ func (o *options) ordinaryResources() []deviceplugin.Resource {
 	return []deviceplugin.Resource{deviceplugin.Replicas(o.ResourceName)}
 }
 
-// resourcesOf returns the number of devices per resource.
 func (o *options) resourcesOf(d node.Device) map[deviceplugin.Resource]int {
 	switch {
 	case d.Resource != "":

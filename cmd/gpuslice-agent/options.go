@@ -22,7 +22,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// options are the agent's flags.
 type options struct {
 	ConfigFile  string
 	NodeName    string
@@ -102,7 +101,7 @@ var aliases = config.Aliases{
 }
 
 func (o *options) bind(f *pflag.FlagSet) {
-	f.SortFlags = false // order of the manual
+	f.SortFlags = false
 	f.StringVar(&o.ConfigFile, "config", "", "YAML `FILE` with these options")
 	f.StringVar(&o.NodeName, "node-name", hostName(), "`NAME` of this node in Kubernetes, as in grants")
 	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "`DIRECTORY` of the ledger and of the containers' limits and usage files; should be on a tmpfs")
@@ -170,7 +169,7 @@ const maxSocketPath = 107
 func hostName() string {
 	host, err := os.Hostname()
 	if err != nil {
-		return "" // then --node-name is invalid
+		return ""
 	}
 	return strings.ToLower(strings.TrimSpace(host))
 }

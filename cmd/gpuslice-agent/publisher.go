@@ -25,28 +25,23 @@ type publisher struct {
 	options   *options
 	inventory *nvidia.Cache
 	// settings returns the node configuration, or why there is none yet.
-	settings func() (nodeconfig.Settings, error)
-	// connection to the container runtime.
-	connection deviceplugin.Condition
-	// reconfigured receives a value when settings change.
+	settings     func() (nodeconfig.Settings, error)
+	connection   deviceplugin.Condition
 	reconfigured chan struct{}
 	// offered receives each resource's GPUs; nil: no kubelet.
 	offered func(map[deviceplugin.Resource][]deviceplugin.GPU)
 	// ready are additional conditions of /readyz.
 	ready []condition
 	// keeper has the newest grants of resized pods; set by nriPlugin.
-	keeper *resized.Keeper
-	// progress is optional.
+	keeper   *resized.Keeper
 	progress *progress
-	// changed receives a value after one or more new offers.
-	changed chan struct{}
-	log     *slog.Logger
+	changed  chan struct{}
+	log      *slog.Logger
 
 	current atomic.Pointer[offer]
 
 	// Used by run's goroutine only.
-	written time.Time // time of the reading in node.json
-	// Problems that were logged last.
+	written                                 time.Time
 	loggedProblem, loggedStale, loggedWrite string
 }
 
@@ -60,10 +55,8 @@ func newPublisher(o *options, inventory *nvidia.Cache, log *slog.Logger) *publis
 	return p
 }
 
-// now never blocks.
 func (p *publisher) now() *offer { return p.current.Load() }
 
-// capacities are by UUID.
 func (p *publisher) capacities() map[string]grant.GPU { return p.now().capacities }
 
 // ociSettings adds the settings that depend on the offer.
@@ -76,7 +69,6 @@ func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
 
 func (p *publisher) reconfigure() { poke(p.reconfigured) }
 
-// poke does not block.
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -87,7 +79,6 @@ func poke(c chan struct{}) {
 // offerInterval is the polling interval for changes without a notification.
 const offerInterval = time.Second
 
-// run updates the offer until ctx ends.
 func (p *publisher) run(ctx context.Context) {
 	gpus, cancel := p.inventory.Subscribe()
 	defer cancel()
@@ -96,7 +87,7 @@ func (p *publisher) run(ctx context.Context) {
 	for {
 		p.progress.tick()
 		connected, connectionChanged := p.connection.Connected()
-		if connected != p.now().Connected { // since the update
+		if connected != p.now().Connected {
 			p.update()
 			continue
 		}

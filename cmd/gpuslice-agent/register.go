@@ -13,7 +13,6 @@ import (
 
 // apiServer returns nil if there is none, or no usable one with --kubernetes-api=auto.
 func (o *options) apiServer(log *slog.Logger) (*noderegister.ClientConfig, error) {
-	// As in rest.InClusterConfig.
 	inPod := os.Getenv("KUBERNETES_SERVICE_HOST") != "" && os.Getenv("KUBERNETES_SERVICE_PORT") != ""
 	switch {
 	case o.KubernetesAPI == apiOff:
@@ -66,13 +65,13 @@ func registeredNode(now *offer) (noderegister.Node, bool) {
 		CUDAVersion:   now.GPUs.Node.CUDAVersion,
 		MIGStrategy:   now.Sharing.MIG,
 	}
-	index := map[string]int{} // by GPU: index in n.Devices
+	index := map[string]int{}
 	for _, d := range now.Devices {
 		gpu, known := now.GPUs.Node.GPU(d.GPU)
 		if !known {
 			continue
 		}
-		if i, again := index[d.GPU]; again { // another MIG device of the GPU
+		if i, again := index[d.GPU]; again {
 			n.Devices[i].Slots++
 			n.Devices[i].MemoryMiB += d.MemoryMiB
 			continue
@@ -83,7 +82,6 @@ func registeredNode(now *offer) (noderegister.Node, bool) {
 	return n, !now.GPUs.Taken.IsZero()
 }
 
-// registeredGPU takes the GPU's first or only device.
 func registeredGPU(now *offer, d node.Device, gpu nvidia.GPU) noderegister.Device {
 	mode := noderegister.ModeShared
 	if d.MIG() {

@@ -96,7 +96,6 @@ func removeClaims(stateDir string) error {
 	return errors.Join(errs...)
 }
 
-// stateNames are created by the ledger, the agent and the runtime wrapper.
 var stateNames = []string{
 	"containers", "lock", "generation", "cordoned", "resized", "agent.lock", "node.json", allowedFile,
 	"gpus.json", "cdi.json", "limiter.json",

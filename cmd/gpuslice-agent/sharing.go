@@ -11,7 +11,6 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// profile is a set of resources.
 type profile string
 
 const (
@@ -21,7 +20,6 @@ const (
 	profileTencent profile = "tencent"
 )
 
-// Values of --register-format and --kubernetes-api.
 const (
 	registerJSON = "json"
 	registerCSV  = "csv"
@@ -47,7 +45,6 @@ func (o *options) validateOffer(c *checks) {
 	c.want("register-format", slices.Contains([]string{registerJSON, registerCSV}, o.RegisterFormat), "json or csv", o.RegisterFormat)
 }
 
-// sharing combines options and node configuration, which wins.
 func (o *options) sharing(s nodeconfig.Settings) node.Sharing {
 	sharing := node.Sharing{
 		Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling,
@@ -74,7 +71,6 @@ func (o *options) sharing(s nodeconfig.Settings) node.Sharing {
 	return sharing
 }
 
-// checkSettings rejects unsupported node configuration.
 func (o *options) checkSettings(s nodeconfig.Settings) error {
 	sharing := o.sharing(s)
 	var errs []error
@@ -90,7 +86,6 @@ func (o *options) checkSettings(s nodeconfig.Settings) error {
 	return errors.Join(errs...)
 }
 
-// unused are settings without an effect.
 func unused(s nodeconfig.Settings) []string {
 	var fields []string
 	if s.OperatingMode == "mps" {

@@ -22,13 +22,12 @@ type watchdog struct {
 type progress struct {
 	watchdog *watchdog
 	limit    time.Duration
-	began    time.Time // start of the last turn; zero: not started
-	waits    int       // NVML calls in progress
+	began    time.Time
+	waits    int
 }
 
 func newWatchdog() *watchdog { return &watchdog{now: time.Now, loops: map[string]*progress{}} }
 
-// loop adds a loop with its longest pause.
 func (w *watchdog) loop(name string, pause time.Duration) *progress {
 	p := &progress{watchdog: w, limit: pause + stuckAfter}
 	w.loops[name] = p

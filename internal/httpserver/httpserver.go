@@ -34,7 +34,7 @@ type newest struct {
 	most int
 
 	mu   sync.Mutex
-	open list.List // of net.Conn, the oldest first
+	open list.List
 }
 
 func (n *newest) Accept() (net.Conn, error) {
@@ -50,7 +50,6 @@ func (n *newest) Accept() (net.Conn, error) {
 	return &placed{Conn: c, in: n, place: n.open.PushBack(c)}, nil
 }
 
-// placed is a connection in the list.
 type placed struct {
 	net.Conn
 	in    *newest
@@ -59,7 +58,7 @@ type placed struct {
 
 func (p *placed) Close() error {
 	p.in.mu.Lock()
-	p.in.open.Remove(p.place) // may already be removed
+	p.in.open.Remove(p.place)
 	p.in.mu.Unlock()
 	return p.Conn.Close()
 }
@@ -74,7 +73,7 @@ func Few(most int, h http.Handler) http.Handler {
 		select {
 		case places <- struct{}{}:
 			defer func() { <-places }()
-			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience)) // not supported by test recorders
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience))
 			h.ServeHTTP(w, r)
 		default:
 			w.Header().Set("Retry-After", "1")
