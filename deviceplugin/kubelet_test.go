@@ -109,7 +109,7 @@ func (l list) health(t testing.TB) map[string]string {
 	return health
 }
 
-// shortDir is a directory whose path is short enough for a socket.
+// shortDir is a directory with a path that is short enough for a socket.
 func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "gsd")
 	require.NoError(t, err)

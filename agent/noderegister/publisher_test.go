@@ -78,7 +78,7 @@ func run(t *testing.T, options Options, prepare func(*apiServer), test func(*pla
 	})
 }
 
-func TestToldOnceAndThenSilent(t *testing.T) {
+func TestWritesOnlyChanges(t *testing.T) {
 	run(t, Options{}, nil, func(p *play) {
 		want := Render(example(), Options{})
 		assert.Subset(t, p.server.now().Annotations, want.Annotations)
@@ -193,7 +193,7 @@ func TestWhatOthersHaveWrittenSinceIsTheirs(t *testing.T) {
 	})
 }
 
-func TestUnknownGPUsAreNotTold(t *testing.T) {
+func TestUnknownGPUsAreNotWritten(t *testing.T) {
 	run(t, Options{}, func(s *apiServer) { s.label("kubectl", "pool", "a") }, func(p *play) {
 		before := p.server.now()
 		p.set(Node{}, false)
@@ -241,7 +241,7 @@ func TestLeaving(t *testing.T) {
 	})
 }
 
-func TestLeavingWithoutAServerTakesNotLong(t *testing.T) {
+func TestLeavingWithoutAServerIsShort(t *testing.T) {
 	run(t, Options{}, nil, func(p *play) {
 		p.server.setDown(true)
 		start := time.Now()
@@ -251,7 +251,7 @@ func TestLeavingWithoutAServerTakesNotLong(t *testing.T) {
 	})
 }
 
-func TestLeavingWithNothingToldSaysNothing(t *testing.T) {
+func TestLeavingWithoutDevicesLogsNothing(t *testing.T) {
 	down := func(s *apiServer) { s.setDown(true) }
 	run(t, Options{}, down, func(p *play) {
 		p.server.setDown(false)

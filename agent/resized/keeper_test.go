@@ -172,7 +172,7 @@ func TestGrantsThatAreNotBelieved(t *testing.T) {
 }
 
 // After a change of keys the scheduler, or a person, signs the same grant again.
-func TestGrantThatIsSignedAnew(t *testing.T) {
+func TestGrantThatIsSignedAgain(t *testing.T) {
 	both, onlyNew := granttest.Keyring("new", "old"), granttest.Keyring("new")
 	old, current, stranger := granttest.SigningKey("old"), granttest.SigningKey("new"), granttest.SigningKey("stranger")
 	dir := t.TempDir()

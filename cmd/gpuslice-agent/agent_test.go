@@ -137,7 +137,7 @@ func get(address, path string) answered {
 	return answered{response.StatusCode, string(body)}
 }
 
-// shortDir is a directory whose path is short enough for a socket.
+// shortDir is a directory with a path that is short enough for a socket.
 func shortDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "gsa")
 	require.NoError(t, err)
@@ -217,7 +217,7 @@ func TestAgentWithoutADriver(t *testing.T) {
 	stop, log := o.run(t)
 	require.Eventually(t, func() bool {
 		ready := get(o.HealthAddress, "/readyz")
-		return ready.status == 503 && bytes.HasPrefix([]byte(ready.body), []byte("GPUs: "))
+		return ready.status == 503 && bytes.HasPrefix([]byte(ready.body), []byte("gpus: "))
 	}, 20*time.Second, 5*time.Millisecond, "%v", log)
 	assert.Contains(t, get(o.HealthAddress, "/readyz").body, "NVIDIA's driver")
 	assert.Equal(t, 200, get(o.HealthAddress, "/healthz").status, "a restart would not help")

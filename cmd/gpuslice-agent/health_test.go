@@ -45,7 +45,7 @@ func TestHealthServer(t *testing.T) {
 	}
 }
 
-func TestNobodyHoldsTheServer(t *testing.T) {
+func TestServerTimeouts(t *testing.T) {
 	for _, s := range []*http.Server{newServer(http.NotFoundHandler()), newHealthServer(http.NotFoundHandler())} {
 		assert.NotNil(t, s.Handler)
 		for what, limit := range map[string]time.Duration{

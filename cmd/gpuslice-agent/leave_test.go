@@ -53,7 +53,7 @@ func newRegistered(t *testing.T, n *nodeObject) *noderegister.Publisher {
 
 // The rest of the agent is stopped only when schedulers know that the node is left: what
 // they bind until then the kubelet has to find a device plugin for.
-func TestSchedulersAreToldBeforeTheAgentStops(t *testing.T) {
+func TestSchedulersAreNotifiedBeforeTheAgentStops(t *testing.T) {
 	n := &nodeObject{written: make(chan struct{})}
 	leaving, signal := context.WithCancel(t.Context())
 	left := make(chan string, 1)

@@ -13,7 +13,7 @@ import (
 )
 
 // What the agent shows: the GPUs by NVML, without a container runtime.
-func TestMetricsDoor(t *testing.T) {
+func TestMetricsHandler(t *testing.T) {
 	o := testOptions(t)
 	stop, log := o.run(t)
 	var node view.Node

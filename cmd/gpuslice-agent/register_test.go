@@ -147,7 +147,7 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 	})
 }
 
-func TestToldOf(t *testing.T) {
+func TestRegisteredNode(t *testing.T) {
 	o := parsed(t, "--mig-strategy=mixed")
 	_, known := registeredNode(&offer{})
 	assert.False(t, known, "before the GPUs were read")
