@@ -56,14 +56,14 @@ type Cache struct {
 	current     atomic.Pointer[Snapshot]
 	subscribers subscribers
 
-	mu     sync.Mutex // held during calls of NVML
-	open   bool
-	opened string // the kernel's list of GPUs at that time
-	joined bool
-	ward   *ward
-	events *events // nil: not available
-	silent bool    // the last attempt to open events failed and was logged
-	broken bool
+	mu      sync.Mutex // held during calls of NVML
+	open    bool
+	opened  string // the kernel's list of GPUs at that time
+	joined  bool
+	tracker *tracker
+	events  *events // nil: not available
+	silent  bool    // the last attempt to open events failed and was logged
+	broken  bool
 
 	sampled map[string]uint64
 }
@@ -82,7 +82,7 @@ func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 	if o.Settle <= 0 {
 		o.Settle = DefaultSettle
 	}
-	c.ward = newWard(o.Settle, o.IgnoreXIDs)
+	c.tracker = newTracker(o.Settle, o.IgnoreXIDs)
 	if c.interval <= 0 {
 		c.interval = DefaultInterval
 	}
@@ -134,13 +134,13 @@ func (c *Cache) Refresh(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return errors.Join(err, ctx.Err())
 	case err != nil:
-		c.ward.unreadable(err, c.now())
+		c.tracker.unreadable(err, c.now())
 		c.logFailure(last.Err, err)
 		c.publish(Snapshot{Node: last.Node, Taken: last.Taken, Topology: last.Topology, Err: err})
 		return err
 	}
 	topology := c.topology(last, node)
-	c.ward.seen(node, c.now())
+	c.tracker.seen(node, c.now())
 	c.logChanges(last.Node, node)
 	c.publish(Snapshot{Node: node, Taken: c.now(), Topology: topology})
 	c.listenTo(node.GPUs)
@@ -156,7 +156,7 @@ func (c *Cache) Close() error {
 
 func (c *Cache) read(ctx context.Context) (Node, error) {
 	kernel := c.kernel()
-	if c.open && (c.ward.missing() || kernel != c.opened) {
+	if c.open && (c.tracker.missing() || kernel != c.opened) {
 		if err := c.close(); err != nil {
 			return Node{}, err
 		}

@@ -22,7 +22,7 @@ type Health struct {
 	Since  time.Time `json:"since"`
 }
 
-type ailment struct {
+type gpuState struct {
 	absent  string // why it can't be read, empty if it can
 	away    bool   // absent as during a reset: lost, or not listed
 	xid     uint64
@@ -31,28 +31,28 @@ type ailment struct {
 	settles bool
 }
 
-// ward computes the health of the GPUs: unhealthy when a GPU can't be read or a critical XID
+// tracker computes the health of the GPUs: unhealthy when a GPU can't be read or a critical XID
 // arrives, healthy after the settle time without either. After an XID that requires a reset, the
 // settle time starts when the GPU or the driver was gone and returned. The state is lost at a
 // restart, which a reset requires (nvidia-smi does not reset a GPU that a program has open). See
 // mighealth.go for MIG devices.
-type ward struct {
+type tracker struct {
 	settle  time.Duration
 	ignored []uint64
-	gpus    map[string]*ailment
+	gpus    map[string]*gpuState
 	mig     map[string]MIGDevice
 	health  map[string]Health // replaced at each change, never modified
 }
 
-func newWard(settle time.Duration, ignore []uint64) *ward {
-	return &ward{settle: settle, ignored: slices.Concat(applicationXIDs, ignore), gpus: map[string]*ailment{}, mig: map[string]MIGDevice{}}
+func newTracker(settle time.Duration, ignore []uint64) *tracker {
+	return &tracker{settle: settle, ignored: slices.Concat(applicationXIDs, ignore), gpus: map[string]*gpuState{}, mig: map[string]MIGDevice{}}
 }
 
-func (w *ward) seen(node Node, now time.Time) {
+func (w *tracker) seen(node Node, now time.Time) {
 	faults := sortFaults(node.Faults)
 	for uuid := range faults.named {
 		if w.gpus[uuid] == nil {
-			w.gpus[uuid] = &ailment{}
+			w.gpus[uuid] = &gpuState{}
 		}
 	}
 	for _, c := range node.GPUs {
@@ -103,15 +103,15 @@ var errUnlisted = errors.New("the driver no longer lists the GPU")
 // absences are the errors of a GPU during a reset.
 var absences = []error{errUnlisted, nvml.ERROR_GPU_IS_LOST, nvml.ERROR_RESET_REQUIRED, nvml.ERROR_DRIVER_NOT_LOADED}
 
-func (a *ailment) miss(err error) {
+func (a *gpuState) miss(err error) {
 	a.absent, a.settles = strings.ReplaceAll(err.Error(), "\n", "; "), false
 	a.away = a.away || slices.ContainsFunc(absences, func(absence error) bool { return errors.Is(err, absence) })
 }
 
-func (w *ward) present(uuid string, now time.Time) {
+func (w *tracker) present(uuid string, now time.Time) {
 	a := w.gpus[uuid]
 	if a == nil {
-		w.gpus[uuid] = &ailment{}
+		w.gpus[uuid] = &gpuState{}
 		return
 	}
 	if a.absent == "" {
@@ -125,7 +125,7 @@ func (w *ward) present(uuid string, now time.Time) {
 }
 
 // missing ignores MIG devices: an open NVML lists new ones.
-func (w *ward) missing() bool {
+func (w *tracker) missing() bool {
 	for uuid, a := range w.gpus {
 		if a.absent != "" && !w.isMIG(uuid) {
 			return true
@@ -134,7 +134,7 @@ func (w *ward) missing() bool {
 	return false
 }
 
-func (w *ward) unreadable(err error, now time.Time) {
+func (w *tracker) unreadable(err error, now time.Time) {
 	for _, a := range w.gpus {
 		a.miss(err)
 	}
@@ -142,7 +142,7 @@ func (w *ward) unreadable(err error, now time.Time) {
 }
 
 // critical returns false for an ignored XID.
-func (w *ward) critical(x xid, now time.Time) bool {
+func (w *tracker) critical(x xid, now time.Time) bool {
 	if slices.Contains(w.ignored, x.code) {
 		return false
 	}
@@ -157,7 +157,7 @@ func (w *ward) critical(x xid, now time.Time) bool {
 	return true
 }
 
-func (w *ward) struck(x xid) (found []*ailment) {
+func (w *tracker) struck(x xid) (found []*gpuState) {
 	if found = w.struckMIG(x); len(found) > 0 {
 		return found
 	}
@@ -169,10 +169,10 @@ func (w *ward) struck(x xid) (found []*ailment) {
 	return found
 }
 
-func (w *ward) settled(now time.Time) {
+func (w *tracker) settled(now time.Time) {
 	for _, a := range w.gpus {
 		if a.settles && !now.Before(a.wellAt) {
-			*a = ailment{}
+			*a = gpuState{}
 		}
 	}
 	health := make(map[string]Health, len(w.gpus))
@@ -190,7 +190,7 @@ func (w *ward) settled(now time.Time) {
 	}
 }
 
-func (a *ailment) reason(settle time.Duration) string {
+func (a *gpuState) reason(settle time.Duration) string {
 	switch {
 	case a.absent != "":
 		return a.absent

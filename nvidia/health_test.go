@@ -13,38 +13,38 @@ import (
 // B is the GPU beside it.
 type healthStep struct {
 	after   time.Duration // since the step before
-	report  func(w *ward, now time.Time)
+	report  func(w *tracker, now time.Time)
 	healthy bool
 	reason  string // a part of it
 	b       bool   // B is healthy
 }
 
-func sees(uuids ...string) func(*ward, time.Time) {
+func sees(uuids ...string) func(*tracker, time.Time) {
 	node := Node{}
 	for _, uuid := range uuids {
 		node.GPUs = append(node.GPUs, GPU{UUID: uuid})
 	}
-	return func(w *ward, now time.Time) { w.seen(node, now) }
+	return func(w *tracker, now time.Time) { w.seen(node, now) }
 }
 
 // seesFault is a node with B, and a GPU that can't be read.
-func seesFault(uuid string, ret nvml.Return) func(*ward, time.Time) {
+func seesFault(uuid string, ret nvml.Return) func(*tracker, time.Time) {
 	err := check("GPU 0", "nvmlDeviceGetMemoryInfo", ret)
 	node := Node{GPUs: []GPU{{UUID: "B"}}, Faults: []Fault{{UUID: uuid, Err: err, Message: err.Error()}}}
-	return func(w *ward, now time.Time) { w.seen(node, now) }
+	return func(w *tracker, now time.Time) { w.seen(node, now) }
 }
 
-func reports(uuid string, code uint64) func(*ward, time.Time) {
-	return func(w *ward, now time.Time) { w.critical(xid{uuid, wholeGPU, code}, now) }
+func reports(uuid string, code uint64) func(*tracker, time.Time) {
+	return func(w *tracker, now time.Time) { w.critical(xid{uuid, wholeGPU, code}, now) }
 }
 
-func fails(err error) func(*ward, time.Time) {
-	return func(w *ward, now time.Time) { w.unreadable(err, now) }
+func fails(err error) func(*tracker, time.Time) {
+	return func(w *tracker, now time.Time) { w.unreadable(err, now) }
 }
 
 func TestHealth(t *testing.T) {
 	const settle = 10 * time.Second
-	both, passes := sees("A", "B"), func(w *ward, now time.Time) { w.settled(now) }
+	both, passes := sees("A", "B"), func(w *tracker, now time.Time) { w.settled(now) }
 	for _, tt := range []struct {
 		description string
 		steps       []healthStep
@@ -140,7 +140,7 @@ func TestHealth(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
-			w := newWard(settle, []uint64{63})
+			w := newTracker(settle, []uint64{63})
 			now := time.Unix(1000, 0)
 			since := now
 			last := true

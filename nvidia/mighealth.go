@@ -12,12 +12,12 @@ import (
 
 var errNoInstance = errors.New("the GPU no longer has this MIG device")
 
-func (w *ward) isMIG(uuid string) bool {
+func (w *tracker) isMIG(uuid string) bool {
 	_, ok := w.mig[uuid]
 	return ok
 }
 
-func (w *ward) seenMIG(node Node, faults faultsByName, now time.Time) {
+func (w *tracker) seenMIG(node Node, faults faultsByName, now time.Time) {
 	for uuid, gpu := range faults.gpuOf {
 		if !w.isMIG(uuid) {
 			w.mig[uuid] = MIGDevice{UUID: uuid, GPU: gpu, GPUInstance: -1, ComputeInstance: -1}
@@ -52,7 +52,7 @@ func (w *ward) seenMIG(node Node, faults faultsByName, now time.Time) {
 
 // struckMIG returns the MIG devices of the XID's instance. None: a whole GPU, or an unknown
 // instance (some drivers set the ids to 0 without MIG); then the GPU is unhealthy.
-func (w *ward) struckMIG(x xid) (found []*ailment) {
+func (w *tracker) struckMIG(x xid) (found []*gpuState) {
 	for uuid, d := range w.mig {
 		if d.GPU == x.uuid && x.instance.gpu == uint32(d.GPUInstance) && d.GPUInstance >= 0 &&
 			(x.instance.compute == allInstances || x.instance.compute == uint32(d.ComputeInstance)) {
@@ -62,7 +62,7 @@ func (w *ward) struckMIG(x xid) (found []*ailment) {
 	return found
 }
 
-func (w *ward) reason(uuid string, a *ailment) string {
+func (w *tracker) reason(uuid string, a *gpuState) string {
 	d, ok := w.mig[uuid]
 	if !ok {
 		return a.reason(w.settle)

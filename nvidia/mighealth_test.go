@@ -25,8 +25,8 @@ func migNode(devices ...string) Node {
 	return Node{GPUs: []GPU{a, {UUID: "B"}}}
 }
 
-func migSees(node Node) func(*ward, time.Time) {
-	return func(w *ward, now time.Time) { w.seen(node, now) }
+func migSees(node Node) func(*tracker, time.Time) {
+	return func(w *tracker, now time.Time) { w.seen(node, now) }
 }
 
 func migFault(node Node, uuid string) Node {
@@ -35,18 +35,18 @@ func migFault(node Node, uuid string) Node {
 	return node
 }
 
-func strikes(gpu string, code uint64, gi, ci uint32) func(*ward, time.Time) {
-	return func(w *ward, now time.Time) { w.critical(xid{gpu, instance{gi, ci}, code}, now) }
+func strikes(gpu string, code uint64, gi, ci uint32) func(*tracker, time.Time) {
+	return func(w *tracker, now time.Time) { w.critical(xid{gpu, instance{gi, ci}, code}, now) }
 }
 
 func TestMIGHealth(t *testing.T) {
 	const settle, all = 10 * time.Second, allInstances
 	three := migSees(migNode("M1", "M2", "M3"))
-	passes := func(w *ward, now time.Time) { w.settled(now) }
+	passes := func(w *tracker, now time.Time) { w.settled(now) }
 	lost := Node{GPUs: []GPU{{UUID: "B"}}, Faults: []Fault{{UUID: "A", Err: nvml.ERROR_GPU_IS_LOST, Message: "lost"}}}
 	type step struct {
 		after  time.Duration
-		report func(*ward, time.Time)
+		report func(*tracker, time.Time)
 		ill    map[string]string // and a part of why
 		known  int               // how many have a health
 	}
@@ -135,7 +135,7 @@ func TestMIGHealth(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
-			w := newWard(settle, nil)
+			w := newTracker(settle, nil)
 			now := time.Unix(1000, 0)
 			for i, s := range tt.steps {
 				now = now.Add(s.after)

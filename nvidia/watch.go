@@ -65,14 +65,14 @@ func (c *Cache) listenOnce(d time.Duration) (listened, failed bool) {
 	}
 	c.broken = false
 	if found {
-		counts := c.ward.critical(x, c.now())
+		counts := c.tracker.critical(x, c.now())
 		c.log.Warn("XID", "xid", x.code, "gpu", x.uuid, "gpuInstance", int32(x.instance.gpu), "computeInstance", int32(x.instance.compute), "ignored", !counts)
 	}
 	return true, false
 }
 
 func (c *Cache) settle() {
-	c.ward.settled(c.now())
+	c.tracker.settled(c.now())
 	last := c.current.Load()
 	c.publish(*last)
 }
@@ -106,7 +106,7 @@ func (c *Cache) closeEvents() error {
 
 func (c *Cache) publish(next Snapshot) {
 	last := c.current.Load()
-	next.Health = c.ward.health
+	next.Health = c.tracker.health
 	c.current.Store(&next)
 	if maps.Equal(last.Health, next.Health) && reflect.DeepEqual(last.Node, next.Node) &&
 		reflect.DeepEqual(last.Topology, next.Topology) && sameText(last.Err, next.Err) {
