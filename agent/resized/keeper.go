@@ -31,12 +31,12 @@ const dirName = "resized"
 type Config struct {
 	StateDir string
 	NodeName string
-	Ledger   *grant.Ledger
+	Ledger   *ledger.Ledger
 	Keys     grant.Verifier
 	GPUs     func() map[string]grant.GPU
 	// Apply sets a container's limits to its claim (oci.ResizeOrPopulate).
-	Apply    func(dir string, claim grant.Claim) error
-	Failed   func(claim grant.Claim, message string)
+	Apply    func(dir string, claim ledger.Claim) error
+	Failed   func(claim ledger.Claim, message string)
 	Progress func()
 	Log      *slog.Logger
 }
@@ -105,7 +105,7 @@ func read(path string) (*kept, error) {
 // Set adds or updates a pod of this node.
 func (k *Keeper) Set(pod grant.Pod) {
 	value, there := pod.Annotations[grant.AnnotationGrant]
-	if !there || grant.ValidateContainerID(pod.UID) != nil {
+	if !there || ledger.ValidateContainerID(pod.UID) != nil {
 		return
 	}
 	k.mu.Lock()
@@ -293,7 +293,7 @@ func (k *Keeper) resize(ctx context.Context, claim ledger.Claim, want []grant.Sh
 		k.clearWarning(claim.ContainerID)
 		return true
 	}
-	if errors.Is(err, grant.ErrNoClaim) {
+	if errors.Is(err, ledger.ErrNoClaim) {
 		return true
 	}
 	if k.warn(claim.ContainerID, "container not resized yet", "pod", name, "container", claim.Container, "error", err) && k.Failed != nil {

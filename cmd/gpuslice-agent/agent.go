@@ -154,7 +154,7 @@ func (b background) start(ctx context.Context, tasks *errgroup.Group) {
 	}
 }
 
-func (o *options) nriPlugin(ledger *grant.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
+func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
 	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
 	if err != nil {
 		return nil, err

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
+// What is done about violations (--on-violation).
 const (
 	violationReport = "report"
 	violationKill   = "kill"
@@ -28,6 +29,7 @@ const (
 // allowedFile is in the state directory: see audit.Config.
 const allowedFile = "audit-allowed.json"
 
+// longestGrace is the most that --violation-grace can be.
 const longestGrace = 24 * time.Hour
 
 func (o *options) validateAudit(c *checks) {
@@ -37,7 +39,8 @@ func (o *options) validateAudit(c *checks) {
 	c.want("violation-grace", o.ViolationGrace >= 0 && o.ViolationGrace <= longestGrace, "0 to 24h", o.ViolationGrace)
 }
 
-func (o *options) audit(ledger *grant.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
+// audit compares what runs with what was granted; events may be nil.
+func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
 	container := func(id string) (audit.Container, bool, bool) {
 		told, known := plugin.Container(id)
 		return audit.Container{ID: id, Namespace: told.Namespace, Pod: told.Pod, PodUID: told.PodUID, Name: told.Name}, told.Exempt, known
@@ -91,8 +94,10 @@ func inMachineNamespace() error {
 	return nil
 }
 
-func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, error) {
-	snapshot, err := ledger.Snapshot(ctx)
+// auditedClaims are the ledger's containers that count. One that has ended, whose directory
+// is there still, has no grant any more.
+func auditedClaims(ctx context.Context, store *ledger.Ledger) ([]audit.Claim, error) {
+	snapshot, err := store.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +120,7 @@ func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, er
 	return all, nil
 }
 
+// grantedDevices are a claim's, by the file that its processes follow.
 func grantedDevices(dir string) ([]audit.Device, error) {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err == nil {

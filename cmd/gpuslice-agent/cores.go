@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-func coreLoop(ledger *grant.Ledger, inventory *nvidia.Cache, turn *progress, unlimitedFloor int, log *slog.Logger) *feedback.Loop {
+func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, turn *progress, unlimitedFloor int, log *slog.Logger) *feedback.Loop {
 	return feedback.New(feedback.Config{
 		Containers: func(ctx context.Context) ([]feedback.Container, error) {
 			turn.tick()
@@ -34,7 +34,7 @@ func coreLoop(ledger *grant.Ledger, inventory *nvidia.Cache, turn *progress, unl
 	})
 }
 
-func coreContainers(s *grant.Snapshot, dir func(id string) string) []feedback.Container {
+func coreContainers(s *ledger.Snapshot, dir func(id string) string) []feedback.Container {
 	var all []feedback.Container
 	for _, claim := range s.Claims() {
 		all = append(all, feedback.Container{ID: claim.ContainerID, Dir: dir(claim.ContainerID)})

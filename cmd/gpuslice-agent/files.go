@@ -11,7 +11,7 @@ import (
 
 const holdInterval = time.Second
 
-func holdFiles(ledger *grant.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
+func holdFiles(ledger *ledger.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
 	return func(ctx context.Context) {
 		defer holder.Close()
 		tick := time.NewTicker(holdInterval)

@@ -22,16 +22,20 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
+// monitor is what the agent shows of its node.
 type monitor struct {
+	// registry is where whoever counts something registers a collector, before serve.
 	registry *prometheus.Registry
+	// nri counts what the NRI plugin does.
 	nri      *metrics.NRI
 	live     *view.Live
 	legacy   []metrics.Legacy
-	auditor  *audit.Auditor
-	listener net.Listener
+	auditor  *audit.Auditor // nil: nobody looks for violations
+	listener net.Listener   // nil: nothing is shown
 }
 
-func newMonitor(o *options, ledger *grant.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
+// newMonitor makes the monitor, and opens its address. What it shows comes with serve.
+func newMonitor(o *options, store *ledger.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
 	listener, err := listen("metrics-address", o.MetricsAddress)
 	if err != nil {
 		return nil, err
@@ -51,6 +55,7 @@ func newMonitor(o *options, ledger *grant.Ledger, inventory *nvidia.Cache, p *pu
 	return m, nil
 }
 
+// serve shows the node until ctx ends.
 func (m *monitor) serve(ctx context.Context, tasks *errgroup.Group, plugin *nriplugin.Plugin) {
 	if m.listener == nil {
 		return
@@ -71,6 +76,7 @@ func (m *monitor) handler(plugin *nriplugin.Plugin) http.Handler {
 	})
 }
 
+// violations are those that last.
 func (m *monitor) violations() (all []page.Violation) {
 	if m.auditor == nil {
 		return nil
