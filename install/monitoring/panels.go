@@ -63,7 +63,7 @@ func rows() []row {
 				query{`sum by (kind, action) (increase(gpuslice_violations_total{node=~"$node"}[1h]))`, "{{kind}}: {{action}}"}),
 			graph("Damaged usage files", "none", "Containers that damaged their usage file.",
 				query{`sum by (node) (gpuslice_container_usage_file_damaged{node=~"$node"})`, "{{node}}"}),
-			graph("Orphan claims", "none", "Shares of deleted containers that are not released.", query{`sum by (node) (gpuslice_leaked_claims{node=~"$node"})`, "{{node}}"}),
+			graph("Orphan claims", "none", "Shares of deleted containers that are not released.", query{`sum by (node) (gpuslice_orphans{node=~"$node"})`, "{{node}}"}),
 		}},
 		{"Agents", 7, []panel{
 			graph("Connected", "bool_yes_no", "Whether the agent is connected to the container runtime.", query{`min by (node) (gpuslice_nri_connected{node=~"$node"})`, "{{node}}"}),
@@ -73,8 +73,8 @@ func rows() []row {
 				query{`max by (event) (node_event:gpuslice_nri_request_duration_seconds:p99_5m{node=~"$node"})`, "{{event}}"}),
 		}},
 		{"Scheduler", 8, []panel{
-			graph("Calls, 99th percentile", "s", "bind and annotate call the API server.", query{`door_verb:gpuslice_scheduler_verb_duration_seconds:p99_5m`, "{{door}} {{verb}}"}),
-			graph("Calls", "ops", "", query{`sum by (door, verb, outcome) (rate(gpuslice_scheduler_verb_duration_seconds_count[$__rate_interval]))`, "{{door}} {{verb}}: {{outcome}}"}),
+			graph("Calls, 99th percentile", "s", "bind and annotate call the API server.", query{`component_verb:gpuslice_scheduler_verb_duration_seconds:p99_5m`, "{{component}} {{verb}}"}),
+			graph("Calls", "ops", "", query{`sum by (component, verb, outcome) (rate(gpuslice_scheduler_verb_duration_seconds_count[$__rate_interval]))`, "{{component}} {{verb}}: {{outcome}}"}),
 			graph("Denials", "ops", "Scheduling attempts without a node, by the most frequent reason.",
 				query{`sum by (reason) (rate(gpuslice_scheduler_denials_total[$__rate_interval]))`, "{{reason}}"}),
 			graph("Pods pending", "none", "By the most frequent reason. fragmented: the free memory is sufficient, but not on one GPU.",
@@ -82,8 +82,8 @@ func rows() []row {
 		}},
 		{"Reservations", 7, []panel{
 			graph("Reserved part of the GPUs", "percentunit", "Average over all registered GPUs, in the scheduler's state.",
-				query{`avg by (of) (max by (node, uuid, of) (gpuslice_scheduler_gpu_booked_ratio{node=~"$node"}))`, "{{of}}"}),
-			graph("Reservations", "ops", "refused: a reservation that another pod made first.", query{`sum by (end) (rate(gpuslice_scheduler_bookings_total[$__rate_interval]))`, "{{end}}"}),
+				query{`avg by (of) (max by (node, uuid, of) (gpuslice_scheduler_gpu_reserved_ratio{node=~"$node"}))`, "{{of}}"}),
+			graph("Reservations", "ops", "refused: a reservation that another pod made first.", query{`sum by (outcome) (rate(gpuslice_scheduler_reservations_total[$__rate_interval]))`, "{{outcome}}"}),
 			graph("Webhook", "ops", "", query{`sum by (path, outcome, reason) (rate(gpuslice_scheduler_admission_total[$__rate_interval]))`, "{{path}} {{outcome}} {{reason}}"}),
 			graph("Problems", "none", "Invalid or untrusted annotations, and GPUs with more shares than capacity.", query{`max(gpuslice_scheduler_problems)`, "problems"}),
 		}},

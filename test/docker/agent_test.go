@@ -44,7 +44,7 @@ func TestDockerBesideKubernetes(t *testing.T) {
 		wg.Go(func() {
 			args := append([]string{"--detach"}, share(each, 10)...)
 			if _, err := d.Docker(ctx, sliced(append(args, harness.WorkloadImage)...)...); err != nil {
-				assert.ErrorContains(t, err, "there is no room")
+				assert.ErrorContains(t, err, "not enough free GPU capacity")
 			}
 		})
 		wg.Go(func() {

@@ -62,7 +62,7 @@ func testPodman(t *testing.T, p podman) {
 	// What can't be granted is told by podman itself.
 	_, err = p.Run(ctx, p.runtime, share(140000, 10), "/bin/true")
 	require.Error(t, err)
-	require.ErrorContains(t, err, "there is no room")
+	require.ErrorContains(t, err, "not enough free GPU capacity")
 	requireBooked(t, p.m, 8192, 1)
 
 	// A second one shares the GPU, hardened.

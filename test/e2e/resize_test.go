@@ -83,7 +83,7 @@ func TestResizeOfAPod(t *testing.T) {
 		return err
 	}
 	require.ErrorContains(t, patch("gpuslice.io/resize-status", "{}"), "only the scheduler")
-	require.ErrorContains(t, patch("gpuslice.io/resize", `{"side":{"cores":1}}`), "none of the pod's")
+	require.ErrorContains(t, patch("gpuslice.io/resize", `{"side":{"cores":1}}`), "has no container")
 	require.NoError(t, patch("gpuslice.io/resize", `{"main":{"memoryMiB":1500}}`))
 	s.wait("p", func(*corev1.Pod) error {
 		if devices := s.devices(p, "main"); len(devices) != 1 || devices[0].totalMiB != 1500 {

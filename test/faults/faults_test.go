@@ -155,7 +155,7 @@ func stopped(ctx context.Context, n *harness.Node) (func() error, error) {
 // What the agent logs when it has lost its connection, and when its synchronisation failed.
 const (
 	cutOff       = "NRI connection lost"
-	unreconciled = "ledger not reconciled"
+	unreconciled = "failed to reconcile the ledger"
 )
 
 func startedAgain(ctx context.Context, n *harness.Node) (func() error, error) {

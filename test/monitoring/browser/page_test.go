@@ -104,7 +104,7 @@ func TestClusterPage(t *testing.T) {
 		assert.Contains(t, text, seen)
 	}
 	rows := b.rows(t)
-	all := find(t, rows, "What is granted of all GPUs", "Granted")
+	all := find(t, rows, "Granted part of all GPUs", "Granted")
 	assert.Equal(t, []string{"Granted", "117.2 GiB of 312.5 GiB", "110 of 400 %", "3 of 40"}, all.Cells)
 	assertBars(t, all, nil, []float64{0.375}, []float64{0.275}, []float64{0.075})
 	gpu := find(t, rows, "GPUs of node-a", "1: NVIDIA H100")
@@ -112,7 +112,7 @@ func TestClusterPage(t *testing.T) {
 	pod := find(t, rows, "Pods on node-a", "team-a/inference")
 	assert.Equal(t, []string{"team-a/inference", "0: NVIDIA H100 80GB HBM3", "39.1 GiB, 30 % of compute time"}, pod.Cells)
 	assert.Equal(t, 1, strings.Count(text, "it is fragmented"), "of two pods that want more memory than any GPU has free")
-	assert.Contains(t, find(t, rows, "Pods that ask for GPUs and are on no node", "team-a/fragmented").Cells[1], "with less than 70000 MiB free")
+	assert.Contains(t, find(t, rows, "Pending pods that request GPUs", "team-a/fragmented").Cells[1], "with less than 70000 MiB free")
 }
 
 // Whatever the names are: no script runs, nothing is loaded, and Chromium has nothing against the page.
