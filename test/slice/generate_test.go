@@ -41,7 +41,7 @@ func TestASliceInUseChangesLater(t *testing.T) {
 	c := n.container("c", n.glibc(), []string{small}, sleep...)
 	c.start()
 	n.configure("auto", "  small: {memory: 2GiB}\n  large: {memory: 9GiB}\n")
-	require.Contains(t, n.mustGenerate(), "in use, and as before until the container is gone: small")
+	require.Contains(t, n.mustGenerate(), "in use, unchanged until the container is gone: small")
 	out, status := run(t, nil, "runc", append([]string{"exec", c.id}, meminfo...)...)
 	require.Zero(t, status, out)
 	require.Contains(t, out, "total_bytes=4294967296", "it keeps what it has")
@@ -61,7 +61,7 @@ func TestASliceInUseStartsAgain(t *testing.T) {
 	first.start()
 	n.configure("preload", twoOfT4)
 	for range 2 {
-		require.Contains(t, n.mustGenerate(), "in use, and as before until the container is gone: small")
+		require.Contains(t, n.mustGenerate(), "in use, unchanged until the container is gone: small")
 	}
 	first.stop()
 	// As docker restart: devices are looked up in the spec at each start.
@@ -81,7 +81,7 @@ func TestSlicesThatAreNoMoreWanted(t *testing.T) {
 	n.configure("auto", "  large: {memory: 10GiB}\n")
 	out := n.mustGenerate()
 	require.NotContains(t, out, small)
-	require.Contains(t, out, "in use, and taken away when the container is gone: small")
+	require.Contains(t, out, "in use, removed when the container is gone: small")
 	require.DirExists(t, n.path("run/slices/small"))
 	c.stop()
 	require.NotContains(t, n.mustGenerate(), "small")
@@ -106,7 +106,7 @@ func TestDryRun(t *testing.T) {
 	c.start()
 	before := n.stamp("cdi/gpuslice.yaml")
 	shown := n.mustGenerate("--dry-run")
-	require.Contains(t, shown, "# in use, and as before until the container is gone: small")
+	require.Contains(t, shown, "# in use, unchanged until the container is gone: small")
 	require.Equal(t, before, n.stamp("cdi/gpuslice.yaml"))
 	require.NoDirExists(t, n.path("run/slices/a-first"))
 	n.mustGenerate()
@@ -119,11 +119,11 @@ func TestDryRun(t *testing.T) {
 	require.Equal(t, want, have)
 
 	n.configure("auto", "  a-first: {memory: 14GiB}\n")
-	require.Contains(t, n.mustGenerate("--dry-run"), "# in use, and taken away when the container is gone: small")
+	require.Contains(t, n.mustGenerate("--dry-run"), "# in use, removed when the container is gone: small")
 	require.DirExists(t, n.path("run/slices/small"))
 
 	out = n.mustGenerate("--driver", "--dry-run", "--driver-root", n.dir)
-	require.Contains(t, out, "nvidia.com/gpu is in "+n.path("cdi/nvidia.yaml")+" already, which is used: nothing is written")
+	require.Contains(t, out, "nvidia.com/gpu is in "+n.path("cdi/nvidia.yaml")+", nothing is written")
 }
 
 func TestASliceThatCantBe(t *testing.T) {
@@ -139,7 +139,7 @@ func TestASliceThatCantBe(t *testing.T) {
 func TestGenerateDriver(t *testing.T) {
 	n := newNode(t, []string{"T4"}, "  {}\n")
 	out := n.mustGenerate("--driver", "--driver-root", n.dir)
-	require.Contains(t, out, "nvidia.com/gpu is in "+n.path("cdi/nvidia.yaml")+" already, which is used: nothing is written")
+	require.Contains(t, out, "nvidia.com/gpu is in "+n.path("cdi/nvidia.yaml")+", nothing is written")
 	require.NoFileExists(t, n.path("cdi/gpuslice-nvidia.yaml"))
 
 	require.NoError(t, os.Remove(n.path("cdi/nvidia.yaml")))
@@ -183,9 +183,9 @@ func TestUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--driver-root", "here"}, "--driver-root: want an absolute path"},
-		{[]string{"--watch", "--dry-run"}, "don't go together"},
-		{[]string{"--interval", "1ms"}, "want 1s or more"},
+		{[]string{"--driver-root", "here"}, "--driver-root: \"here\" is not an absolute path"},
+		{[]string{"--watch", "--dry-run"}, "exclude each other"},
+		{[]string{"--interval", "1ms"}, "use 1s or more"},
 		{[]string{"small"}, "unknown command"},
 	} {
 		out, status := n.generate(test.args...)

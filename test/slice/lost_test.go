@@ -215,8 +215,8 @@ func TestSameIdElsewhere(t *testing.T) {
 	first.start()
 	usage := n.stamp("run/slices/a/vgpu/usage")
 	for slice, want := range map[string]string{
-		"a": "has it",
-		"b": "is already booked",
+		"a": "uses it, and a slice is for one container at a time",
+		"b": "is already reserved",
 	} {
 		second := n.container("same-"+slice, n.glibc(), []string{"gpuslice.io/slice=" + slice}, meminfo...)
 		out, status := run(t, nil, "runc", "--root", n.path("elsewhere"), "run", "--bundle", second.bundle, first.id)
