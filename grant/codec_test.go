@@ -20,15 +20,6 @@ const (
 	gpuX = "GPU-0d000000-1111-2222-3333-444455556666"
 )
 
-// testGPUs are a node with three GPUs of 100,000 MiB.
-func testGPUs() map[string]grant.GPU {
-	gpus := map[string]grant.GPU{}
-	for _, uuid := range []string{gpuA, gpuB, gpuC} {
-		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 100_000, CorePercent: 100, Slots: 10}
-	}
-	return gpus
-}
-
 func TestDecodeHAMi(t *testing.T) {
 	tests := []struct {
 		description, value string

@@ -19,7 +19,7 @@ import (
 // Planned is a slice with its GPUs.
 type Planned struct {
 	Name         string
-	Definition        string
+	Definition   string
 	Shares       []grant.Share
 	HighPriority bool
 }

@@ -193,7 +193,7 @@ func checkNamespace(name string) error {
 
 func checkPath(path string) error {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
-		return fmt.Errorf("%s must be an absolute path without . and ..", quote.Short(path))
+		return fmt.Errorf("%s must be an absolute path without \".\" and \"..\" elements", quote.Short(path))
 	}
 	return nil
 }

@@ -168,7 +168,7 @@ func (r *Runtime) settings(cr *creation, limiter Limiter, gpus GPUs) oci.Setting
 		LibraryPath:            limiter.Library,
 		PreloadPath:            limiter.Preload,
 		LimiterMode:            oci.LimiterMode(r.Config.LimiterMode),
-		Stubs:                 limiter.Fronts,
+		Stubs:                  limiter.Fronts,
 		DefaultRuntimeIsNvidia: isNvidia(cr.lowLevel) || cr.nvidia != "",
 		NvidiaAdvice:           cr.advice(),
 		Graphics:               r.Config.Graphics,

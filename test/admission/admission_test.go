@@ -17,8 +17,8 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/request"
-	"github.com/gpuslice/gpuslice/test/testcases"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
+	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
 // TestPolicyWithoutAWebhook: the API server refuses forged annotations by itself.

@@ -35,8 +35,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpuslice/gpuslice/scheduler/webhook"
-	"github.com/gpuslice/gpuslice/test/testcases"
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
 // TestAPIServer: the tables, on a real API server (and etcd) that has the manifests: the policy alone, the

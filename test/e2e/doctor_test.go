@@ -27,7 +27,7 @@ func TestDoctor(t *testing.T) {
 	for _, c := range report.Checks {
 		states[c.Check], found[c.Check] = c.State, c.Found
 	}
-	assert.Equal(t, "it runs in a pod and is ready", found["agent"])
+	assert.Equal(t, "running in a pod and ready", found["agent"])
 	for _, check := range []string{"runtime", "runtime-config", "nri", "kubelet", "library-dir", "agent"} {
 		assert.Equal(t, "ok", states[check], "%s: %s", check, found[check])
 	}

@@ -23,7 +23,9 @@ func TestRightsOfPeople(t *testing.T) {
 	c, client := of(map[string]any{
 		"gpuslice/agent-n1:9394/api/v1/view": view.Node{}, "gpuslice/scheduler-n1:8080/debug/explain": engine.Explanation{},
 	}, node("n1", gpuA), pod, server("agent", "n1", "metrics", 9394), server("scheduler", "n1", "http", 8080))
-	scheduling(client, func(string) (grant.ResizeStatus, string) { return grant.ResizeStatus{Outcome: grant.ResizeReserved}, "" })
+	scheduling(client, func(string) (grant.ResizeStatus, string) {
+		return grant.ResizeStatus{Outcome: grant.ResizeReserved}, ""
+	})
 	used := func(calls ...func() error) map[string][]string {
 		client.ClearActions()
 		for _, call := range calls {
