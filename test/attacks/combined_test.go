@@ -111,9 +111,9 @@ func attackers() []*attacker {
 //   - each share, to ±3 points of the GPU's time: the mean over 20 s of the simulated GPU's own clock, or longer where a share
 //     is off by more, before the attacks, under them, and when the attackers are gone;
 //   - each container's memory, to the byte;
-//   - a new grant, by the container runtime's deadline of 1 s for the agent's answer: a later answer is a refusal;
-//   - the agent's health and state, and the creation of a container with a grant, which has the runtime's own work in it, too:
-//     by a deadline of 5 s for each request;
+//   - the agent's health and state, and the creation of a container with a grant: by a deadline of 5 s for each request. The
+//     container runtime closes the connection after the same time without an answer, and the connection must last. How long
+//     the longest request took is logged: on a machine with two busy processors that is mostly the wait for a processor;
 //   - each attacker, by the second look of the audit that begins after its attack is in place: a look begins every 5 s;
 //   - afterwards no violation lasts, and claims, state directory and the GPUs' memory are as before.
 //
@@ -125,7 +125,7 @@ func TestAllAttacksAtOnce(t *testing.T) {
 	at := freeMetrics(t)
 	n := newNode(t, harness.NodeOptions{
 		GPUs: slices.Repeat([]string{"H200"}, 6), AgentArgs: []string{"--audit-interval=5s", at.option()},
-		Containerd: harness.ContainerdOptions{RequestTimeout: time.Second},
+		Containerd: harness.ContainerdOptions{RequestTimeout: answerWithin},
 	})
 	workers := startWorkers(t, n)
 	weighPods(t, n)
