@@ -5,27 +5,27 @@
 #include "process.h"
 #include "reserve.h"
 
-static CUresult ask_driver(const struct account *a, uint64_t *reserved)
+static CUresult query_driver(const struct account *a, uint64_t *reserved)
 {
 	if (a->kind == ACCOUNT_POOL)
-		return REAL(cuMemPoolGetAttribute)((CUmemoryPool)a->whose, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved);
-	return REAL(cuDeviceGetGraphMemAttribute)((CUdevice)a->whose, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved);
+		return REAL(cuMemPoolGetAttribute)((CUmemoryPool)a->object, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved);
+	return REAL(cuDeviceGetGraphMemAttribute)((CUdevice)a->object, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved);
 }
 
-/* No manual says that asking is safe while something is captured. */
-static CUresult ask(const struct account *a, uint64_t *reserved)
+/* No manual states that this query is safe while a stream is captured. */
+static CUresult query(const struct account *a, uint64_t *reserved)
 {
 	if (!capture_any())
-		return ask_driver(a, reserved);
+		return query_driver(a, reserved);
 	int mode = capture_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
-	CUresult result = ask_driver(a, reserved);
+	CUresult result = query_driver(a, reserved);
 	capture_relax(mode);
 	return result;
 }
 
-/* The split of the cell is for people: relaxed, no decision hangs on it, and it has
- * what is settled and not what is flying. */
-static void tell(struct process *p, int cell, int kind, uint64_t more, uint64_t less)
+/* Updates the cell's split, which is only displayed: relaxed, because no decision depends on
+ * it. It contains the confirmed bytes, not those in flight. */
+static void add_to_split(struct process *p, int cell, int kind, uint64_t more, uint64_t less)
 {
 	struct vgpu_cell *c = &p->owner.slot->cells[cell];
 
@@ -34,45 +34,44 @@ static void tell(struct process *p, int cell, int kind, uint64_t more, uint64_t 
 }
 
 /* Only with the lock held. */
-static uint64_t settled(const struct account *a)
+static uint64_t confirmed(const struct account *a)
 {
-	return atomic_load_explicit(&a->settled, memory_order_relaxed);
+	return atomic_load_explicit(&a->confirmed, memory_order_relaxed);
 }
 
-static void settle(struct account *a, uint64_t bytes)
+static void set_confirmed(struct account *a, uint64_t bytes)
 {
-	atomic_store_explicit(&a->settled, bytes, memory_order_relaxed);
+	atomic_store_explicit(&a->confirmed, bytes, memory_order_relaxed);
 }
 
 bool account_begin(struct process *p, struct account *a, uint64_t bytes)
 {
 	if (!reserve(p, a->cell, bytes))
 		return false;
-	/* Relaxed: who finds the driver's memory grown by this call has it from the
-	 * driver, which was asked after this. */
-	atomic_fetch_add_explicit(&a->flying, bytes, memory_order_relaxed);
+	/* Relaxed: a thread that sees the memory of this call sees it in the driver's answer,
+	 * and the driver is called after this. */
+	atomic_fetch_add_explicit(&a->in_flight, bytes, memory_order_relaxed);
 	return true;
 }
 
-/* The driver has more than is charged though no call is under way: it grew by more
- * than could be expected. That much is taken already, so it is charged whether it
- * fits or not. */
-static bool catch_up(struct process *p, struct account *a, uint64_t bytes)
+/* The driver has more than is charged although no call is under way: a call added more than
+ * its estimate. The memory is taken already, so it is charged whether it fits or not. */
+static bool charge_excess(struct process *p, struct account *a, uint64_t bytes)
 {
 	bool fits = reserve(p, a->cell, bytes);
 
 	if (!fits)
 		reserve_force(p, a->cell, bytes);
-	tell(p, a->cell, a->kind, bytes, 0);
+	add_to_split(p, a->cell, a->kind, bytes, 0);
 	return fits;
 }
 
-void account_open(struct account *a, enum account_kind kind, uintptr_t whose, int cell)
+void account_open(struct account *a, enum account_kind kind, uintptr_t object, int cell)
 {
 	lock_take(&a->lock);
-	if (a->kind != (int)kind || a->whose != whose || a->cell != cell) {
+	if (a->kind != (int)kind || a->object != object || a->cell != cell) {
 		a->kind = kind;
-		a->whose = whose;
+		a->object = object;
 		a->cell = cell;
 	}
 	a->closed = false;
@@ -83,7 +82,7 @@ bool account_hold(struct account *a)
 {
 	lock_take(&a->lock);
 	bool open = !a->closed;
-	a->asking += open;
+	a->queries += open;
 	lock_give(&a->lock);
 	return open;
 }
@@ -91,78 +90,78 @@ bool account_hold(struct account *a)
 void account_release(struct account *a)
 {
 	lock_take(&a->lock);
-	a->asking--;
+	a->queries--;
 	lock_give(&a->lock);
 }
 
 bool account_close(struct account *a)
 {
 	lock_take(&a->lock);
-	bool idle = !a->closed && !a->asking && !a->flying && !settled(a);
+	bool idle = !a->closed && !a->queries && !a->in_flight && !confirmed(a);
 	a->closed |= idle;
 	lock_give(&a->lock);
 	return idle;
 }
 
-/* Asks, and settles by the answer if no call has ended since it was asked. The
- * caller has said so under the lock (asking), and how many had ended then, and has
- * settled so much just now. Returns by how much the driver has more than is charged. */
-static uint64_t look(struct process *p, struct account *a, uint64_t ended, uint64_t settled_now)
+/* Queries the driver, and sets `confirmed` to the answer if no call has ended since. Under the
+ * lock, the caller has incremented `queries`, read `ended`, and added confirmed_now to
+ * `confirmed`. Returns how many bytes more than the charge the driver has. */
+static uint64_t refresh(struct process *p, struct account *a, uint64_t ended, uint64_t confirmed_now)
 {
 	uint64_t reserved = 0, back = 0, more = 0;
-	int cell = a->cell, kind = a->kind; /* as long as it is held it is this one */
+	int cell = a->cell, kind = a->kind; /* they do not change while `queries` is not 0 */
 
 	for (bool sure = false;; sure = true) {
-		bool told = ask(a, &reserved) == CUDA_SUCCESS; /* if not, it stays charged: the safe side */
+		bool answered = query(a, &reserved) == CUDA_SUCCESS; /* if not, it stays charged, which is safe */
 
 		lock_take(&a->lock);
-		uint64_t had = settled(a), flying = atomic_load_explicit(&a->flying, memory_order_relaxed);
-		bool counts = told && a->ended == ended && !a->leaning;
-		if (counts && reserved > had && !flying && !sure) {
-			lock_give(&a->lock); /* or it was let go since by another thread: once more */
+		uint64_t had = confirmed(a), in_flight = atomic_load_explicit(&a->in_flight, memory_order_relaxed);
+		bool counts = answered && a->ended == ended && !a->pinned;
+		if (counts && reserved > had && !in_flight && !sure) {
+			lock_give(&a->lock); /* another thread may have given it back since: query again */
 			continue;
 		}
 		if (counts && reserved < had)
 			back = had - reserved;
-		if (counts && reserved > had && !flying)
+		if (counts && reserved > had && !in_flight)
 			more = reserved - had;
-		if (counts && !reserved && !flying)
-			a->gone = 0;
-		settle(a, had - back + more);
-		a->asking--;
+		if (counts && !reserved && !in_flight)
+			a->destroyed = 0;
+		set_confirmed(a, had - back + more);
+		a->queries--;
 		lock_give(&a->lock);
 		break;
 	}
 	if (back)
 		reserve_undo(p, cell, back);
-	tell(p, cell, kind, settled_now, back);
+	add_to_split(p, cell, kind, confirmed_now, back);
 	return more;
 }
 
 bool account_end(struct process *p, struct account *a, uint64_t bytes, uint64_t *more)
 {
 	lock_take(&a->lock);
-	settle(a, settled(a) + bytes);
-	atomic_fetch_sub_explicit(&a->flying, bytes, memory_order_relaxed);
+	set_confirmed(a, confirmed(a) + bytes);
+	atomic_fetch_sub_explicit(&a->in_flight, bytes, memory_order_relaxed);
 	if (a->kind == ACCOUNT_GRAPH)
-		a->leaning--;
+		a->pinned--;
 	uint64_t ended = ++a->ended;
-	a->asking++;
+	a->queries++;
 	lock_give(&a->lock);
-	uint64_t unexpected = look(p, a, ended, bytes);
+	uint64_t unexpected = refresh(p, a, ended, bytes);
 	if (more)
 		*more = unexpected;
-	return !unexpected || catch_up(p, a, unexpected);
+	return !unexpected || charge_excess(p, a, unexpected);
 }
 
-void account_look(struct process *p, struct account *a)
+void account_refresh(struct process *p, struct account *a)
 {
 	lock_take(&a->lock);
 	uint64_t ended = a->ended;
 	bool open = !a->closed;
-	a->asking += open;
+	a->queries += open;
 	lock_give(&a->lock);
-	uint64_t more = open ? look(p, a, ended, 0) : 0;
+	uint64_t more = open ? refresh(p, a, ended, 0) : 0;
 	if (more)
-		catch_up(p, a, more);
+		charge_excess(p, a, more);
 }

@@ -1,4 +1,4 @@
-/* Arrays and mipmapped arrays. The driver does not tell what one takes, so its
+/* Arrays and mipmapped arrays. The driver does not report what one takes, so its
  * size is computed: elements by format, rows to 64 bytes and, where there are
  * rows, their number to 8 (the blocks in which a GPU stores them), the whole to
  * 512. A sparse or deferred one takes nothing by itself: memory is mapped in. */

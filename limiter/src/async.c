@@ -1,8 +1,8 @@
 /* Stream-ordered allocation. A pool takes memory of its GPU in chunks and keeps
  * it, so it is what the pool has reserved that is charged (account.h) and not the
  * allocations; cuMemFreeAsync changes nothing of that and is not hooked. A pool
- * gets smaller when it is trimmed, and when something is waited for; then, or when
- * the next allocation comes, it is looked at.
+ * gets smaller when it is trimmed, and at synchronisations; after these, and after the next
+ * allocation, the driver is queried for its size.
  *
  * In a stream that is being captured nothing is taken: it becomes a graph's node,
  * and graph.c charges when that is launched. */
@@ -11,14 +11,14 @@
 #include "pool.h"
 #include "process.h"
 #include "reserve.h"
-#include "say.h"
+#include "log.h"
 
 static uint64_t round_up(uint64_t value, uint64_t unit)
 {
 	return value > UINT64_MAX - unit ? UINT64_MAX : (value + unit - 1) / unit * unit;
 }
 
-/* Its own device's pool is taken from, whatever context is current. */
+/* The device of the stream, whatever context is current: the pool of that device is used. */
 static CUresult device_of(CUstream stream, CUdevice *dev)
 {
 	CUcontext here = NULL, own = NULL;
@@ -45,14 +45,14 @@ struct taking {
 	CUstream stream;
 };
 
-/* A chunk more for a small allocation, else whole chunks. */
+/* The most that the pool can grow by: the size, rounded up to whole chunks. */
 static uint64_t worst(const struct taking *t)
 {
 	return round_up(t->size ? t->size : 1, atomic_load_explicit(&t->pool->chunk, memory_order_relaxed));
 }
 
-/* Where it does not fit the pools let go what is idle; and then what the stream
- * was told to free, once it has come so far. */
+/* If it does not fit: trims the pools first; then waits for the stream, and trims what it has
+ * freed. */
 static bool charge(struct taking *t)
 {
 	struct account *a = &t->pool->account;
@@ -80,7 +80,7 @@ static CUresult unknown_pool(void)
 {
 	static _Atomic unsigned once;
 
-	say(&once, "a memory pool that this limiter does not know can't be allocated from inside a memory limit");
+	log_line(&once, "a memory pool that this limiter does not know can't be allocated from inside a memory limit");
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -105,7 +105,7 @@ static CUresult find_pool(struct taking *t, CUmemoryPool handle, bool current)
 static CUresult begin(struct taking *t, CUmemoryPool handle, bool current)
 {
 	if (capture_any() && capture_of(t->stream))
-		return CUDA_SUCCESS; /* a node of a graph, or the driver's to refuse */
+		return CUDA_SUCCESS; /* a node of a graph, or the driver refuses it */
 	t->process = process_peek();
 	if (__builtin_expect(!t->process, 0)) {
 		CUdevice dev;

@@ -1,5 +1,5 @@
 /* One pool of nodes, hashed by kind and key into chains. Nodes are known by their
- * number, for the pool moves when it grows. */
+ * number, because the pool moves when it grows. */
 #include "backing.h"
 
 #include <sys/mman.h>
@@ -16,8 +16,8 @@ struct backing_node {
 	uint32_t next;    /* in its bucket, in a caller's chain, or among the free */
 	uint32_t of;      /* of a mapping: its memory; 0: it is not this process's */
 	uint32_t uses;    /* of memory: handles, mappings, and calls under way */
-	uint32_t handles; /* of memory: references by handle, of which */
-	uint32_t leaving; /* are being released */
+	uint32_t handles; /* of memory: references by handle */
+	uint32_t leaving; /* of memory: how many of `handles` are being released */
 	uint32_t parked;  /* of memory that is parked: the next one */
 	uint8_t kind;     /* MEMORY or a place */
 	bool is_parked;
@@ -124,7 +124,7 @@ static uint32_t find(struct backing *b, int kind, uint64_t key)
 	return node;
 }
 
-/* Memory that has a reference by handle which nobody is releasing. */
+/* Memory with a reference by handle that no call is releasing. */
 static uint32_t find_live(struct backing *b, uint64_t handle)
 {
 	uint32_t node = find(b, MEMORY, handle);
@@ -154,8 +154,8 @@ static void end_memory(struct process *p, uint32_t memory)
 	free_node(b, memory);
 }
 
-/* While a call is under way that may have got a reference before the last one that
- * is known here went, it can't be told whether this was the last. */
+/* A call that is under way may have got a reference before the last known one ended. Then it is
+ * not known whether this use was the last, and the memory is parked until that call ends. */
 static void drop_use(struct process *p, uint32_t memory)
 {
 	struct backing *b = &p->backing;
@@ -261,7 +261,7 @@ void backing_export_end(struct process *p, uint32_t memory, bool done)
 		return;
 	lock_take(&b->lock);
 	struct backing_node *m = &b->nodes[memory];
-	if (!done || m->exported) /* memory counts once, however often it is exported */
+	if (!done || m->exported) /* memory counts once, even if it is exported several times */
 		exported_undo(p, m->cell, m->size);
 	m->exported |= done;
 	drop_use(p, memory);
@@ -276,7 +276,7 @@ bool backing_map_begin(struct process *p, uint64_t handle, uint32_t *mapping)
 	uint32_t node = *mapping = new_node(b);
 	if (node) {
 		uint32_t memory = find_live(b, handle);
-		/* One that is just being released may yet be mapped before that. */
+		/* A handle that is being released can still be mapped before the release. */
 		b->nodes[node].of = memory ? memory : find(b, MEMORY, handle);
 		if (b->nodes[node].of)
 			b->nodes[b->nodes[node].of].uses++;
@@ -314,8 +314,8 @@ void backing_map_end(struct process *p, uint32_t mapping, enum backing_place pla
 	lock_give(&b->lock);
 }
 
-/* A range that does not begin and end with mappings is refused by the driver; so
- * the first address that begins none ends the walk. In an array all have one key. */
+/* The driver refuses a range that does not begin and end with mappings. So the loop ends at the
+ * first address where no mapping begins. All mappings in an array have the same key. */
 uint32_t backing_unmap_begin(struct process *p, enum backing_place place, uint64_t at, uint64_t size)
 {
 	struct backing *b = &p->backing;

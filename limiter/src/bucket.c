@@ -1,13 +1,12 @@
-/* Two sums that only rise. A launch adds its cost to `spent`, and may go when
- * `earned` has reached what `spent` was before: so each has its place in the line,
- * between processes as between threads, without a queue that somebody could leave
- * standing. Whoever launches refills: it moves `refilled` to now, and who has moved
- * it, nobody else, adds what that time is worth. One that dies between the two
- * loses that time for its own container, at most a burst; nothing is counted twice.
+/* Two sums that only rise. A launch adds its cost to `spent`, and starts when `earned` has reached
+ * the value that `spent` had before. So launches of all processes and threads have an order,
+ * without a queue in which a dead process could block others. A launch also refills: it moves
+ * `refilled` to now, and only the thread that moved it adds what that time is worth. If it dies
+ * between the two steps, its own container loses that time, at most a burst; no time is counted
+ * twice.
  *
- * What is earned stays at most a burst above what is spent. That is how much may be
- * in flight, and how much an idle container may have at once: 50 ms of its share,
- * no more than 50 ms of the GPU. */
+ * `earned` stays at most a burst above `spent`. That is how much can be in flight, and how much an
+ * idle container can use at once: 50 ms of its share, no more than 50 ms of the GPU. */
 #include "bucket.h"
 
 #include "clock.h"
@@ -18,7 +17,7 @@ enum {
 	BURST_MOST_NS = 50000000,
 	REFILL_NS = 10000,       /* not more often: what rounding loses stays below 1/10000 */
 	REFILL_MOST_NS = 1000000000,
-	NAP_NS = 10000000,       /* then the limits are looked at again */
+	NAP_NS = 10000000,       /* then the limits are read again */
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -36,11 +35,11 @@ static uint64_t burst(uint32_t rate)
 	return least(worth(BURST_WALL_NS, rate), BURST_MOST_NS);
 }
 
-/* Adds to what is earned, within its bounds: not more than a burst above what is
- * spent, nor so far below that a wait would not end. */
+/* Adds to `earned`, within its bounds: at most a burst above `spent`, and at most BUCKET_MOST
+ * below it, so that each wait ends. */
 static void earn(struct vgpu_bucket *b, uint64_t ns, uint32_t rate)
 {
-	/* Relaxed throughout: numbers that stand for themselves. */
+	/* Relaxed, all: no other data depends on these numbers. */
 	uint64_t earned = atomic_load_explicit(&b->earned, memory_order_relaxed), next;
 
 	do {
@@ -52,19 +51,19 @@ static void earn(struct vgpu_bucket *b, uint64_t ns, uint32_t rate)
 			next = most;
 		else if ((int64_t)(next - fewest) < 0)
 			next = fewest;
-		/* A CAS, for a refill and a refund may meet; neither is lost. */
+		/* A CAS, because a refill and a refund may race; neither is lost. */
 	} while (!atomic_compare_exchange_weak_explicit(&b->earned, &earned, next, memory_order_relaxed, memory_order_relaxed));
 }
 
 void bucket_refill(struct vgpu_bucket *b, uint64_t now, uint32_t rate)
 {
 	uint64_t last = atomic_load_explicit(&b->refilled, memory_order_relaxed);
-	bool fresh = last == 0 || (last > now && last - now > REFILL_MOST_NS); /* or written by somebody else */
+	bool fresh = last == 0 || (last > now && last - now > REFILL_MOST_NS); /* or another program wrote it */
 
-	/* Just done; or done by somebody whose clock is a tick ahead of a coarse one. */
+	/* Done a moment ago, or by a thread with the fine clock, which is ahead of the coarse one. */
 	if (!fresh && (last > now || now - last < REFILL_NS))
 		return;
-	/* Of two that refill at once one moves it, and that one adds. */
+	/* If two refill at once, one of them moves it, and only that one adds. */
 	if (!atomic_compare_exchange_strong_explicit(&b->refilled, &last, now, memory_order_relaxed, memory_order_relaxed))
 		return;
 	earn(b, fresh ? burst(rate) : worth(least(now - last, REFILL_MOST_NS), rate), rate);
@@ -74,17 +73,17 @@ void bucket_settle(struct vgpu_bucket *b, int64_t ns, uint32_t rate)
 {
 	if (ns > 0)
 		atomic_fetch_add_explicit(&b->spent, least((uint64_t)ns, BUCKET_MOST), memory_order_relaxed);
-	else if (ns < 0) /* what is spent never falls: somebody may wait for it */
+	else if (ns < 0) /* `spent` never falls: a launch may be waiting for its value */
 		earn(b, least((uint64_t)-ns, BUCKET_MOST), rate);
 }
 
-/* How long until it is earned; 0: it is. */
+/* Nanoseconds until the turn is earned; 0: it is. */
 static uint64_t left(struct vgpu_bucket *b, uint64_t turn, uint32_t rate)
 {
 	int64_t lack = (int64_t)(turn - atomic_load_explicit(&b->earned, memory_order_relaxed));
 	int64_t behind = (int64_t)(atomic_load_explicit(&b->spent, memory_order_relaxed) - turn);
 
-	if (lack <= 0 || behind < 0) /* nobody can stand in a line behind its end: it was written over */
+	if (lack <= 0 || behind < 0) /* a turn is never above `spent`: another program overwrote it */
 		return 0;
 	return (least((uint64_t)lack, BUCKET_MOST) << RATE_BITS) / rate + 1;
 }
@@ -103,7 +102,7 @@ void bucket_wait(struct vgpu_bucket *b, int cell, uint64_t turn)
 		if (!wait)
 			break;
 		clock_nap_ns(least(wait, NAP_NS));
-		/* Told while it lasts: it may take minutes, and the host goes by it each second. */
+		/* Added during the wait: it can take minutes, and the host reads the sum each second. */
 		uint64_t before = now;
 		now = clock_ns();
 		atomic_fetch_add_explicit(&b->throttled, now - before, memory_order_relaxed);

@@ -7,15 +7,15 @@
  * destroyed in the middle of its capture): then launches ask. */
 _Atomic unsigned captures_open;
 
-/* Threads that are making calls that no capture may meet. */
+/* Number of threads that make calls that would break a capture. */
 static _Atomic unsigned measuring;
 
 enum { PATIENCE_US = 2000, PAUSE_US = 20 };
 
 bool capture_stay_away(void)
 {
-	/* seq_cst, as in begin(): each says what it does and then looks at the other,
-	 * so that at least one of the two sees the other. */
+	/* seq_cst, as in begin(): each writes its own counter and then reads the other's, so that
+	 * at least one of the two sees the other. */
 	atomic_fetch_add(&measuring, 1);
 	if (__builtin_expect(atomic_load(&captures_open) == 0, 1))
 		return true;
@@ -48,12 +48,12 @@ bool capture_of(CUstream stream)
 
 	if (!hook_exists(HOOK_cuStreamIsCapturing))
 		return false; /* older than captures */
-	/* The legacy stream can't be asked while another one is captured; a launch
-	 * into it then is an error, which is the driver's to say. */
+	/* The legacy stream can't be queried while another one is captured; a launch into it is
+	 * then an error, which the driver returns. */
 	return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Counted before it begins: from its first moment on nothing of ours happens. */
+/* Counted before the capture begins, so that the limiter makes no call during it. */
 static void begin(void)
 {
 	atomic_fetch_add(&captures_open, 1);

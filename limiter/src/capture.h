@@ -1,5 +1,5 @@
 /* Streams that are being captured into a graph: what is launched there does not
- * run, and most calls of ours would spoil it. */
+ * run, and most of the limiter's own calls would end the capture. */
 #ifndef GPUSLICE_CAPTURE_H
 #define GPUSLICE_CAPTURE_H
 
@@ -13,13 +13,13 @@ extern _Atomic unsigned captures_open;
 /* Whether any stream of this process may be captured now: one load. */
 static inline bool capture_any(void)
 {
-	/* Relaxed: a capture that begins in another thread at this moment is not ours. */
+	/* Relaxed: a capture that begins in another thread at this moment is not this thread's. */
 	return __builtin_expect(atomic_load_explicit(&captures_open, memory_order_relaxed) != 0, 0);
 }
 
-/* Around calls of ours that a capture would suffer from. False: one is open, or is
- * about to be, and the calls must not be made. True: whoever begins one now waits
- * for capture_leave, some microseconds. */
+/* Before and after calls of the limiter that would break a capture. False: a capture is open or
+ * begins now, the calls must not be made, and capture_leave must not be called. True: a thread
+ * that begins a capture now waits for capture_leave, at most some milliseconds. */
 bool capture_stay_away(void);
 void capture_leave(void);
 
@@ -29,7 +29,7 @@ int capture_relax(int mode);
 /* Waits for a stream that is not captured, in the relaxed mode. */
 CUresult capture_wait(CUstream stream);
 
-/* Whether this very stream is captured, or can't be asked. Disturbs no capture. */
+/* Whether this stream is captured, or can't be queried. Disturbs no capture. */
 bool capture_of(CUstream stream);
 
 #endif

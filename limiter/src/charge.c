@@ -2,10 +2,10 @@
 
 #include "limits.h"
 #include "reserve.h"
-#include "say.h"
+#include "log.h"
 #include "usage.h"
 
-/* What pools and graphs keep idle goes first, as it does for a driver whose GPU is full. */
+/* If the bytes do not fit, trims pools and memory for graphs first, as a driver with a full GPU does. */
 static bool take(struct process *p, int cell, uint64_t bytes)
 {
 	if (__builtin_expect(reserve(p, cell, bytes), 1))
@@ -17,8 +17,8 @@ static bool take(struct process *p, int cell, uint64_t bytes)
 	return room && reserve(p, cell, bytes);
 }
 
-/* Where a GPU's share may spill, who is refused tries that next (memory.c), and that
- * counts. */
+/* Where a GPU's share may spill, a refused allocation is tried again as spilled memory (memory.c),
+ * and only the refusal of that is counted. */
 static void count_refusal(struct process *p, int cell, bool last)
 {
 	if (last || cell == LEDGER_EVERY_CELL || !limits_physical_bytes(cell))
@@ -30,7 +30,7 @@ static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere, bo
 	CUresult result = device_here(&c->here);
 
 	if (result != CUDA_SUCCESS)
-		return result; /* the driver has no context here, so it would refuse too */
+		return result; /* there is no context, so the driver would refuse too */
 	c->process = process_get();
 	if (!c->process || c->here.cell < 0 || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -66,7 +66,7 @@ static CUresult no_room(struct charge *c)
 	unsigned long long used = usage_sum(c->process->usage, c->here.cell).committed + limits_residue_bytes(c->here.cell);
 
 	count_refusal(c->process, c->here.cell, true);
-	say(&once, "the memory limit leaves no room for a context, which takes %llu MiB: %llu of %llu MiB are in use",
+	log_line(&once, "the memory limit leaves no room for a context, which takes %llu MiB: %llu of %llu MiB are in use",
 	    (c->bytes + mib - 1) / mib, (used + mib - 1) / mib, limit / mib);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -134,7 +134,7 @@ bool charge_keep(struct charge *c, enum ledger_kind kind, uint64_t key)
 		return false;
 	if (kind == LEDGER_SPILLED)
 		reserve_spilled(c->process, c->here.cell, c->bytes);
-	if (part) /* Relaxed: for people to read; no decision hangs on it. */
+	if (part) /* Relaxed: only displayed. */
 		atomic_fetch_add_explicit(part, c->bytes, memory_order_relaxed);
 	return true;
 }
@@ -203,7 +203,7 @@ CUresult discharge_end(struct discharge *d, CUresult result)
 	backing_unmap_end(d->process, d->held, result == CUDA_SUCCESS);
 	if (result == CUDA_SUCCESS)
 		give_back(d->process, &d->entry);
-	else /* without memory for the entry the bytes stay charged: the safe side */
+	else /* without memory for the entry the bytes stay charged, which is safe */
 		ledger_put(&d->process->ledger, d->entry);
 	return result;
 }

@@ -1,4 +1,4 @@
-/* One allocation's way: begin before the driver is asked; then keep or cancel. */
+/* The charge of one allocation: begin before the driver is called; then keep or cancel. */
 #ifndef GPUSLICE_CHARGE_H
 #define GPUSLICE_CHARGE_H
 
@@ -15,45 +15,54 @@ struct charge {
 	uint64_t bytes;
 };
 
-/* Charges bytes to the current context's GPU. On an error the driver must not
- * be asked. */
+/* Charges bytes to the current context's GPU. Returns the driver's error if there is no context,
+ * CUDA_ERROR_NOT_INITIALIZED if the GPU is not granted or the process is denied, and
+ * CUDA_ERROR_OUT_OF_MEMORY if they do not fit. On an error nothing is charged and the driver must
+ * not be called. The other charge_begin functions return the same errors; those with a dev need
+ * no context. */
 CUresult charge_begin(struct charge *charge, uint64_t bytes);
-/* The same on every GPU that is granted: the memory may move between them. */
+/* Charges bytes on every granted GPU, because the memory may move between them. */
 CUresult charge_begin_everywhere(struct charge *charge, uint64_t bytes);
-/* The same, of one GPU or of all, for memory that may lie in the host's: kept as
- * LEDGER_SPILLED. */
+/* Charges bytes that may lie in the host's memory, to the current context's GPU or (everywhere)
+ * on every granted GPU. The caller keeps the charge as LEDGER_SPILLED. */
 CUresult charge_begin_spilling(struct charge *charge, uint64_t bytes, bool everywhere);
-/* The same on this GPU, for a context that is to be made there: what the limits
- * file says that one takes. A refusal for lack of room is said on stderr. */
+/* Charges what the limits file expects for one context, to dev, whatever context is current. Logs
+ * one line if it does not fit. */
 CUresult charge_begin_context(struct charge *charge, CUdevice dev);
-/* The same on this GPU, whatever is current. */
+/* Charges bytes to dev, whatever context is current. */
 CUresult charge_begin_on(struct charge *charge, CUdevice dev, uint64_t bytes);
-/* Makes it so many bytes instead. False: that many don't fit. */
+/* Changes the charge to this number of bytes. False: they don't fit, and the charge is unchanged. */
 bool charge_resize(struct charge *charge, uint64_t bytes);
-/* Writes it down under the driver's address or handle. False: no memory to. */
+/* Records the charge in the ledger under the driver's address or handle. False: there is no memory
+ * for the entry; the caller undoes the call and cancels the charge. */
 bool charge_keep(struct charge *charge, enum ledger_kind kind, uint64_t key);
-/* The same for a context, whose own charge it is that ends with it. */
+/* Records the charge of a context under its handle; it ends with the context. False: as for
+ * charge_keep. */
 bool charge_keep_context(struct charge *charge, CUcontext context);
-/* The same where the caller remembers it itself, and gives it back with the next. */
+/* Keeps the charge of a context without an entry in the ledger. The caller stores the bytes, and
+ * passes them to charge_give_context when the context has ended. */
 void charge_hold_context(struct charge *charge);
 void charge_give_context(struct process *process, int cell, uint64_t bytes);
-/* Virtual memory, which backing.h remembers. */
+/* Keeps the charge of virtual memory without an entry in the ledger; backing.h records it. */
 void charge_hold_vmm(struct charge *charge);
+/* Gives the charge back. */
 void charge_cancel(struct charge *charge);
 
-/* For a free: takes what is known of the key out of the ledger before the driver
- * is asked, for right after it the driver may hand the same address out again. */
+/* For a free: the entry of the key leaves the ledger before the driver is called, because the
+ * driver may reuse the address right after that call. */
 struct discharge {
-	struct process *process; /* NULL: not ours, nothing is charged for it */
+	struct process *process; /* NULL: the key is not in the ledger, nothing is charged for it */
 	struct ledger_entry entry;
 	uint32_t held; /* of an array: what was mapped into it */
 };
 
+/* Takes the key's entry out of the ledger. */
 void discharge_begin(struct discharge *discharge, enum ledger_kind kind, uint64_t key);
-/* Gives the bytes back, or puts the entry back where the driver has refused. */
+/* Gives the bytes back if the driver's result is success, else restores the entry. Returns the
+ * result. */
 CUresult discharge_end(struct discharge *discharge, CUresult result);
 
-/* The context is gone, and with it all that was allocated in it up to stamp. */
+/* Gives back all that was allocated in a context up to stamp, after the context has ended. */
 void discharge_context(struct process *process, CUcontext context, uint64_t stamp);
 
 #endif

@@ -142,13 +142,13 @@ CUresult cuGreenCtxCreate(void **ctx, void *desc, CUdevice dev, unsigned int fla
 	return result != CUDA_SUCCESS ? result : primary_end(p, dev, REAL(cuGreenCtxCreate)(ctx, desc, dev, flags));
 }
 
-/* All that was allocated in the primary context is gone with it. */
+/* All that was allocated in the primary context ends with it. */
 static void primary_gone(struct process *p, CUdevice dev, uint64_t stamp)
 {
 	CUcontext primary = atomic_load_explicit(&p->primary[device_cell(dev)].handle, memory_order_relaxed);
 
 	discharge_context(p, primary, stamp);
-	pools_look(p, -1);
+	pools_refresh(p, -1);
 	primary_may_have_ended(p, dev);
 }
 
@@ -160,7 +160,7 @@ static CUresult after_release(CUresult result, CUdevice dev, struct process *p, 
 	return result;
 }
 
-/* Nothing tells of which GPU it was: each that has a primary context is asked. */
+/* The GPU of a green context is not known here: each GPU with a primary context is checked. */
 CUresult cuGreenCtxDestroy(void *ctx)
 {
 	uint64_t stamp;
@@ -190,7 +190,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 	return after_release(REAL(cuDevicePrimaryCtxRelease_v2)(dev), dev, p, stamp);
 }
 
-/* A reset frees everything, whoever else has retained the context. */
+/* A reset frees everything, even if other code has retained the context. */
 static CUresult after_reset(CUresult result, CUdevice dev, struct process *p, uint64_t stamp)
 {
 	if (result == CUDA_SUCCESS && p && device_cell(dev) >= 0)

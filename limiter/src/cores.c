@@ -5,10 +5,9 @@
 
 struct cores cores;
 
-/* Reads the rates again: one thread at a time, so that an older reading is never
- * stored over a newer one's; the others go on with what is there. The word is not a
- * lock: nobody waits for it. A forked child may find it set for ever, but no
- * child of a process that has launched can launch. */
+/* Reads the rates again: one thread at a time, so that an older value never replaces a newer one;
+ * the other threads use the current values. `busy` is not a lock: no thread waits for it. It may
+ * stay set in a forked child, but the child of a process that has launched can't launch. */
 uint32_t cores_refresh(void)
 {
 	const _Atomic uint64_t *generation = limits_generation();

@@ -1,4 +1,4 @@
-/* How much compute time the container has of each GPU, as the host says now. */
+/* The compute share of each GPU that the limits file contains now. */
 #ifndef GPUSLICE_CORES_H
 #define GPUSLICE_CORES_H
 
@@ -9,11 +9,11 @@
 #include "rate.h"
 
 struct cores {
-	_Atomic(const _Atomic uint64_t *) generation; /* in the limits file; NULL: not looked at yet */
-	_Atomic uint64_t seen;                        /* the generation that the rest is of */
-	_Atomic uint32_t limited;                     /* bit i: cell i */
-	_Atomic uint32_t cells;                       /* how many there are */
-	_Atomic uint32_t busy;                        /* somebody reads them again */
+	_Atomic(const _Atomic uint64_t *) generation; /* in the limits file; NULL: not read yet */
+	_Atomic uint64_t seen;                        /* the generation of the fields below */
+	_Atomic uint32_t limited;                     /* bit i: cell i is limited */
+	_Atomic uint32_t cells;                       /* number of cells */
+	_Atomic uint32_t busy;                        /* 1: a thread reads the rates again */
 	_Atomic(struct vgpu_bucket *) buckets;        /* of the usage file; NULL: it is not mapped */
 	_Atomic uint32_t rates[VGPU_MAX_DEVICES];
 };
@@ -21,7 +21,7 @@ extern struct cores cores;
 
 uint32_t cores_refresh(void);
 
-/* Which cells are limited now, as bits: what an unlimited launch pays for. */
+/* The cells that are limited now, as bits. An unlimited launch does only this. */
 static inline uint32_t cores_limited(void)
 {
 	/* Acquire: the fields were filled before it was set. */
@@ -31,8 +31,8 @@ static inline uint32_t cores_limited(void)
 	if (__builtin_expect(!generation || atomic_load_explicit(generation, memory_order_acquire) !=
 	                                            atomic_load_explicit(&cores.seen, memory_order_relaxed), 0))
 		return cores_refresh();
-	/* Relaxed, as the rates: a number that stands for itself; one that a launch
-	 * sees a moment late is followed by the next. */
+	/* Relaxed, as the rates: no other data depends on it; if a launch sees a change late,
+	 * the next launch sees it. */
 	return atomic_load_explicit(&cores.limited, memory_order_relaxed);
 }
 

@@ -21,7 +21,7 @@ static struct cost *make_table(void)
 	return none;
 }
 
-/* A free place among the key's; where there is none, one of them is taken over. */
+/* A free entry among those of the key; if there is none, one of them is replaced. */
 static struct cost *claim(struct cost *all, uint64_t key)
 {
 	struct cost *victim = &all[((key >> 40) + (key >> 8) % COST_PROBES) % COST_PLACES];
@@ -84,10 +84,10 @@ static uint64_t lower(uint64_t a, uint64_t b)
 	return a && (!b || a < b) ? a : b;
 }
 
-/* The estimate is the least of the last 8 to 16 samples. Time between two events is
- * wall time, in which other tenants, other streams and the launch's own way to the
- * GPU are contained; what is least has the least of these in it. It is too low for
- * a kernel whose duration hangs on its data: the host's correction makes up for that. */
+/* The estimate is the least of the last 8 to 16 samples. Time between two events is wall time: it
+ * contains the work of other tenants and streams, and the launch's own way to the GPU; the least
+ * sample contains the least of these. It is too low for a kernel with a duration that depends on
+ * its data: the host's correction compensates for that. */
 int64_t cost_learn(struct cost *c, uint64_t ns, uint64_t now)
 {
 	uint32_t samples = atomic_fetch_add_explicit(&c->samples, 1, memory_order_relaxed) + 1;

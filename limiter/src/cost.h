@@ -1,5 +1,5 @@
-/* What launches cost: how long the GPU takes for a function and a size, or for a
- * graph, as far as this process has found out. */
+/* What launches cost: the time that the GPU takes for a function and a size, or for a graph, as
+ * this process has measured it. Durations are in nanoseconds. */
 #ifndef GPUSLICE_COST_H
 #define GPUSLICE_COST_H
 
@@ -12,20 +12,20 @@ struct cost {
 	_Atomic uint64_t due;      /* when to measure it again */
 	_Atomic uint64_t lowest;   /* of the samples of this window; 0: none */
 	_Atomic uint64_t before;   /* of the window before */
-	_Atomic uint64_t charged;  /* for the launches while it was new */
-	_Atomic uint32_t launches; /* these */
+	_Atomic uint64_t charged;  /* sum of the charges while it was new */
+	_Atomic uint32_t launches; /* number of those charges */
 	_Atomic uint32_t samples;
 };
 
-/* The estimate is still likely to fall: what is charged is written down, and
- * corrected with each sample. */
+/* The estimate is still likely to fall: what is charged is recorded, and corrected with each
+ * sample. */
 #define COST_NEW ((uint64_t)1 << 63)
 
 enum { COST_PLACES = 4096, COST_PROBES = 4 };
 
-/* Made by the first limited launch, never freed; NULL before that. All of it is
- * relaxed atomics: each number stands for itself, and what two threads make of one
- * entry at once is at worst a poor estimate until the next sample. */
+/* Made by the first limited launch, never freed; NULL before that. All its fields are relaxed
+ * atomics: no field depends on another, and two threads that write one entry at once cause at
+ * worst a poor estimate until the next sample. */
 extern _Atomic(struct cost *) cost_table;
 struct cost *cost_claim(uint64_t key);
 
@@ -41,8 +41,8 @@ static inline uint64_t cost_key(const void *what, uint64_t volume, int cell)
 	return key * 0x9e3779b97f4a7c15u | 1; /* odd: different ones stay different, and mix upwards */
 }
 
-/* NULL: no memory for the table. The entry may become another key's at any time:
- * a wrong estimate is all that comes of it. */
+/* NULL: there is no memory for the table. The entry may become another key's at any time; the only
+ * effect is a wrong estimate. */
 static inline struct cost *cost_find(uint64_t key)
 {
 	/* Acquire: fresh zeroes are there before the pointer. */
@@ -57,18 +57,18 @@ static inline struct cost *cost_find(uint64_t key)
 	return cost_claim(key);
 }
 
-/* Whether the launch needs more than its estimate: it is unknown, or new. */
+/* Whether the estimate is unknown (0) or has COST_NEW. */
 static inline int cost_unsure(uint64_t ns)
 {
 	return (int64_t)(ns - 1) < 0;
 }
 
-/* A launch was charged while its cost was unsure. */
+/* Records the charge of a launch with an unsure cost. */
 void cost_note(struct cost *cost, uint64_t charged);
-/* A measured duration. Returns by how much what was charged for the launches while it
- * was new is too little, or, below 0, too much. */
+/* Adds a measured duration ns at the time now. Returns the correction of what was charged while
+ * the entry was new: positive, too little was charged; negative, too much. */
 int64_t cost_learn(struct cost *cost, uint64_t ns, uint64_t now);
-/* What a launch of unknown cost is charged. */
+/* The nanoseconds that a launch of unknown cost is charged. */
 uint64_t cost_typical(void);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "api.h"
 
-/* The cell of the driver's GPU, or -1: this container may not use it. */
+/* The cell of a GPU by the driver's number, or -1: this container may not use it. */
 int device_cell(CUdevice dev);
 
 struct here {
@@ -12,7 +12,8 @@ struct here {
 	int cell; /* or -1 */
 };
 
-/* An error is the driver's own: there is no context. */
+/* The calling thread's current context and its cell. Returns the driver's error if there is no
+ * context. */
 CUresult device_here(struct here *out);
 
 #endif

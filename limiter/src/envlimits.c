@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "layout.h"
-#include "say.h"
+#include "log.h"
 
 static _Atomic uint64_t limits[VGPU_MAX_DEVICES];
 
@@ -39,7 +39,7 @@ static uint64_t read_variable(const char *name, uint64_t otherwise)
 		return otherwise;
 	uint64_t size = parse_size(text);
 	if (!size)
-		say(&once, "%s=%s is not a size such as 4000m; the GPU is denied", name, text);
+		log_line(&once, "%s=%s is not a size such as 4000m; the GPU is denied", name, text);
 	return size;
 }
 

@@ -8,7 +8,7 @@
 
 /* Reads the variables. False: none of them is set to a limit. */
 bool envlimits_read(void);
-/* The limit of a GPU, 0: it has none and is denied. */
+/* The limit of a GPU in bytes; 0: it has none and is denied. */
 uint64_t envlimits_bytes(int ordinal);
 
 #endif

@@ -2,9 +2,9 @@
  *
  * Each descriptor that the driver gives is an open file description. On it the limiter takes
  * a read lock on one byte of the descriptor's own file: the byte that the exporting process
- * has chosen. The kernel ends the lock with the last copy of the descriptor, wherever it is,
- * also in a socket's queue. So the byte tells whether memory of an ended process may be there
- * still, and the descriptor itself tells (/proc/self/fdinfo) which process exported it.
+ * has chosen. The kernel ends the lock with the last copy of the descriptor, which may also be in
+ * a socket's queue. So the lock shows whether memory of an ended process may still exist, and the
+ * descriptor's /proc/self/fdinfo shows which process exported it.
  *
  * An import of memory that a slot of this container is charged for is charged to no other.
  * The importing process lists that slot in its own, and as long as a living slot lists it,
@@ -22,10 +22,11 @@ struct process;
 
 struct exported { /* fresh zeroed memory: nothing is exported or imported */
 	lock_t lock;
-	uint32_t uses[VGPU_MAX_IMPORTS]; /* of the slot's imports[i], how many this process has */
+	uint32_t uses[VGPU_MAX_IMPORTS]; /* number of this process's imports from the slot in imports[i] */
 };
 
-/* Before the call of the driver that exports, and after one that failed. */
+/* Adds bytes to the exported bytes of a cell, before the driver exports them; and subtracts them
+ * if the export failed. */
 void exported_add(struct process *p, int cell, uint64_t bytes);
 void exported_undo(struct process *p, int cell, uint64_t bytes);
 /* Locks the slot's byte on the descriptor. False: the lock failed. */

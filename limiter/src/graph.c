@@ -1,12 +1,12 @@
-/* Memory of graphs. A node that allocates takes nothing by itself; a launch does,
- * of the GPU's memory for graphs (account.h), which executable graphs share and
- * the driver keeps until it is trimmed.
+/* Memory of graphs. A node that allocates takes nothing by itself; a launch takes it from the
+ * GPU's memory for graphs (account.h), which executable graphs share and the driver keeps until
+ * it is trimmed.
  *
- * Each executable graph has all its memory at most once, for its launches run one
- * after the other. So a launch can't make the driver need more than what all those
- * that were ever launched take together, and one that was is launched again for
- * nothing. One that is destroyed may still run: it counts until the driver says that
- * it has no memory for graphs left. */
+ * Each executable graph has all its memory at most once, because its launches run one after the
+ * other. So all graphs that were ever launched together are the most that the driver can need,
+ * and a graph that was launched before is launched again without a charge. A graph that was
+ * destroyed may still run: its bytes count (`destroyed`) until the driver reports that it has no
+ * memory for graphs left. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -20,7 +20,7 @@
 #include "process.h"
 #include "reserve.h"
 
-_Atomic uint32_t graphs_with_memory; /* a forked child's is too large, which does no harm */
+_Atomic uint32_t graphs_with_memory; /* in a forked child it is too large, which is harmless */
 
 enum { PAGE = 2 << 20, DEPTH = 16 };
 
@@ -31,7 +31,7 @@ static uint64_t key_of(CUgraphExec exec, int cell)
 	return (uint64_t)(uintptr_t)exec ^ (uint64_t)(cell + 1) << 52;
 }
 
-enum { NO_CONTEXT = 1 }; /* what a ledger's entry has that ends with no context */
+enum { NO_CONTEXT = 1 }; /* the context of ledger entries that end with no context */
 
 static struct ledger_entry entry_of(CUgraphExec exec, int cell, uint64_t bytes, enum ledger_kind kind)
 {
@@ -97,31 +97,31 @@ static CUresult add_graph(CUgraph graph, struct graph_need *need, int depth)
 CUresult graph_needs(CUgraph graph, struct graph_need *need)
 {
 	memset(need, 0, sizeof(*need));
-	return graph ? add_graph(graph, need, 0) : CUDA_SUCCESS; /* without one it is the driver's to refuse */
+	return graph ? add_graph(graph, need, 0) : CUDA_SUCCESS; /* the driver refuses NULL */
 }
 
 /* Only with the account's lock held: by how much a launch can make it grow. */
 static uint64_t growth(struct account *a, uint64_t bytes)
 {
-	uint64_t most, has = atomic_load_explicit(&a->settled, memory_order_relaxed) + a->flying;
+	uint64_t most, has = atomic_load_explicit(&a->confirmed, memory_order_relaxed) + a->in_flight;
 
-	if (__builtin_add_overflow(a->live, a->gone, &most))
+	if (__builtin_add_overflow(a->live, a->destroyed, &most))
 		most = UINT64_MAX;
 	if (has >= most)
 		return 0;
 	return bytes < most - has ? bytes : most - has;
 }
 
-/* The lock is held across the reservation, or two launches would count on the same.
- * What it counts on besides must not be given back while it is under way. */
+/* The lock is held across the reservation, so that two launches do not use the same bytes.
+ * `pinned` keeps `confirmed`, which the launch uses too, from decreasing until it has ended. */
 static bool try_take(struct process *p, struct account *a, uint64_t bytes, uint64_t *taken)
 {
 	lock_take(&a->lock);
 	*taken = growth(a, bytes);
 	bool fits = !*taken || reserve(p, a->cell, *taken);
 	if (fits) {
-		a->flying += *taken;
-		a->leaning++;
+		a->in_flight += *taken;
+		a->pinned++;
 	}
 	lock_give(&a->lock);
 	return fits;
@@ -138,12 +138,12 @@ static void count_out(struct account *a, uint64_t bytes, bool may_run)
 {
 	lock_take(&a->lock);
 	a->live -= bytes;
-	a->gone += may_run ? bytes : 0;
+	a->destroyed += may_run ? bytes : 0;
 	lock_give(&a->lock);
 }
 
-/* Where it does not fit: what pools and graphs have idle goes first; then what this
- * stream still uses, once it has come so far. */
+/* If it does not fit: trims pools and memory for graphs first; then waits for this stream, and
+ * trims what it has released. */
 static bool take(struct process *p, struct account *a, uint64_t bytes, CUstream stream, uint64_t *taken)
 {
 	if (__builtin_expect(try_take(p, a, bytes, taken), 1))
@@ -181,7 +181,7 @@ static CUresult begin_on(struct graph_call *call, int cell, CUgraphExec exec, CU
 	bool fits = take(call->process, a, entry.size, stream, &call->taken[cell]);
 	if (first) {
 		entry.kind = fits ? LEDGER_GRAPH_RUN : LEDGER_GRAPH;
-		ledger_put(ledger, entry); /* there was room for it a moment ago */
+		ledger_put(ledger, entry); /* its entry was just removed, so there is room */
 		if (!fits)
 			count_out(a, entry.size, false);
 	}
@@ -200,7 +200,7 @@ CUresult graph_begin(struct graph_call *call, CUgraphExec exec, CUstream stream)
 	if (!call->process || !graphs_take_memory())
 		return CUDA_SUCCESS;
 	if (capture_any() && capture_of(stream))
-		return CUDA_SUCCESS; /* it becomes a node, or is the driver's to refuse */
+		return CUDA_SUCCESS; /* it becomes a node, or the driver refuses it */
 	if (!owner_wait(&call->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
 	CUresult result = CUDA_SUCCESS;
@@ -265,8 +265,8 @@ bool graph_made(CUgraphExec exec, const struct graph_need *need, bool uploaded)
 	return p != NULL;
 }
 
-/* Takes it out of the ledger before the driver is asked, which may give the handle
- * to another one right after. */
+/* Takes the graph out of the ledger before the driver is called, because the driver may reuse the
+ * handle right after. */
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
 	struct process *p = process_peek();
@@ -288,7 +288,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 		atomic_fetch_sub_explicit(&graphs_with_memory, 1, memory_order_relaxed);
 		if (found[cell].kind == LEDGER_GRAPH_RUN) {
 			count_out(&p->pools.graph[cell], found[cell].size, true);
-			account_look(p, &p->pools.graph[cell]);
+			account_refresh(p, &p->pools.graph[cell]);
 		}
 	}
 	return result;
@@ -301,6 +301,6 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	struct account *a = p ? graph_account(p, dev) : NULL;
 
 	if (a && !account_empty(a))
-		account_look(p, a);
+		account_refresh(p, a);
 	return result;
 }

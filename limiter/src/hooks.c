@@ -49,9 +49,9 @@ static void *find_in(void *handle, enum hook_id id)
 	return found == hooks[id].wrapper ? NULL : found;
 }
 
-/* Where this library was brought in by the front (limiter/front) the driver's soname is the
- * front's, in whose scope the wrappers come first. The driver is then the library that has
- * what is not hooked: a helper. */
+/* If the front (limiter/front) loaded this library, the driver's soname is the front's, and a
+ * look-up in the front finds the wrappers first. The driver is then the library that defines a
+ * function that is not hooked: a helper. */
 static void *behind_front(enum library library, void *front)
 {
 	for (enum hook_id id = 0; front && id < HOOK_COUNT; id++) {
@@ -104,7 +104,7 @@ static void resolve(enum library library)
 		atomic_store_explicit(&hook_reals[id], found, memory_order_relaxed);
 		any = any || found;
 	}
-	/* Release: whoever sees it resolved sees the addresses. */
+	/* Release: a thread that reads `resolved` reads the addresses. */
 	if (any)
 		atomic_store_explicit(&resolved[library], true, memory_order_release);
 }

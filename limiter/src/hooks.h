@@ -17,21 +17,21 @@ enum hook_id {
 	HOOK_COUNT,
 };
 
-/* The driver's own function, typed as the wrapper is. Where the driver has no
- * such function it is one that returns an error. */
+/* The driver's own function, with the wrapper's type. If the driver has no such function, a
+ * function that returns an error. */
 #define REAL(name) ((__typeof__(&name))hook_real(HOOK_##name))
 
 static inline void *hook_real(enum hook_id id);
 /* Whether the driver has the function at all. */
 bool hook_exists(enum hook_id id);
 
-/* The driver's functions, NULL where it has none or was not looked for yet. */
+/* The driver's functions. NULL: the driver has none, or it was not looked up yet. */
 extern _Atomic(void *) hook_reals[HOOK_COUNT];
 void *hook_real_slow(enum hook_id id);
 
 static inline void *hook_real(enum hook_id id)
 {
-	/* Relaxed: the address is all there is; the library that holds it is pinned. */
+	/* Relaxed: no other data depends on the address, and the library is never unloaded. */
 	void *found = atomic_load_explicit(&hook_reals[id], memory_order_relaxed);
 
 	return __builtin_expect(found != NULL, 1) ? found : hook_real_slow(id);
@@ -42,7 +42,8 @@ enum hook_id hook_named(const char *name);
 void *hook_wrapper(enum hook_id id);
 /* The driver's function of that name if its library is loaded, else NULL. */
 void *hook_loaded(enum hook_id id);
-/* Someone found the driver's function here: a hint where the driver is. */
+/* Records an address of the driver's function that a look-up returned, as a hint where the driver
+ * is loaded. */
 void hook_seen(enum hook_id id, void *address);
 
 /* The wrapper of the driver's function at this address; the address itself if

@@ -2,7 +2,7 @@
  * for already (exported.h) is free. Any other is charged in full to the importing process. */
 #include "charge.h"
 #include "hooks.h"
-#include "say.h"
+#include "log.h"
 #include "vmm.h"
 
 struct place { /* the driver writes more than the beginning that is used here */
@@ -16,8 +16,8 @@ static CUresult refuse(CUmemGenericAllocationHandle handle, CUresult why)
 	return why;
 }
 
-/* Documented: what is larger than the memory can't be mapped. False: the driver
- * fails for another reason, and says nothing of the size. */
+/* The driver documents that a range larger than the memory can't be mapped. False: the driver fails
+ * for another reason, so the size is not known. */
 static bool try_size(CUdeviceptr at, size_t size, CUmemGenericAllocationHandle handle, bool *fits)
 {
 	CUresult result = REAL(cuMemMap)(at, size, 0, handle, 0);
@@ -46,7 +46,8 @@ static size_t largest(CUdeviceptr at, size_t unit, size_t units, CUmemGenericAll
 	return low * unit;
 }
 
-/* No call tells the size of imported memory. 0: it can't be found out. */
+/* The size of imported memory in bytes, which no call of the driver returns. 0: it can't be
+ * determined. */
 static size_t size_of(CUmemGenericAllocationHandle handle, const struct place *place)
 {
 	size_t unit = 0, total = 0;
@@ -67,7 +68,7 @@ static CUresult unknown_size(CUmemGenericAllocationHandle handle)
 {
 	static _Atomic unsigned once;
 
-	say(&once, "cuMemImportFromShareableHandle: the size of the imported memory can't be found out; refused");
+	log_line(&once, "cuMemImportFromShareableHandle: the size of the imported memory can't be found out; refused");
 	return refuse(handle, CUDA_ERROR_NOT_SUPPORTED);
 }
 
@@ -94,7 +95,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	if (!handle)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-		say(&once, "cuMemImportFromShareableHandle: handle type %d (not a file descriptor) is not supported inside a limit; refused", type);
+		log_line(&once, "cuMemImportFromShareableHandle: handle type %d (not a file descriptor) is not supported inside a limit; refused", type);
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
 	struct process *p = process_peek();

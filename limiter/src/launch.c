@@ -1,5 +1,5 @@
 /* Launches. Where compute time is not limited now they go straight to the driver:
- * four loads say so. Copies and fills are not charged. */
+ * the check takes four loads. Copies and fills are not charged. */
 #include "cores.h"
 #include "graph.h"
 #include "hooks.h"
@@ -47,7 +47,7 @@ LAUNCH(cuLaunchCooperativeKernel, (LAUNCH_SHAPE),
 LAUNCH(cuLaunchCooperativeKernel_ptsz, (LAUNCH_SHAPE),
        (f, gx, gy, gz, bx, by, bz, shared, stream, params), f, VOLUME, per_thread(stream))
 
-/* Without a configuration the driver says what is wrong. */
+/* NULL: the driver returns the error. */
 static uint64_t volume_in(const CUlaunchConfig *c)
 {
 	return c ? volume_of(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ) : 0;

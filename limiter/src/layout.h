@@ -9,7 +9,7 @@
  *      0 ┌──────────────┐
  *        │ header, 128  │  crc over 0..24 and 32..36
  *    128 ├──────────────┤
- *        │ 16 records   │  each 128, guarded by its own sequence and crc
+ *        │ 16 records   │  each 128, checked by its own sequence and crc
  *        │ of 128       │
  *   2176 ├──────────────┤
  *        │ zeros        │
@@ -20,15 +20,15 @@
  *
  *      0 ┌──────────────┐
  *        │ header, 1024 │  by the host, once
- *   1024 │ high_water   │  by whoever claims a slot; it only rises
- *   2048 │ 16 buckets   │  of compute time, 128 each, one a cell: by every process
- *        │ of 128       │      that launches (bucket.c) or is refused; zero is a fresh one
+ *   1024 │ high_water   │  by a process that claims a slot; it only rises
+ *   2048 │ 16 buckets   │  of compute time, 128 each, one per cell: by every process
+ *        │ of 128       │      that launches (bucket.c) or is refused; new ones are zero
  *   4096 ├──────────────┤
  *        │ slot 0, 1280 │    0 header, 128: owner word by the kernel and the
  *        │              │      helper thread, the rest by the claiming process
  *        │              │  128 16 cells of 64: by the slot's own process only,
- *        │              │      zeroed by a reaper after that process is gone, but for
- *        │              │      exported memory that is held (exported.h)
+ *        │              │      zeroed by a reaper after that process has ended, except
+ *        │              │      for exported memory that is held (exported.h)
  *        │              │ 1152 exported bytes of the 16 cells, 8 each
  *   5376 ├──────────────┤
  *        │ slot 1 …     │
@@ -80,8 +80,8 @@ struct vgpu_record {
 	uint16_t core_elastic_percent; /* of a soft share, what it is now; 0: the hard share */
 	uint64_t context_bytes; /* 0: unknown */
 	char name[48];          /* the UUID as text */
-	uint64_t residue_bytes; /* that the host sees beyond what is charged */
-	uint64_t physical_bytes; /* of the limit, what may lie on the GPU; 0: all of it */
+	uint64_t residue_bytes; /* bytes that the host measures beyond what is charged */
+	uint64_t physical_bytes; /* the part of the limit that may lie on the GPU; 0: all of it */
 };
 
 struct vgpu_limits {
@@ -101,24 +101,24 @@ struct vgpu_limits {
 struct vgpu_cell {
 	_Atomic uint64_t committed; /* all that is charged, the splits below included */
 	_Atomic uint64_t tentative; /* announced, not yet decided */
-	_Atomic uint64_t context;   /* splits of committed, for people; what no split */
-	_Atomic uint64_t pool;      /* names is linear memory                        */
+	_Atomic uint64_t context;   /* this to array: splits of committed, only displayed; */
+	_Atomic uint64_t pool;      /* the rest of committed is linear memory */
 	_Atomic uint64_t vmm;
 	_Atomic uint64_t graph;
 	_Atomic uint64_t array;
-	_Atomic uint64_t spilled; /* may lie in the host's memory; not a split, but decides (reserve.c) */
+	_Atomic uint64_t spilled; /* may lie in the host's memory; not only displayed, see reserve.c */
 };
 
-/* Compute time of one GPU, in nanoseconds of it. The first two only rise and may
- * wrap; what counts is their difference. */
+/* Compute time of one GPU, in nanoseconds of it. earned and spent only rise and may wrap; only
+ * their difference is used. */
 struct vgpu_bucket {
-	_Atomic uint64_t earned;    /* may have been used so far */
-	_Atomic uint64_t spent;     /* charged so far */
+	_Atomic uint64_t earned;    /* nanoseconds that could be used so far */
+	_Atomic uint64_t spent;     /* nanoseconds that were charged so far */
 	_Atomic uint64_t refilled;  /* CLOCK_MONOTONIC, until when time was turned into earned; 0: never */
-	_Atomic uint64_t throttled; /* from here on for people: wall time that launches waited */
+	_Atomic uint64_t throttled; /* this to refused: only displayed. Wall time that launches waited */
 	_Atomic uint64_t launches;
 	_Atomic uint64_t last_launch; /* CLOCK_MONOTONIC, to some milliseconds */
-	_Atomic uint64_t refused;     /* allocations, for want of room within the limit; 0 with older libraries */
+	_Atomic uint64_t refused;     /* refused allocations; 0 with older libraries */
 	uint8_t reserved[72];
 };
 
@@ -127,8 +127,8 @@ struct vgpu_slot {
 	uint32_t pid;                /* as its own PID namespace names it */
 	_Atomic uint64_t start_time; /* /proc/<pid>/stat field 22; 0: not known (yet) */
 	uint64_t pid_ns;             /* inode of its PID namespace; 0: not known */
-	/* The rest by exported.c. Where the process has ended, and exported memory of it is still
-	 * held, pid is 0, and the cells have that memory alone. */
+	/* The fields below are written by exported.c. If the process has ended and its exported
+	 * memory is still held, pid is 0, and the cells contain only that memory. */
 	_Atomic uint64_t exports_byte; /* that each descriptor of exported memory locks; 0: none was made */
 	uint64_t exports_dev, exports_ino; /* the file that it is a byte of */
 	_Atomic uint16_t imports[VGPU_MAX_IMPORTS]; /* 1 + the slot that is charged for memory of which this process has imports; 0: free */
@@ -156,10 +156,10 @@ struct vgpu_usage {
 	struct vgpu_slot slots[VGPU_SLOT_COUNT];
 };
 
-/* The bytes of the usage file that are locked (open-file-description locks);
- * they lie past its end, so that a lock is never confused with data. */
-#define VGPU_LOCK_SLOW ((int64_t)1 << 40)             /* who is in the slow path */
-#define VGPU_LOCK_SLOT(i) (VGPU_LOCK_SLOW + 1 + (i)) /* who holds slot i */
+/* The bytes of the usage file that are locked (open-file-description locks). They lie behind its
+ * end, separate from the data. */
+#define VGPU_LOCK_SLOW ((int64_t)1 << 40)             /* held in the slow path */
+#define VGPU_LOCK_SLOT(i) (VGPU_LOCK_SLOW + 1 + (i)) /* held by the owner of slot i */
 
 _Static_assert(sizeof(struct vgpu_record) == VGPU_LIMITS_RECORD_BYTES, "record");
 _Static_assert(offsetof(struct vgpu_record, uuid) == 8, "record.uuid");
@@ -187,8 +187,8 @@ _Static_assert(sizeof(struct vgpu_usage) == VGPU_USAGE_BYTES, "usage");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little-endian");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_SHORT_LOCK_FREE == 2, "shared atomics must be lock-free");
 
-/* Slots below it were ever claimed. The file is the tenant's: bounded. seq_cst: read after this process's own
- * announcement, see reserve.c. */
+/* The number of slots that were ever claimed, bounded because the tenant can write the file.
+ * seq_cst: read after this process's own announcement, see reserve.c. */
 static inline uint32_t usage_high_water(const struct vgpu_usage *usage)
 {
 	uint32_t high = atomic_load(&usage->high_water);

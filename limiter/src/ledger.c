@@ -140,7 +140,7 @@ static void drop_in_shard(struct ledger_shard *s, uint64_t context, uint64_t sta
 			continue;
 		}
 		each(&table[i], data);
-		erase(s, i); /* another entry may be here now: look again */
+		erase(s, i); /* another entry may be here now: check this place again */
 	}
 }
 

@@ -1,5 +1,5 @@
-/* What this process has from the driver: address or handle → how much, on which
- * GPU, in which context. Private memory, constant time, grows. */
+/* What this process has from the driver: for each address or handle its size in bytes, its GPU and
+ * its context. Private memory, takes constant time, grows. */
 #ifndef GPUSLICE_LEDGER_H
 #define GPUSLICE_LEDGER_H
 
@@ -37,16 +37,17 @@ struct ledger { /* fresh zeroed memory is an empty ledger */
 	struct ledger_shard shards[LEDGER_SHARDS];
 };
 
-/* False: no memory for it. The entry's stamp is set here. */
+/* Adds an entry and sets its stamp. False: there is no memory for it. */
 bool ledger_put(struct ledger *ledger, struct ledger_entry entry);
-/* Takes the entry out. False: there is none. */
+/* Removes the entry of a key and copies it to *out. False: there is none. */
 bool ledger_take(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out);
 
-/* The same, but leaves it there. */
+/* Copies the entry of a key to *out. False: there is none. */
 bool ledger_find(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out);
 
+/* The stamp of the newest entry. */
 uint64_t ledger_stamp(struct ledger *ledger);
-/* Takes out all entries of a context that are not younger than stamp. */
+/* Removes all entries of a context that are not newer than stamp, and calls each for every one. */
 void ledger_drop(struct ledger *ledger, uint64_t context, uint64_t stamp,
                  void (*each)(const struct ledger_entry *, void *), void *data);
 

@@ -14,16 +14,16 @@
 #include "layout.h"
 #include "paths.h"
 #include "rate.h"
-#include "say.h"
+#include "log.h"
 
 /* Mapped once and never unmapped; a forked child inherits it. */
 static _Atomic(const struct vgpu_limits *) mapped;
 static _Atomic bool from_environment;
 
-/* Per cell: the sequence at which the record's CRC was last found right, plus 1
- * (0: never), and what it said then, for when a rewrite goes wrong. Threads that check
- * at the same time would mix what two rewrites said: begun and ended count them, and
- * who was not alone leaves checked as it is, so that the next call looks again. */
+/* Per cell: the sequence of the last record with a right CRC, plus 1 (0: none), and the values of
+ * that record, which stay valid if a rewrite fails. Threads that check at the same time could mix
+ * the values of two rewrites: begun and ended count them, and a thread that was not the only one
+ * leaves `checked` unchanged, so that the next call reads the record again. */
 static _Atomic uint64_t checked[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_good[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_context[VGPU_MAX_DEVICES];
@@ -40,7 +40,7 @@ static bool deny(const char *path, const char *why)
 {
 	static _Atomic unsigned once;
 
-	say(&once, "CUDA is denied in this process: limits file %s: %s", path, why);
+	log_line(&once, "CUDA is denied in this process: limits file %s: %s", path, why);
 	return false;
 }
 
@@ -76,7 +76,7 @@ static bool read_record(const struct vgpu_limits *l, int i, struct vgpu_record *
 			continue;
 		}
 		memcpy(out, r, sizeof(*out));
-		/* The fence keeps the copy above the second look at the sequence. */
+		/* The fence keeps the copy before the second read of the sequence. */
 		atomic_thread_fence(memory_order_acquire);
 		if (atomic_load_explicit(&r->sequence, memory_order_relaxed) != before)
 			continue;
@@ -104,18 +104,18 @@ static bool check_record(const struct vgpu_limits *l, int i)
 {
 	struct vgpu_record r;
 
-	/* seq_cst, all four: nobody was at it when this thread began, and nobody began
-	 * before it was done. Who vanishes in between (another thread, at a fork) leaves
-	 * the child to look at each call, which is slow and right. */
+	/* seq_cst, all four: no thread was checking when this one began, and none began before it
+	 * ended. A thread that a fork removes in between makes the child read the record at each
+	 * call, which is slow and correct. */
 	uint32_t before = atomic_load(&ended[i]);
-	bool alone = atomic_fetch_add(&begun[i], 1) == before;
+	bool exclusive = atomic_fetch_add(&begun[i], 1) == before;
 	bool right = read_record(l, i, &r);
 
 	if (right)
 		keep_record(i, &r);
-	alone &= atomic_load(&begun[i]) == before + 1;
-	/* Release: who sees this sequence checked sees these numbers. */
-	if (right && alone)
+	exclusive &= atomic_load(&begun[i]) == before + 1;
+	/* Release: a thread that reads this sequence in `checked` reads these values. */
+	if (right && exclusive)
 		atomic_store_explicit(&checked[i], (uint64_t)r.sequence + 1, memory_order_release);
 	atomic_fetch_add(&ended[i], 1);
 	return right;
@@ -161,7 +161,7 @@ static bool map_file(const char *path)
 	return deny(path, why);
 }
 
-/* Only a bare process, with no mount of ours, may name its limits itself. */
+/* Only a process without gpuslice's mount may set its own limits. */
 static bool use_environment(void)
 {
 	if (!envlimits_read())
@@ -199,15 +199,15 @@ static const char *why_unlisted(void)
 	if (limits_from_environment())
 		return "the environment gives it no memory limit";
 	if (limits_mig() && !hook_exists(HOOK_cuDeviceGetUuid_v2))
-		return "this container has a MIG device, which only a driver of CUDA 11.4 or newer can tell from its GPU";
+		return "this container has a MIG device, which only a driver of CUDA 11.4 or newer can distinguish from its GPU";
 	return "this container's limits file has no record of it";
 }
 
-static void say_unlisted(const uint8_t u[16])
+static void log_unlisted(const uint8_t u[16])
 {
 	static _Atomic unsigned once;
 
-	say(&once, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x is denied: %s", u[0], u[1], u[2],
+	log_line(&once, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x is denied: %s", u[0], u[1], u[2],
 	    u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15],
 	    why_unlisted());
 }
@@ -222,7 +222,7 @@ int limits_cell(const uint8_t uuid[16], int ordinal)
 	for (int i = 0; l && i < (int)l->record_count; i++)
 		if (!memcmp(l->records[i].uuid, uuid, 16))
 			return i;
-	say_unlisted(uuid);
+	log_unlisted(uuid);
 	return -1;
 }
 
@@ -233,9 +233,9 @@ uint64_t limits_bytes(int cell)
 	if (!l)
 		return envlimits_bytes(cell);
 	uint64_t now = (uint64_t)atomic_load_explicit(&l->records[cell].sequence, memory_order_acquire) + 1;
-	/* Acquire: pairs with the release in check_record(). A record whose rewrite is
-	 * wrong or has not ended keeps the limit that was last good: the writer may be
-	 * dead, and then nobody waits for it until the agent has fixed the record. */
+	/* Acquire: pairs with the release in check_record(). If a rewrite of a record
+	 * is wrong or has not ended, the last valid limit applies: the writer may be
+	 * dead, and then no call waits for it until the agent has fixed the record. */
 	if (__builtin_expect(now != atomic_load_explicit(&checked[cell], memory_order_acquire), 0) && now & 1)
 		check_record(l, cell);
 	return atomic_load_explicit(&last_good[cell], memory_order_relaxed);

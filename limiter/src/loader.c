@@ -145,7 +145,7 @@ extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 
 struct search {
 	const char *name;
-	void *in_front; /* of us: only if nobody behind us has it */
+	void *in_front; /* of this library: used only if no object behind it has the name */
 	void *behind;
 	bool passed_us;
 };

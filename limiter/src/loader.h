@@ -4,9 +4,11 @@
 #ifndef GPUSLICE_LOADER_H
 #define GPUSLICE_LOADER_H
 
+/* The addresses of libc's dlsym and dlvsym. */
 void *loader_dlsym_address(void);
 void *loader_dlvsym_address(void);
 
+/* Calls libc's dlsym or dlvsym. */
 void *loader_dlsym(void *handle, const char *name);
 void *loader_dlvsym(void *handle, const char *name, const char *version);
 
@@ -18,6 +20,7 @@ const char *loader_in_front(const char *soname, const char *name);
 void *loader_loaded(const char *soname);
 /* A handle of the library that holds this address, else NULL. */
 void *loader_holding(void *address);
+/* Closes a handle of loader_loaded or loader_holding. */
 void loader_close(void *handle);
 /* A function of libc, by its default version. */
 void *loader_function(const char *name);

@@ -1,4 +1,4 @@
-/* What the trampolines of dlsym and dlvsym ask. A name that is not hooked goes
+/* Answers the trampolines of dlsym and dlvsym. A name that is not hooked goes
  * to the real function untouched; nothing is initialised here, ever. */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -70,7 +70,7 @@ struct pick vgpu_pick_dlsym(void *handle, const char *name)
 		return (struct pick){ own ? NULL : loader_dlsym_address(), own };
 	}
 	struct pick pick = answer(id, is_global(handle) ? hook_loaded(id) : loader_dlsym(handle, name));
-	if (!pick.value) /* once more behind us, where it is not either: dlerror() must say so */
+	if (!pick.value) /* look up again behind this library, where it is missing too, so that dlerror() reports it */
 		loader_dlsym(is_global(handle) || loader_dlsym(handle, name) ? RTLD_NEXT : handle, name);
 	return pick;
 }

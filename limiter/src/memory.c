@@ -23,9 +23,9 @@ static CUresult settle(struct charge *charge, CUresult result, CUdeviceptr ptr)
 	return settle_as(charge, result, ptr, LEDGER_LINEAR);
 }
 
-/* Where the node grants more than its GPUs have: what does not go on the GPU any
- * more is managed memory, which the driver moves between GPU and host as it is used.
- * It is told that the GPU is where it is wanted. */
+/* Where the node grants more memory than its GPUs have: an allocation that does not fit on the GPU
+ * is made as managed memory, which the driver moves between GPU and host as it is used. The
+ * driver gets the advice that the GPU is the preferred location. */
 static CUresult spill(CUdeviceptr *ptr, size_t size, CUresult refusal)
 {
 	struct charge charge;
@@ -38,7 +38,7 @@ static CUresult spill(CUdeviceptr *ptr, size_t size, CUresult refusal)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocManaged)(ptr, size, CU_MEM_ATTACH_GLOBAL);
-	if (result == CUDA_SUCCESS && hook_exists(HOOK_cuMemAdvise)) /* advice: no matter if it is not taken */
+	if (result == CUDA_SUCCESS && hook_exists(HOOK_cuMemAdvise)) /* only advice: errors are ignored */
 		REAL(cuMemAdvise)(*ptr, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, device);
 	return settle_as(&charge, result, *ptr, LEDGER_SPILLED);
 }
@@ -84,8 +84,8 @@ static bool oversubscribed(void)
 /* Managed memory is charged in full on every granted GPU: all of it may come to
  * any of them, and move without a call that is seen here. That is the upper bound;
  * with one GPU it is what the GPU may have to hold. It may lie in the host's memory
- * always, and is marked so: the driver has it on no process's account, which the
- * agent has to know that compares. */
+ * always, and is marked so: NVML reports it for no process, which the agent needs to know when it
+ * compares. */
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
 {
 	struct charge charge;
@@ -107,9 +107,9 @@ static uint64_t times(uint64_t a, uint64_t b)
 	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-/* What a pitched allocation is expected to take; the driver alone knows its
- * pitch. Drivers align rows to 512 bytes; where one takes more, the rest is
- * charged as soon as it has told, or the memory goes back to it. */
+/* The bytes that a pitched allocation is expected to take; only the driver knows its pitch. Drivers
+ * align rows to 512 bytes; if one takes more, the rest is charged after the call, or the memory is
+ * freed. */
 static uint64_t pitched(uint64_t width, uint64_t height)
 {
 	return width > UINT64_MAX - 511 ? UINT64_MAX : times((width + 511) & ~(uint64_t)511, height);

@@ -1,20 +1,20 @@
 /* Symbols are looked up in objects in the order in which they were loaded. A driver's
  * library in front of this one (LD_PRELOAD goes before /etc/ld.so.preload) would answer
- * all calls of the program itself, and nothing here would ever run. So this is the one
- * thing that is done when the library is loaded: it looks at the few objects before
- * itself, and ends the process where one of them is the driver. */
+ * all calls of the program itself, and the limiter would never run. So the constructor, which does
+ * nothing else, checks the few objects before this one, and ends the process if one of them is
+ * the driver. */
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "loader.h"
-#include "say.h"
+#include "log.h"
 
 static void refuse(const char *path)
 {
 	static _Atomic unsigned once;
 
-	say(&once, "%s is loaded before the limiter, so the program would pass the limits of this container: the process ends. "
+	log_line(&once, "%s is loaded before the limiter, so the program would pass the limits of this container: the process ends. "
 	    "Remove it from LD_PRELOAD", path);
 	syscall(SYS_exit_group, 127);
 }

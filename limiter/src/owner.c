@@ -1,6 +1,6 @@
-/* The thread that owns the slot. The kernel tells of its death, whatever the
- * cause, in the robust futex word that it is the owner of. Any thread could own
- * it; only one of our own is sure to live exactly as long as the process. */
+/* The thread that owns the slot. When it dies, whatever the cause, the kernel marks the robust
+ * futex word that it owns. Any thread could own the word; only the limiter's own thread is sure to
+ * live exactly as long as the process. */
 #include "process.h"
 
 #include <limits.h>
@@ -13,7 +13,7 @@
 
 #include "filelock.h"
 #include "loader.h"
-#include "say.h"
+#include "log.h"
 #include "slot.h"
 #include "usage.h"
 #include "witness.h"
@@ -25,9 +25,9 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t while_value)
 	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, while_value, NULL, NULL, 0);
 }
 
-/* Replaces the thread's robust list by ours: this thread holds no other robust
- * mutex, and so no assumption about libc's layout is needed. A word that has
- * another thread's number in it the kernel leaves alone. */
+/* Replaces the thread's robust list by the owner's: this thread holds no other robust mutex, so no
+ * assumption about libc's layout is needed. The kernel ignores a word that contains another
+ * thread's number. */
 static bool register_word(struct owner *o)
 {
 	o->element.next = &o->head.list;
@@ -44,9 +44,9 @@ static bool same_file(int a, int b)
 	return syscall(SYS_fstat, a, &x) == 0 && syscall(SYS_fstat, b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The slot became another process's after the program had closed fd. Its byte must
- * not stay locked by us, or it would outlive its owner; but fd may be another file
- * by now, which is nothing of ours. */
+/* The slot became another process's after the program had closed fd. This process must release the
+ * slot's byte, or the lock would outlive the slot's owner; but fd may be another file by now,
+ * which must not be unlocked. */
 static bool claim_another(struct owner *o)
 {
 	int fresh = usage_open();
@@ -67,7 +67,7 @@ static bool claim_another(struct owner *o)
 
 static bool own_some_slot(struct owner *o)
 {
-	/* In this order: who owns a word dies with it on its list. */
+	/* In this order: when a thread owns the word, the word is already on its list. */
 	while (register_word(o)) {
 		if (slot_own(o->slot))
 			return true;
@@ -84,11 +84,11 @@ static void *own(void *argument)
 	bool owns = own_some_slot(o);
 
 	if (!owns)
-		say(&once, "CUDA is denied in this process: it could not own a process slot of this container");
-	/* Release: word and slot are set for whoever sees it. */
+		log_line(&once, "CUDA is denied in this process: it could not own a process slot of this container");
+	/* Release: a thread that reads the state reads word and slot. */
 	atomic_store_explicit(&o->state, owns ? OWNS : DENIED, memory_order_release);
 	syscall(SYS_futex, &o->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-	if (owns) /* meanwhile the program goes on: reading /proc takes a while */
+	if (owns) /* after the state, so that the program does not wait for /proc */
 		atomic_store(&o->slot->start_time, witness_start_time());
 	while (owns)
 		futex_wait(&o->state, OWNS);
@@ -130,7 +130,7 @@ bool owner_start(struct owner *o, struct vgpu_usage *usage, int fd, int slot)
 	o->slot = &usage->slots[slot];
 	o->fd = fd;
 	sigfillset(&all);
-	/* libc's mask leaves out its own two signals, or setuid would wait for ever. */
+	/* libc's mask omits its own two signals; if they were blocked, setuid would never return. */
 	if (!mask || mask(SIG_SETMASK, &all, &before) != 0)
 		return false;
 	bool created = create(o);

@@ -19,10 +19,10 @@ static _Atomic uint64_t *place_of(CUcontext context)
 	return &contexts[((uintptr_t)context >> 4 ^ (uintptr_t)context >> 12) % CONTEXTS];
 }
 
-/* -1: not known, or no granted GPU's. */
+/* The cell of a context; -1: it is not recorded, or its GPU is not granted. */
 static int remembered(CUcontext context)
 {
-	/* Relaxed: the word is all there is. */
+	/* Relaxed: no other data depends on the word. */
 	uint64_t word = atomic_load_explicit(place_of(context), memory_order_relaxed);
 
 	return word >> 8 == ((uint64_t)(uintptr_t)context & UINT64_MAX >> 8) ? (int)(word & 0xff) - 1 : -1;
@@ -76,12 +76,12 @@ void pace_forget_contexts(void)
 /* What this process has to do once a tick of the coarse clock, per cell. */
 static struct local {
 	_Atomic uint64_t tick;
-	_Atomic uint64_t launches; /* not yet told */
+	_Atomic uint64_t launches; /* not yet added to the bucket */
 } locals[VGPU_MAX_DEVICES];
 
-/* What this process charges, a second time: another program of the container can write over the
- * file's buckets, so that nothing in them holds. These keep each process to the container's share all
- * the same, and the host corrects the sum of several. Otherwise the file's are what is waited for. */
+/* What this process charges, a second time: another program of the container can overwrite the
+ * file's buckets. These buckets keep each process within the container's share nevertheless, and
+ * the host corrects the sum of several processes. Normally the wait is for the file's buckets. */
 static struct vgpu_bucket own[VGPU_MAX_DEVICES];
 
 static void settle(struct vgpu_bucket *b, int cell, int64_t ns)
@@ -92,7 +92,7 @@ static void settle(struct vgpu_bucket *b, int cell, int64_t ns)
 
 static void tick(struct vgpu_bucket *b, struct local *local, int cell, uint64_t now)
 {
-	/* Relaxed: two threads that both see a new tick both look, which is harmless. */
+	/* Relaxed: two threads that see a new tick both refill, which is harmless. */
 	atomic_store_explicit(&local->tick, now, memory_order_relaxed);
 	bucket_refill(b, now, cores_rate(cell));
 	bucket_refill(&own[cell], now, cores_rate(cell));
@@ -103,7 +103,7 @@ static void tick(struct vgpu_bucket *b, struct local *local, int cell, uint64_t 
 
 static struct vgpu_bucket *bucket_of(int cell)
 {
-	/* Relaxed: the mapping is older than whatever says that a cell is limited. */
+	/* Relaxed: the buckets are mapped before a cell is marked as limited. */
 	struct vgpu_bucket *buckets = atomic_load_explicit(&cores.buckets, memory_order_relaxed);
 
 	return buckets ? &buckets[cell] : NULL;
@@ -121,20 +121,20 @@ static void came(const struct sampled *sampled)
 }
 
 enum {
-	BLIND_LAUNCHES = 3,        /* of one kernel before its first sample is in */
+	BLIND_LAUNCHES = 3,        /* of one kernel before its first sample has finished */
 	BLIND_NAP_NS = 50000,
 	BLIND_WAIT_NS = 20000000,
 	MEASURE_AGAIN_NS = 2000000,
-	FLIGHT_NS = 300000000,     /* of work that is under way, then launches wait for it, */
+	FLIGHT_NS = 300000000,     /* launches wait for work that is under way for longer, */
 	FLIGHT_NAP_NS = 1000000,
-	FLIGHT_WAIT_NS = 300000000, /* but not longer: it may itself wait for this launch */
-	CHEAP_NS = 50000,          /* of kernels that are shorter every eighth looks at the */
-	CHEAP_LAUNCHES = 8,        /* clock: a bucket that is empty is looked at anyway */
+	FLIGHT_WAIT_NS = 300000000, /* but not longer than this: it may wait for this launch */
+	CHEAP_NS = 50000,          /* of shorter kernels only every eighth reads the clock; */
+	CHEAP_LAUNCHES = 8,        /* an empty bucket is refilled in any case */
 };
 
-/* Of unknown cost: it is charged something small, and the rest when the first sample
- * comes. Some may be under way like that; further ones wait for it, for an
- * asynchronous program could put seconds of work into the queue within a millisecond. */
+/* A launch of unknown cost is charged a small guess, and the rest when the first sample has
+ * finished. Only BLIND_LAUNCHES can be under way without a sample; further ones wait, because an
+ * asynchronous program could queue seconds of work within a millisecond. */
 static uint64_t charge_blindly(struct cost *cost, CUstream stream)
 {
 	uint64_t waited = 0, ns, guess;
@@ -198,18 +198,17 @@ static struct vgpu_bucket *starts(struct pace *p, uint32_t limited, CUstream str
 
 static uint64_t count(struct local *local)
 {
-	/* Not an atomic addition: two threads may lose one count, which people can bear. */
+	/* Not an atomic addition: two threads may lose one count, which is only displayed. */
 	uint64_t launches = atomic_load_explicit(&local->launches, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&local->launches, launches, memory_order_relaxed);
 	return launches;
 }
 
-/* Work that is queued runs whatever the share has become: so there is never much of it.
- * In this stream: another one may stand still for long, behind a kernel that waits for
- * another process, and is no reason to wait. The wait is for the GPU, not for the share,
- * and does not count as throttled: it says nothing about whether the share is too small.
- * It ends where the share does. */
+/* Queued work runs even if the share has been reduced since. So this limits the work that is queued
+ * in this stream. Other streams do not count: a kernel that waits for another process can block
+ * them for long. This wait is for the GPU and not for the share, so it is not added to
+ * `throttled`. It ends if the cell is not limited any more. */
 static void keep_up(struct pace *p, uint64_t now)
 {
 	uint64_t until = clock_ns() + FLIGHT_WAIT_NS;
@@ -218,7 +217,7 @@ static void keep_up(struct pace *p, uint64_t now)
 		clock_nap_ns(FLIGHT_NAP_NS);
 }
 
-/* All but the cheap ones' way. */
+/* For all launches except cheap ones. */
 static __attribute__((noinline)) void begin_with_clock(struct pace *p, struct vgpu_bucket *b, struct cost *cost,
                                                        uint64_t key, uint64_t ns)
 {

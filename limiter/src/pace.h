@@ -1,5 +1,5 @@
-/* One launch's way where compute time is limited: begin before the driver is asked,
- * which may wait; end after. */
+/* A launch where compute time is limited: begin before the driver is called, which may wait; end
+ * after. */
 #ifndef GPUSLICE_PACE_H
 #define GPUSLICE_PACE_H
 
@@ -14,11 +14,14 @@ struct pace {
 	int sample;
 };
 
-/* limited is cores_limited()'s. The stream is 0, a default stream's name or a handle. */
+/* Charges a launch, and waits until it can start. limited: the result of cores_limited(); what:
+ * the function or graph; volume: its number of threads; stream: 0, a default stream's name or a
+ * handle. */
 void pace_begin(struct pace *pace, uint32_t limited, const void *what, uint64_t volume, CUstream stream);
-/* The same for a stream of any context; never measured. */
+/* Charges a launch into a stream of any context, and waits; never measures it. The parameters are
+ * those of pace_begin. */
 void pace_begin_elsewhere(struct pace *pace, uint32_t limited, const void *what, uint64_t volume, CUstream stream);
-/* Returns the driver's result; a launch that has failed costs nothing. */
+/* After the launch. Returns the driver's result; the charge of a failed launch is undone. */
 CUresult pace_end_slow(struct pace *pace, CUresult result);
 static inline CUresult pace_end(struct pace *pace, CUresult result)
 {
@@ -27,7 +30,7 @@ static inline CUresult pace_end(struct pace *pace, CUresult result)
 	return pace_end_slow(pace, result);
 }
 
-/* A context ends: its handle may come again as another GPU's. */
+/* Before a context ends: the driver may reuse its handle for another GPU. */
 void pace_forget_contexts(void);
 
 #endif

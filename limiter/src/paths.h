@@ -8,11 +8,11 @@
 #define VGPU_LIMITS_FILE VGPU_DIR "/limits"
 #define VGPU_USAGE_FILE VGPU_DIR "/usage"
 
-/* The path to use: the fixed one. A variable of that name may redirect it only
- * where the fixed directory does not exist, which in a container it always does, and
- * never in a setuid program. */
+/* Returns the fixed path; or the value of the variable, if the fixed directory does not exist and
+ * the program is not setuid. In a container the directory always exists. */
 const char *path_or(const char *fixed, const char *variable);
 
+/* Whether the path does not exist. */
 bool path_missing(const char *path);
 
 #endif

@@ -9,7 +9,7 @@ enum { GONE = 1, FIRST_CHUNK = 32 << 20 };
 
 struct pool *pool_find(struct process *p, CUmemoryPool handle)
 {
-	/* Acquire, both: what is told of a pool was written before its handle. */
+	/* Acquire, both: the fields of a pool were written before its handle. */
 	uint32_t high = atomic_load_explicit(&p->pools.high, memory_order_acquire);
 
 	for (uint32_t i = 0; i < high; i++)
@@ -27,7 +27,7 @@ static struct pool *free_place(struct pools *all)
 			return &all->pool[i];
 	if (high == POOLS)
 		return NULL;
-	/* Release: pairs with pool_find; the place itself is still nobody's. */
+	/* Release: pairs with pool_find; the entry itself is not used yet. */
 	atomic_store_explicit(&all->high, high + 1, memory_order_release);
 	return &all->pool[high];
 }
@@ -70,10 +70,10 @@ struct account *graph_account(struct process *p, CUdevice dev)
 	return &p->pools.graph[cell];
 }
 
-void pool_bury(struct process *p, struct pool *pool)
+void pool_destroy_if_empty(struct process *p, struct pool *pool)
 {
-	/* All under the lock, for since the caller looked the place may have become another
-	 * pool's. And before the driver is asked, for it may give the handle out again. */
+	/* All under the lock, because the entry may have become another pool's since the caller
+	 * read it. And before the driver is called, because it may then reuse the handle. */
 	lock_take(&p->pools.lock);
 	uintptr_t handle = atomic_load_explicit(&pool->handle, memory_order_relaxed);
 	bool ends = handle > GONE && atomic_load_explicit(&pool->state, memory_order_relaxed) == POOL_ENDED &&
@@ -85,7 +85,7 @@ void pool_bury(struct process *p, struct pool *pool)
 		REAL(cuMemPoolDestroy)((CUmemoryPool)handle);
 }
 
-static bool worth_a_look(struct pool *pool)
+static bool needs_refresh(struct pool *pool)
 {
 	uint32_t state = atomic_load_explicit(&pool->state, memory_order_relaxed);
 
@@ -93,21 +93,21 @@ static bool worth_a_look(struct pool *pool)
 	       (state == POOL_ENDED || (state == POOL_CHARGED && !account_empty(&pool->account)));
 }
 
-static void look(struct process *p, struct pool *pool)
+static void refresh(struct process *p, struct pool *pool)
 {
-	account_look(p, &pool->account);
-	pool_bury(p, pool);
+	account_refresh(p, &pool->account);
+	pool_destroy_if_empty(p, pool);
 }
 
-void pools_look(struct process *p, int cell)
+void pools_refresh(struct process *p, int cell)
 {
 	uint32_t high = atomic_load_explicit(&p->pools.high, memory_order_acquire);
 
 	for (uint32_t i = 0; i < high; i++) {
 		struct pool *pool = &p->pools.pool[i];
 
-		if (worth_a_look(pool) && (cell < 0 || pool->account.cell == cell))
-			look(p, pool);
+		if (needs_refresh(pool) && (cell < 0 || pool->account.cell == cell))
+			refresh(p, pool);
 	}
 }
 
@@ -116,18 +116,18 @@ void pools_may_have_shrunk(void)
 	struct process *p = process_peek();
 
 	if (p)
-		pools_look(p, -1);
+		pools_refresh(p, -1);
 }
 
 static void trim(struct process *p, struct pool *pool, uint64_t bytes)
 {
-	uint64_t has = atomic_load_explicit(&pool->account.settled, memory_order_relaxed);
+	uint64_t has = atomic_load_explicit(&pool->account.confirmed, memory_order_relaxed);
 
 	if (account_hold(&pool->account)) {
-		REAL(cuMemPoolTrimTo)((CUmemoryPool)pool->account.whose, has > bytes ? has - bytes : 0);
+		REAL(cuMemPoolTrimTo)((CUmemoryPool)pool->account.object, has > bytes ? has - bytes : 0);
 		account_release(&pool->account);
 	}
-	look(p, pool);
+	refresh(p, pool);
 }
 
 bool pools_make_room(struct process *p, int cell, uint64_t bytes)
@@ -142,14 +142,14 @@ bool pools_make_room(struct process *p, int cell, uint64_t bytes)
 	for (uint32_t i = 0; i < high; i++) {
 		struct pool *pool = &p->pools.pool[i];
 
-		if (!worth_a_look(pool) || pool->account.cell != cell)
+		if (!needs_refresh(pool) || pool->account.cell != cell)
 			continue;
 		trim(p, pool, bytes);
 		any = true;
 	}
 	if (!account_empty(graph)) {
-		REAL(cuDeviceGraphMemTrim)((CUdevice)graph->whose);
-		account_look(p, graph);
+		REAL(cuDeviceGraphMemTrim)((CUdevice)graph->object);
+		account_refresh(p, graph);
 		any = true;
 	}
 	capture_relax(mode);

@@ -3,7 +3,7 @@
 #include "hooks.h"
 #include "pool.h"
 #include "process.h"
-#include "say.h"
+#include "log.h"
 
 static bool of_host(int type)
 {
@@ -14,7 +14,7 @@ static CUresult refuse(void)
 {
 	static _Atomic unsigned once;
 
-	say(&once, "a memory pool of managed memory is not supported inside a memory limit");
+	log_line(&once, "a memory pool of managed memory is not supported inside a memory limit");
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -40,7 +40,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* As the driver does for one that is destroyed: the default pool is current again. */
+/* Does what the driver does when the current pool is destroyed: makes the default pool current. */
 static void make_default_current(CUmemoryPool pool)
 {
 	for (CUdevice dev = 0; dev < VGPU_MAX_DEVICES; dev++) {
@@ -52,9 +52,9 @@ static void make_default_current(CUmemoryPool pool)
 	}
 }
 
-/* The driver lets a destroyed pool go with its last allocation, and tells nothing of
- * it until then. So as long as it has memory it is only said to be destroyed: it
- * keeps nothing that it need not, and the driver destroys it when it is empty. */
+/* The driver frees a destroyed pool with its last allocation, and answers no query about it
+ * until then. So a pool that has memory is only marked as destroyed: its release threshold
+ * becomes 0, and the driver destroys it when it is empty. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
 	struct process *p = process_peek();
@@ -67,19 +67,19 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (CUdevice dev = 0; pool && dev < VGPU_MAX_DEVICES; dev++)
 		if (REAL(cuDeviceGetDefaultMemPool)(&fixed, dev) == CUDA_SUCCESS && fixed == handle)
-			pool = NULL; /* it is the driver's to say that this can't be */
+			pool = NULL; /* a default pool: the driver refuses the call */
 	if (!pool)
 		return REAL(cuMemPoolDestroy)(handle);
 	make_default_current(handle);
 	if (state == POOL_CHARGED)
 		REAL(cuMemPoolSetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none);
-	/* One thread destroys it; who is late is told that it is gone. */
+	/* One thread destroys it; any other gets an error. */
 	if (!atomic_compare_exchange_strong_explicit(&pool->state, &state, POOL_ENDED, memory_order_acq_rel,
 	                                             memory_order_relaxed))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!account_empty(&pool->account))
 		pools_make_room(p, pool->account.cell, UINT64_MAX);
-	pool_bury(p, pool);
+	pool_destroy_if_empty(p, pool);
 	return CUDA_SUCCESS;
 }
 
@@ -91,7 +91,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 	return result;
 }
 
-/* A synchronisation is when pools let go what is above their release threshold. */
+/* At a synchronisation, pools release what is above their release threshold. */
 CUresult cuCtxSynchronize(void)
 {
 	CUresult result = REAL(cuCtxSynchronize)();

@@ -22,8 +22,8 @@ bool primary_held(struct process *p, int cell, CUdevice *dev)
 	return held;
 }
 
-/* The lock is held across the reservation, so that no other thread may ask the
- * driver on the strength of one that fails. */
+/* The lock is held across the reservation, so that no other thread calls the driver while the
+ * reservation may still fail. */
 static CUresult hold(struct primary *primary, CUdevice dev)
 {
 	struct charge charge;
@@ -58,20 +58,20 @@ CUresult primary_begin(struct process **process, CUdevice dev)
 	return result;
 }
 
-/* Whether the driver is to be asked; and then in *begun what to compare with. A
- * call under way can't be told from one that made it active: it settles itself. */
-static bool look(struct primary *primary, uint64_t *begun)
+/* Whether the driver must be queried; *begun is for let_go(). During a call that may make it active
+ * the answer would be ambiguous: the end of that call queries again. */
+static bool must_query(struct primary *primary, uint64_t *begun)
 {
 	lock_take(&primary->lock);
-	bool asks = primary->held && primary->doubt && !primary->calls;
-	if (asks)
+	bool query = primary->held && primary->doubt && !primary->calls;
+	if (query)
 		primary->doubt = false;
 	*begun = primary->begun;
 	lock_give(&primary->lock);
-	return asks;
+	return query;
 }
 
-/* It was not active after look(): gives back, unless a call has begun since. */
+/* It was not active after must_query(): gives the charge back, unless a call has begun since. */
 static void let_go(struct process *p, int cell, uint64_t begun)
 {
 	struct primary *primary = &p->primary[cell];
@@ -86,15 +86,15 @@ static void let_go(struct process *p, int cell, uint64_t begun)
 	lock_give(&primary->lock);
 }
 
-/* Each call that ends it, or that may have failed to begin it, raises the doubt
- * before it comes here: so the last of those that race finds it, and nothing
- * stays charged for long. */
+/* Each call that may have ended it, or that failed to make it active, sets `doubt` before this
+ * function. So the last of several concurrent calls queries the driver, and the charge ends soon
+ * after the context. */
 static void settle(struct process *p, CUdevice dev)
 {
 	int cell = device_cell(dev);
 	uint64_t begun;
 
-	while (look(&p->primary[cell], &begun) && !primary_active(dev))
+	while (must_query(&p->primary[cell], &begun) && !primary_active(dev))
 		let_go(p, cell, begun);
 }
 

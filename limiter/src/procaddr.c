@@ -2,17 +2,17 @@
  * flags, then its answer is swapped by address. So versions, per-thread-stream
  * variants and unknown names are right by construction. */
 #include "hooks.h"
-#include "say.h"
+#include "log.h"
 
-/* A driver newer than this library may answer with a variant that it does not
- * know. Of a function that takes memory that would be a way around the limit. */
+/* A newer driver may return a variant of a function that this library does not know. If the
+ * function takes memory, that variant would bypass the limit. */
 static bool unknown_variant(const char *symbol, void *swapped)
 {
 	static _Atomic unsigned once;
 
 	if (!symbol || hook_is_wrapper(swapped) || !hook_takes_memory(symbol))
 		return false;
-	say(&once, "%s: the driver has a variant that this limiter does not know; refused", symbol);
+	log_line(&once, "%s: the driver has a variant that this limiter does not know; refused", symbol);
 	return true;
 }
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "limits.h"
-#include "say.h"
+#include "log.h"
 #include "slot.h"
 #include "usage.h"
 
@@ -14,13 +14,13 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-/* One page that the kernel zeroes in a forked child: so the child has no process
- * state and its join lock is free, without an atfork handler. */
+/* A page that the kernel zeroes in a forked child. So the child has no process state, and its join
+ * lock is free, without an atfork handler. */
 struct guard {
 	_Atomic(struct process *) process;
 	lock_t joining;
-	pid_t pid;   /* of who made the page; 0 in a child where the kernel wipes it */
-	bool wiped;  /* the kernel wipes it; where not, pid is compared at each call */
+	pid_t pid;   /* of the process that made the page; 0 in a child if the kernel wipes the page */
+	bool wiped;  /* the kernel wipes the page in a child; if not, pid is compared at each call */
 };
 
 enum { PAGE = 4096 };
@@ -42,7 +42,7 @@ static struct guard *new_guard(struct guard *old)
 	return g;
 }
 
-/* The page of this very process. */
+/* The page of this process. */
 static struct guard *own_guard(void)
 {
 	/* Acquire: its fields were written before it was published. */
@@ -57,7 +57,7 @@ static bool deny(const char *why)
 {
 	static _Atomic unsigned once;
 
-	say(&once, "CUDA is denied in this process: %s", why);
+	log_line(&once, "CUDA is denied in this process: %s", why);
 	return false;
 }
 
@@ -77,7 +77,7 @@ static bool take_slot(struct process *p)
 	}
 	if (owner_start(&p->owner, p->usage, fd, slot))
 		return true;
-	close(fd); /* and with it ends the lock: the slot is nobody's again */
+	close(fd); /* this ends the lock, and the slot is free again */
 	return deny("no thread could be started to own its process slot");
 }
 
@@ -109,7 +109,7 @@ static struct process *join_once(void)
 	struct process *p = atomic_load_explicit(&g->process, memory_order_relaxed);
 	if (!p) {
 		p = join();
-		/* Release: the state is complete for whoever loads the pointer. */
+		/* Release: a thread that loads the pointer reads the complete state. */
 		atomic_store_explicit(&g->process, p, memory_order_release);
 	}
 	lock_give(&g->joining);
@@ -122,7 +122,7 @@ struct process *process_peek(void)
 	/* Acquire: pairs with the release in join_once(). */
 	struct process *p = g ? atomic_load_explicit(&g->process, memory_order_acquire) : NULL;
 
-	/* After a fork `wiped` is wiped too, but then so is the pointer. */
+	/* After a fork `wiped` is 0 too, but then the pointer is NULL. */
 	return p && (g->wiped || p->pid == getpid()) ? p : NULL;
 }
 

@@ -1,5 +1,5 @@
-/* This process's own state. It exists from the first successful cuInit on, and
- * not in a forked child, which starts afresh. */
+/* The limiter's state of this process. It exists from the first successful cuInit on. A forked child
+ * does not inherit it. */
 #ifndef GPUSLICE_PROCESS_H
 #define GPUSLICE_PROCESS_H
 
@@ -16,14 +16,14 @@
 #include "pool.h"
 #include "primary.h"
 
-/* What the kernel walks when the helper thread dies: a list of one element, the
- * owner word of this process's slot. */
+/* The robust list that the kernel reads when the helper thread dies. Its one element is the owner
+ * word of this process's slot. */
 struct owner {
 	struct robust_list_head head;
 	struct robust_list element;
 	struct vgpu_usage *usage;
-	struct vgpu_slot *slot; /* not to be read before owner_wait: it may yet become another */
-	int fd; /* holds the slot's lock; never used once the word is set, for the program may close it */
+	struct vgpu_slot *slot; /* must not be read before owner_wait: it can change until then */
+	int fd; /* holds the slot's lock; not used after the word is set, because the program may close it */
 	_Atomic uint32_t state; /* a futex, see owner.c */
 };
 
@@ -38,19 +38,20 @@ struct process {
 	struct exported exported;
 };
 
-/* NULL: this process may not use CUDA, which has been said. */
+/* Returns the state, and creates it if there is none. NULL: this process may not use CUDA, and one
+ * line on stderr has reported it. */
 struct process *process_get(void);
-/* The same, but does not make one. */
+/* Returns the state; NULL: there is none. */
 struct process *process_peek(void);
 
-/* Starts the thread that owns a slot of usage for as long as this process lives:
- * the claimed one, whose byte fd locks, or another if that has become another
- * process's meanwhile. It does not wait for the thread to run: on a busy machine
- * that would be the longest part of cuInit. Until it has run the slot's byte alone
- * is locked, and the program may close fd. */
+/* Starts the thread that owns a slot of usage for the lifetime of this process: the claimed slot
+ * with the byte that fd locks, or another one if another process has taken that one meanwhile.
+ * Does not wait for the thread to run, because on a busy machine that would be the longest part of
+ * cuInit. Until it has run, only the slot's byte is locked, and the program may close fd. False:
+ * the thread can't be started. */
 bool owner_start(struct owner *owner, struct vgpu_usage *usage, int fd, int slot);
-/* Returns once the thread owns the slot: before that nothing may be charged in it.
- * False: it owns none, which has been said. */
+/* Waits until the thread owns the slot; nothing may be charged in the slot before. False: the thread
+ * owns none, and one line on stderr has reported it. */
 bool owner_wait(struct owner *owner);
 
 #endif

@@ -1,6 +1,6 @@
-/* Who is on a GPU: the container's own processes, and nobody else's. The driver fills
- * the caller's list; what is not ours is taken out of it. A caller that only asks how
- * long the list may be is told the driver's own number: room for all of it is needed. */
+/* NVML's lists of processes on a GPU, reduced to the container's own. The driver fills the caller's
+ * list, and other processes are removed from it. A caller that only queries the length of the
+ * list gets the driver's number, because the driver needs room for all entries. */
 #include <string.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 enum { MOST_PROCESSES = VGPU_SLOT_COUNT + 1 };
 
-/* Keeps the entries of a list whose PID is ours; returns how many are left. */
+/* Removes the entries with PIDs of other containers from a list; returns how many remain. */
 static unsigned int keep_own(void *list, unsigned int count, size_t entry)
 {
 	unsigned int own[MOST_PROCESSES], pid, kept = 0;

@@ -5,13 +5,13 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* The percentage that holds now; 0 or 100 and more: none does.
+/* The percentage that applies now; 0, or 100 and more: not limited.
  *
- *                     alone       contended
+ *                     no other    contended
  *   default           -           hard
  *   force             hard        hard
  *   with a soft one   soft        what the host has found room for, hard to soft
- *   no share          -           what the host says that shares leave; nothing: - */
+ *   no share          -           what shares leave, as the host has measured it; 0: - */
 static uint32_t percent_of(const struct vgpu_record *r)
 {
 	uint32_t hard = r->core_percent, soft = least(r->core_soft_percent, 100), elastic = r->core_elastic_percent;
@@ -26,9 +26,9 @@ static uint32_t percent_of(const struct vgpu_record *r)
 	return r->policy == 1 || contended ? hard : 0;
 }
 
-/* A blocked container has what the host has found that those of higher priority leave, and
- * keeps one percent: a launch that never returned would hang whoever waits for that
- * process, and a host that died after it had set the flag must not stop anybody for ever. */
+/* A blocked container gets what containers of higher priority leave, as the host has measured it,
+ * and at least one percent: a launch that never returned would block every process that waits for
+ * it, and if the host dies after it has set the flag, no process may stop for ever. */
 uint32_t rate_of(const struct vgpu_record *r)
 {
 	uint32_t percent = percent_of(r), thousandths = r->core_correction ? r->core_correction : 1000;

@@ -9,7 +9,7 @@
 /* Nanoseconds of GPU time per nanosecond, as a fixed-point number with RATE_BITS fractional bits. */
 enum { RATE_BITS = 20, RATE_ONE = 1 << RATE_BITS };
 
-/* 0: not limited now. */
+/* The rate that a record allows now, in units of 1/RATE_ONE; 0: not limited. */
 uint32_t rate_of(const struct vgpu_record *record);
 
 #endif

@@ -1,18 +1,18 @@
-/* Announce, then look. A process adds what it wants to its own `tentative`, and
- * only then sums what everybody has and wants. Of two that race, the one whose
- * announcement is second in the single order of all seq_cst operations sees the
- * other's bytes, as tentative or as committed: both can't pass where one fits.
- * Both may fail; the slow path lets them try again one after the other.
+/* First announce, then sum. A process adds its bytes to its own `tentative`, and only then sums
+ * `tentative` and `committed` of all processes. If two processes race, the one with the second
+ * announcement in the single order of all seq_cst operations sees the other's bytes, as
+ * tentative or as committed: both can't succeed where one fits.
+ * Both may fail; the slow path repeats them one after the other.
  *
- * A reservation is committed before the driver is asked, so what is tentative is
- * so for nanoseconds, or until its process is scheduled again.
+ * A reservation is committed before the driver is called. So bytes are tentative for
+ * nanoseconds, or until their process is scheduled again.
  *
- * Where the node grants more memory than its GPUs have, a container has a second
- * bound: of what it has, only so much may lie on the GPU. Memory that may lie in the
- * host's (spilled) counts towards the limit alone. The sum of what is spilled is read
- * apart from the others and after them, so that memory that is spilled meanwhile may be
- * taken for the GPU's room: as long as it lives more than the share may lie on the GPU.
- * That moves memory, it takes none beyond the limit. */
+ * Where the node grants more memory than its GPUs have, a container has a second bound: how
+ * much of its memory may lie on the GPU. Memory that may lie in the host's (spilled) counts
+ * only towards the limit. The spilled bytes are summed separately, after the other sums. So
+ * memory that is spilled between the two sums may be subtracted from what lies on the GPU. As
+ * long as that memory exists, more than the allowed part may lie on the GPU; the total never
+ * exceeds the limit. */
 #include "reserve.h"
 
 #include <unistd.h>
@@ -25,7 +25,7 @@
 
 enum outcome {
 	FITS,
-	CROWDED, /* it would fit if nobody else were trying */
+	CROWDED, /* it would fit without the tentative bytes of others */
 	FULL,
 };
 
@@ -38,7 +38,7 @@ static uint64_t add(uint64_t a, uint64_t b)
 
 struct room {
 	uint64_t limit;
-	uint64_t gpu; /* 0: no less than the limit */
+	uint64_t gpu; /* bytes that may lie on the GPU; 0: as many as the limit */
 };
 
 static struct room room_of(int cell, bool spilling)
@@ -61,29 +61,29 @@ static enum outcome try(struct process *p, int cell, uint64_t bytes, struct room
 	struct vgpu_cell *own = &p->owner.slot->cells[cell];
 
 	if (bytes > room.limit)
-		return FULL; /* and not announced: no sum may overflow for its sake */
+		return FULL; /* not announced, so that it causes no overflow in a sum */
 	atomic_fetch_add(&own->tentative, bytes); /* seq_cst: see above */
 	*sum = usage_sum(p->usage, cell);
 	if (over(p, cell, add(sum->committed, sum->tentative), room)) {
 		atomic_fetch_sub(&own->tentative, bytes);
 		return over(p, cell, add(sum->committed, bytes), room) ? FULL : CROWDED;
 	}
-	/* In this order: seen from elsewhere the bytes count twice for a moment,
-	 * never not at all. */
+	/* In this order: other processes count the bytes twice for a moment, and never
+	 * miss them. */
 	atomic_fetch_add(&own->committed, bytes);
 	atomic_fetch_sub(&own->tentative, bytes);
 	return FITS;
 }
 
-/* The waits below are bounded; a stopped process can cost time, never a hang. */
+/* The waits below are bounded: a stopped process delays others, but can't block them. */
 enum {
 	SLOW_LOCK_US = 1000000,
 	CROWD_US = 100000,
 	CROWD_PAUSE_US = 20,
-	FULL_LOOKS = 3, /* a sum is no snapshot: full must be seen so often in a row */
+	FULL_LOOKS = 3, /* a sum is no snapshot: FULL must be the result this many times in a row */
 };
 
-static bool try_alone(struct process *p, int cell, uint64_t bytes, bool spilling)
+static bool try_repeatedly(struct process *p, int cell, uint64_t bytes, bool spilling)
 {
 	uint64_t until = clock_us() + CROWD_US;
 	int full = 0;
@@ -102,8 +102,8 @@ static bool try_alone(struct process *p, int cell, uint64_t bytes, bool spilling
 	}
 }
 
-/* One at a time, on a description of its own, so that the kernel ends the lock
- * with the process. Who does not get it in time tries all the same, unserialised. */
+/* One process at a time: the lock is on a file description of its own, so that the kernel ends
+ * it with the process. After the time-out the process continues without the lock. */
 static bool reserve_slow(struct process *p, int cell, uint64_t bytes, bool spilling)
 {
 	int fd = usage_open();
@@ -111,7 +111,7 @@ static bool reserve_slow(struct process *p, int cell, uint64_t bytes, bool spill
 
 	if (locked)
 		slot_reap(p->usage, fd);
-	bool fits = try_alone(p, cell, bytes, spilling);
+	bool fits = try_repeatedly(p, cell, bytes, spilling);
 	if (fd >= 0)
 		close(fd);
 	return fits;
@@ -129,13 +129,13 @@ static bool reserve_on(struct process *p, int cell, uint64_t bytes, bool spillin
 
 void reserve_force(struct process *p, int cell, uint64_t bytes)
 {
-	/* seq_cst: as in try(), but nothing is decided. */
+	/* seq_cst: as in try(), but without a check. */
 	atomic_fetch_add(&p->owner.slot->cells[cell].committed, bytes);
 }
 
 static void undo_on(struct process *p, int cell, uint64_t bytes)
 {
-	/* seq_cst: not before the driver has the memory back, nor late. */
+	/* seq_cst: after the driver has freed the memory, and visible at once. */
 	atomic_fetch_sub(&p->owner.slot->cells[cell].committed, bytes);
 }
 
@@ -146,9 +146,9 @@ static void undo_below(struct process *p, int end, uint64_t bytes)
 			undo_on(p, cell, bytes);
 }
 
-/* GPU after GPU. While the last is being asked the first ones are taken, so
- * another process may be refused bytes that are free again a moment later: on one
- * of the GPUs there was not room for both. */
+/* One GPU after another. The first GPUs stay charged while the next ones are tried. So another
+ * process may be refused bytes that are free again a moment later; on one of the GPUs there
+ * was no room for both. */
 static bool reserve_everywhere(struct process *p, uint64_t bytes, bool spilling)
 {
 	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++) {
@@ -171,8 +171,8 @@ bool reserve_spilling(struct process *p, int cell, uint64_t bytes)
 	return cell != LEDGER_EVERY_CELL ? reserve_on(p, cell, bytes, true) : reserve_everywhere(p, bytes, true);
 }
 
-/* After the bytes are committed, and undone before they are: in between they seem to
- * be on the GPU. seq_cst: with the sums of try(). */
+/* Called after the bytes are committed, and undone before they are given back; between the two
+ * steps they count as memory on the GPU. seq_cst: ordered with the sums of try(). */
 static void spill(struct process *p, int cell, uint64_t bytes)
 {
 	for (int i = 0; i < VGPU_MAX_DEVICES; i++)
@@ -201,6 +201,6 @@ void reserve_undo(struct process *p, int cell, uint64_t bytes)
 void reserve_refused(struct process *p, int cell)
 {
 	for (int i = 0; i < VGPU_MAX_DEVICES; i++)
-		if (i == cell || (cell == LEDGER_EVERY_CELL && limits_granted(i))) /* Relaxed: nothing hangs on it. */
+		if (i == cell || (cell == LEDGER_EVERY_CELL && limits_granted(i))) /* Relaxed: only displayed. */
 			atomic_fetch_add_explicit(&p->usage->buckets[i].refused, 1, memory_order_relaxed);
 }

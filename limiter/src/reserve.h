@@ -1,4 +1,4 @@
-/* Taking bytes of a cell from the container's limit, and giving them back. */
+/* Charges bytes of a cell to the container's limit, and gives them back. */
 #ifndef GPUSLICE_RESERVE_H
 #define GPUSLICE_RESERVE_H
 
@@ -7,19 +7,24 @@
 
 #include "process.h"
 
-/* True: the bytes are this process's; they fit with what everybody has. cell may
- * be LEDGER_EVERY_CELL: then they are so on every granted GPU, or on none. */
+/* Charges bytes of a cell to this process. With cell LEDGER_EVERY_CELL, charges them on every
+ * granted GPU, or on none. False: they do not fit beside what all processes of the container
+ * have, and nothing is charged. */
 bool reserve(struct process *p, int cell, uint64_t bytes);
-/* The same for memory that may lie in the host's: only the limit counts, not what may
- * be on the GPU. Whoever has it says so with reserve_spilled, and takes that back
- * before he undoes it. */
+/* Charges bytes that may lie in the host's memory: they must fit the limit, but the part of the
+ * limit that may lie on the GPU does not count. cell and the result: as for reserve. After it
+ * returns true the caller calls reserve_spilled with the same cell and bytes, and it calls
+ * reserve_spilled_undo before reserve_undo. */
 bool reserve_spilling(struct process *p, int cell, uint64_t bytes);
+/* Marks charged bytes as memory that may lie in the host's. */
 void reserve_spilled(struct process *p, int cell, uint64_t bytes);
+/* Removes that mark. */
 void reserve_spilled_undo(struct process *p, int cell, uint64_t bytes);
-/* The same of one cell, whether they fit or not: the driver has taken them already. */
+/* Charges bytes of one cell whether they fit or not, because the driver has taken them already. */
 void reserve_force(struct process *p, int cell, uint64_t bytes);
+/* Gives charged bytes of a cell, or of every granted GPU (LEDGER_EVERY_CELL), back. */
 void reserve_undo(struct process *p, int cell, uint64_t bytes);
-/* Counts an allocation that the program is refused for it, for people. */
+/* Counts an allocation that was refused for lack of room; the number is only displayed. */
 void reserve_refused(struct process *p, int cell);
 
 #endif

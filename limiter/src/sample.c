@@ -11,17 +11,17 @@ enum { SAMPLES = 8, INTERVAL_NS = 1000000 };
 enum state { FREE, BUSY, PENDING };
 
 static struct sample {
-	_Atomic uint32_t state; /* who makes it BUSY has the rest for himself */
+	_Atomic uint32_t state; /* the thread that sets BUSY owns the other fields */
 	CUcontext context;      /* of the events; NULL: there are none */
 	CUevent start, stop;
 	CUstream stream;
-	_Atomic uint64_t sent;  /* when it became PENDING; for a first look also of who does not own it */
+	_Atomic uint64_t sent;  /* when it became PENDING; also read by threads that do not own it, as a hint */
 	struct sampled about;
 } samples[SAMPLES];
 
 static bool take(struct sample *s, uint32_t from)
 {
-	/* Acquire: the last owner's writes. Not a lock: nobody waits for it. */
+	/* Acquire: the last owner's writes. Not a lock: no thread waits for it. */
 	return atomic_load_explicit(&s->state, memory_order_relaxed) == from &&
 	       atomic_compare_exchange_strong_explicit(&s->state, &from, BUSY, memory_order_acquire, memory_order_relaxed);
 }
@@ -32,8 +32,8 @@ static void give(struct sample *s, uint32_t to)
 	atomic_store_explicit(&s->state, to, memory_order_release);
 }
 
-/* In the strictest mode an event that is queried in any thread breaks a capture, also
- * one that was begun behind our back. In relaxed mode this thread may. */
+/* In the strictest mode an event query in any thread breaks a capture, even one that was begun
+ * without the limiter. In relaxed mode this thread's queries do not. */
 static int relaxed_mode(int mode)
 {
 	if (hook_exists(HOOK_cuThreadExchangeStreamCaptureMode))
@@ -70,7 +70,7 @@ static bool make_events(struct sample *s, CUcontext context)
 	return true;
 }
 
-/* One with events of this context, else one to make them for. */
+/* A free sample with events of this context, else one without events. */
 static struct sample *take_free(CUcontext context)
 {
 	for (int i = 0; i < SAMPLES; i++) {
@@ -92,7 +92,7 @@ static struct sample *take_free(CUcontext context)
 	return NULL;
 }
 
-/* True: it has come in, or it never will. */
+/* True: the sample has finished, or it never will. */
 static bool done(struct sample *s, void (*came)(const struct sampled *))
 {
 	CUresult result = REAL(cuEventQuery)(s->stop);
@@ -108,8 +108,8 @@ static bool done(struct sample *s, void (*came)(const struct sampled *))
 }
 
 struct under_way {
-	bool here; /* one of this stream's */
-	bool late; /* one of this stream's that was sent before that moment */
+	bool here; /* a sample of this stream */
+	bool late; /* a sample of this stream that was sent before `since` */
 };
 
 static struct under_way poll(CUcontext context, CUstream stream, uint64_t since, void (*came)(const struct sampled *))
@@ -160,15 +160,15 @@ bool sample_late(CUstream stream, uint64_t since, void (*came)(const struct samp
 {
 	bool some = false;
 
-	/* Relaxed: a look that costs next to nothing; poll() is the one that counts. */
+	/* Relaxed: a cheap hint; poll() decides. */
 	for (int i = 0; i < SAMPLES && !some; i++)
 		some = atomic_load_explicit(&samples[i].state, memory_order_relaxed) == PENDING &&
 		       atomic_load_explicit(&samples[i].sent, memory_order_relaxed) < since;
 	return some && poll_current(stream, since, came).late;
 }
 
-/* About one a millisecond in all, and as many as there is room for of what is not
- * known yet: it is being charged blindly. */
+/* About one sample per millisecond in total. For launches of unknown cost, as many as there are
+ * places, because they are charged a guess. */
 static bool its_time(const struct cost *cost, uint64_t now)
 {
 	static _Atomic uint64_t last;

@@ -1,17 +1,17 @@
-/* A slot is arbitrated by the kernel: who holds the lock on its byte may claim
- * it, or clear it. The lock belongs to an open file description, so it ends when
- * the last process that holds that description is gone, however it died.
+/* The kernel arbitrates a slot: only a process that holds the lock on its byte may claim or clear
+ * it. The lock belongs to an open file description, so it ends when the last process that holds
+ * that description ends, whatever the cause.
  *
  * States, by owner word and lock:
- *   owner 0,    free    nobody's; whoever takes the lock may claim it
+ *   owner 0,    free    not used; a process that takes the lock may claim it
  *   owner 0,    locked  being claimed; its cells are zero
- *               (where the claimant's program has closed the descriptor, two may
- *               claim one slot: whose TID comes first into the word has it)
+ *               (if the claiming program has closed the descriptor, two processes may
+ *               claim one slot: the first TID in the word has it)
  *   owner TID,  locked  alive
  *   owner TID,  free    alive, and it closed the descriptor (closefrom)
  *   OWNER_DIED, locked  dying, or a forked child keeps the driver's files
- *   OWNER_DIED, free    gone, if the process is gone as well; see witness.c. Memory that
- *                       it exported stays charged while it is held; see exported.h */
+ *   OWNER_DIED, free    dead, if /proc shows no such process either; see witness.c. Memory
+ *                       that it exported stays charged while it is held; see exported.h */
 #include "slot.h"
 
 #include <errno.h>
@@ -29,7 +29,8 @@ static uint32_t owner_of(const struct vgpu_usage *usage, uint32_t slot)
 	return atomic_load_explicit(&usage->slots[slot].owner, memory_order_acquire);
 }
 
-/* Witnesses one and three; the caller has taken or tested the lock, witness two. */
+/* Witnesses one (the owner word) and three (/proc). The caller has taken or tested the lock, which
+ * is witness two. */
 static bool owner_gone(const struct vgpu_usage *usage, uint32_t slot)
 {
 	const struct vgpu_slot *s = &usage->slots[slot];
@@ -48,8 +49,8 @@ uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int c
 	return exported_held(usage, slot) ? exported_bytes(s, cell) : 0;
 }
 
-/* Only with the slot's lock held, and the owner gone. Exported memory that is held stays
- * charged. If the reaper is killed in between, the next one begins again. */
+/* Requires the slot's lock, and a dead owner. Exported memory that is held stays charged. If the
+ * reaper is killed meanwhile, the next one starts again. */
 static void clear(struct vgpu_usage *usage, uint32_t slot, bool held)
 {
 	struct vgpu_slot *s = &usage->slots[slot];
@@ -82,7 +83,7 @@ static void clear(struct vgpu_usage *usage, uint32_t slot, bool held)
 	atomic_store_explicit(&s->owner, 0, memory_order_release);
 }
 
-/* Takes the lock of a slot that is free or whose owner is gone, and keeps it. */
+/* Takes the lock of a slot that is free or has a dead owner, and keeps it. */
 static bool seize(struct vgpu_usage *usage, int fd, uint32_t slot)
 {
 	uint32_t owner = owner_of(usage, slot);
@@ -92,7 +93,7 @@ static bool seize(struct vgpu_usage *usage, int fd, uint32_t slot)
 	if (!filelock_try(fd, VGPU_LOCK_SLOT(slot)))
 		return false;
 	if (owner_of(usage, slot) == 0)
-		return true; /* and not to be touched: it may become another's in this moment */
+		return true; /* it must not be written: another process may set the owner word now */
 	if (owner_gone(usage, slot)) {
 		bool held = exported_held(usage, slot);
 
@@ -113,10 +114,9 @@ static void raise_high_water(struct vgpu_usage *usage, uint32_t to)
 		;
 }
 
-/* The file is sparse: the page of a slot that was never used comes into being when
- * it is first touched, read or written, and where the file system is full that is
- * a SIGBUS. So it is asked for beforehand. A kernel or a filter that knows no such
- * question leaves things as they are. */
+/* The file is sparse: the page of a slot is allocated at its first access, and if the file system
+ * is full that access is a SIGBUS. So the page is allocated beforehand. Errors other than a full
+ * file system, such as a seccomp filter without fallocate, are ignored. */
 static bool has_page(int fd, uint32_t slot)
 {
 	long at = VGPU_USAGE_HEADER_BYTES + (long)slot * VGPU_SLOT_BYTES;
@@ -146,20 +146,19 @@ int slot_claim(struct vgpu_usage *usage, int fd)
 
 bool slot_own(struct vgpu_slot *s)
 {
-	uint32_t nobody = 0;
+	uint32_t none = 0;
 
-	/* seq_cst: set before any announcement in the slot. What is told of the
-	 * process comes after it, from who has the slot and nobody else; who dies in
-	 * between has charged nothing. */
-	if (!atomic_compare_exchange_strong(&s->owner, &nobody, (uint32_t)syscall(SYS_gettid)))
+	/* seq_cst: set before any announcement in the slot. The PID and its namespace are written
+	 * after it, only by the slot's owner; an owner that dies in between has charged nothing. */
+	if (!atomic_compare_exchange_strong(&s->owner, &none, (uint32_t)syscall(SYS_gettid)))
 		return false;
 	s->pid = (uint32_t)getpid();
 	s->pid_ns = witness_pid_namespace();
 	return true;
 }
 
-/* Twice: the imports of a dead process hold another's slot until its own is cleared, which
- * may come later. */
+/* Two rounds: the imports of a dead process keep another slot from being cleared, until the dead
+ * process's own slot is cleared, which may be later in the first round. */
 void slot_reap(struct vgpu_usage *usage, int fd)
 {
 	uint32_t high = usage_high_water(usage);

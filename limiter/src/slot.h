@@ -1,4 +1,4 @@
-/* A process's slot in the usage file: taking one, and clearing those of the dead. */
+/* A process's slot in the usage file: claims one, and clears those of dead processes. */
 #ifndef GPUSLICE_SLOT_H
 #define GPUSLICE_SLOT_H
 
@@ -7,20 +7,20 @@
 
 #include "layout.h"
 
-/* Locks the byte of a free slot through fd, which must stay open as long as the
- * slot is used. Its owner word is still 0, and it is the caller's only once that
- * has become its TID by slot_own: the program may close fd in between. -1: there
- * is none, the file can't be locked or (errno is ENOSPC) its file system is full. */
+/* Locks the byte of a free slot through fd, which must stay open while the slot is used, and returns
+ * the slot. Its owner word is still 0: the slot is the caller's only after slot_own has set the word
+ * to its TID, because the program may close fd in between. -1, and errno: all slots are taken or
+ * the file can't be locked (EAGAIN), or its file system is full (ENOSPC). */
 int slot_claim(struct vgpu_usage *usage, int fd);
-/* Makes the slot this thread's. False: another process was faster. */
+/* Sets the slot's owner word to this thread, and its PID. False: another process has the slot. */
 bool slot_own(struct vgpu_slot *slot);
 
-/* What of a cell is charged: all of it; or, where the kernel's witnesses agree that the
- * slot's owner and its memory are gone, the exported memory that is held. fd is any
- * description of the file that holds no slot; read-only will do. */
+/* The bytes of a cell that a slot is charged for: all; or, if the kernel and /proc show that the
+ * slot's owner has ended with its memory, only the exported memory that is held. fd is any
+ * description of the file that holds no slot; it can be read-only. */
 uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int cell);
 
-/* Clears the slots of the dead. */
+/* Clears the slots of dead processes. */
 void slot_reap(struct vgpu_usage *usage, int fd);
 
 #endif

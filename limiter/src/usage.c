@@ -10,7 +10,7 @@
 
 #include "limits.h"
 #include "paths.h"
-#include "say.h"
+#include "log.h"
 #include "slot.h"
 #include "witness.h"
 
@@ -20,7 +20,7 @@ static void *deny(const char *path, const char *why)
 {
 	static _Atomic unsigned once;
 
-	say(&once, "CUDA is denied in this process: usage file %s: %s", path, why);
+	log_line(&once, "CUDA is denied in this process: usage file %s: %s", path, why);
 	return NULL;
 }
 
@@ -29,8 +29,8 @@ static const char *usage_path(void)
 	return path_or(VGPU_USAGE_FILE, "VGPU_USAGE_PATH");
 }
 
-/* Nothing to share and nothing named to share it in. */
-static bool stands_alone(const char *path)
+/* Whether the usage is private: the limits are from the environment, and there is no usage file. */
+static bool is_private(const char *path)
 {
 	return limits_from_environment() && path_missing(path);
 }
@@ -55,7 +55,7 @@ static const char *wrong_header(const struct vgpu_usage *u)
 	return NULL;
 }
 
-static struct vgpu_usage *map_alone(void)
+static struct vgpu_usage *map_private(void)
 {
 	void *at = mmap(NULL, VGPU_USAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
@@ -89,7 +89,7 @@ struct vgpu_usage *usage_map(void)
 	if (usage)
 		return usage;
 	const char *path = usage_path();
-	usage = stands_alone(path) ? map_alone() : map_file(path);
+	usage = is_private(path) ? map_private() : map_file(path);
 	struct vgpu_usage *other = NULL;
 	if (usage &&
 	    !atomic_compare_exchange_strong_explicit(&mapped, &other, usage, memory_order_acq_rel, memory_order_acquire)) {
@@ -103,7 +103,7 @@ int usage_open(void)
 {
 	const char *path = usage_path();
 
-	if (stands_alone(path)) /* nobody to lock out: a file of its own */
+	if (is_private(path)) /* no other process shares it: a file of its own */
 		return (int)syscall(SYS_memfd_create, "gpuslice", 1u /* MFD_CLOEXEC */);
 	return open(path, O_RDWR | O_CLOEXEC);
 }
@@ -124,7 +124,7 @@ struct usage_sum usage_sum(struct vgpu_usage *usage, int cell)
 		struct vgpu_cell *c = &usage->slots[i].cells[cell];
 
 		/* seq_cst, and in this order: a writer commits before it withdraws its
-		 * announcement, so a reader in the middle counts twice, never not at all. */
+		 * announcement, so a reader in between counts twice, and never misses it. */
 		sum.tentative = add(sum.tentative, atomic_load(&c->tentative));
 		sum.committed = add(sum.committed, atomic_load(&c->committed));
 		/* Relaxed: only a hint that reaping may help. */
@@ -165,7 +165,7 @@ bool usage_read(int cell, uint64_t *used)
 	int fd;
 
 	*used = 0;
-	if (stands_alone(path))
+	if (is_private(path))
 		return true;
 	const struct vgpu_usage *usage = map_to_read(path, &fd);
 	if (!usage)
@@ -184,7 +184,7 @@ int usage_pids(unsigned int *pids, int room)
 	uint64_t here = witness_pid_namespace();
 	int fd, count = 0;
 
-	if (stands_alone(path))
+	if (is_private(path))
 		return 0;
 	const struct vgpu_usage *usage = map_to_read(path, &fd);
 	if (!usage)

@@ -1,4 +1,4 @@
-/* The usage file: mapping it, and what all processes together have. */
+/* The usage file: maps it, and sums what all processes of the container have. */
 #ifndef GPUSLICE_USAGE_H
 #define GPUSLICE_USAGE_H
 
@@ -6,31 +6,31 @@
 
 #include "layout.h"
 
-/* The file's mapping, writable, made once in a process; NULL: it is missing or
- * wrong, which has been said. In a process whose limits come from the
- * environment and that names no file it is memory of this process alone. */
+/* The file's writable mapping, made once in a process. NULL: the file is missing or invalid, and one
+ * line on stderr has reported it. In a process with limits from the environment and without a
+ * usage file, it is private memory of this process. */
 struct vgpu_usage *usage_map(void);
 
-/* A fresh open file description of the file, or -1. */
+/* Opens the file again, for a file description of its own; -1: error. */
 int usage_open(void);
 
 struct usage_sum {
 	uint64_t committed, tentative;
-	bool deaths; /* some slot's owner word says that its owner died */
+	bool deaths; /* the owner word of some slot has FUTEX_OWNER_DIED */
 };
 
-/* The sums over all claimed slots; they saturate. */
+/* The sums of a cell over all claimed slots in bytes; they saturate. */
 struct usage_sum usage_sum(struct vgpu_usage *usage, int cell);
 
-/* What of that may lie in the host's memory (reserve.c). */
+/* The bytes of a cell, of all slots, that may lie in the host's memory (reserve.c). */
 uint64_t usage_spilled(struct vgpu_usage *usage, int cell);
 
-/* What the container has of a cell, without the slots of the dead, for a process
- * that need not have a slot itself. False: the file is missing or wrong. */
+/* *used is what the container has of a cell in bytes, without the slots of dead processes. The caller
+ * needs no slot. False: the file is missing or invalid. */
 bool usage_read(int cell, uint64_t *used);
 
-/* The PIDs of the container's processes that have a slot and live, as this process's
- * PID namespace has them; at most room of them. */
+/* Stores the PIDs of the container's live processes with a slot that are in this process's PID
+ * namespace, at most `room`, and returns their number. */
 int usage_pids(unsigned int *pids, int room);
 
 #endif

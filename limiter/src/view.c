@@ -1,5 +1,5 @@
-/* What a program is told of its GPU's memory: the slice. The driver is asked
- * first, with the caller's own pointers, so what it makes of NULL stays true. */
+/* What a program sees of its GPU's memory: the slice. The driver is called first, with the caller's
+ * own pointers, so NULL has the driver's result. */
 #include <stdbool.h>
 
 #include "device.h"
@@ -16,7 +16,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Someone died: clears what is certainly gone before it is counted. */
+/* A process has died: clears the slots of dead processes before the sum. */
 static uint64_t used_after_deaths(struct process *p, int cell)
 {
 	int fd = usage_open();
@@ -48,7 +48,7 @@ static CUresult slice_here(struct slice *slice)
 	struct process *p = process_get();
 	if (!p || here.cell < 0)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	pools_look(p, here.cell); /* what pools have let go meanwhile is free */
+	pools_refresh(p, here.cell); /* what pools have released since is free */
 	struct usage_sum sum = usage_sum(p->usage, here.cell);
 	uint64_t used = __builtin_expect(sum.deaths, 0) ? used_after_deaths(p, here.cell) : sum.committed;
 	used += limits_residue_bytes(here.cell);

@@ -7,7 +7,7 @@
 
 #include "charge.h"
 #include "hooks.h"
-#include "say.h"
+#include "log.h"
 #include "vmm.h"
 
 bool vmm_on_host(const CUmemAllocationProp *prop)
@@ -15,12 +15,12 @@ bool vmm_on_host(const CUmemAllocationProp *prop)
 	return prop->location.type >= CU_MEM_LOCATION_TYPE_HOST && prop->location.type <= CU_MEM_LOCATION_TYPE_HOST_LAST;
 }
 
-/* Memory of which it can't be told what to charge it to. */
+/* Memory at an unknown kind of location: it is not known which GPU to charge. */
 static CUresult nowhere(void)
 {
 	static _Atomic unsigned once;
 
-	say(&once, "cuMemCreate: memory at a kind of location that this limiter does not know; refused");
+	log_line(&once, "cuMemCreate: memory at a kind of location that this limiter does not know; refused");
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -105,14 +105,14 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return result;
 }
 
-/* Without its mark nothing would tell when the memory is gone. */
+/* Without this lock nothing would show when the memory has ended. */
 static CUresult mark(struct process *p, int *fd, uint32_t slot)
 {
 	static _Atomic unsigned once;
 
 	if (exported_mark(p, *fd, slot))
 		return CUDA_SUCCESS;
-	say(&once, "cuMemExportToShareableHandle: the exported descriptor can't be locked; refused");
+	log_line(&once, "cuMemExportToShareableHandle: the exported descriptor can't be locked; refused");
 	close(*fd);
 	*fd = -1;
 	return CUDA_ERROR_NOT_SUPPORTED;
@@ -131,8 +131,8 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	return result;
 }
 
-/* A sparse array keeps what is mapped into it. When a piece of one is unmapped is
- * for the stream to tell; so its memory stays charged until the array ends. */
+/* A sparse array keeps what is mapped into it. A part of it is unmapped in the order of a stream, at
+ * a moment that is not known here; so its memory stays charged until the array ends. */
 static bool hold_in_array(struct process *p, const CUarrayMapInfo *info)
 {
 	uint32_t mapping;
@@ -145,8 +145,8 @@ static bool hold_in_array(struct process *p, const CUarrayMapInfo *info)
 	return true;
 }
 
-/* Held before the driver is asked, and also if it refuses: how many of the list it
- * has mapped by then it does not say. */
+/* Held before the driver is called, and also if the call fails: the driver does not report how many
+ * entries of the list it has mapped before the error. */
 static bool hold_in_arrays(const CUarrayMapInfo *list, unsigned int count)
 {
 	struct process *p = process_peek();

@@ -1,12 +1,14 @@
-/* What making virtual memory and importing it have in common. */
+/* Functions for virtual memory that is made (vmm.c) or imported (imported.c). */
 #ifndef GPUSLICE_VMM_H
 #define GPUSLICE_VMM_H
 
 #include "charge.h"
 
+/* Whether the memory lies in the host's memory, which is not limited. */
 bool vmm_on_host(const CUmemAllocationProp *prop);
-/* The driver has made the memory or refused to. Keeps the charge for as long as the
- * process has the memory, or gives both back. */
+/* After the driver has made or refused the memory. Keeps the charge as long as the process has the
+ * memory. If the driver refused, or the memory can't be recorded, gives the charge back, and in the
+ * latter case the memory too. Returns the result for the program. */
 CUresult vmm_settle(struct charge *charge, CUresult result, CUmemGenericAllocationHandle handle);
 
 #endif

@@ -21,7 +21,7 @@ enum { PF_EXITING = 0x4 }; /* the kernel's flag of a task inside do_exit() */
 
 static bool parse(const char *text, struct stat_line *out)
 {
-	const char *at = strrchr(text, ')'); /* the name before it may hold anything */
+	const char *at = strrchr(text, ')'); /* the name before it may contain any character */
 
 	memset(out, 0, sizeof(*out));
 	if (!at || at[1] != ' ')
@@ -46,7 +46,7 @@ static bool parse(const char *text, struct stat_line *out)
 	return true;
 }
 
-/* Returns 1: read; 0: there is no such process; -1: can't tell. */
+/* Returns 1: read; 0: there is no such process; -1: unknown. */
 static int read_stat(const char *path, struct stat_line *out)
 {
 	char text[1024];
@@ -94,42 +94,42 @@ static bool can_see(uint64_t pid_ns)
 	return pid_ns && pid_ns == witness_pid_namespace() && number_in_link("/proc/self") == (uint64_t)getpid();
 }
 
-enum fate { GONE, HERE, NOT_TOLD };
+enum state { ENDED, RUNNING, UNKNOWN };
 
-static enum fate fate_of(uint32_t pid, uint64_t start_time)
+static enum state state_of(uint32_t pid, uint64_t start_time)
 {
 	char path[32];
 	struct stat_line line;
 
 	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
 	switch (read_stat(path, &line)) {
-	case 0: /* with hidepid it may be there all the same */
-		return kill((pid_t)pid, 0) != 0 && errno == ESRCH ? GONE : NOT_TOLD;
+	case 0: /* with hidepid it may still exist */
+		return kill((pid_t)pid, 0) != 0 && errno == ESRCH ? ENDED : UNKNOWN;
 	case 1:
 		break;
 	default:
-		return NOT_TOLD;
+		return UNKNOWN;
 	}
 	if (start_time && line.start_time != start_time)
-		return GONE;
+		return ENDED;
 	if (line.state == 'Z' || line.state == 'X' || line.state == 'x')
-		return line.threads <= 1 ? GONE : HERE;
-	return HERE;
+		return line.threads <= 1 ? ENDED : RUNNING;
+	return RUNNING;
 }
 
-/* The owner thread is dead and yet the process runs on, and is not dying: it has
- * called exec, and its memory of the GPU went with the old program. A dying
- * process is told apart by its flag or its pending SIGKILL, and by time. Where it
- * called exec before its start time was recorded (0), the first look's stands for it:
- * another process of that number would be no less a sign that the owner is gone. */
+/* The owner thread is dead, but the process still runs and is not dying: it has called exec, and its
+ * GPU memory ended with the old program. A dying process has its flag or a pending SIGKILL, and
+ * ends within some time. If the process called exec before its start time was recorded (0), the
+ * first reading of the start time is used: another process with that PID shows the owner's end
+ * just as well. */
 static bool became_another_program(uint32_t pid, uint64_t start_time)
 {
 	char path[32];
 	struct stat_line line;
 
 	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
-	for (int look = 0; look < 2; look++) {
-		if (look)
+	for (int attempt = 0; attempt < 2; attempt++) {
+		if (attempt)
 			clock_sleep_us(2000);
 		if (read_stat(path, &line) != 1)
 			return false;
@@ -144,12 +144,12 @@ static bool became_another_program(uint32_t pid, uint64_t start_time)
 bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns)
 {
 	if (!pid || !can_see(pid_ns))
-		return true; /* no witness: the other two decide */
-	switch (fate_of(pid, start_time)) {
-	case GONE:
-	case NOT_TOLD:
+		return true; /* /proc shows nothing: the other two witnesses decide */
+	switch (state_of(pid, start_time)) {
+	case ENDED:
+	case UNKNOWN:
 		return true;
-	case HERE:
+	case RUNNING:
 		break;
 	}
 	return became_another_program(pid, start_time);

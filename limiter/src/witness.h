@@ -1,17 +1,18 @@
-/* What /proc tells of a process: the third witness of a slot's owner. */
+/* What /proc shows of a process: the third of three witnesses of a slot owner's death; the others are
+ * the owner word and the lock (slot.c). */
 #ifndef GPUSLICE_WITNESS_H
 #define GPUSLICE_WITNESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of this process; 0 where /proc does not tell. */
+/* Of this process: the start time (field 22 of /proc/self/stat), and the inode of the PID namespace.
+ * 0: /proc does not show it. */
 uint64_t witness_start_time(void);
 uint64_t witness_pid_namespace(void);
 
-/* Whether nothing speaks against that process being gone, with its memory: it is
- * no longer there, another one has its number, it is a zombie, it has become
- * another program (exec), or this process can't see it at all. */
+/* Whether /proc is consistent with the end of that process and its memory: it does not exist, another
+ * process has its PID, it is a zombie, it has called exec, or this process can't see it. */
 bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns);
 
 #endif

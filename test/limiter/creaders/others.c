@@ -1,4 +1,4 @@
-/* The rest that the readers need, and stand-ins for what speaks to the driver. */
+/* The other files that the readers need, and stubs for what calls the driver. */
 #include "cores.c"
 #include "crc32.c"
 #include "filelock.c"
@@ -8,19 +8,19 @@
 #include <stdio.h>
 
 #include "hooks.h"
-#include "say.h"
+#include "log.h"
 
 bool hook_exists(enum hook_id id)
 {
 	return id >= 0;
 }
 
-void say(_Atomic unsigned *once, const char *format, ...)
+void log_line(_Atomic unsigned *once, const char *format, ...)
 {
 	char line[512];
 	va_list args;
 
-	(void)once; /* each time: what is said has foreign text in it */
+	(void)once; /* formats each time, because the line contains the input's text */
 	va_start(args, format);
 	vsnprintf(line, sizeof(line), format, args);
 	va_end(args);

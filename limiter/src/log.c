@@ -1,4 +1,4 @@
-#include "say.h"
+#include "log.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -6,14 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
-void say(_Atomic unsigned *once, const char *format, ...)
+void log_line(_Atomic unsigned *once, const char *format, ...)
 {
 	char line[512] = "gpuslice: ";
 	size_t used = strlen(line);
 	int saved = errno;
 	va_list args;
 
-	/* Relaxed: the flag guards nothing but itself. */
+	/* Relaxed: the flag protects no other data. */
 	if (atomic_exchange_explicit(once, 1, memory_order_relaxed))
 		return;
 	va_start(args, format);
@@ -23,7 +23,7 @@ void say(_Atomic unsigned *once, const char *format, ...)
 		used += (size_t)n < sizeof(line) - used - 1 ? (size_t)n : sizeof(line) - used - 2;
 	line[used++] = '\n';
 	if (write(STDERR_FILENO, line, used) < 0) {
-		/* Nobody listens; that is no reason to fail. */
+		/* stderr is closed: the call continues without the message. */
 	}
 	errno = saved;
 }
