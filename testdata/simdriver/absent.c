@@ -1,4 +1,4 @@
-/* What the GPUs here have not got; their attributes say so. A program that does not ask first is told. */
+/* Functions that the simulated GPUs do not support, as their attributes report. These functions return errors. */
 #include "driver.h"
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)

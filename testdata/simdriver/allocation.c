@@ -36,7 +36,7 @@ static uint64_t align_up(uint64_t n, uint64_t to)
 	return (n + to - 1) / to * to;
 }
 
-/* Index of the first allocation whose base is above ptr. */
+/* Index of the first allocation with a base above ptr. */
 static size_t upper(CUdeviceptr ptr)
 {
 	size_t low = 0, high = table_count;

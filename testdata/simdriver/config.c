@@ -22,7 +22,7 @@
 
 enum unit { PLAIN32, MIB64, US64 };
 
-/* Keys whose value is a number. */
+/* Keys with a number as value. */
 static const struct {
 	const char *key;
 	size_t offset;
@@ -75,16 +75,16 @@ static bool set_number(struct gpu *c, size_t i, const char *value)
 	return true;
 }
 
-/* What NVML says whatever the GPU does, or again what follows from that. */
-static bool set_told(uint32_t *told, const char *key, const char *value, uint64_t most)
+/* Sets a value that NVML reports whatever the GPU does; with "auto" NVML reports the simulated value. */
+static bool set_fixed(uint32_t *fixed, const char *key, const char *value, uint64_t most)
 {
 	uint64_t n;
 
 	if (!strcmp(value, "auto"))
-		return !(*told = 0);
+		return !(*fixed = 0);
 	if (!parse_number(value, &n) || n > most)
 		return complain("%s: want auto or a number up to %llu: %s", key, (unsigned long long)most, value);
-	*told = (uint32_t)n + 1;
+	*fixed = (uint32_t)n + 1;
 	return true;
 }
 
@@ -119,11 +119,11 @@ bool gpu_set(struct gpu *c, const char *key, const char *value)
 			return set_number(c, i, value);
 	}
 	if (!strcmp(key, "temperature"))
-		return set_told(&c->told_celsius, key, value, 200);
+		return set_fixed(&c->fixed_celsius, key, value, 200);
 	if (!strcmp(key, "power_mw"))
-		return set_told(&c->told_power_mw, key, value, 10000000);
+		return set_fixed(&c->fixed_power_mw, key, value, 10000000);
 	if (!strcmp(key, "utilization"))
-		return set_told(&c->told_percent, key, value, 100);
+		return set_fixed(&c->fixed_percent, key, value, 100);
 	if (!strcmp(key, "pci"))
 		return set_pci(c, value);
 	if (!strcmp(key, "nvlink"))

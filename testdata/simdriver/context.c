@@ -228,7 +228,7 @@ CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned int flags, CUdevi
 	return create(ctx, flags, dev);
 }
 
-/* The struct itself stays: other threads may have it on their stacks and must be told that it is destroyed. */
+/* The struct is not freed: other threads may have it on their stacks, and their calls must find that it is destroyed. */
 static struct graveyard {
 	CUcontext ctx;
 	struct graveyard *next;

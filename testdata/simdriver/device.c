@@ -1,4 +1,4 @@
-/* What a device says of itself. */
+/* The properties of a device. */
 #include "driver.h"
 
 #include <stdio.h>
@@ -108,7 +108,7 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 }
 
 /*
- * Numbers of CUdevice_attribute. What is in neither table is 0: everything that needs peers says no in this
+ * Numbers of CUdevice_attribute. Attributes in neither table are 0: features that need peers are not supported in this
  * version.
  */
 #define LAST_ATTRIBUTE 149

@@ -1,7 +1,7 @@
 /*
  * Inside libcuda.so.1: what its files share. Objects (contexts, streams, events, modules, functions, allocations) belong
- * to the process and live on its heap; only sums reach the state file. One process-wide mutex guards them all and is
- * never held while time passes (a wait for a stream) nor across a fork.
+ * to the process and live on its heap; only sums reach the state file. One mutex of the process protects all of them.
+ * It is never held during a wait (for a stream) nor across a fork.
  */
 #ifndef SIMDRIVER_DRIVER_H
 #define SIMDRIVER_DRIVER_H
@@ -24,7 +24,7 @@ struct backlog {
 };
 
 /*
- * What this process has queued on a GPU. Moments are told as kernel time of this queue: a kernel that was queued when
+ * What this process has queued on a GPU. Moments are measured in kernel time of this queue: a kernel that was queued when
  * queued_ns became v is done when the GPU has spent v on the queue.
  */
 struct queue {
@@ -135,7 +135,7 @@ CUresult current_context(CUcontext *ctx);
 bool object_add(enum object_kind kind, void *object);
 bool object_is(enum object_kind kind, const void *object);
 void object_remove(const void *object);
-/* Removes and frees one, or says INVALID_HANDLE. Takes the process lock. */
+/* Removes and frees one, or returns INVALID_HANDLE. Takes the process lock. */
 CUresult object_destroy(enum object_kind kind, void *object);
 /* Calls drop for every object of that kind; those for which it returns true are removed. */
 void object_sweep(enum object_kind kind, bool (*drop)(void *object, CUcontext ctx), CUcontext ctx);

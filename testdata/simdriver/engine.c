@@ -1,11 +1,12 @@
 /*
  * Time on a GPU. Processes that have work queued take turns of one slice, round robin; a kernel that is longer than what
- * is left of the turn goes on in the next one. A process without work gives its turn up; a process alone has the GPU for
- * itself. In all three programs.
+ * is left of the turn goes on in the next one. A process without work gives its turn up; a single process has the whole
+ * GPU. This file is part of all three programs.
  *
- * No one runs this: the engine is a record of what happened up to its `clock`, and whoever needs to know more computes it,
- * turn by turn, from what the clients had queued. The lock is a robust mutex, which the kernel hands on when its holder is
- * killed, and every change is written down as a `step` of absolute values first, so that the next holder can make it again.
+ * Nothing runs in the background: the engine is a record of what happened up to its `clock`. A process that needs a later
+ * state computes it, turn by turn, from what the clients had queued. The lock is a robust mutex, which the kernel releases
+ * when its holder is killed. Every change is recorded as a `step` of absolute values first, so that the next holder can
+ * make it again.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -79,8 +80,8 @@ struct engine *engine_of(struct state *s, const struct client *cl, unsigned gpu)
 }
 
 /*
- * The bit and queued_ns are both sequentially consistent: a client adds to queued_ns and then looks at the bit, whoever
- * computes clears the bit and then looks at queued_ns. So one of the two sees the other.
+ * The bit and queued_ns are both sequentially consistent: a client adds to queued_ns and then reads the bit; the process
+ * that computes clears the bit and then reads queued_ns. So at least one of the two sees the other.
  */
 bool engine_waiting(const struct engine *e, unsigned slot)
 {
@@ -157,7 +158,7 @@ static unsigned count_waiting(const struct state *s, unsigned gpu, struct engine
 	return n;
 }
 
-/* Whose turn it is. Somebody has work. */
+/* The client that has the turn. At least one has work. */
 static unsigned turn_of(const struct state *s, unsigned gpu, struct engine *e)
 {
 	unsigned current = e->current ? e->current - 1 : NO_CLIENT;
@@ -197,7 +198,7 @@ static void run(struct state *s, unsigned gpu, struct engine *e, unsigned slot, 
 	busy_add(mine->busy, e->clock, e->clock + span, ns);
 	p->slot = slot;
 	p->clock = e->clock + clock_moves;
-	/* Alone, it may have had several turns. */
+	/* Without others, it may have had several turns. */
 	p->slice_left = ns <= e->slice_left ? e->slice_left - ns : slice - (ns - e->slice_left) % slice;
 	p->engine_busy = atomic_load_explicit(&e->busy_ns, memory_order_relaxed) + ns;
 	p->client_busy = v + ns;

@@ -1,7 +1,7 @@
 /*
- * Which devices a process has, and in which order: the nodes, $CUDA_DEVICE_ORDER, $CUDA_VISIBLE_DEVICES, MIG. As NVIDIA's
- * MIG user guide says: a GPU with MIG on is never seen as a whole; a process sees one MIG device at most, the first of
- * those that it may see or the first that it names, and then nothing else.
+ * Which devices a process has, and in which order: the nodes, $CUDA_DEVICE_ORDER, $CUDA_VISIBLE_DEVICES, MIG. According to
+ * NVIDIA's MIG user guide, a GPU with MIG on is never visible as a whole; a process sees one MIG device at most, the first
+ * of those that it may see or the first that it names, and then no other device.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -83,7 +83,7 @@ static bool begins(const char *text, const char *prefix)
 	return !strncmp(text, prefix, strlen(prefix));
 }
 
-/* The one MIG device whose UUID begins so. */
+/* The MIG device with a UUID that begins with token, if there is exactly one. */
 static bool find_mig(const struct state *s, const struct candidate *list, unsigned n, const char *token, struct mig *found)
 {
 	struct mig instances[MAX_INSTANCES];

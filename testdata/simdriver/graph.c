@@ -276,7 +276,7 @@ CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const
 	return depend(graph, from, to, count);
 }
 
-/* nodes NULL: how many there are. More asked for than there are: the rest is NULL, and count says how many. */
+/* nodes NULL: *count is set to the number of nodes. If *count is larger than that number, the other entries become NULL and *count the number. */
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
 	CUresult r = CUDA_SUCCESS;

@@ -1,7 +1,7 @@
 /*
- * Executable graphs: launching them, and the memory behind their allocation nodes. It is reserved of the device when a
- * launch (or an upload) needs it, in pages; stays with that executable graph until another takes it over, which may be
- * one in the same stream or any when the work is done; and goes back with cuDeviceGraphMemTrim alone, when idle.
+ * Executable graphs: launching them, and the memory behind their allocation nodes. A launch (or an upload) reserves it on
+ * the device, in pages. It stays with that executable graph until another one takes it over: one in the same stream, or any
+ * when the work is done. Only cuDeviceGraphMemTrim gives it back, when it is idle.
  */
 #include "graph.h"
 

@@ -1,6 +1,6 @@
 /*
  * Modules. An image is PTX text; its entries are found by name. Lines `// sim-duration-us: N`
- * and `// sim-duration-per-block-ns: N` say how long every launch of the next entry takes: the sum of both. To a real driver
+ * and `// sim-duration-per-block-ns: N` set the duration of every launch of the next entry: the sum of both. For a real driver
  * they are comments.
  */
 #define _GNU_SOURCE

@@ -1,6 +1,6 @@
 /*
- * Global data of modules: `.global .align 4 .b8 name[SIZE];` of the PTX text. It takes memory of the context, which no call
- * but the loading itself tells of. Its addresses are fixed while the module is loaded.
+ * Global data of modules: `.global .align 4 .b8 name[SIZE];` of the PTX text. It takes memory of the context, which no
+ * call other than the loading reports. Its addresses are fixed while the module is loaded.
  */
 #define _GNU_SOURCE
 #include "allocation.h"

@@ -175,7 +175,7 @@ NUMBER(nvmlDeviceGetComputeMode, int, c ? 0 : 1)
 NUMBER(nvmlDeviceGetPersistenceMode, int, c ? 1 : 0)
 NUMBER(nvmlDeviceGetDisplayActive, int, c ? 0 : 1)
 NUMBER(nvmlDeviceGetSupportedEventTypes, nvmlU64, c ? NVML_EVENTS_SUPPORTED : 0)
-NUMBER(nvmlDeviceGetPowerUsage, unsigned int, c->told_power_mw ? c->told_power_mw - 1 : c->power_mw / 10 + c->power_mw / 100 *
+NUMBER(nvmlDeviceGetPowerUsage, unsigned int, c->fixed_power_mw ? c->fixed_power_mw - 1 : c->power_mw / 10 + c->power_mw / 100 *
 	busy_percent(c->engine.busy, now_ns() - 1000000000u, now_ns()) * 8 / 10)
 
 /* A MIG device's is the one that finds it under its GPU. */
@@ -232,7 +232,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, un
 	GPU_OR_RETURN(c, device);
 	if (!degrees || sensor)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*degrees = c->told_celsius ? c->told_celsius - 1 :
+	*degrees = c->fixed_celsius ? c->fixed_celsius - 1 :
 				     30 + busy_percent(c->engine.busy, now_ns() - 1000000000u, now_ns()) / 3;
 	return NVML_SUCCESS;
 }
@@ -344,7 +344,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvm
 	return NVML_SUCCESS;
 }
 
-/* All devices that are that near or nearer; count alone when the array is NULL. */
+/* All devices at that distance or nearer; only their number if the array is NULL. */
 EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, int wanted, unsigned int *count,
 						     nvmlDevice_t *out)
 {

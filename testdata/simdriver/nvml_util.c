@@ -1,6 +1,6 @@
 /*
- * NVML: utilisation. Time is cut into sampling periods of the GPU's sample_ms, rounded to whole buckets. Only periods that
- * are over are told; the buffer has five seconds of them.
+ * NVML: utilisation. Time is cut into sampling periods of the GPU's sample_ms, rounded to whole buckets. Only periods
+ * that are over are reported; the buffer has five seconds of them.
  */
 #include "nvml.h"
 
@@ -75,7 +75,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 		return NVML_ERROR_NOT_SUPPORTED;
 	k = clocks_of(c);
 	bring_up_to_date(device->gpu);
-	out->gpu = c->told_percent ? c->told_percent - 1 : busy_percent(c->engine.busy, k.last - k.period, k.last);
+	out->gpu = c->fixed_percent ? c->fixed_percent - 1 : busy_percent(c->engine.busy, k.last - k.period, k.last);
 	out->memory = out->gpu / 2;
 	return NVML_SUCCESS;
 }

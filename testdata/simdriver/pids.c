@@ -64,7 +64,7 @@ static unsigned visible_pid(const struct client *cl)
 	return found;
 }
 
-/* No one inside a namespace can tell the host's PID. So whoever sees more than the client does writes down what it sees. */
+/* A process inside a PID namespace can't read its PID on the host. So a process that sees the client's other PID records it. */
 unsigned client_pid(struct view *v, unsigned slot, bool host)
 {
 	struct client *cl = &v->s->clients[slot];

@@ -1,4 +1,4 @@
-/* What a pool says of itself, and who may reach its memory. */
+/* The attributes of a pool, and the devices that may access its memory. */
 #include "pool.h"
 
 static CUresult get(CUmemoryPool p, int attribute, void *value)

@@ -1,4 +1,4 @@
-/* Pools of another process: as far as one must tell them from one's own. An imported pool gives out no memory of its own. */
+/* Pools of another process: only what distinguishes them from the process's own. An imported pool has no memory for allocations. */
 #define _GNU_SOURCE
 #include "pool.h"
 

@@ -45,7 +45,7 @@ struct queue *queue_of(CUcontext ctx)
 	return q;
 }
 
-/* When the GPU had spent v on the queue. Where the segments no longer tell, it is taken to have gone on evenly. Lock held. */
+/* The time at which the GPU had spent v on the queue. Where no segments are left, it is interpolated. Lock held. */
 static uint64_t time_at(const struct queue *q, uint64_t v)
 {
 	const struct client_gpu *mine = q->mine;
@@ -112,7 +112,7 @@ static void unlock(struct queue *q)
 	engine_unlock(&process.view, q->gpu);
 }
 
-/* Even alone on the GPU it would not be that far yet. */
+/* Even without other processes on the GPU it would not be that far yet. */
 static bool surely_before(const struct queue *q, uint64_t tail)
 {
 	uint64_t now = now_ns();

@@ -1,6 +1,6 @@
 /*
  * Memory of other processes (IPC) and of other programming interfaces (external memory), and host memory that is registered.
- * None of it is charged to who opens it.
+ * None of it is charged to the process that opens it.
  */
 #include "allocation.h"
 

@@ -42,7 +42,7 @@ static const char *presence_name(const struct gpu *c)
 	}
 }
 
-/* The clock of one that never ran anything is told as 0: so a status changes with what happens only. */
+/* The clock of an engine that never ran a kernel is shown as 0, so that a status changes only with events. */
 static void json_engine(FILE *out, const struct engine *e)
 {
 	uint64_t launches = atomic_load(&e->launches);

@@ -219,7 +219,7 @@ static int command_reset_peak(struct view *v)
 	return 0;
 }
 
-/* An event of a GPU, or of a MIG device of it (slot not 0); all who wait wake up. Lock held. */
+/* An event of a GPU, or of a MIG device of it (slot not 0); wakes all waiting processes. Lock held. */
 static void post_event(struct state *s, int gpu, unsigned slot, uint64_t xid)
 {
 	struct event *e = &s->events[(s->next_event + 1) % MAX_EVENTS];

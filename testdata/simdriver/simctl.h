@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* Says what went wrong on stderr and returns false, so that a caller can `return complain(…)`. */
+/* Prints an error message to stderr and returns false, so that a caller can `return complain(…)`. */
 bool complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int open_state(struct view *v, const char *path); /* 0, or the exit status after a message */
 

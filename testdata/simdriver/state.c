@@ -96,7 +96,7 @@ static int byte_lock(int fd, int command, short type, off_t byte)
 	return 0;
 }
 
-/* The MIG device of that GPU that the client's bytes are charged to; NULL: to the GPU alone. */
+/* The MIG device of that GPU that the client's bytes are charged to; NULL: they are charged only to the GPU. */
 static struct instance *client_instance(struct state *s, const struct client *cl, unsigned gpu)
 {
 	return cl->mig.gpu == gpu ? instance_of(s, &cl->mig) : NULL;

@@ -1,5 +1,5 @@
 /*
- * The state file: the one thing that all processes of all containers share.
+ * The state file, which all processes of all containers share.
  *
  * It is a plain file, mapped read-write by libcuda.so.1, libnvidia-ml.so.1 and simctl. Its path is $SIMGPU_STATE, else
  * /run/simgpu/state. Fixed size, fixed layout, little-endian, sparse (pages that no one uses take no memory):
@@ -7,13 +7,13 @@
  *   struct state
  *   +-----------------------------+  written by
  *   | header                      |  simctl init; `dirty`, counters: holder of the lock
- *   | fails[32]    injected faults|  simctl fail (lock); `left`: whoever consumes one (atomic)
+ *   | fails[32]    injected faults|  simctl fail (lock); `left`: a process that consumes one (atomic)
  *   | events[256]  XID ring       |  simctl xid (lock); readers wait on `event_seq` (a shared futex)
  *   | gpus[32]    facts + totals |  facts: simctl; totals and peaks: holder of the lock; engine: holder of the GPU's
  *   |                             |    engine lock
  *   |   instances[7]  MIG         |  the same
  *   | groups[256]  per container  |  holder of the lock
- *   | clients[2048] per process   |  owner process, and whoever reaps it; both hold the lock. queued_ns: the owner;
+ *   | clients[2048] per process   |  owner process, and a process that reaps it; both hold the lock. queued_ns: the owner;
  *   |                             |    busy time and segments: holder of the GPU's engine lock
  *   | shares[1024]  exported mem. |  holder of the lock
  *   +-----------------------------+
@@ -104,7 +104,7 @@ struct segment {
 	uint64_t t_begin, t_end; /* CLOCK_MONOTONIC, ns. Longer than the first two differ: several turns taken together */
 };
 
-/* The next change of an engine, written down before it is made: whoever finds its writer dead makes it (again). */
+/* The next change of an engine, recorded before it is made: a process that finds the writer dead makes it (again). */
 struct step {
 	_Atomic uint32_t valid;
 	uint32_t slot;
@@ -113,16 +113,16 @@ struct step {
 };
 
 /*
- * What runs kernels: a GPU, or each MIG device of one. Engine lock of the GPU, but for the atomics. Nothing here runs by
- * itself: whoever wants to know something computes what happened since `clock`.
+ * What runs kernels: a GPU, or each of its MIG devices. Written with the engine lock of the GPU, except for the atomics.
+ * Nothing runs in the background: a process that reads the engine first computes what happened since `clock`.
  */
 struct engine {
 	_Alignas(64) uint64_t clock;              /* CLOCK_MONOTONIC up to which it is computed, ns */
 	uint64_t slice_left;                      /* of the turn of the client in `current` */
 	uint64_t looked_for_dead;                 /* when */
-	uint32_t current;                         /* 1 + slot of who has it, or had it last; 0: no one yet */
+	uint32_t current;                         /* 1 + slot of the client that has it, or had it last; 0: none yet */
 	uint32_t pad;
-	_Atomic uint64_t waiting[MAX_CLIENTS / 64]; /* bit per slot: has work queued. Set by the client, cleared by whoever computes */
+	_Atomic uint64_t waiting[MAX_CLIENTS / 64]; /* bit per slot: has work queued. Set by the client, cleared by the process that computes */
 	_Atomic uint64_t busy_ns;                 /* all kernel time ever */
 	_Atomic uint64_t launches;
 	struct step step;
@@ -161,7 +161,7 @@ struct gpu {
 	uint64_t memory_bytes;   /* what NVML calls total */
 	uint64_t reserved_bytes; /* of which the driver keeps this much */
 	uint64_t context_bytes;  /* what one context takes */
-	uint64_t kernel_ns;      /* a kernel that says nothing takes this long */
+	uint64_t kernel_ns;      /* duration of a kernel without one of its own */
 	uint64_t slice_ns;       /* turn of a process while others have work queued */
 	uint32_t queue_depth;    /* launches that a stream holds before the next one blocks */
 	uint32_t sample_ms;      /* NVML's sampling period of utilisation */
@@ -177,7 +177,7 @@ struct gpu {
 	uint32_t threads_per_sm, shared_per_sm, shared_optin;
 	uint32_t clock_khz, memory_clock_khz, bus_width, l2_bytes;
 	uint32_t architecture, brand, power_mw, max_mig;
-	uint32_t told_celsius, told_power_mw, told_percent; /* what NVML is to say, and 1; 0: what follows from the work */
+	uint32_t fixed_celsius, fixed_power_mw, fixed_percent; /* 1 + the value that NVML reports; 0: it reports the simulated value */
 
 	/* Written by `simctl lose` and `simctl restore` (lock). Each adds one to epoch: what was opened before stays lost. */
 	_Atomic uint32_t presence;
@@ -305,7 +305,7 @@ void state_unlock(struct view *v);
 void state_lock_before_fork(void);
 void state_unlock_after_fork(void);
 
-/* Takes a client slot for this process, whose work goes to that MIG device. ENODEV: it is gone. */
+/* Takes a client slot for this process. Its work goes to that MIG device. ENODEV: the device does not exist any more. */
 int client_join(struct view *v, struct mig mig);
 bool client_lives(const struct view *v, unsigned slot);
 

@@ -18,7 +18,7 @@ struct spans {
 
 static struct spans reserved, mapped;
 
-/* Index of the first one whose base is above ptr. */
+/* Index of the first span with a base above ptr. */
 static size_t upper(const struct spans *s, CUdeviceptr ptr)
 {
 	size_t low = 0, high = s->count;
@@ -88,14 +88,14 @@ static CUdeviceptr first_gap(uint64_t size, uint64_t align)
 	}
 }
 
-static CUresult reserve(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr wish)
+static CUresult reserve(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr requested)
 {
-	CUdeviceptr base = wish;
+	CUdeviceptr base = requested;
 
 	if (align < VMM_GRANULARITY)
 		align = VMM_GRANULARITY;
-	/* The wish is one: where it can't be had, another is given. */
-	if (wish % align || wish < VMM_BASE || wish > VMM_END || size > VMM_END - wish || overlaps(&reserved, wish, size))
+	/* The requested address is only a hint: if it is not free, another one is returned. */
+	if (requested % align || requested < VMM_BASE || requested > VMM_END || size > VMM_END - requested || overlaps(&reserved, requested, size))
 		base = first_gap(size, align);
 	if (!base || !insert(&reserved, (struct span){.base = base, .size = size}))
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -1,6 +1,6 @@
 /*
  * What a hostile program in a container does to files that it can open. It is linked statically, so that no preload
- * reaches it, and prints ready=1 when the attack is in place. Each command runs until SIGTERM, unless it says otherwise.
+ * reaches it, and prints ready=1 when the attack is in place. Each command runs until SIGTERM, unless its description differs.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -87,13 +87,13 @@ static void attack_write_lease(char *path) { lease(path, F_WRLCK); }
 static void attack_grow(char *path)
 {
 	static char block[1 << 20];
-	int fd = open_or_fail(path, O_RDWR | O_APPEND), said = 0;
+	int fd = open_or_fail(path, O_RDWR | O_APPEND), reported = 0;
 
 	memset(block, 'x', sizeof(block));
 	for (;;) {
 		while (write(fd, block, sizeof(block)) > 0)
 			;
-		if (!said++) {
+		if (!reported++) {
 			printf("ready=1\n");
 			fflush(stdout);
 		}
@@ -105,7 +105,7 @@ static void attack_grow(char *path)
 static void attack_garbage(char *path)
 {
 	static unsigned block[1 << 14];
-	int fd = open_or_fail(path, O_RDWR), said = 0;
+	int fd = open_or_fail(path, O_RDWR), reported = 0;
 	off_t size = lseek(fd, 0, SEEK_END) / (off_t)sizeof(block) * (off_t)sizeof(block), at = 0;
 	unsigned random = 1;
 
@@ -115,7 +115,7 @@ static void attack_garbage(char *path)
 		if (pwrite(fd, block, sizeof(block), at) < 0)
 			fail("write");
 		at = at + (off_t)sizeof(block) < size ? at + (off_t)sizeof(block) : 0;
-		if (!at && !said++) {
+		if (!at && !reported++) {
 			printf("ready=1\n");
 			fflush(stdout);
 		}

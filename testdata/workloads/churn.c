@@ -199,7 +199,7 @@ static int lead(char **argv)
 int main(int argc, char **argv)
 {
 	parse_options(argc, argv, "worker processes that allocate and free at random", options);
-	random_size(&(uint64_t){1}); /* says what is wrong with the sizes before any worker does */
+	random_size(&(uint64_t){1}); /* reports invalid sizes before any worker does */
 	catch_term();
 	return role ? work() : lead(argv);
 }

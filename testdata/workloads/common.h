@@ -1,5 +1,5 @@
 /*
- * What the workloads share: finding the driver as real programs do, saying what happened, waiting.
+ * Shared by the workloads: finding the driver as real programs do, printing results, waiting.
  *
  * Every program prints `key=value` lines on stdout and complaints on stderr. Exit status: 0 fine, 2 usage, 3 a CUDA call
  * failed where none should, 4 no driver or a function of it is missing.

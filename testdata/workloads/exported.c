@@ -1,7 +1,7 @@
 /*
  * Takes memory that was exported.
  *
- *   exported alone COUNT MIB     makes memory, exports it, releases it and imports it again, COUNT times
+ *   exported own COUNT MIB       makes memory, exports it, releases it and imports it again, COUNT times
  *   exported others COUNT MIB    imports what COUNT processes have exported that then end
  *   exported kept COUNT MIB      only keeps their descriptors, until its standard input ends
  */
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
 	int count = argc == 4 ? atoi(argv[2]) : 0, fds[256];
 
 	if (count < 1 || count > 256) {
-		fprintf(stderr, "usage: exported alone|others|kept COUNT MIB\n");
+		fprintf(stderr, "usage: exported own|others|kept COUNT MIB\n");
 		return 2;
 	}
 	size_t size = (size_t)atoi(argv[3]) * MIB, mapped = 0, made = 0, free_bytes = 0, total;

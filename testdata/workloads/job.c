@@ -42,7 +42,7 @@ static void round_of(CUfunction work, size_t bytes, size_t refused, size_t total
 		must_be_refused(refused);
 	must(cu.cuMemGetInfo_v2(&now_free, &now_total), "cuMemGetInfo");
 	if (now_total != total || now_free + bytes > now_total)
-		must(CUDA_ERROR_UNKNOWN, "cuMemGetInfo, whose answer has changed");
+		must(CUDA_ERROR_UNKNOWN, "cuMemGetInfo with a different total");
 	must(cu.cuMemFree_v2(p), "cuMemFree");
 }
 

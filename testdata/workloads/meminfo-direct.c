@@ -36,7 +36,7 @@ int main(int argc, char **argv)
 	int count;
 
 	if (argc > 1) {
-		fprintf(stderr, "%s takes no arguments; prints what the driver says of every device\n", argv[0]);
+		fprintf(stderr, "%s takes no arguments; prints the driver's properties of every device\n", argv[0]);
 		return 2;
 	}
 	must(cuInit(0), "cuInit");

@@ -1,4 +1,4 @@
-/* Prints what the driver and NVML say of every device. */
+/* Prints what the driver and NVML report of every device. */
 #include "common.h"
 #include "show.h"
 
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
 {
 	int version, count;
 
-	parse_options(argc, argv, "prints what the driver and NVML say of every device", options);
+	parse_options(argc, argv, "prints what the driver and NVML report of every device", options);
 	cuda_load(lookup);
 	must(cu.cuInit(0), "cuInit");
 	must(cu.cuDriverGetVersion(&version), "cuDriverGetVersion");

@@ -11,7 +11,7 @@ struct device_facts {
 };
 
 void show_device(int ordinal, const struct device_facts *f);
-/* What NVML says of all devices. Nothing if it isn't there. */
+/* Prints what NVML reports of all devices; nothing if there is no NVML. */
 void show_nvml(void);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Keeps a GPU busy with kernels of a given length, or a mix, from synchronous or asynchronous launches, and says how much
- * time of the GPU it got. Alone on a GPU, that is "solo", which a share is measured against. Runs on a real GPU too.
+ * Keeps a GPU busy with kernels of a given length, or a mix, from synchronous or asynchronous launches, and prints how
+ * much time of the GPU it got. Without other processes on the GPU that result is "solo", the reference for a share. Runs on
+ * a real GPU too.
  */
 #include "common.h"
 
@@ -178,7 +179,7 @@ int main(int argc, char **argv)
 	double begin, limit, took;
 	float ms;
 
-	parse_options(argc, argv, "keeps a GPU busy and says how much time of it it got", options);
+	parse_options(argc, argv, "keeps a GPU busy and prints how much of its time it got", options);
 	read_kinds();
 	read_call();
 	limit = seconds_of("seconds", seconds);

@@ -3,6 +3,7 @@
 #include "crc32.c"
 #include "filelock.c"
 #include "paths.c"
+#include "rate.c"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* The driver's own checks, one topic a function. A failed CHECK says where and ends the program with status 1. */
+/* The driver's own checks, one topic per function. A failed CHECK prints its place and ends the program with status 1. */
 #ifndef SIMDRIVER_CHECK_H
 #define SIMDRIVER_CHECK_H
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Every call before cuInit says so; what needs no initialisation works. */
+/* Every call before cuInit returns an error, except those that need no initialisation. */
 void check_uninitialised(void)
 {
 	CUdeviceptr p = 0;

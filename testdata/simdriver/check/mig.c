@@ -75,7 +75,7 @@ static void check_work(void)
 	*(void **)&name = dlsym(library, "nvml" #name); \
 	CHECK(name)
 
-/* NVML says the same, and finds this process on the instance. */
+/* NVML reports the same values, and this process on the instance. */
 static void check_nvml(void)
 {
 	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);

@@ -93,7 +93,7 @@ void check_orphan(void)
 	child = fork();
 	CHECK(child >= 0);
 	if (!child) {
-		close(STDOUT_FILENO); /* whoever waits for the parent must not wait for us */
+		close(STDOUT_FILENO); /* a reader of the parent's output must not wait for this child */
 		close(STDERR_FILENO);
 		for (;;)
 			pause();
@@ -167,8 +167,8 @@ void check_threads(void)
 }
 
 /*
- * Whether NVML tells this process's own PID: exit status 10, plus 1 if the list of processes has it, plus 2 if the
- * utilisation has it. Once the GPU has been busy for a while it says ready=1 and waits for the end of its input.
+ * Whether NVML reports this process's own PID: exit status 10, plus 1 if the list of processes has it, plus 2 if the
+ * utilisation has it. When the GPU has been busy for a while, it prints ready=1 and waits for the end of its input.
  */
 void check_nvml_pids(void)
 {

@@ -90,7 +90,7 @@ static double at(CUevent from, CUevent event)
 	return (double)ms;
 }
 
-/* Order between streams, told by when their events happen. A slow kernel takes 20 ms. */
+/* Order between streams, measured by the times of their events. A slow kernel takes 20 ms. */
 void check_streams(void)
 {
 	CUstream blocking, free_running, other;
@@ -123,7 +123,7 @@ void check_streams(void)
 	FINE(cuEventRecord(a, NULL)); /* the default stream waits for blocking streams … */
 	FINE(cuEventRecord(b, free_running)); /* … a non-blocking one for nothing */
 	in_time = now() - begin < 0.019; /* else this machine was too slow to see it */
-	FINE(cuStreamWaitEvent(free_running, a, 0)); /* … unless told to */
+	FINE(cuStreamWaitEvent(free_running, a, 0)); /* … unless it waits for an event */
 	FINE(cuEventRecord(c, free_running));
 	CHECK(at(zero, a) >= 20.0 && at(zero, c) >= at(zero, a));
 	CHECK(!in_time || at(zero, b) < at(zero, a));

@@ -59,12 +59,12 @@ static void check_life(void)
 static void check_chunks(void)
 {
 	CUmemGenericAllocationHandle h[8];
-	CUdeviceptr p, wish;
+	CUdeviceptr p, requested;
 	size_t before = used();
 
 	FINE(cuMemAddressReserve(&p, 1024 * MIB, 0, 0, 0));
-	FINE(cuMemAddressReserve(&wish, 2 * MIB, 0, p + 2048 * MIB, 0));
-	CHECK(wish == p + 2048 * MIB);
+	FINE(cuMemAddressReserve(&requested, 2 * MIB, 0, p + 2048 * MIB, 0));
+	CHECK(requested == p + 2048 * MIB);
 	for (int i = 0; i < 8; i++) {
 		FINE(cuMemCreate(&h[i], 2 * MIB, &on_gpu, 0));
 		FINE(cuMemMap(p + (size_t)i * 2 * MIB, 2 * MIB, 0, h[i], 0));
@@ -80,7 +80,7 @@ static void check_chunks(void)
 	FINE(cuMemUnmap(p, 4 * MIB));
 	CHECK(used() == before);
 	FINE(cuMemAddressFree(p, 1024 * MIB));
-	FINE(cuMemAddressFree(wish, 2 * MIB));
+	FINE(cuMemAddressFree(requested, 2 * MIB));
 }
 
 static void check_refusals(void)
@@ -209,7 +209,7 @@ static void check_sparse(void)
 void check_arrays(void)
 {
 	CUDA_ARRAY_DESCRIPTOR flat = {100, 100, 0x20, 4};
-	CUDA_ARRAY3D_DESCRIPTOR deep = {64, 64, 4, 0x10, 2, 0}, told;
+	CUDA_ARRAY3D_DESCRIPTOR deep = {64, 64, 4, 0x10, 2, 0}, reported;
 	CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
 	CUarray a, level;
 	CUmipmappedArray m;
@@ -223,8 +223,8 @@ void check_arrays(void)
 	FINE(cuArrayDestroy(a));
 	GIVES(cuArrayDestroy(a), CUDA_ERROR_INVALID_HANDLE);
 	FINE(cuArray3DCreate_v2(&a, &deep));
-	FINE(cuArray3DGetDescriptor_v2(&told, a));
-	CHECK(told.Depth == 4 && told.NumChannels == 2);
+	FINE(cuArray3DGetDescriptor_v2(&reported, a));
+	CHECK(reported.Depth == 4 && reported.NumChannels == 2);
 	CHECK(used() == before + 256 * 64 * 4);
 	FINE(cuArrayDestroy(a));
 	FINE(cuMipmappedArrayCreate(&m, &deep, 3));
