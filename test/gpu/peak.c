@@ -1,6 +1,7 @@
-/* What NVML says that a process tree has of a GPU, sampled: peak [--ms N] PID...
- * Until every PID has ended. "peak_bytes" is the highest sum that was seen of those PIDs and
- * their descendants; "samples" says how often was looked. */
+/* Samples the GPU memory that NVML reports for process trees, until every PID has ended:
+ * peak [--ms N] PID...
+ * "peak_bytes" is the highest sum of those PIDs and their descendants; "samples" is the number
+ * of samples. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>

@@ -1,11 +1,11 @@
 /* Makes what the agent makes for a container, without an agent: a limits file and a
- * usage file in a directory. Or says what a usage file has booked.
+ * usage file in a directory. Or prints what is charged in a usage file.
  *
  *   slice make DIR UUID MIB CORES CONTEXT_MIB [force]
  *   slice used DIR
  *
  * UUID is GPU-xxxxxxxx-…, CORES a percentage (0: not limited). With "force" the share
- * of compute time is enforced also where nobody else wants the GPU. */
+ * of compute time is enforced also while no other process uses the GPU. */
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -97,7 +97,7 @@ static int make(const char *dir, const char *uuid, uint64_t mib, uint32_t cores,
 	return write_file(dir, "limits", padded, sizeof(padded)) || write_file(dir, "usage", &usage, sizeof(usage));
 }
 
-/* Of every slot whose owner lives: the kernel marks the word of one that died. */
+/* Sums every slot with a live owner: the kernel marks the owner word of a dead one. */
 static int used(const char *dir)
 {
 	static struct vgpu_usage usage;

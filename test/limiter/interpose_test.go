@@ -93,10 +93,10 @@ func TestKindsOfMemory(t *testing.T) {
 func TestCallerIsKept(t *testing.T) {
 	dir := t.TempDir()
 	for i, name := range []string{"libfirst.so", "libsecond.so"} {
-		require.NoError(t, compile(filepath.Join(dir, name), "testdata/caller.c", "-shared", "-fPIC", "-DWHO="+[]string{"2", "3"}[i]))
+		require.NoError(t, compile(filepath.Join(dir, name), "testdata/caller.c", "-shared", "-fPIC", "-DOBJECT="+[]string{"2", "3"}[i]))
 	}
 	program := filepath.Join(dir, "caller")
-	require.NoError(t, compile(program, "testdata/caller.c", "-DWHO=1", "-rdynamic", "-L"+dir, "-Wl,--no-as-needed", "-lfirst",
+	require.NoError(t, compile(program, "testdata/caller.c", "-DOBJECT=1", "-rdynamic", "-L"+dir, "-Wl,--no-as-needed", "-lfirst",
 		"-lsecond", "-Wl,-rpath,"+dir))
 	c := oneGPU(t, giB)
 	bare, _ := c.bare().run(t, program)

@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-int marker(void) { return WHO; }
+int marker(void) { return OBJECT; }
 
 #define ASK(n) int ask##n(void *how) { int (*f)(void) = dlsym(how, "marker"); return f ? f() : 0; }
 #define ASKS_(n) ASK(n)
-ASKS_(WHO)
+ASKS_(OBJECT)
 
-#if WHO == 1
+#if OBJECT == 1
 int ask2(void *), ask3(void *);
 static void show(void *found)
 {

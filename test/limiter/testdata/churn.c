@@ -1,6 +1,6 @@
 /* Allocates and frees at random until it is stopped: `churn SECONDS SEED LARGEST
- * THREADS [COUNT]`. Prints how often it was given memory or a context and how often
- * refused. COUNT is a file whose first 8 bytes count the operations of all, also of those that are killed. */
+ * THREADS [COUNT]`. Prints how many allocations and contexts succeeded and how
+ * many were refused. COUNT is a file; its first 8 bytes count the operations of all processes, including killed ones. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>

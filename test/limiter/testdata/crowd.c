@@ -1,8 +1,8 @@
 /* Many processes of one container at once: crowd <count> <bytes>. Each of so many
  * children joins, makes a context and allocates. Commands come on standard input:
- *   count       how many joined, and how many were told what else
- *   kill N      N of those that joined, by SIGKILL
- *   again       those that were refused try again (each as often as it is told to)
+ *   count       prints how many children got each result; 0: the child has joined
+ *   kill N      kills N of those that joined, by SIGKILL
+ *   again       the refused ones try again
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum { MOST = 2048 };
-static struct member { pid_t pid; int tell, hear, result; } members[MOST];
+static struct member { pid_t pid; int commands, results, result; } members[MOST];
 
 static void *driver;
 #define CALL(name, ...) ({ int (*f_)() = (int (*)())dlsym(driver, #name); f_ ? f_(__VA_ARGS__) : -1; })
@@ -52,26 +52,26 @@ static void start(struct member *m, size_t bytes)
 	}
 	if (!m->pid) {
 		for (struct member *other = members; other < m; other++)
-			close(other->tell), close(other->hear); /* so that the end of this program ends them all */
+			close(other->commands), close(other->results); /* so that the end of this program ends them all */
 		close(to[1]), close(from[0]);
 		freopen("/dev/null", "w", stderr);
 		member(to[0], from[1], bytes);
 	}
 	close(to[0]), close(from[1]);
-	m->tell = to[1], m->hear = from[0], m->result = -1;
+	m->commands = to[1], m->results = from[0], m->result = -1;
 }
 
-static void ask_all(int count) /* who has not joined */
+static void ask_all(int count) /* those that have not joined */
 {
 	for (int i = 0; i < count; i++)
-		if (members[i].result && write(members[i].tell, "g", 1) != 1)
+		if (members[i].result && write(members[i].commands, "g", 1) != 1)
 			exit(1);
 	for (int i = 0; i < count; i++)
-		if (members[i].result && read(members[i].hear, &members[i].result, sizeof(int)) != sizeof(int))
+		if (members[i].result && read(members[i].results, &members[i].result, sizeof(int)) != sizeof(int))
 			exit(1);
 }
 
-static void tell(int count)
+static void print_results(int count)
 {
 	int results[1000] = { 0 };
 
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < count; i++)
 		start(&members[i], strtoull(argv[2], NULL, 10));
 	ask_all(count);
-	for (tell(count); fgets(line, sizeof(line), stdin); tell(count)) {
+	for (print_results(count); fgets(line, sizeof(line), stdin); print_results(count)) {
 		number = sscanf(line, "kill %d", &number) == 1 ? number : 0;
 		for (int i = 0; i < count && number; i++) {
 			if (!members[i].pid || members[i].result)

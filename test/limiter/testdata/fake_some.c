@@ -95,11 +95,11 @@ int cuMemRetainAllocationHandle(unsigned long long *handle)
 {
 	if (fake_meanwhile)
 		fake_meanwhile();
-	(*handle)++; /* the program says one less than it shall be */
+	(*handle)++; /* the program passes the expected handle minus one */
 	return 0;
 }
 #ifndef PROC_TABLE /* fake_proc.c has another one */
-/* A driver of tomorrow: it gives out a variant that nobody knows. */
+/* A future driver: it returns a variant that the limiter does not know. */
 static int tomorrow(void) { return 0; }
 int cuGetProcAddress_v2(const char *name, void **pfn, int version, uint64_t flags, int *status)
 {

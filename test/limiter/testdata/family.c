@@ -41,7 +41,7 @@ static const char *left(void)
 	return text;
 }
 
-/* What a new program says: a family of one. */
+/* The arguments of a new program: a family of one process. */
 static char *const other[] = { "/proc/self/exe", "one", NULL };
 
 static void wait_for(pid_t child)
@@ -113,7 +113,7 @@ int main(int argc, char **argv)
 		if (!child)
 			run(NULL);
 		wait_for(child);
-	} else if (!strcmp(way, "new-namespace")) { /* whose first process is number 1 */
+	} else if (!strcmp(way, "new-namespace")) { /* its first process has PID 1 */
 		if (unshare(CLONE_NEWPID))
 			return 1;
 		child = fork();

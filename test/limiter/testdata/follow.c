@@ -1,8 +1,8 @@
-/* Threads that all look at the limit, and one that says what it is:
+/* Threads that all read the limit, and one that prints it:
  *
  *   follow THREADS
  *
- * Prints the total memory of the device for each line that it is told. */
+ * Prints the total memory of the device for each line of its input. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

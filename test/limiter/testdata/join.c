@@ -2,8 +2,8 @@
  *
  *   join PROCESSES
  *
- * Prints for each "init total" in nanoseconds: cuInit alone, and all from dlopen until
- * a context is current. */
+ * Prints for each "init total" in nanoseconds: only cuInit, and all from dlopen
+ * until a context is current. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Launches kernels for some time and says what came of it:
+/* Launches kernels for some time and prints the results:
  *
  *   pace <seconds> <sync|async|queue|graph> <us>[,<us>...] [threads] [first-ms]
  *

@@ -1,5 +1,5 @@
 /* A script of words about pools, graphs and captures, a line of output for each:
- * "word result", and more where it says so. Things are numbered as they are made. */
+ * "word result", for some words with more. Objects are numbered in the order in which they are made. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -196,7 +196,7 @@ static int run(const char *what)
 	exit(2);
 }
 
-/* "N{ … }" repeats, and says only the last round's lines. */
+/* "N{ … }" repeats, and prints only the last round's lines. */
 int main(int argc, char **argv)
 {
 	(void)argc;
@@ -206,7 +206,7 @@ int main(int argc, char **argv)
 		const char *word = *args++;
 		size_t n = strlen(word);
 
-		if (word[n - 1] == '{') { /* says how many of its calls failed */
+		if (word[n - 1] == '{') { /* prints how many of its calls failed */
 			char **body = args;
 			int failed = 0;
 

@@ -1,4 +1,4 @@
-/* Calls the driver as its arguments say and prints what came of it, one line a
+/* Calls the driver as its arguments specify and prints the results, one line per
  * call: `probe init ctx 0 alloc 4096 info free 0`. How it finds the driver's
  * functions is $PROBE_ROUTE, so that one script can be run by every route. */
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
-/* One thread unmaps the last mapping of memory while another retains its handle: as
- * long as somebody has a reference no other memory may be had in its place. The limit
+/* One thread unmaps the last mapping of memory while another retains its handle: while
+ * a reference exists, the limit must not allow other memory in its place. The limit
  * must be 2 MiB. Prints how often the one, and how often the other came first. */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
  * there already:
  *
  *   reuse BYTES TIMES     "nanoseconds" per time, from kill() on
- *   reuse BYTES           has it all and says so */
+ *   reuse BYTES           allocates all, and prints a line */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>

@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		show(argv[i], "handle", dlsym(local, argv[i]), 0);
 		show(argv[i], "dlvsym", version ? dlvsym(local, argv[i], version) : NULL, 0);
-		show(argv[i], "dlvsym-wrong", dlvsym(local, argv[i], "NOBODY_1"), 0);
+		show(argv[i], "dlvsym-wrong", dlvsym(local, argv[i], "MISSING_1"), 0);
 		if (!strncmp(argv[i], "cu", 2) && !getenv("ROUTES_NO_PROC"))
 			by_proc_address(local, argv[i]);
 	}

@@ -91,7 +91,7 @@ int main(int argc, char **argv)
 	printf("second first: %d %d, words are %s\n", number(u, &second), number(u, &first),
 	       u->slots[0].owner == word && u->slots[1].owner != word && u->slots[1].owner ? "their own" : "mixed up");
 	printf("pids are %s\n", u->slots[0].pid == (uint32_t)getpid() && u->slots[1].pid == (uint32_t)getpid() ? "there" : "missing");
-	/* The loser keeps no lock of the winner's slot, or nobody could clear that later. */
+	/* The loser keeps no lock of the winner's slot, or no process could clear that slot later. */
 	int fd = usage_open();
 	printf("byte of 0 locked %d\n", filelock_taken(fd, VGPU_LOCK_SLOT(0)));
 	printf("byte of 1 locked %d\n", filelock_taken(fd, VGPU_LOCK_SLOT(1)));

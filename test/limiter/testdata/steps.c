@@ -1,18 +1,18 @@
 /* Kills a process at every step of what it does, beside others that live on.
  *
  *   steps survive
- *       allocates and launches a little all the time, and does what a letter on its
- *       standard input says: p lets everything go and waits, f BYTES allocates so much,
- *       l launches, g goes on. Each is answered with what came of it, and with the
- *       longest that a call took since the last answer, in us.
+ *       allocates and launches a little all the time, and executes commands from its
+ *       standard input: p frees everything and waits, f BYTES allocates so much,
+ *       l launches, g continues. The answer to each is its result, and the longest
+ *       time that a call took since the last answer, in us.
  *
  *   steps kill <usage file> <first> <instructions|stores> <most> <section>
  *       forks a victim that runs the section, steps it through and counts its steps
  *       ("steps N"), then kills a fresh victim after step 1, one after step 2, ... (at
- *       most so many, evenly). After each it says "killed at STEP: where" and waits for
+ *       most so many, evenly). After each it prints "killed at STEP: where" and waits for
  *       a line. The slots from the first on are watched for what the victim writes.
  *
- * A step is an instruction of the library; or, of "stores", one after which somebody else
+ * A step is an instruction of the library; or, with "stores", one after which another process
  * can see a difference: a locked instruction, a system call, a change of a watched slot,
  * or that the library is entered or left (the driver has done something). */
 #define _GNU_SOURCE
@@ -313,7 +313,7 @@ static const struct section *section_of(const char *name)
 	exit(2);
 }
 
-/* ---- who steps ---- */
+/* ---- the process that steps ---- */
 
 static struct range { uintptr_t from, to; } code[64], library;
 static int code_count;
@@ -420,7 +420,7 @@ static bool known(uintptr_t at)
 	return is;
 }
 
-/* Where a call out of the library will return to; 0: this is none, or it can't be told. */
+/* The return address of a call out of the library; 0: this is no such call, or it is not known. */
 static uintptr_t call_out(pid_t tid, uintptr_t from, uintptr_t to)
 {
 	const uint8_t *i = instruction(from);
@@ -468,7 +468,7 @@ static void corpse(bool exports)
 	waitpid(child, NULL, 0);
 }
 
-static void bury(pid_t victim)
+static void kill_and_reap(pid_t victim)
 {
 	int status;
 
@@ -533,7 +533,7 @@ static u64 run_to(const struct section *section, u64 stop, const char **what, ui
 			signal = 0;
 		ptrace(stepping && !t->outside ? PTRACE_SINGLESTEP : PTRACE_CONT, tid, 0, signal);
 	}
-	bury(victim);
+	kill_and_reap(victim);
 	if (held >= 0)
 		close(held);
 	return steps;
@@ -567,7 +567,7 @@ static int kill_at_steps(char **args)
 	return 0;
 }
 
-/* ---- who survives ---- */
+/* ---- the process that survives ---- */
 
 static u64 longest;
 

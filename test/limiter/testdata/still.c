@@ -1,4 +1,4 @@
-/* One stream stands still, as behind a kernel that waits for somebody; prints how long
+/* One stream is blocked, as behind a kernel that waits for another process; prints how long
  * the longest launch into it and into another took, in ms. The driver is the fake one. */
 #include <dlfcn.h>
 #include <stdint.h>

@@ -45,7 +45,7 @@ static const CUmemAllocationProp on_gpu = { .type = 1, .requestedHandleTypes = 1
 static const CUmemAllocationProp on_host = { .type = 1, .location = { 2, 0 } };
 static const CUmemAllocationProp nowhere = { .type = 1, .location = { 1, 77 } };
 
-/* Who keeps what alive. */
+/* What keeps memory allocated. */
 static void lives(void)
 {
 	CUmemGenericAllocationHandle h = 0, again = 0, host = 0;

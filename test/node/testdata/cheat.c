@@ -114,7 +114,7 @@ int main(int argc, char **argv)
 	}
 	by_elf = !strcmp(argv[2], "elf");
 #endif
-	prctl(PR_SET_NAME, "a) R 1 (sh"); /* names are anybody's to choose */
+	prctl(PR_SET_NAME, "a) R 1 (sh"); /* a process can choose any name */
 	must(((init_fn)FIND(cuInit))(0), "cuInit");
 	must(((get_fn)FIND(cuDeviceGet))(&device, 0), "cuDeviceGet");
 	must(((retain_fn)FIND(cuDevicePrimaryCtxRetain))(&context, device), "cuDevicePrimaryCtxRetain");
