@@ -1,5 +1,5 @@
 /* The few types and prototypes of the CUDA driver API and NVML that are hooked
- * or called, declared by us from NVIDIA's public API documentation. */
+ * or called, declared from NVIDIA's public API documentation. */
 #ifndef GPUSLICE_API_H
 #define GPUSLICE_API_H
 

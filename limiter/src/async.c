@@ -1,11 +1,11 @@
 /* Stream-ordered allocation. A pool takes memory of its GPU in chunks and keeps
- * it, so it is what the pool has reserved that is charged (account.h) and not the
- * allocations; cuMemFreeAsync changes nothing of that and is not hooked. A pool
+ * it, so the pool's reserved memory is charged (account.h) and not the allocations;
+ * cuMemFreeAsync does not change that memory and is not hooked. A pool
  * gets smaller when it is trimmed, and at synchronisations; after these, and after the next
  * allocation, the driver is queried for its size.
  *
- * In a stream that is being captured nothing is taken: it becomes a graph's node,
- * and graph.c charges when that is launched. */
+ * In a stream that is being captured an allocation takes nothing: it becomes a node of
+ * a graph, and graph.c charges the graph when it is launched. */
 #include "capture.h"
 #include "hooks.h"
 #include "pool.h"
@@ -101,7 +101,7 @@ static CUresult find_pool(struct taking *t, CUmemoryPool handle, bool current)
 	return result != CUDA_SUCCESS ? result : t->pool ? CUDA_SUCCESS : unknown_pool();
 }
 
-/* On an error the driver must not be asked. */
+/* Charges the allocation. On an error the driver must not be called. */
 static CUresult begin(struct taking *t, CUmemoryPool handle, bool current)
 {
 	if (capture_any() && capture_of(t->stream))

@@ -294,7 +294,7 @@ static void end_mapping(struct process *p, uint32_t node)
 		drop_use(p, memory);
 }
 
-/* Mappings of memory that is not ours are in the table too: a range that is
+/* Mappings of memory that is not charged here are in the table too: a range that is
  * unmapped may have both. */
 void backing_map_end(struct process *p, uint32_t mapping, enum backing_place place, uint64_t at, uint64_t size, bool done)
 {

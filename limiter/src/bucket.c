@@ -15,7 +15,7 @@
 enum {
 	BURST_WALL_NS = 50000000,
 	BURST_MOST_NS = 50000000,
-	REFILL_NS = 10000,       /* not more often: what rounding loses stays below 1/10000 */
+	REFILL_NS = 10000,       /* least time between refills, so that rounding loses less than 1/10000 */
 	REFILL_MOST_NS = 1000000000,
 	NAP_NS = 10000000,       /* then the limits are read again */
 };

@@ -3,8 +3,8 @@
 #include "clock.h"
 #include "hooks.h"
 
-/* Counted so that launches need not ask the driver. It may stay too high (a stream
- * destroyed in the middle of its capture): then launches ask. */
+/* Number of open captures, so that launches need not query the driver. It stays too high if a
+ * stream is destroyed during its capture: then launches query the driver. */
 _Atomic unsigned captures_open;
 
 /* Number of threads that make calls that would break a capture. */
@@ -57,7 +57,7 @@ bool capture_of(CUstream stream)
 static void begin(void)
 {
 	atomic_fetch_add(&captures_open, 1);
-	/* Bounded: a thread may be stopped, or forked away, in the middle. */
+	/* Bounded: a thread may be stopped, or missing after a fork, before it has left. */
 	for (int waited = 0; atomic_load(&measuring) && waited < PATIENCE_US; waited += PAUSE_US)
 		clock_nap_ns(PAUSE_US * 1000);
 }
@@ -77,8 +77,8 @@ static CUresult begun(CUresult result)
 	return result;
 }
 
-/* Some errors end a capture and some don't: it has ended if it was there before
- * and is not after. */
+/* Some errors end a capture and some don't: it has ended if the stream was captured before the
+ * call and is not captured after it. */
 static CUresult ended(CUresult result, bool captured, CUstream stream)
 {
 	if (captured && !capture_of(stream))

@@ -1,14 +1,13 @@
-/* Contexts: refused on a GPU that is not granted. What one takes by itself is
- * charged before the driver is asked for it (primary.c knows about the primary
- * one); and its end frees, in the driver, all that was allocated in it, so it does
- * here. */
+/* Contexts: refused on a GPU that is not granted. The memory of a context itself is charged before
+ * the driver makes it (primary.c handles the primary one). When a context ends, the driver frees
+ * all that was allocated in it, and the charges end here. */
 #include "charge.h"
 #include "hooks.h"
 #include "pace.h"
 #include "sample.h"
 
-/* The driver has answered: keeps the charge, or takes it back. Where it can't be
- * written down the context ends again. */
+/* After the driver's call: keeps the charge, or gives it back if the call failed. If the charge can't
+ * be recorded, destroys the context. */
 static CUresult settle(struct charge *charge, CUresult result, CUcontext *ctx)
 {
 	if (result == CUDA_SUCCESS && charge_keep_context(charge, *ctx))
@@ -85,12 +84,12 @@ CUresult cuVDPAUCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev, u
 	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuVDPAUCtxCreate_v2)(ctx, flags, dev, vdp, get_proc_address), ctx);
 }
 
-/* The process, and in *stamp the age up to which entries belong to the past. */
+/* The process; *stamp is the newest entry before the call that may end the context. */
 static struct process *before_end(uint64_t *stamp)
 {
 	struct process *p = process_peek();
 
-	sample_drop_all(); /* our events must not outlive their context */
+	sample_drop_all(); /* the limiter's events must not outlive their context */
 	pace_forget_contexts();
 	*stamp = p ? ledger_stamp(&p->ledger) : 0;
 	return p;
@@ -133,7 +132,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 }
 
 /* A green context is a share of the primary one, which the driver retains for it
- * and releases with it: it is charged with that, and costs no more by itself. */
+ * and releases with it: it is charged with the primary one, and takes no more by itself. */
 CUresult cuGreenCtxCreate(void **ctx, void *desc, CUdevice dev, unsigned int flags)
 {
 	struct process *p;
@@ -152,7 +151,7 @@ static void primary_gone(struct process *p, CUdevice dev, uint64_t stamp)
 	primary_may_have_ended(p, dev);
 }
 
-/* It ends with its last release, which only the driver counts. */
+/* The context ends with its last release, which only the driver counts. */
 static CUresult after_release(CUresult result, CUdevice dev, struct process *p, uint64_t stamp)
 {
 	if (result == CUDA_SUCCESS && p && device_cell(dev) >= 0 && !primary_active(dev))

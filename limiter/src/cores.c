@@ -13,10 +13,10 @@ uint32_t cores_refresh(void)
 	const _Atomic uint64_t *generation = limits_generation();
 	uint32_t limited = 0;
 
-	/* Acquire and release: what the last one stored is seen by the next. */
+	/* Acquire and release: a thread reads what the last thread stored. */
 	if (!generation || atomic_exchange_explicit(&cores.busy, 1, memory_order_acquire))
 		return atomic_load_explicit(&cores.limited, memory_order_relaxed);
-	/* Acquire: the records are read after it, so they are as new or newer. */
+	/* Acquire: the records are read after the generation, so they are not older. */
 	uint64_t now = atomic_load_explicit(generation, memory_order_acquire);
 	struct vgpu_usage *usage = usage_map();
 	atomic_store_explicit(&cores.buckets, usage ? usage->buckets : NULL, memory_order_relaxed);

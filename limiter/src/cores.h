@@ -27,7 +27,7 @@ static inline uint32_t cores_limited(void)
 	/* Acquire: the fields were filled before it was set. */
 	const _Atomic uint64_t *generation = atomic_load_explicit(&cores.generation, memory_order_acquire);
 
-	/* Acquire on the host's counter: what it counts was written before. */
+	/* Acquire on the host's counter: the host writes the records before it. */
 	if (__builtin_expect(!generation || atomic_load_explicit(generation, memory_order_acquire) !=
 	                                            atomic_load_explicit(&cores.seen, memory_order_relaxed), 0))
 		return cores_refresh();

@@ -1,4 +1,4 @@
-/* Which cell a GPU has, and what is current in the calling thread. */
+/* The cell of a GPU, and the context that is current in the calling thread. */
 #ifndef GPUSLICE_DEVICE_H
 #define GPUSLICE_DEVICE_H
 

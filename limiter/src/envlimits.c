@@ -9,7 +9,7 @@
 
 static _Atomic uint64_t limits[VGPU_MAX_DEVICES];
 
-/* 0 where the text is not a positive size below 2^56. */
+/* The size in bytes; 0: the text is not a positive size below 2^56. */
 static uint64_t parse_size(const char *text)
 {
 	uint64_t size = 0;

@@ -34,11 +34,11 @@ uint64_t exported_bytes(const struct vgpu_slot *s, int cell)
 {
 	uint64_t exported = atomic_load(&s->exported[cell]), committed = atomic_load(&s->cells[cell].committed);
 
-	/* An export that its process died in may be counted twice. */
+	/* If the process died during an export, the export may be counted twice. */
 	return exported < committed ? exported : committed;
 }
 
-/* The slot's byte is of the file that its first descriptor was of. */
+/* Whether fd is the file of the slot's byte, which is the file of its first exported descriptor. */
 static bool is_of(const struct vgpu_slot *s, int fd)
 {
 	struct stat file; /* not by libc's fstat, which has a version of its own since 2.33 */
@@ -99,7 +99,7 @@ static uint64_t byte_of(const char *line, const char *end)
 	return number_before(line, &at) == last && last >= FIRST_BYTE ? last : 0;
 }
 
-/* The byte that this very description locks; 0: none, or it is not known. */
+/* The byte that this description locks; 0: none, or it is not known. */
 static uint64_t marked(int fd)
 {
 	char path[40], text[1024];
@@ -145,7 +145,7 @@ static bool list(struct process *p, uint32_t slot)
 {
 	lock_take(&p->exported.lock);
 	int i = place_of(p, slot);
-	if (i >= 0 && !p->exported.uses[i]++) /* seq_cst: before the look at the lock that follows */
+	if (i >= 0 && !p->exported.uses[i]++) /* seq_cst: before the check of the lock that follows */
 		atomic_store(&p->owner.slot->imports[i], (uint16_t)(slot + 1));
 	lock_give(&p->exported.lock);
 	return i >= 0;
@@ -160,8 +160,8 @@ void exported_import_end(struct process *p, int slot)
 	lock_give(&p->exported.lock);
 }
 
-/* A reaper looks at the lock first and at the lists after: so if the lock is there once the
- * slot is listed, that reaper finds it listed, or has found it locked. */
+/* A reaper checks the lock first and the lists of imports after it. So if the lock still exists after
+ * this process has listed the slot, a reaper either found the lock or finds the slot listed. */
 int exported_import_begin(struct process *p, int fd)
 {
 	uint64_t byte = marked(fd);
@@ -186,9 +186,9 @@ static bool listed(const struct vgpu_usage *usage, uint32_t slot)
 	return false;
 }
 
-/* A description of its own of the file that slot's byte is of: locks that one of the
- * process's own descriptors holds are seen through another only. A process that uses the
- * driver has that file open. -1: it has not. */
+/* Opens another description of the file that contains the slot's byte, because a lock is visible only
+ * through a description that does not hold it. A process that uses the driver has that file
+ * open. -1: it has not. */
 static int open_file_of(const struct vgpu_slot *s)
 {
 	char path[32];
@@ -218,7 +218,7 @@ bool exported_held(const struct vgpu_usage *usage, uint32_t slot)
 	if (!byte)
 		return false;
 	int fd = open_file_of(s);
-	bool held = fd < 0 || filelock_taken(fd, (int64_t)byte); /* not known: the safe side */
+	bool held = fd < 0 || filelock_taken(fd, (int64_t)byte); /* if it is not known, the memory counts as held, which is safe */
 	if (fd >= 0)
 		close(fd);
 	return held || listed(usage, slot);

@@ -2,7 +2,7 @@
 #include "graph.h"
 #include "hooks.h"
 
-/* The driver has answered. Where it can't be written down it ends again. */
+/* After the driver's call: records the graph. If it can't be recorded, destroys it. */
 static CUresult made(CUresult result, CUgraphExec *exec, const struct graph_need *need, bool uploaded)
 {
 	if (result != CUDA_SUCCESS || !need->any || graph_made(*exec, need, uploaded))
@@ -37,7 +37,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 
 typedef CUresult with_params(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
 
-/* It may be uploaded at once, which takes its memory. */
+/* With the upload flag the instantiation also uploads the graph, which takes its memory. */
 static CUresult instantiate(with_params *real, CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params,
                             CUstream stream)
 {

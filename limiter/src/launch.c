@@ -34,7 +34,7 @@ static CUstream per_thread(CUstream stream)
 
 static uint64_t volume_of(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz)
 {
-	return (uint64_t)gx * gy * gz * ((uint64_t)bx * by * bz); /* what overflows is refused by the driver */
+	return (uint64_t)gx * gy * gz * ((uint64_t)bx * by * bz); /* the driver refuses sizes that overflow */
 }
 
 #define VOLUME volume_of(gx, gy, gz, bx, by, bz)
@@ -75,7 +75,7 @@ LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream)
        area(width, height), stream)
 
 /* A graph's execution is measured as a whole, the work of all its nodes. Its memory
- * is charged first: what is refused for want of it does not wait for its turn. */
+ * is charged first: a launch that is refused for lack of memory does not wait for its turn. */
 PACED(cuGraphLaunch, (CUgraphExec exec, CUstream stream), (exec, stream), exec, 0, stream)
 PACED(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), (exec, stream), exec, 0, per_thread(stream))
 

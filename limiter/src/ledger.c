@@ -1,5 +1,5 @@
 /* Open addressing with linear probing and backward-shift deletion: no tombstones,
- * so its cost does not grow with its history. Sharded by hash, one lock a shard. */
+ * so its cost does not grow with its history. Sharded by hash, with one lock per shard. */
 #include "ledger.h"
 
 #include <string.h>

@@ -61,8 +61,8 @@ static const char *wrong_header(const struct vgpu_limits *l)
 	return NULL;
 }
 
-/* Reads record i as it was at one moment. False: it is being rewritten all the
- * time, or it is wrong. */
+/* Reads a consistent copy of record i. False: the record is rewritten all the time, or it is
+ * invalid. */
 static bool read_record(const struct vgpu_limits *l, int i, struct vgpu_record *out)
 {
 	const struct vgpu_record *r = &l->records[i];
@@ -135,8 +135,8 @@ static bool publish(const struct vgpu_limits *l)
 {
 	const struct vgpu_limits *none = NULL;
 
-	/* Release: the content that was checked. A second thread's mapping of the
-	 * same file is as good; it is dropped. */
+	/* Release: the content that was checked. If another thread has published a
+	 * mapping of the same file, this one is removed. */
 	if (!atomic_compare_exchange_strong_explicit(&mapped, &none, l, memory_order_release, memory_order_relaxed))
 		munmap((void *)l, VGPU_LIMITS_BYTES);
 	return true;
@@ -190,7 +190,7 @@ bool limits_mig(void)
 {
 	const struct vgpu_limits *l = atomic_load_explicit(&mapped, memory_order_acquire);
 
-	/* The host never grants both. */
+	/* The host never grants MIG devices and whole GPUs to one container. */
 	return l && l->records[0].flags & VGPU_RECORD_MIG;
 }
 
@@ -245,7 +245,7 @@ uint64_t limits_context_bytes(int cell)
 {
 	if (limits_from_environment())
 		return 0;
-	limits_bytes(cell); /* reads the record again where it has changed */
+	limits_bytes(cell); /* reads the record again if it has changed */
 	return atomic_load_explicit(&last_context[cell], memory_order_relaxed);
 }
 
@@ -253,7 +253,7 @@ uint64_t limits_residue_bytes(int cell)
 {
 	if (limits_from_environment())
 		return 0;
-	limits_bytes(cell); /* reads the record again where it has changed */
+	limits_bytes(cell); /* reads the record again if it has changed */
 	return atomic_load_explicit(&last_residue[cell], memory_order_relaxed);
 }
 
@@ -261,7 +261,7 @@ uint64_t limits_physical_bytes(int cell)
 {
 	if (limits_from_environment() || cell < 0 || cell >= VGPU_MAX_DEVICES)
 		return 0;
-	limits_bytes(cell); /* reads the record again where it has changed */
+	limits_bytes(cell); /* reads the record again if it has changed */
 	return atomic_load_explicit(&last_physical[cell], memory_order_relaxed);
 }
 
@@ -276,7 +276,7 @@ uint32_t limits_core_rate(int cell)
 {
 	if (limits_from_environment())
 		return 0;
-	limits_bytes(cell); /* reads the record again where it has changed */
+	limits_bytes(cell); /* reads the record again if it has changed */
 	return atomic_load_explicit(&last_rate[cell], memory_order_relaxed);
 }
 

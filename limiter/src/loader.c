@@ -12,10 +12,10 @@
 /* The loader's functions are looked up in the ELF tables of the loaded objects:
  * the first object after this one that defines the name, as RTLD_NEXT would.
  *
- * This runs inside a program's first dlsym, which may be a sanitizer's runtime or
- * an allocator that is not ready itself and that has replaced functions of libc.
- * So it calls none on its way, but getauxval: the objects are those of the list
- * that the loader keeps for debuggers. */
+ * This runs inside the first dlsym of a process. The caller may be a sanitizer's runtime or
+ * an allocator that is not initialised yet and has replaced functions of libc. So this code
+ * calls no function of libc except getauxval: it reads the loader's list of objects for
+ * debuggers. */
 
 struct tables {
 	const ElfW(Sym) *symbols;
@@ -181,7 +181,7 @@ static void *search_for(const char *name)
 	struct search search = { .name = name };
 	const struct link_map *object = first_object();
 
-	if (!object) /* a program linked without the debuggers' entry */
+	if (!object) /* the program has no entry for debuggers */
 		dl_iterate_phdr(look_into_each, &search);
 	while (object && !look_into(&search, object->l_addr, object->l_ld))
 		object = object->l_next;
@@ -238,7 +238,7 @@ const char *loader_in_front(const char *soname, const char *name)
 
 static void *once(_Atomic(void *) *slot, const char *name)
 {
-	/* Relaxed: the pointer itself is all there is, and every thread finds the same. */
+	/* Relaxed: no other data depends on the pointer, and every thread finds the same. */
 	void *found = atomic_load_explicit(slot, memory_order_relaxed);
 
 	if (!found) {

@@ -1,5 +1,5 @@
-/* Answers the trampolines of dlsym and dlvsym. A name that is not hooked goes
- * to the real function untouched; nothing is initialised here, ever. */
+/* Decides for the trampolines of dlsym and dlvsym. A name that is not hooked is passed to the
+ * real function unchanged. Nothing is initialised here. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,8 +31,8 @@ static enum hook_id hooked(const char *name)
 	return HOOK_COUNT;
 }
 
-/* Through a global look-up this library always comes first, so the answer is
- * whether the driver is there at all. */
+/* A global look-up always finds this library first. So the result depends on whether the driver is
+ * loaded. */
 static struct pick answer(enum hook_id id, void *found)
 {
 	if (found == hook_wrapper(id))
@@ -48,9 +48,9 @@ static bool is_global(void *handle)
 	return handle == RTLD_DEFAULT || handle == RTLD_NEXT;
 }
 
-/* Looked up in libc itself, dlsym and dlvsym are libc's, and would find the driver's
- * functions: they are given as ours if they are what ours jump to. What RTLD_NEXT means
- * hangs on the caller, so that stays. */
+/* A look-up of dlsym or dlvsym in libc itself returns libc's function, which would find the driver's
+ * functions. If it is the function that this library's wrapper jumps to, the wrapper is returned
+ * instead. RTLD_NEXT depends on the caller, so it is not changed. */
 static void *own_lookup(void *found)
 {
 	return !found ? NULL : found == loader_dlsym_address() ? (void *)dlsym : found == loader_dlvsym_address() ? (void *)dlvsym : NULL;

@@ -1,11 +1,11 @@
 /* Linear memory: cuMemAlloc, Managed, Pitch and cuMemFree, in both forms. An
- * address that is not in the ledger goes to the driver untouched. */
+ * address that is not in the ledger is passed to the driver unchanged. */
 #include "charge.h"
 #include "hooks.h"
 #include "limits.h"
 
-/* The driver has answered: keeps the charge, or takes it back. Where it can't be
- * written down the memory goes back to the driver. */
+/* After the driver's call: keeps the charge, or gives it back if the call failed. If the charge can't
+ * be recorded, frees the memory. */
 static CUresult settle_as(struct charge *charge, CUresult result, CUdeviceptr ptr, enum ledger_kind kind)
 {
 	if (result == CUDA_SUCCESS && charge_keep(charge, kind, ptr))
@@ -72,7 +72,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int size)
 	return settle(&charge, result, *ptr);
 }
 
-/* Whether any granted GPU's memory is. */
+/* Whether part of the limit of any granted GPU may lie in the host's memory. */
 static bool oversubscribed(void)
 {
 	for (int cell = 0; cell < limits_count(); cell++)
@@ -81,10 +81,9 @@ static bool oversubscribed(void)
 	return false;
 }
 
-/* Managed memory is charged in full on every granted GPU: all of it may come to
- * any of them, and move without a call that is seen here. That is the upper bound;
- * with one GPU it is what the GPU may have to hold. It may lie in the host's memory
- * always, and is marked so: NVML reports it for no process, which the agent needs to know when it
+/* Managed memory is charged in full on every granted GPU, because all of it can move to any of them
+ * without a call that is seen here. That is the upper bound; with one GPU it is the most that the
+ * GPU must hold. It can always lie in the host's memory, and is marked so: NVML reports it for no process, which the agent needs to know when it
  * compares. */
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
 {

@@ -1,4 +1,4 @@
-/* NVML's memory information, as nvidia-smi and monitors ask for it: the slice.
+/* NVML's memory information, as nvidia-smi and monitors read it: the slice.
  * It needs no CUDA, takes no process slot and starts no thread. */
 #include <stdbool.h>
 
@@ -44,7 +44,7 @@ static nvmlReturn_t slice_of(nvmlDevice_t device, uint64_t total, uint64_t free,
 	nvmlReturn_t result = REAL(nvmlDeviceGetUUID)(device, text, sizeof(text));
 	if (result != NVML_SUCCESS)
 		return result;
-	if (limits_mig() && text[0] == 'G') /* its GPU, which nvidia-smi asks for too: not this container's */
+	if (limits_mig() && text[0] == 'G') /* the MIG device's GPU, which nvidia-smi queries too; it is not this container's */
 		return NVML_ERROR_NO_PERMISSION;
 	int cell = text[0] && text[1] && text[2] && text[3] && parse_uuid(text, uuid) ? limits_cell(uuid, 0) : -1;
 	if (cell < 0)

@@ -45,7 +45,7 @@ static int cell_current(void)
 	return here.cell;
 }
 
-/* With one granted GPU a launch can be on no other: the driver is not asked. */
+/* The cell of the launch. With one granted GPU the driver need not be queried. */
 static int cell_here(void)
 {
 	return __builtin_expect(atomic_load_explicit(&cores.cells, memory_order_relaxed) == 1, 1) ? 0 : cell_current();

@@ -1,6 +1,6 @@
-/* cuGetProcAddress: the real driver is asked with the caller's version and
- * flags, then its answer is swapped by address. So versions, per-thread-stream
- * variants and unknown names are right by construction. */
+/* cuGetProcAddress: calls the driver with the caller's version and flags, and replaces the
+ * returned address by the wrapper's. So versions, per-thread-stream variants and unknown names
+ * are right by construction. */
 #include "hooks.h"
 #include "log.h"
 

@@ -1,9 +1,9 @@
-/* dlsym and dlvsym. Both ask vgpu_pick_* what to do and then either return its
- * answer or JUMP to the real function with the registers and the return address
+/* dlsym and dlvsym. Both call vgpu_pick_* and then either return its
+ * result or JUMP to the real function with the registers and the return address
  * as the caller left them: glibc finds the caller by that address, and what
  * RTLD_NEXT and RTLD_DEFAULT mean depends on the caller.
  *
- * vgpu_pick_* returns { where to jump to, or NULL; the answer if not jumping }. */
+ * vgpu_pick_* returns { the address to jump to, or NULL; the result if not jumping }. */
 #if defined(__x86_64__)
 .macro LOOKUP name, pick
 	.globl	\name

@@ -1,6 +1,6 @@
-/* Virtual memory: charged when it is made, to the GPU where it lies, whatever is
- * current; given back when the last handle and the last mapping are gone. Host
- * memory is not limited. The driver keeps exported memory while a descriptor of it
+/* Virtual memory: charged when it is made, to the GPU where it lies, whatever context is
+ * current; given back when the last handle and the last mapping have ended. Host memory is not
+ * limited. The driver keeps exported memory while a descriptor of it
  * exists in any process: it stays charged until the process ends, and after that while it
  * is held (exported.h). */
 #include <unistd.h>
