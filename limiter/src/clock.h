@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+/* CLOCK_MONOTONIC in microseconds. */
 static inline uint64_t clock_us(void)
 {
 	struct timespec now;
@@ -15,6 +16,7 @@ static inline uint64_t clock_us(void)
 	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
+/* The time of a clock in nanoseconds. */
 static inline uint64_t clock_of(clockid_t clock)
 {
 	struct timespec now;
@@ -23,6 +25,7 @@ static inline uint64_t clock_of(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/* CLOCK_MONOTONIC in nanoseconds. */
 static inline uint64_t clock_ns(void)
 {
 	return clock_of(CLOCK_MONOTONIC);
@@ -46,6 +49,7 @@ static inline void clock_nap_ns(uint64_t ns)
 	errno = saved;
 }
 
+/* Waits for less than a second, as clock_nap_ns. */
 static inline void clock_sleep_us(long microseconds)
 {
 	clock_nap_ns((uint64_t)microseconds * 1000);

@@ -37,7 +37,7 @@ static inline void *hook_real(enum hook_id id)
 	return __builtin_expect(found != NULL, 1) ? found : hook_real_slow(id);
 }
 
-/* The hook of that name, or HOOK_COUNT. */
+/* The hook of that name; HOOK_COUNT: the name is not hooked. */
 enum hook_id hook_named(const char *name);
 void *hook_wrapper(enum hook_id id);
 /* The driver's function of that name if its library is loaded, else NULL. */

@@ -50,7 +50,7 @@ static struct guard *own_guard(void)
 
 	if (g && (g->wiped || g->pid == getpid()))
 		return g;
-	return new_guard(g); /* the first one, or a forked child's: a page of its own */
+	return new_guard(g); /* the process has none yet, or it is a forked child */
 }
 
 static bool deny(const char *why)

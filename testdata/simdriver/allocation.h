@@ -21,15 +21,15 @@ struct allocation {
 
 /* The allocation that holds this address, or NULL. Process lock held. */
 struct allocation *allocation_find(CUdeviceptr ptr);
-/* In the current context. narrow: an address below 4 GiB. */
+/* Allocates bytes in the current context. narrow: at an address below 4 GiB. */
 CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out);
 CUresult allocation_free(CUdeviceptr ptr, bool host);
-/* The same in stream order, of an allocation that came from a pool or a graph. Process lock held. */
+/* Frees an allocation that came from a pool or a graph, in the order of the stream. Process lock held. */
 CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream);
-/* The same with the process lock held, in any context; and its end. */
+/* Allocates bytes in a context, and frees such an allocation. Process lock held. */
 CUresult allocation_take(CUcontext ctx, enum place place, size_t bytes, CUdeviceptr *out);
 void allocation_drop(CUdeviceptr ptr);
-/* Ends one of exactly that place, by its first address. */
+/* Frees an allocation of exactly that place, by its first address. */
 CUresult allocation_end(CUdeviceptr ptr, enum place place);
 /* Memory of the program becomes REGISTERED. */
 CUresult allocation_register(CUdeviceptr ptr, size_t bytes);

@@ -43,7 +43,7 @@ nvmlReturn_t nvml_enter(const char *symbol);
 	if (found_)                                     \
 	return found_
 
-/* The same, and the MIG device, NULL for a whole GPU. */
+/* Declares the GPU and the MIG device of a handle, or returns why there is none. The MIG device is NULL for a whole GPU. */
 #define GPU_AND_MIG_OR_RETURN(c, in, device)           \
 	struct gpu *c;                                 \
 	struct instance *in;                            \

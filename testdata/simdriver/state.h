@@ -346,14 +346,14 @@ int engine_lock(struct view *v, unsigned gpu);
 void engine_unlock(struct view *v, unsigned gpu);
 /* The engine that runs a client's kernels. */
 struct engine *engine_of(struct state *s, const struct client *cl, unsigned gpu);
-/* The rest with the engine lock held. Computes what happened up to now. */
+/* Computes what happened up to now. The engine_, gpu_ and busy_ functions from here on require the engine lock. */
 void engine_advance(struct view *v, unsigned gpu, struct engine *e);
 /* That client has work queued from now on. Advanced. */
 void engine_wake(struct engine *e, unsigned slot);
 bool engine_waiting(const struct engine *e, unsigned slot);
 /* When the client's kernel time will be v if no other process launches anything more. Advanced. */
 uint64_t engine_eta(struct state *s, unsigned gpu, const struct engine *e, unsigned slot, uint64_t v);
-/* The same for a GPU and its MIG devices. */
+/* Computes what happened up to now on a GPU and its MIG devices. */
 void gpu_advance(struct view *v, unsigned gpu);
 /* Nothing of that client runs any more, on any GPU. Takes the engine locks. */
 void engines_forget(struct view *v, unsigned slot);
