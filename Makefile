@@ -79,7 +79,7 @@ e2e: setup image ## Install the chart on a real Kubernetes that is brought up on
 	@test/setup.sh --kubernetes
 	cd test/admission && $(E2E) -run TestAPIServer .
 	$(E2E) ./test/e2e
-	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor' ./test/e2e -door=extender
+	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor' ./test/e2e -component=extender
 
 # The short form of the node's part is in `make test`.
 soak: setup image ## Have 10,000 containers of a node and 1,000 pods of a cluster come and go while everything is killed (hours, as root)

@@ -272,7 +272,7 @@ func TestUnlistedContainerOfWhichNothingIsKnownKeepsItsClaim(t *testing.T) {
 
 // An agent that was killed while it wrote a container's limits again: the next one writes
 // them as it starts.
-func TestHalfWrittenLimitsAreMended(t *testing.T) {
+func TestHalfWrittenLimitsAreFixed(t *testing.T) {
 	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")
 	_, err := f.runtime.create(newPod("p", hami(gpuA, 80000, 10)), ctr)

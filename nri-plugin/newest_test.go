@@ -56,7 +56,7 @@ func TestNewestGrant(t *testing.T) {
 
 // The program that resized a container was killed between the ledger and the limits: the agent that starts
 // brings the limits to what is reserved.
-func TestLimitsThatAreBehindTheBookAreMended(t *testing.T) {
+func TestLimitsBehindTheLedgerAreFixed(t *testing.T) {
 	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")
 	_, err := f.runtime.create(newPod("p", named("main", gpuA, 3000, 20)), ctr)

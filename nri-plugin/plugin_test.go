@@ -300,7 +300,7 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 
 // A claim that could not be released is released later, and the
 // runtime, which waits, is answered in time: to be late would cost the connection.
-func TestOwedClaimsArePaid(t *testing.T) {
+func TestPendingReleasesAreDone(t *testing.T) {
 	setRequestTimeout(t, 500*time.Millisecond)
 	f := newFixture(t)
 	pod, ctr := newPod("p", hami(gpuA, 1000, 10)), newContainer("main")

@@ -42,8 +42,8 @@ func (o *options) validateAudit(c *checks) {
 // audit compares what runs with what was granted; events may be nil.
 func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
 	container := func(id string) (audit.Container, bool, bool) {
-		told, known := plugin.Container(id)
-		return audit.Container{ID: id, Namespace: told.Namespace, Pod: told.Pod, PodUID: told.PodUID, Name: told.Name}, told.Exempt, known
+		c, known := plugin.Container(id)
+		return audit.Container{ID: id, Namespace: c.Namespace, Pod: c.Pod, PodUID: c.PodUID, Name: c.Name}, c.Exempt, known
 	}
 	inspector := audit.NewInspector("/proc", o.LibraryDir, container)
 	inspector.Nodes = func() map[uint64]audit.DeviceNode { return deviceNodes(inventory.Node()) }

@@ -38,7 +38,7 @@ func TestHealthServer(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			w := httptest.NewRecorder()
-			healthServer(test.live, test.ready).ServeHTTP(w, httptest.NewRequest(test.method, test.path, http.NoBody))
+			healthServer(test.live, test.ready).ServeHTTP(w, httptest.NewRequest(test.method, test.path, nil))
 			assert.Equal(t, test.want, w.Code)
 			assert.Equal(t, test.body, w.Body.String())
 		})

@@ -126,7 +126,7 @@ func TestSlowKubeletEndsWithTheContext(t *testing.T) {
 	assert.Less(t, time.Since(start), 5*time.Second)
 }
 
-func TestAbsentSocketIsToldAtOnce(t *testing.T) {
+func TestAbsentSocketIsReportedAtOnce(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

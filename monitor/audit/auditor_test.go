@@ -272,7 +272,7 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 }
 
 // A file that was cut back before a look saw it is notified of all the same, once.
-func TestAuditorIsToldOfResizedFiles(t *testing.T) {
+func TestAuditorFollowsResizedFiles(t *testing.T) {
 	a := newAudited(t, true)
 	dir := t.TempDir()
 	require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), []string{gpuA}))

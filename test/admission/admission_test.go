@@ -173,8 +173,8 @@ func changesOurs(tc testcases.Annotations) bool {
 	return false
 }
 
-// TestUpdatesThatConcernNobody: a kubelet's or a CNI's write of a pod with GPUs asks no webhook, here away.
-func TestUpdatesThatConcernNobody(t *testing.T) {
+// TestUpdatesThatNeedNoWebhook: a kubelet's or a CNI's write of a pod with GPUs asks no webhook, here away.
+func TestUpdatesThatNeedNoWebhook(t *testing.T) {
 	s := newServer(t, nil, "configurations.yaml")
 	pod := func(annotations map[string]string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: annotations}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main",

@@ -56,8 +56,8 @@ func TestRights(t *testing.T) {
 	require.Equal(t, granted, used)
 }
 
-// TestNobodyIsLeftOut: the webhooks and the policy are for every namespace.
-func TestNobodyIsLeftOut(t *testing.T) {
+// TestEveryNamespaceIsCovered: the webhooks and the policy are for every namespace.
+func TestEveryNamespaceIsCovered(t *testing.T) {
 	s := newServer(t, nil, "configurations.yaml", "policy.yaml")
 	forged := annotationWrite(testcases.Annotations{As: testcases.Admin, Resource: "pods", Operation: "CREATE", After: map[string]string{"gpuslice.io/grant": "x"}})
 	inForce(t, s, forged)

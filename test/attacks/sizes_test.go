@@ -106,7 +106,7 @@ func TestLargeEnvironmentsDoNotLockTheAgentOut(t *testing.T) {
 	}
 	n.Containerd.Kill()
 	require.NoError(t, n.Containerd.Start(ctx))
-	require.NoError(t, n.WaitGuarded(ctx))
+	require.NoError(t, n.WaitConnected(ctx))
 }
 
 // Pods without containers are in what the runtime lists, too. The runtime undoes those that
@@ -121,7 +121,7 @@ func TestLargeAnnotationsDoNotLockTheAgentOut(t *testing.T) {
 	}
 	require.NoError(t, n.Containerd.Stop())
 	require.NoError(t, n.Containerd.Start(ctx))
-	require.NoError(t, n.WaitGuarded(ctx))
+	require.NoError(t, n.WaitConnected(ctx))
 	run(t, n, harness.Pod{Name: "attacker", Annotations: granted(gpu(t, n, 0), 1000, 10)}, harness.Container{})
 }
 
@@ -167,7 +167,7 @@ func TestLargeContainersOfBeforeAreNamed(t *testing.T) {
 		require.NoError(t, s.Remove(ctx))
 	}
 	began := time.Now()
-	require.NoError(t, n.WaitGuarded(ctx))
+	require.NoError(t, n.WaitConnected(ctx))
 	t.Logf("guarded %v after the pods were removed", time.Since(began))
 }
 

@@ -57,13 +57,13 @@ func TestDockerBesideKubernetes(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	requireBooked(t, n.Machine, fit*each, fit)
+	requireReserved(t, n.Machine, fit*each, fit)
 
 	// The agent starts again: what docker's containers have is none of its own to give back.
 	ids, err := d.Containers(ctx)
 	require.NoError(t, err)
 	require.NoError(t, n.RestartAgent(ctx))
-	requireBooked(t, n.Machine, fit*each, fit)
+	requireReserved(t, n.Machine, fit*each, fit)
 	require.NoError(t, n.RemoveAllPods(ctx))
 	running := 0
 	for _, id := range ids {
@@ -72,7 +72,7 @@ func TestDockerBesideKubernetes(t *testing.T) {
 			requireSees(t, harness.KeyValues(out), each)
 		}
 	}
-	requireBooked(t, n.Machine, int64(running*each), running)
+	requireReserved(t, n.Machine, int64(running*each), running)
 	require.NoError(t, d.RemoveAll(ctx))
 	requireNothingLeft(t, n.Machine)
 
@@ -85,7 +85,7 @@ func TestDockerBesideKubernetes(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, code, stderr)
 	requireSees(t, harness.KeyValues(stdout), 3000)
-	requireBooked(t, n.Machine, 3000, 1)
+	requireReserved(t, n.Machine, 3000, 1)
 	require.NoError(t, pod.Remove(ctx))
 	requireNothingLeft(t, n.Machine)
 }

@@ -31,7 +31,7 @@ func daemonRestarts(t *testing.T, d docker) {
 		if i == 0 {
 			d.remove(t, goes)
 		}
-		requireBooked(t, d.m, 5000, 1)
+		requireReserved(t, d.m, 5000, 1)
 	}
 }
 
@@ -67,7 +67,7 @@ func manyAtOnce(t *testing.T, d docker) {
 	}
 	wg.Wait()
 	require.Len(t, ids, fit, "%d refused", refused)
-	requireBooked(t, d.m, fit*perContainer, fit)
+	requireReserved(t, d.m, fit*perContainer, fit)
 	for _, id := range ids {
 		spec, err := d.Spec(id)
 		require.NoError(t, err)

@@ -45,7 +45,7 @@ func TestDocker(t *testing.T) {
 
 func limitsAreSeen(t *testing.T, d docker) {
 	id := d.start(t, []string{"-e", "GPUSLICE_MEMORY=8GiB", "-e", "GPUSLICE_CORES=30"})
-	requireBooked(t, d.m, 8192, 1)
+	requireReserved(t, d.m, 8192, 1)
 	s, err := d.m.Status(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, id, s.Containers[0].ContainerID)
@@ -74,7 +74,7 @@ func twoShare(t *testing.T, d docker) {
 	a, b := d.start(t, share(40000, 30), hold...), d.start(t, share(90000, 60), hold...)
 	d.waitReady(t, a)
 	d.waitReady(t, b)
-	requireBooked(t, d.m, 130000, 2)
+	requireReserved(t, d.m, 130000, 2)
 	requireSees(t, d.exec(t, a, workload("meminfo")), 40000)
 	requireSees(t, d.exec(t, b, workload("meminfo")), 90000)
 	// One takes all that it has; the other goes on.
@@ -106,7 +106,7 @@ func restart(t *testing.T, d docker) {
 		_, err := d.Docker(ctx, "restart", "--time", "5", id)
 		require.NoError(t, err)
 		requireSees(t, d.exec(t, id, workload("meminfo")), 4000)
-		requireBooked(t, d.m, 4000, 1)
+		requireReserved(t, d.m, 4000, 1)
 	}
 	// One that was stopped has given its share back, and asks again when it is started.
 	_, err := d.Docker(ctx, "stop", "--time", "5", id)

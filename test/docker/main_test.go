@@ -131,8 +131,8 @@ func requireSees(t testing.TB, meminfo map[string]string, memoryMiB int) {
 	require.Equal(t, "1", meminfo["nvml.device_count"])
 }
 
-// requireBooked checks what is booked of the first GPU.
-func requireBooked(t testing.TB, m *harness.Machine, memoryMiB int64, containers int) {
+// requireReserved checks what is booked of the first GPU.
+func requireReserved(t testing.TB, m *harness.Machine, memoryMiB int64, containers int) {
 	t.Helper()
 	s, err := m.Status(context.Background())
 	require.NoError(t, err)

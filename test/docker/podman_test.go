@@ -51,7 +51,7 @@ func TestPodman(t *testing.T) {
 func testPodman(t *testing.T, p podman) {
 	ctx := context.Background()
 	id := p.start(t, share(8192, 30), "/bin/sleep", "1000")
-	requireBooked(t, p.m, 8192, 1)
+	requireReserved(t, p.m, 8192, 1)
 	out, err := p.Command(ctx, p.runtime, "exec", id, workload("meminfo"))
 	require.NoError(t, err)
 	requireSees(t, harness.KeyValues(out), 8192)
@@ -62,8 +62,8 @@ func testPodman(t *testing.T, p podman) {
 	// What can't be granted is told by podman itself.
 	_, err = p.Run(ctx, p.runtime, share(140000, 10), "/bin/true")
 	require.Error(t, err)
-	require.ErrorContains(t, err, "not enough free GPU capacity")
-	requireBooked(t, p.m, 8192, 1)
+	require.ErrorContains(t, err, "there is no room")
+	requireReserved(t, p.m, 8192, 1)
 
 	// A second one shares the GPU, hardened.
 	out, err = p.Run(ctx, p.runtime, append([]string{"--rm", "--read-only", "--cap-drop", "ALL", "--user", "1000"}, share(2000, 10)...), workload("meminfo"))

@@ -24,7 +24,7 @@ func fullGPU(t *testing.T, d docker) {
 	require.Contains(t, said, "gpuslice: ")
 	require.Contains(t, said, "8GiB of memory", "what was asked")
 	require.Contains(t, said, "3771 MiB", "what is free")
-	requireBooked(t, d.m, 140000, 1)
+	requireReserved(t, d.m, 140000, 1)
 	requireSees(t, d.exec(t, first, workload("meminfo")), 140000)
 	d.remove(t, first)
 	requireSees(t, d.run(t, share(8192, 10), workload("meminfo")), 8192)

@@ -57,7 +57,7 @@ func TestWebhookRefuses(t *testing.T) {
 func TestWebhookCompletes(t *testing.T) {
 	s := newSpace(t)
 	p := s.create(pod("p", container("main", resources{"nvidia.com/gpumem": "1000"}), container("other", nil)))
-	require.Equal(t, cmp.Or(door.SchedulerName(), "default-scheduler"), p.Spec.SchedulerName)
+	require.Equal(t, cmp.Or(component.SchedulerName(), "default-scheduler"), p.Spec.SchedulerName)
 	count := p.Spec.Containers[0].Resources.Limits["nvidia.com/gpu"]
 	require.Equal(t, int64(1), count.Value())
 	require.NotContains(t, p.Spec.Containers[1].Resources.Limits, corev1.ResourceName("nvidia.com/gpu"))

@@ -49,7 +49,7 @@ func (s *space) waitRunning(app string, want int) []corev1.Pod {
 		if err != nil {
 			return err
 		}
-		// Those that the kubelet has taken back stay there (bookings looks at them).
+		// Those that the kubelet has taken back stay there (reservations looks at them).
 		pods = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
 		for i := range pods {
 			if err := kube.Running(&pods[i]); err != nil {
@@ -235,7 +235,7 @@ func TestPreemption(t *testing.T) {
 		withAgent(t, "nvidia.com/gpu", 8, "--device-split-count=1")
 		preempt(t, resources{"nvidia.com/gpu": "8", "nvidia.com/gpumem": "1000"}, gpu(1000, 10), nil)
 	})
-	if door == kube.Extender {
+	if component == kube.Extender {
 		return // kube-scheduler asks an extender only where evicting frees GPUs by number (package extender's manual)
 	}
 	oneGPU := map[string]string{"nvidia.com/use-gpuuuid": gpus(t)[6]}

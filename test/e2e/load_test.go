@@ -45,7 +45,7 @@ func (s *space) churn(seed uint64) (stop func()) {
 
 // Whatever is restarted while pods come and go on a full node: in the end all of them
 // run within their limits, none was taken back by the kubelet, and at no time was more
-// granted of a GPU than it has (bookings).
+// granted of a GPU than it has (reservations).
 func TestRestartsUnderLoad(t *testing.T) {
 	s := newSpace(t)
 	const memoryMiB, cores = 16000, 20
@@ -72,9 +72,9 @@ func TestRestartsUnderLoad(t *testing.T) {
 func (s *space) requireAllHeld(pods []corev1.Pod, memoryMiB int64) {
 	held, err := cluster.Held(context.Background())
 	require.NoError(s.t, err)
-	booked, err := cluster.Booked(context.Background())
+	reserved, err := cluster.Reserved(context.Background())
 	require.NoError(s.t, err)
-	require.Equal(s.t, held, booked, "the ledger is what the containers have")
+	require.Equal(s.t, held, reserved, "the ledger is what the containers have")
 	seen := map[string]bool{}
 	for i := range pods {
 		uuid := placed(s.t, &pods[i])["main"][0].UUID

@@ -25,16 +25,16 @@ var cluster *kube.Cluster
 const takeDown = 2 * time.Minute
 
 // followed are all pods of the cluster.
-var followed *bookings
+var followed *reservations
 
-// door is how the scheduler is asked.
-var door = kube.Framework
+// component is how the scheduler is asked.
+var component = kube.Framework
 
 func init() {
-	flag.Func("door", fmt.Sprintf("how our scheduler is asked, of %q", kube.Doors), func(name string) error {
-		door = kube.Door(name)
-		if !slices.Contains(kube.Doors, door) {
-			return fmt.Errorf("must be one of %q", kube.Doors)
+	flag.Func("component", fmt.Sprintf("how our scheduler is asked, of %q", kube.Components), func(name string) error {
+		component = kube.Component(name)
+		if !slices.Contains(kube.Components, component) {
+			return fmt.Errorf("must be one of %q", kube.Components)
 		}
 		return nil
 	})
@@ -59,7 +59,7 @@ func run(m *testing.M) (code int) {
 	}
 	began := time.Now()
 	var err error
-	cluster, err = kube.New(ctx, kube.Options{Door: door, Progress: func(format string, args ...any) {
+	cluster, err = kube.New(ctx, kube.Options{Component: component, Progress: func(format string, args ...any) {
 		fmt.Printf("%6.1fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}})
 	done := make(chan int, 1)
@@ -94,7 +94,7 @@ func run(m *testing.M) (code int) {
 // runTests runs the tests while all that is granted is followed.
 func runTests(m *testing.M) int {
 	var err error
-	followed, err = followBookings(cluster.API)
+	followed, err = followReservations(cluster.API)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "follow the pods: %v\n", err)
 		return 1

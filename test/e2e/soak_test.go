@@ -37,7 +37,7 @@ type soaked struct {
 }
 
 // Whatever is killed while pods come and go: each of them comes to what it was made for, at
-// no time is more granted of a GPU than it has (bookings), and in the end nothing is left.
+// no time is more granted of a GPU than it has (reservations), and in the end nothing is left.
 // In the first half everything is killed. In the second the agent and the scheduler live, so
 // that what grows in them is seen.
 func TestSoak(t *testing.T) {

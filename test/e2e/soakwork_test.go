@@ -115,13 +115,13 @@ func (s *soaked) story(ctx context.Context, app string) string {
 func (s *soaked) left(ctx context.Context) map[string]int {
 	counts := map[string]int{}
 	dirs, err := cluster.StateDirs()
-	booked, err2 := cluster.Booked(ctx)
+	reserved, err2 := cluster.Reserved(ctx)
 	held, err3 := cluster.Held(ctx)
 	mounts, err4 := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", cluster.Kubelet.PID()))
 	if err := errors.Join(err, err2, err3, err4); err != nil {
 		return map[string]int{err.Error(): 1}
 	}
-	counts["directories"], counts["booked"], counts["held"] = len(dirs), len(booked), len(held)
+	counts["directories"], counts["reserved"], counts["held"] = len(dirs), len(reserved), len(held)
 	counts["mounts"] = strings.Count(string(mounts), "\n")
 	return counts
 }

@@ -117,7 +117,7 @@ func lockedLedger(ctx context.Context, n *harness.Node) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() error { return errors.Join(unlock(), n.WaitGuarded(ctx)) }, nil
+	return func() error { return errors.Join(unlock(), n.WaitConnected(ctx)) }, nil
 }
 
 // lock takes the ledger's lock.
@@ -210,7 +210,7 @@ func twice(ctx context.Context, n *harness.Node) (func() error, error) {
 	}
 	return func() error {
 		second.Kill()
-		return n.WaitGuarded(ctx)
+		return n.WaitConnected(ctx)
 	}, nil
 }
 

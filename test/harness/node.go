@@ -97,7 +97,7 @@ func (n *Node) StartAgent(ctx context.Context) error {
 	if err := n.LaunchAgent(); err != nil {
 		return err
 	}
-	if err := n.WaitGuarded(ctx); err != nil {
+	if err := n.WaitConnected(ctx); err != nil {
 		return fmt.Errorf("the agent does not guard the node: %w\n%s", err, n.Agent.LogTail(20))
 	}
 	return nil
@@ -169,8 +169,8 @@ func (n *Node) HealthAddress() string {
 	return fmt.Sprintf("127.77.%d.%d:9396", sum>>8, sum&0xff)
 }
 
-// WaitGuarded waits until /readyz says that the node is guarded.
-func (n *Node) WaitGuarded(ctx context.Context) error {
+// WaitConnected waits until /readyz says that the node is guarded.
+func (n *Node) WaitConnected(ctx context.Context) error {
 	return Until(ctx, 20*time.Second, func(ctx context.Context) error {
 		select {
 		case <-n.Agent.Exited():

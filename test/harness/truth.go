@@ -46,22 +46,22 @@ func (n *Node) Held(ctx context.Context) (map[string]int64, error) {
 }
 
 // Booked is what the ledger has, in the words of Held, of entries that count.
-func (n *Node) Booked(ctx context.Context) (map[string]int64, error) {
+func (n *Node) Reserved(ctx context.Context) (map[string]int64, error) {
 	s, err := n.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	booked := map[string]int64{}
+	reserved := map[string]int64{}
 	for _, c := range s.Containers {
 		switch {
 		case c.State == "released":
 		case c.State != "active" || len(c.Shares) == 0:
 			return nil, fmt.Errorf("the entry of container %s is %s", c.ContainerID, c.State)
 		default:
-			booked[c.ContainerID] = c.Shares[0].MemoryMiB
+			reserved[c.ContainerID] = c.Shares[0].MemoryMiB
 		}
 	}
-	return booked, nil
+	return reserved, nil
 }
 
 // StateDirs are the names of all that is in the ledger's directory, hidden or not.

@@ -22,8 +22,8 @@ import (
 type Options struct {
 	// GPUs are the simulated GPUs; EightGPUs when empty.
 	GPUs []string
-	// Door is how our scheduler is asked; Framework when empty.
-	Door Door
+	// Component is how our scheduler is asked; Framework when empty.
+	Component Component
 	// Progress is told each step; it may be nil.
 	Progress func(format string, args ...any)
 }

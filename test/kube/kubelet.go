@@ -116,8 +116,8 @@ func (c *Cluster) WaitOffered(ctx context.Context, resource corev1.ResourceName,
 		if healthy, err := c.healthyDevices(ctx, string(resource)); err != nil || int64(healthy) != offered {
 			return errors.Join(fmt.Errorf("the kubelet has %d healthy %s of %d", healthy, resource, offered), err)
 		}
-		if told := node.Annotations["gpuslice.io/node-gpus"]; told == "" || strings.Contains(told, `"healthy":false`) {
-			return fmt.Errorf("the node's GPUs are told to be %q", told)
+		if gpus := node.Annotations["gpuslice.io/node-gpus"]; gpus == "" || strings.Contains(gpus, `"healthy":false`) {
+			return fmt.Errorf("the node's GPUs are gpus to be %q", gpus)
 		}
 		if len(node.Spec.Taints) > 0 {
 			return fmt.Errorf("the node has taints: %v", node.Spec.Taints)

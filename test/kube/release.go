@@ -81,7 +81,7 @@ func (c *Cluster) chartValues(tag string) ([]string, error) {
 	if tag != "" {
 		args = append(args, "--set=image.tag="+tag)
 	}
-	if c.options.Door == Extender {
+	if c.options.Component == Extender {
 		args = append(args, "--set=scheduler.mode=extender", "--set=scheduler.name=")
 	}
 	return args, nil

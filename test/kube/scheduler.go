@@ -14,25 +14,25 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Door is the way by which our scheduler is asked.
-type Door string
+// Component is the way by which our scheduler is asked.
+type Component string
 
 const (
 	// Framework is kube-scheduler with our plugin in it, gpuslice-scheduler, beside the cluster's own.
-	Framework Door = "framework"
+	Framework Component = "framework"
 	// Extender is the cluster's kube-scheduler, which calls ours.
-	Extender Door = "extender"
+	Extender Component = "extender"
 )
 
-// Doors are all of them.
-var Doors = []Door{Framework, Extender}
+// Components are all of them.
+var Components = []Component{Framework, Extender}
 
 // GPUQuota is the ConfigMap of gpu-manager's quota, as namespace/name.
 const GPUQuota = "kube-system/gpuquota"
 
 // SchedulerName is which scheduler the webhook gives pods with GPUs to; empty leaves them
 // with the stock one.
-func (d Door) SchedulerName() string {
+func (d Component) SchedulerName() string {
 	if d == Extender {
 		return ""
 	}
@@ -53,7 +53,7 @@ func (c *Cluster) StartScheduler(ctx context.Context) error {
 	args := []string{
 		"--config=" + config, "--bind-address=" + c.ip, "--secure-port=10259", "--cert-dir=" + filepath.Join(c.Dir, "scheduler-pki"),
 	}
-	if c.options.Door == Extender {
+	if c.options.Component == Extender {
 		// As docs/SCHEDULER.md asks for.
 		args = append(args, "--pod-max-in-unschedulable-pods-duration=30s")
 	}
@@ -76,7 +76,7 @@ func getInsecure(ctx context.Context, url string) error {
 // for the extender.
 func (c *Cluster) schedulerConfig() (path string, err error) {
 	config := map[string]any{"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-	if c.options.Door == Extender {
+	if c.options.Component == Extender {
 		shipped, err := shipped("scheduler", "extender-config.yaml")
 		if err != nil {
 			return "", err
@@ -108,7 +108,7 @@ func (c *Cluster) schedulerConfig() (path string, err error) {
 
 // RestartScheduler replaces our scheduler's pods; and, where it is the cluster's that asks them, that one.
 func (c *Cluster) RestartScheduler(ctx context.Context) error {
-	if err := c.replace(ctx, "scheduler"); err != nil || c.options.Door != Extender {
+	if err := c.replace(ctx, "scheduler"); err != nil || c.options.Component != Extender {
 		return err
 	}
 	return errors.Join(stop(c.Scheduler), c.StartScheduler(ctx))
@@ -116,13 +116,13 @@ func (c *Cluster) RestartScheduler(ctx context.Context) error {
 
 // KillScheduler kills what RestartScheduler stops, and waits until it is there again.
 func (c *Cluster) KillScheduler(ctx context.Context) error {
-	if c.options.Door == Extender {
+	if c.options.Component == Extender {
 		c.Scheduler.Kill()
 	}
 	if err := c.KillPods(ctx, "scheduler"); err != nil {
 		return err
 	}
-	if c.options.Door == Extender {
+	if c.options.Component == Extender {
 		if err := c.StartScheduler(ctx); err != nil {
 			return err
 		}

@@ -43,7 +43,7 @@ func (c *container) share(tb testing.TB, percent uint32, policy limiter.Policy) 
 	require.NoError(tb, limiter.UpdateLimits(c.dir, limits))
 }
 
-func (c *container) told(tb testing.TB, states ...limiter.CoreState) {
+func (c *container) setCores(tb testing.TB, states ...limiter.CoreState) {
 	tb.Helper()
 	require.NoError(tb, limiter.UpdateCores(c.dir, states))
 }
@@ -256,7 +256,7 @@ func TestPolicies(t *testing.T) {
 		require.NoError(t, err)
 		limits.Devices[0].CoreSoftPercent = r.soft
 		require.NoError(t, limiter.UpdateLimits(r.c.dir, limits))
-		r.c.told(t, r.state)
+		r.c.setCores(t, r.state)
 		_, r.done = r.c.start(t, program, 4, "queue", "2000")
 	}
 	for name, r := range runs {
@@ -272,7 +272,7 @@ func TestPolicies(t *testing.T) {
 
 // Four processes of a container without a share take nothing of a share of 80 % beside it,
 // and have all that it leaves.
-func TestWithoutAShareNobodyLosesTheirs(t *testing.T) {
+func TestShareHoldsBesideContainerWithoutShare(t *testing.T) {
 	program := pace(t)
 	state := newMachine(t, "H200")
 	t.Setenv("SIMGPU_STATE", state)
@@ -412,7 +412,7 @@ func TestSpoiltBucket(t *testing.T) {
 }
 
 // A stopped process keeps its place in the line, and nobody else's.
-func TestStoppedLauncherHoldsNobodyUp(t *testing.T) {
+func TestStoppedLauncherDelaysNoProcess(t *testing.T) {
 	program := pace(t)
 	c := sharing(t, newMachine(t, "H200"), "7", 40, limiter.PolicyForce)
 	for range 3 {
@@ -443,7 +443,7 @@ func TestCaptureIsLeftAlone(t *testing.T) {
 
 // A stream that stands still, behind a kernel that waits for another process, say, holds
 // up who launches more into it, for a while, and nobody else.
-func TestStillStreamHoldsNobodyUp(t *testing.T) {
+func TestStillStreamDelaysNoProcess(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "still")
 	require.NoError(t, compile(program, "testdata/still.c"))
 	c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)

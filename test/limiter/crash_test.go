@@ -263,7 +263,7 @@ func TestDaemon(t *testing.T) {
 // A stopped process (a debugger, a freezer) may cost the others time, never more,
 // whatever it was in the middle of. On the fake driver, which has no locks: those of
 // the simulated one, which a stopped process may hold, are not what is asked about.
-func TestStoppedProcessHoldsNobodyUp(t *testing.T) {
+func TestStoppedProcessDelaysNoProcess(t *testing.T) {
 	c := oneGPU(t, giB)
 	c.sim = fakeDriver(t)
 	for round := range 10 {

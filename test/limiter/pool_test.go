@@ -229,7 +229,7 @@ func TestPoolsOfTheKilled(t *testing.T) {
 }
 
 // The splits of what is charged, for people.
-func TestPoolAndGraphAreTold(t *testing.T) {
+func TestPoolAndGraphAreReported(t *testing.T) {
 	c := oneGPU(t, giB)
 	cmd := c.command(filepath.Join(bin, "pools"), strings.Fields("init ctx 0 async 1 graph node 4194304 inst 2 launch 0 alloc 7 sleep 60000")...)
 	require.NoError(t, cmd.Start())

@@ -20,7 +20,7 @@ import (
 type program struct {
 	name    string
 	command []string
-	say     string // what it must be told before it says "ready"
+	say     string // what it must be closed before it says "ready"
 	single  bool   // of one thread
 	static  bool   // no library is ever loaded into it
 	user    string // who runs it; root
@@ -173,15 +173,15 @@ func runProgram(t *testing.T, c *container, etc string, p program, expected stat
 
 // lines keeps what is written and tells when it says "ready".
 type lines struct {
-	text  strings.Builder
-	ready chan struct{}
-	told  bool
+	text   strings.Builder
+	ready  chan struct{}
+	closed bool
 }
 
 func (l *lines) Write(b []byte) (int, error) {
 	l.text.Write(b)
-	if !l.told && strings.Contains(l.text.String(), "ready\n") {
-		l.told = true
+	if !l.closed && strings.Contains(l.text.String(), "ready\n") {
+		l.closed = true
 		close(l.ready)
 	}
 	return len(b), nil

@@ -16,19 +16,19 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// booked is a container whose files are a ledger's, and what its ledger resizes it to.
-type booked struct {
+// reserved is a container whose files are a ledger's, and what its ledger resizes it to.
+type reserved struct {
 	*container
 	ledger *ledger.Ledger
 	gpus   map[string]grant.GPU
 }
 
-func newBooked(t *testing.T, state string, memoryMiB int64, cores int) *booked {
+func newReserved(t *testing.T, state string, memoryMiB int64, cores int) *reserved {
 	t.Helper()
 	store, err := ledger.Open(t.TempDir(), ledger.WithRecovery(oci.RecoverShares))
 	require.NoError(t, err)
 	t.Cleanup(func() { store.Close() })
-	b := &booked{container: newContainer(t, state, gpu{gpuIDs[0], giB}), ledger: store,
+	b := &reserved{container: newContainer(t, state, gpu{gpuIDs[0], giB}), ledger: store,
 		gpus: map[string]grant.GPU{gpuIDs[0]: {UUID: gpuIDs[0], MemoryMiB: 8192, CorePercent: 100, Slots: 10}}}
 	claim := ledger.Claim{ContainerID: "c1", Owner: ledger.OwnerNRI, Container: "main",
 		Shares: []grant.Share{{UUID: gpuIDs[0], MemoryMiB: memoryMiB, CorePercent: cores}}}
@@ -39,7 +39,7 @@ func newBooked(t *testing.T, state string, memoryMiB int64, cores int) *booked {
 	return b
 }
 
-func (b *booked) resize(t *testing.T, memoryMiB int64, cores int) error {
+func (b *reserved) resize(t *testing.T, memoryMiB int64, cores int) error {
 	t.Helper()
 	_, err := b.ledger.Resize(context.Background(), "c1", []grant.Share{{UUID: gpuIDs[0], MemoryMiB: memoryMiB, CorePercent: cores}}, b.gpus, oci.Resize)
 	return err
@@ -48,7 +48,7 @@ func (b *booked) resize(t *testing.T, memoryMiB int64, cores int) error {
 // A container that runs has more with its next call, and below what it has nothing is
 // freed and nothing more is given.
 func TestResizeOfARunningContainer(t *testing.T) {
-	b := newBooked(t, newMachine(t), 1024, 0)
+	b := newReserved(t, newMachine(t), 1024, 0)
 	p := talk(t, b.command(filepath.Join(bin, "probe"), strings.Fields(
 		"init ctx 0 alloc 1073741824 alloc 1 line alloc 1073741824 line alloc 1 line alloc 1 line alloc 1")...))
 	for _, want := range []string{"init 0", "ctx 0", "alloc 0", "alloc 2"} {
@@ -76,7 +76,7 @@ func TestResizeOfARunningContainer(t *testing.T) {
 
 // Launches that wait for their share see a larger one.
 func TestResizeOfComputeTime(t *testing.T) {
-	b := newBooked(t, newMachine(t), 1024, 10)
+	b := newReserved(t, newMachine(t), 1024, 10)
 	_, done := b.start(t, pace(t), 4, "sync", "300")
 	require.Eventually(t, func() bool { return b.cores(t).ThrottledNanoseconds > 0 }, 20*time.Second, 5*time.Millisecond, "its launches wait")
 	require.NoError(t, b.resize(t, 1024, 60))

@@ -41,7 +41,7 @@ func scrape(t *testing.T, h http.Handler) []byte {
 	return text
 }
 
-// agent is the agent's door, with the collectors that cmd/gpuslice-agent registers.
+// agent is the agent's component, with the collectors that cmd/gpuslice-agent registers.
 func agent(t *testing.T) http.Handler {
 	registry := agentmetrics.NewRegistry("v1")
 	nri := agentmetrics.NewNRI(registry, nriplugin.Events, nriplugin.Reasons())
@@ -56,17 +56,17 @@ func agent(t *testing.T) http.Handler {
 	return agentmetrics.NewHandler(agentmetrics.HandlerConfig{Registry: registry, View: read})
 }
 
-// scheduler is what one of the scheduler's doors exports, after it has done everything once.
-func scheduler(t *testing.T, door string, verbs ...string) http.Handler {
+// scheduler is what one of the scheduler's components exports, after it has done everything once.
+func scheduler(t *testing.T, component string, verbs ...string) http.Handler {
 	e, err := sample.Cluster("batch-17")
 	require.NoError(t, err)
 	m := metrics.New()
 	for _, verb := range verbs {
-		m.Observe(door, verb, time.Now(), nil)
-		m.Observe(door, verb, time.Now(), errors.New("no"))
+		m.Observe(component, verb, time.Now(), nil)
+		m.Observe(component, verb, time.Now(), errors.New("no"))
 	}
-	m.Denied(door, "CardInsufficientMemory")
-	m.Conflict(door)
+	m.Denied(component, "CardInsufficientMemory")
+	m.Conflict(component)
 	return exporter(m, metrics.Engine(e))
 }
 

@@ -21,7 +21,7 @@ const benchRounds = 200
 // meets them alike; the ratios are to the last.
 func BenchmarkContainerCreate(b *testing.B) {
 	ctx := context.Background()
-	guarded := newNode(b, harness.NodeOptions{})
+	withPlugin := newNode(b, harness.NodeOptions{})
 	bare := newNode(b, harness.NodeOptions{Containerd: harness.ContainerdOptions{DisableNRI: true}, NoAgent: true})
 
 	kinds := []*struct {
@@ -30,8 +30,8 @@ func BenchmarkContainerCreate(b *testing.B) {
 		annotations map[string]string
 		took        []time.Duration
 	}{
-		{name: "granted", node: guarded, annotations: hami(gpu(b, guarded, 0), 1000, 5)},
-		{name: "ungranted", node: guarded},
+		{name: "granted", node: withPlugin, annotations: hami(gpu(b, withPlugin, 0), 1000, 5)},
+		{name: "ungranted", node: withPlugin},
 		{name: "bare", node: bare},
 	}
 	pods := make([]*harness.Sandbox, len(kinds))
@@ -63,7 +63,7 @@ func BenchmarkContainerCreate(b *testing.B) {
 	for _, p := range pods {
 		require.NoError(b, p.Remove(ctx))
 	}
-	requireNothingLeft(b, guarded)
+	requireNothingLeft(b, withPlugin)
 }
 
 // createAndRemove makes a container and takes it away, and says how long the first took.

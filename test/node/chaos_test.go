@@ -117,9 +117,9 @@ func TestChaos(t *testing.T) {
 func (c *chaos) requireTruth(ctx context.Context) {
 	held, err := c.Held(ctx)
 	require.NoError(c.t, err)
-	booked, err := c.Booked(ctx)
+	reserved, err := c.Reserved(ctx)
 	require.NoError(c.t, err)
-	require.Equal(c.t, held, booked, "what containerd runs, and what is booked")
+	require.Equal(c.t, held, reserved, "what containerd runs, and what is reserved")
 	for id := range c.staying {
 		require.Contains(c.t, held, id, "a container that was to stay")
 	}

@@ -81,7 +81,7 @@ func (k *kubelet) waitDevices(b *testing.B, want int) {
 
 // startAPIServer plays an API server with the metadata of the tests' node. It returns
 // a kubeconfig for it, and what is closed when the node was written to.
-func startAPIServer(b *testing.B) (kubeconfig string, told <-chan struct{}) {
+func startAPIServer(b *testing.B) (kubeconfig string, patched <-chan struct{}) {
 	var (
 		mu    sync.Mutex
 		once  sync.Once

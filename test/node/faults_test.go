@@ -150,7 +150,7 @@ func TestContainerdRestart(t *testing.T) {
 	// It ends while nobody listens, and no event of it is ever sent.
 	require.NoError(t, harness.KillContainer(n.Containerd, goesID))
 	require.NoError(t, n.Containerd.Start(ctx))
-	require.NoError(t, n.WaitGuarded(ctx))
+	require.NoError(t, n.WaitConnected(ctx))
 	require.Equal(t, int64(3000*mib), number(t, exec(t, n, staysID, workload("meminfo"))["device.0.total_bytes"]))
 	s, err := n.Status(ctx)
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// The node whose agent is weighed: 16 GPUs, 50 pods of 10 containers each, all booked.
+// The node whose agent is weighed: 16 GPUs, 50 pods of 10 containers each, all reserved.
 const (
 	footprintGPUs       = 16
 	footprintPods       = 50
@@ -31,12 +31,12 @@ const (
 )
 
 // BenchmarkAgentFootprint is what the agent takes of a node with 500 containers, a
-// kubelet and an API server: its memory when it has booked them one by one, and when it
+// kubelet and an API server: its memory when it has reserved them one by one, and when it
 // was started beside them; and its processor time while nothing happens.
 func BenchmarkAgentFootprint(b *testing.B) {
 	ctx := context.Background()
 	kubelet := startKubelet(b)
-	kubeconfig, told := startAPIServer(b)
+	kubeconfig, patched := startAPIServer(b)
 	gpus := make([]string, footprintGPUs)
 	for i := range gpus {
 		gpus[i] = "H200"
@@ -46,9 +46,9 @@ func BenchmarkAgentFootprint(b *testing.B) {
 	}})
 	kubelet.waitDevices(b, footprintGPUs*footprintReplicas)
 	select {
-	case <-told:
+	case <-patched:
 	case <-time.After(time.Minute):
-		require.Fail(b, "the API server was told nothing")
+		require.Fail(b, "the API server was patched nothing")
 	}
 	report := func(what string) {
 		for _, field := range []string{"VmRSS", "RssAnon", "VmHWM"} {
@@ -71,10 +71,10 @@ func BenchmarkAgentFootprint(b *testing.B) {
 				require.NoError(b, err)
 			}
 		}
-		booked, err := n.Booked(ctx)
+		reserved, err := n.Reserved(ctx)
 		require.NoError(b, err)
-		require.Len(b, booked, footprintPods*footprintContainers)
-		report("booked")
+		require.Len(b, reserved, footprintPods*footprintContainers)
+		report("reserved")
 
 		require.NoError(b, n.RestartAgent(ctx))
 		kubelet.waitDevices(b, footprintGPUs*footprintReplicas)

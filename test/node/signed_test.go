@@ -103,16 +103,16 @@ func TestSignedGrants(t *testing.T) {
 	requireTotal(t, n, start(t, late, main), 4000)
 	require.NoError(t, late.Remove(ctx))
 
-	// The old one is gone: what it let in runs on and is booked, also by an agent
+	// The old one is gone: what it let in runs on and is reserved, also by an agent
 	// that has lost its state; its next attempt is refused.
 	changeKeys(t, n, keys, newKey)
 	requireTotal(t, n, firstID, 50000)
 	require.NoError(t, n.Agent.Stop(5*time.Second))
 	require.NoError(t, harness.LoseClaims(n.StateDir()))
 	require.NoError(t, n.StartAgent(ctx))
-	booked, err := n.Booked(ctx)
+	reserved, err := n.Reserved(ctx)
 	require.NoError(t, err)
-	require.Equal(t, map[string]int64{firstID: 50000, secondID: 3000}, booked)
+	require.Equal(t, map[string]int64{firstID: 50000, secondID: 3000}, reserved)
 	requireTotal(t, n, firstID, 50000)
 	_, err = first.Create(ctx, harness.Container{Name: "main", Attempt: 1})
 	require.ErrorContains(t, err, "was made with key "+granttest.SigningKey(oldKey).ID())

@@ -96,13 +96,13 @@ func requireTrueLedger(t *testing.T, n *harness.Node) {
 	held, err := n.Held(ctx)
 	require.NoError(t, err)
 	require.NoError(t, harness.Until(ctx, storagePatience, func(ctx context.Context) error {
-		booked, err := n.Booked(ctx)
+		reserved, err := n.Reserved(ctx)
 		if err != nil {
 			return err
 		}
 		dirs, err := n.StateDirs()
-		if err == nil && (fmt.Sprint(booked) != fmt.Sprint(held) || len(dirs) != len(held)) {
-			err = fmt.Errorf("containers hold %v, booked are %v, directories are %v", held, booked, dirs)
+		if err == nil && (fmt.Sprint(reserved) != fmt.Sprint(held) || len(dirs) != len(held)) {
+			err = fmt.Errorf("containers hold %v, reserved are %v, directories are %v", held, reserved, dirs)
 		}
 		return err
 	}))
@@ -164,13 +164,13 @@ func TestStateDirThatTakesNothing(t *testing.T) {
 			require.Equal(t, int64(2000*mib), number(t, v["device.0.total_bytes"]), "what runs, runs on")
 			require.NoError(t, goes.Remove(ctx))
 			require.NoError(t, n.Health(ctx, "/healthz"))
-			require.NoError(t, n.WaitGuarded(ctx))
+			require.NoError(t, n.WaitConnected(ctx))
 			if f.givesBack {
 				requireTrueLedger(t, n)
 			} else {
-				booked, err := n.Booked(ctx)
+				reserved, err := n.Reserved(ctx)
 				require.NoError(t, err)
-				require.Len(t, booked, 2, "what can't be given back counts on")
+				require.Len(t, reserved, 2, "what can't be given back counts on")
 			}
 			heal()
 

@@ -249,7 +249,7 @@ func (l *lab) audit(ctx context.Context) error {
 		}
 	}
 	if len(over) > 0 {
-		return fmt.Errorf("double-booked: %s", strings.Join(over, "; "))
+		return fmt.Errorf("reserved twice: %s", strings.Join(over, "; "))
 	}
 	return nil
 }

@@ -96,16 +96,16 @@ func TestNVMLDescribesAGPU(t *testing.T) {
 }
 
 // What NVML says of a GPU can be set, and let go again.
-func TestNVMLTold(t *testing.T) {
+func TestNVMLState(t *testing.T) {
 	s := New(t, Plain, "T4:temperature=91,power_mw=70123,utilization=0", "T4")
 	library := openNVML(t, s)
 	d := device(t, library, 0)
-	told := func() []uint32 {
+	read := func() []uint32 {
 		return []uint32{good(d.GetTemperature(nvml.TEMPERATURE_GPU))(t), good(d.GetPowerUsage())(t), good(d.GetUtilizationRates())(t).Gpu}
 	}
-	require.Equal(t, []uint32{91, 70123, 0}, told())
+	require.Equal(t, []uint32{91, 70123, 0}, read())
 	s.Ctl("set", "0", "temperature=0", "power_mw=auto", "utilization=42")
-	require.Equal(t, []uint32{0, 7000, 42}, told())
+	require.Equal(t, []uint32{0, 7000, 42}, read())
 	require.EqualValues(t, 21, good(d.GetUtilizationRates())(t).Memory)
 	require.EqualValues(t, 30, good(device(t, library, 1).GetTemperature(nvml.TEMPERATURE_GPU))(t))
 }

@@ -116,7 +116,7 @@ func (h *host) remove(paths ...string) {
 const (
 	validatorOn = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n"
 	nvidiaV3    = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n  BinaryName = '/usr/bin/nvidia-container-runtime'\n"
-	guardedV3   = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n  BinaryName = '/usr/bin/gpuslice-runtime'\n"
+	barrierV3   = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n  BinaryName = '/usr/bin/gpuslice-runtime'\n"
 	spec        = `{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "containerEdits": {"mounts": [{"hostPath": "/usr/lib/libcuda.so.575", "containerPath": "/usr/lib/libcuda.so.575"}]},
 	"devices": [{"name": "` + nodetest.H200 + `", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}, {"name": "` + nodetest.T4 + `", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}]}`
 )
@@ -322,13 +322,13 @@ func TestChecks(t *testing.T) {
 		{"only required plugins", "barrier", both(toolkit(""), config("version = 3\n"+nvidiaV3+validatorOn+"required_plugins = ['gpuslice']\n")), Fail, "handlers nvidia run", acceptsEnv + " = false"},
 		{"only variables ignored", "barrier", toolkit(acceptsEnv + " = false\n"), Fail, "handlers nvidia run", "--require-agent"},
 		{"both", "barrier", both(toolkit(acceptsEnv+" = false\n"), config("version = 3\n"+nvidiaV3+validatorOn+"required_plugins = ['gpuslice']\n")), OK, "no pod starts without the agent", ""},
-		{"our runtime in front", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n")), OK, "in front of NVIDIA's runtime (nvidia); exempt: gpuslice-system", ""},
-		{"our runtime in front, and containerd not restarted", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("NVIDIA_VISIBLE_DEVICES=all")), Fail, "the agent's container was created without it", "systemctl restart containerd"},
-		{"our runtime in front, and in effect", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("NVIDIA_VISIBLE_DEVICES=all", ociruntime.BarrierEnv+"=1")), OK, "in front of NVIDIA's runtime (nvidia); exempt: gpuslice-system", ""},
-		{"our runtime in front, and an agent that doesn't use it", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("A=b")), OK, "in front of NVIDIA's runtime", ""},
-		{"our runtime in front, and no exempt namespace", "barrier", config("version = 3\n" + guardedV3), Warn, "no namespace is exempt", "exemptNamespaces: [gpuslice-system]"},
-		{"our runtime in front, and a bad config", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exempt: []\n")), Fail, "no such key", "fix /etc/gpuslice/runtime.yaml"},
-		{"our runtime in front of one handler only", "barrier", config("version = 3\n" + guardedV3 + strings.ReplaceAll(nvidiaV3, ".nvidia.", ".nvidia-cdi.")), Fail, "handlers nvidia-cdi run", ""},
+		{"our runtime in front", "barrier", both(config("version = 3\n"+barrierV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n")), OK, "in front of NVIDIA's runtime (nvidia); exempt: gpuslice-system", ""},
+		{"our runtime in front, and containerd not restarted", "barrier", both(config("version = 3\n"+barrierV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("NVIDIA_VISIBLE_DEVICES=all")), Fail, "the agent's container was created without it", "systemctl restart containerd"},
+		{"our runtime in front, and in effect", "barrier", both(config("version = 3\n"+barrierV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("NVIDIA_VISIBLE_DEVICES=all", ociruntime.BarrierEnv+"=1")), OK, "in front of NVIDIA's runtime (nvidia); exempt: gpuslice-system", ""},
+		{"our runtime in front, and an agent that doesn't use it", "barrier", both(config("version = 3\n"+barrierV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("A=b")), OK, "in front of NVIDIA's runtime", ""},
+		{"our runtime in front, and no exempt namespace", "barrier", config("version = 3\n" + barrierV3), Warn, "no namespace is exempt", "exemptNamespaces: [gpuslice-system]"},
+		{"our runtime in front, and a bad config", "barrier", both(config("version = 3\n"+barrierV3), put("/etc/gpuslice/runtime.yaml", "exempt: []\n")), Fail, "no such key", "fix /etc/gpuslice/runtime.yaml"},
+		{"our runtime in front of one handler only", "barrier", config("version = 3\n" + barrierV3 + strings.ReplaceAll(nvidiaV3, ".nvidia.", ".nvidia-cdi.")), Fail, "handlers nvidia-cdi run", ""},
 		{"a handler", "runtime-handlers", config("version = 3\n" + nvidiaV3), OK, "NVIDIA's handlers: nvidia", ""},
 
 		{"the toolkit's default", "nvidia-toolkit", toolkit("#accept = 1\n"), Warn, "is true", "unprivileged = false"},
@@ -338,7 +338,7 @@ func TestChecks(t *testing.T) {
 		{"the usual variable", "nvidia-toolkit", toolkit(acceptsEnv + " = false\naccept-nvidia-visible-devices-as-volume-mounts = true\nswarm-resource = 'DOCKER_RESOURCE_GPU'\n"), OK, "is false", ""},
 		{"false", "nvidia-toolkit", toolkit(acceptsEnv + " = false\naccept-nvidia-visible-devices-as-volume-mounts = true\n"), OK, "is false", ""},
 		{"false, and no mounts", "nvidia-toolkit", toolkit(acceptsEnv + " = false\n"), Warn, "volume mounts are not read", "as-volume-mounts = true"},
-		{"true behind our runtime", "nvidia-toolkit", both(toolkit(acceptsEnv+" = true\n"), config("version = 3\n"+guardedV3)), OK, "no runtime handler runs NVIDIA's runtime directly", ""},
+		{"true behind our runtime", "nvidia-toolkit", both(toolkit(acceptsEnv+" = true\n"), config("version = 3\n"+barrierV3)), OK, "no runtime handler runs NVIDIA's runtime directly", ""},
 		{"not TOML", "nvidia-toolkit", toolkit("=\n"), Fail, "toml", "fix"},
 
 		{"version 1", "cgroup", filesystem("/sys/fs/cgroup", Filesystem{Type: unix.TMPFS_MAGIC}), Warn, "version 1", "unified_cgroup_hierarchy"},

@@ -31,10 +31,10 @@ func capacities() (map[string]scheduler.Use, error) {
 	return all, err
 }
 
-// bookings follows all pods of the cluster, for as long as it is there, and finds what
+// reservations follows all pods of the cluster, for as long as it is there, and finds what
 // must never be: a GPU of which more is granted to pods than it has, or a pod that the
 // kubelet took back (UnexpectedAdmissionError).
-type bookings struct {
+type reservations struct {
 	client   kubernetes.Interface
 	capacity map[string]scheduler.Use
 
@@ -47,12 +47,12 @@ type bookings struct {
 	stop     chan struct{}
 }
 
-func followBookings(client kubernetes.Interface) (*bookings, error) {
+func followReservations(client kubernetes.Interface) (*reservations, error) {
 	capacity, err := capacities()
 	if err != nil {
 		return nil, err
 	}
-	b := &bookings{client: client, capacity: capacity, forgiven: map[string]bool{}, pods: map[string]*corev1.Pod{}, wrong: map[string]bool{}, stop: make(chan struct{})}
+	b := &reservations{client: client, capacity: capacity, forgiven: map[string]bool{}, pods: map[string]*corev1.Pod{}, wrong: map[string]bool{}, stop: make(chan struct{})}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	_, err = factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    b.set,
@@ -63,7 +63,7 @@ func followBookings(client kubernetes.Interface) (*bookings, error) {
 	return b, err
 }
 
-func (b *bookings) delete(object any) {
+func (b *reservations) delete(object any) {
 	if gone, unknown := object.(cache.DeletedFinalStateUnknown); unknown {
 		object = gone.Obj
 	}
@@ -72,7 +72,7 @@ func (b *bookings) delete(object any) {
 	delete(b.pods, string(object.(*corev1.Pod).UID))
 }
 
-func (b *bookings) set(object any) {
+func (b *reservations) set(object any) {
 	pod := object.(*corev1.Pod)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,7 +103,7 @@ func (b *bookings) set(object any) {
 }
 
 // overbooked names the GPUs of which more is granted than they have.
-func (b *bookings) overbooked(pods []*corev1.Pod) (found []string) {
+func (b *reservations) overbooked(pods []*corev1.Pod) (found []string) {
 	for gpu, use := range granted(pods) {
 		if left := b.capacity[gpu].Sub(use); left.MemoryMiB < 0 || left.Cores < 0 || left.Slots < 0 {
 			found = append(found, fmt.Sprintf("GPU %s: %+v of %+v is granted", gpu, use, b.capacity[gpu]))
@@ -137,7 +137,7 @@ func granted(pods []*corev1.Pod) map[string]scheduler.Use {
 	return total
 }
 
-func (b *bookings) forgive(pod *corev1.Pod) {
+func (b *reservations) forgive(pod *corev1.Pod) {
 	if pod.Status.Phase == corev1.PodFailed {
 		b.forgiven[string(pod.UID)] = true
 	}
@@ -145,7 +145,7 @@ func (b *bookings) forgive(pod *corev1.Pod) {
 
 // tolerate says whether the kubelet may take pods back from now on. Of one that it has taken back before, the informer may
 // tell later.
-func (b *bookings) tolerate(tolerant bool) {
+func (b *reservations) tolerate(tolerant bool) {
 	list, err := b.client.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +158,7 @@ func (b *bookings) tolerate(tolerant bool) {
 }
 
 // close says what was found.
-func (b *bookings) close() []string {
+func (b *reservations) close() []string {
 	close(b.stop)
 	b.mu.Lock()
 	defer b.mu.Unlock()
