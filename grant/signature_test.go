@@ -17,8 +17,8 @@ import (
 
 const (
 	signedPayload = `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":8000,"cores":30}]}}`
-	// signedOne is its signature with the key of the seed "one" for pod u-1 on node-1, made by
-	// openssl pkeyutl -sign -rawin from what AnnotationSignature's documentation says.
+	// signedOne is its signature with the key of the seed "one" for pod u-1 on node-1. openssl pkeyutl -sign
+	// -rawin made it, from the documentation of AnnotationSignature.
 	signedOne = "v1:5b30a97b14a044d2:020fd7ac24ad73495f0dcc2993b9dd8734b529351cbd1dc24c1de769e00bde111821ba13dda56eb08ae7ea447306fd6c200b06c3289b514189be6b2cf1da670e"
 )
 
@@ -70,7 +70,7 @@ func TestForgeries(t *testing.T) {
 		{description: "an empty signature", annotations: map[string]string{grant.AnnotationGrant: signedPayload, grant.AnnotationSignature: ""}, says: "is not written as"},
 		{description: "a signature cut short", annotations: signed(signedOne[:len(signedOne)-1]), says: "is not written as"},
 		{description: "half a signature", annotations: signed(signedOne[:len(signedOne)-64]), says: "is not written as"},
-		{description: "a key ID alone", annotations: signed(strings.TrimSuffix(signedOne, digits)), says: "is not written as"},
+		{description: "a key ID only", annotations: signed(strings.TrimSuffix(signedOne, digits)), says: "is not written as"},
 		{description: "a longer signature", annotations: signed(signedOne + "00"), says: "is not written as"},
 		{description: "one more field", annotations: signed(signedOne + ":"), says: "is not written as"},
 		{description: "a signature in capitals", annotations: signed(strings.TrimSuffix(signedOne, digits) + strings.ToUpper(digits)), says: "is not written as"},

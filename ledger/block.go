@@ -10,7 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// blocking replaces the shares in grant.json of a container whose grant is not known.
+// blocking replaces the shares in grant.json of a container with an unknown grant.
 type blocking struct {
 	Reason string `json:"reason"`
 	// GPUs are those that the container can hold; none means all of the node.

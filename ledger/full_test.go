@@ -91,8 +91,7 @@ func TestReadOnlyDirectory(t *testing.T) {
 	assert.ErrorContains(t, err, readOnly)
 }
 
-// TestDirectoryThatCannotChange has an open ledger whose directory refuses every
-// change from then on.
+// TestDirectoryThatCannotChange: the directory of an open ledger refuses every change.
 func TestDirectoryThatCannotChange(t *testing.T) {
 	dir := mountTmpfs(t, "size=1m")
 	store := openLedger(t, dir)

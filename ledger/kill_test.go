@@ -27,8 +27,8 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// TestMain is also the main of the helper processes that the tests below start
-// from their own binary: the variable says which.
+// TestMain is also the main of the helper processes that the tests below start from their own binary. The
+// variable selects the helper.
 func TestMain(m *testing.M) {
 	helper, dir := os.Getenv("GRANT_TEST_HELPER"), os.Getenv("GRANT_TEST_DIR")
 	var err error
@@ -102,8 +102,7 @@ func churn(dir, name string) error {
 	}
 }
 
-// model is what a log says of the ids: their state, and the step that was under
-// way when the process was killed.
+// model is the state of the ids by a log: their state, and the step during which the process was killed.
 type model struct {
 	state        map[string]ledger.State
 	step, stepID string
@@ -188,8 +187,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	t.Logf("%d of %d rounds ended inside a change", interrupted, rounds)
 }
 
-// requireConsistent checks that the directories hold what the snapshot says, whole,
-// and nothing else.
+// requireConsistent checks that the directories contain what the snapshot contains, complete, and nothing
+// else.
 func requireConsistent(t *testing.T, state string, s *ledger.Snapshot) {
 	t.Helper()
 	gpus := map[string]ledger.Usage{}

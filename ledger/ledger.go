@@ -86,7 +86,7 @@ func (l *Ledger) Close() error {
 // fails, or ctx ends, the ledger is unchanged.
 //
 // The same claim again returns its directory; a different one is ErrConflict. A claim replaces earlier
-// attempts of its container (same owner, pod UID and container name), whose directories stay until Remove.
+// attempts of its container (same owner, pod UID and container name). Their directories stay until Remove.
 func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (dir string, err error) {
 	if err := claim.validate(); err != nil {
 		return "", fmt.Errorf("%s: %w", claim.holder(), err)

@@ -12,8 +12,8 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// modelLedger says by the plainest means what the ledger must answer: it keeps
-// a list and adds everything up each time.
+// modelLedger computes the expected answers of the ledger in the simplest way: it keeps a list and adds up
+// all entries for each answer.
 type modelLedger struct {
 	claims []ledger.Claim // in the order in which they were made
 	state  map[string]ledger.State

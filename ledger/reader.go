@@ -102,7 +102,7 @@ func (r *Reader) generation() (uint64, error) {
 	case err != nil:
 		return 0, err
 	case len(data) != 8:
-		return 1, nil // cut short: as ledgerFiles.generation says
+		return 1, nil // cut short: see ledgerFiles.generation
 	}
 	return binary.LittleEndian.Uint64(data), nil
 }

@@ -24,7 +24,7 @@ type Report struct {
 	Removed  []string
 	// Failed are the entries that could not be removed.
 	Failed []string
-	// Leftovers are removed hidden directories of interrupted changes.
+	// These hidden directories of interrupted changes were removed.
 	Leftovers []string
 	// Corrupt are the unreadable entries of any owner that stay.
 	Corrupt []string
@@ -35,8 +35,8 @@ type Report struct {
 // ReconcileOption is an option of Reconcile.
 type ReconcileOption func(*reconciliation)
 
-// WithLiveness sets a check of unlisted entries by their directory: containerd does not list containers whose
-// state it can't read. It is called under the lock.
+// WithLiveness sets a check of unlisted entries by their directory: containerd does not list a container if
+// it can't read its state. It is called under the lock.
 func WithLiveness(alive func(dir string) bool) ReconcileOption {
 	return func(r *reconciliation) { r.alive = alive }
 }
@@ -147,9 +147,9 @@ type Restored struct {
 	Overbooked error
 }
 
-// Restore reserves the claim of a live container whose directory or record was lost, released, or blocks, even
-// if it does not fit. It replaces no other attempt. populate is called, as by Claim, if the directory is gone
-// or Block made it. A different active record is ErrConflict.
+// Restore reserves the claim of a live container after its directory or record was lost, released, or blocks,
+// even if it does not fit. It replaces no other attempt. populate is called, as by Claim, if the directory is
+// gone or Block made it. A different active record is ErrConflict.
 func (l *Ledger) Restore(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (*Restored, error) {
 	if err := claim.validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", claim.holder(), err)

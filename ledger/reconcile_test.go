@@ -27,8 +27,8 @@ func aliveOnly(asked *[]string, alive ...string) ledger.ReconcileOption {
 	})
 }
 
-// TestReconcileKeepsALiveContainerThatIsNotListed: containerd lists no container
-// whose shim it can't reach, and that goes on using its GPU.
+// TestReconcileKeepsALiveContainerThatIsNotListed: containerd does not list a container if it can't reach its
+// shim. The container continues to use its GPU.
 func TestReconcileKeepsALiveContainerThatIsNotListed(t *testing.T) {
 	dir := t.TempDir()
 	store := openLedger(t, dir)
@@ -94,8 +94,8 @@ func TestCorruptRecordOfAContainerThatIsGone(t *testing.T) {
 	}
 }
 
-// TestUnreadableReleasedRecord does not count, and has no owner: only who
-// speaks for the node takes its directory away.
+// TestUnreadableReleasedRecord: the record does not count, and has no owner. Only the reconciliation of the
+// whole node removes its directory.
 func TestUnreadableReleasedRecord(t *testing.T) {
 	dir := t.TempDir()
 	store := openLedger(t, dir)

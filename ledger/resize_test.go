@@ -39,7 +39,7 @@ func readLimit(t testing.TB, ledger *ledger.Ledger, id string) (shares []grant.S
 	return shares
 }
 
-// claimLimited reserves a claim whose limits file is writeLimit's.
+// claimLimited reserves a claim with the limits file of writeLimit.
 func claimLimited(t testing.TB, ledger *ledger.Ledger, c ledger.Claim) {
 	t.Helper()
 	_, err := ledger.Claim(background, c, testGPUs(), func(dir string) error { return writeLimit(dir, c) })
@@ -244,8 +244,7 @@ func TestResizeWhoseContextHasEnded(t *testing.T) {
 	assert.Equal(t, int64(1000), snapshot(t, ledger).Claims()[0].Shares[0].MemoryMiB)
 }
 
-// allowed says that a container is let have no more than is booked for it; no limit of
-// cores is the most.
+// allowed reports whether a container's limit is not above its reservation; no limit of cores is the largest.
 func allowed(limit, reserved grant.Share) bool {
 	return limit.MemoryMiB <= reserved.MemoryMiB && (reserved.CorePercent == 0 || limit.CorePercent > 0 && limit.CorePercent <= reserved.CorePercent)
 }

@@ -162,8 +162,8 @@ func (l *Ledger) loadReleased(id string) *entry {
 	return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: err}
 }
 
-// loadDamaged makes the entry of an unreadable record, whose container can be running: from the index, from
-// WithRecovery, or with unknown shares.
+// loadDamaged makes the entry of an unreadable record from the index, from WithRecovery, or with unknown
+// shares. Its container can be running.
 func (l *Ledger) loadDamaged(id string, known *entry, problem error) *entry {
 	l.damage(problem)
 	if known != nil && known.counts() {

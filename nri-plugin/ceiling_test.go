@@ -11,7 +11,7 @@ import (
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
-// What a pod may ask for and what the operator says reach the limiter's files.
+// The values of the pod and of the operator reach the limiter's files.
 func TestCeilingAndPriorityReachTheClaim(t *testing.T) {
 	claims := map[string]ledger.Claim{}
 	f := newFixture(t, func(c *nriplugin.Config) {

@@ -29,7 +29,7 @@ type faultNode struct {
 	second *fixture
 	// stays is the number of containers that are there all the time.
 	stays int
-	// hang is what a decision waits for; known says that the kubelet tells names.
+	// A decision waits for hang; known: the kubelet reports names.
 	hang  atomic.Pointer[chan struct{}]
 	known atomic.Bool
 	// shut is the gate that holds something.
@@ -82,8 +82,7 @@ func (n *faultNode) try(s faultShape) faultTry {
 	return faultTry{pod, ctr, spec, err}
 }
 
-// outcome ends the fault and says what the container is, and whether the ledger is
-// empty after it.
+// outcome ends the fault and returns the container's outcome, and whether the ledger is empty after it.
 func (n *faultNode) outcome(tried faultTry) (faultOutcome, error) {
 	if n.row.heal != nil {
 		n.row.heal(n)

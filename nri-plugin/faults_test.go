@@ -171,7 +171,7 @@ func TestLostRequestIsRejectedByTheValidator(t *testing.T) {
 		hanging := &hangingPlugin{Plugin: plugin, synced: newSynced(), hang: make(chan struct{}), entered: make(chan struct{}, 1)}
 		stop := startStub(t, r, hanging)
 		_, err = r.create(newPod("p", annotations), newContainer("main", "NVIDIA_VISIBLE_DEVICES=all"))
-		require.Error(t, err, "a container whose request was lost is rejected")
+		require.Error(t, err, "a container is refused after its request was lost")
 		select {
 		case <-hanging.entered:
 		default:
@@ -223,8 +223,8 @@ func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A runtime lists no container whose state it can't find out after its restart. Such
-// a container may go on, with its GPU, and keeps its claim as long as it does.
+// A runtime does not list a container if it can't read its state after a restart. Such a container can
+// continue to run with its GPU. It keeps its claim while it runs.
 func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
 	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")
@@ -312,8 +312,8 @@ func TestLostLedgerIsRestored(t *testing.T) {
 	require.Error(t, err, "what runs is not given away a second time")
 }
 
-// A runtime that accepts and says nothing, or answers the registration and never
-// configures the plugin, must not stop it from trying again.
+// The plugin tries again after a runtime accepts and does not answer, or answers the registration and never
+// configures the plugin.
 func TestHangingRegistrationIsGivenUp(t *testing.T) {
 	for _, test := range []struct {
 		description string

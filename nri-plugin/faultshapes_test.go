@@ -32,9 +32,9 @@ var faultShapes = []faultShape{
 	}},
 	{"with a grant, sets its own limits", true, setsEnv("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_MEMORY_LIMIT_0=0", "CUDA_DEVICE_SM_LIMIT=0")},
 	{"with a grant, privileged", true, privileged},
-	{"without a grant, its image says all", false, setsEnv("NVIDIA_VISIBLE_DEVICES=all")},
+	{"without a grant, its image sets all", false, setsEnv("NVIDIA_VISIBLE_DEVICES=all")},
 	{"without a grant, names another's GPU", false, setsEnv("NVIDIA_VISIBLE_DEVICES=" + gpuB)},
-	{"without a grant, privileged, its image says all", false, func(c *api.Container) {
+	{"without a grant, privileged, its image sets all", false, func(c *api.Container) {
 		privileged(c)
 		setsEnv("NVIDIA_VISIBLE_DEVICES=all")(c)
 	}},
@@ -79,8 +79,8 @@ var faultRefusals = []struct {
 	{"validator plugin 90-gpuslice failed: context deadline exceeded", byLost},
 }
 
-// faultOutcomeOf says what a creation's result is. What it doesn't know is an error:
-// a container that is refused for another reason proves nothing.
+// faultOutcomeOf classifies the result of a creation. An unknown result is an error: a container that is
+// refused for another reason proves nothing.
 func faultOutcomeOf(spec *rspec.Spec, err error, dirs []string) (faultOutcome, error) {
 	if err != nil {
 		for _, r := range faultRefusals {

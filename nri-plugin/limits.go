@@ -12,7 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// staleLimits are the claims whose limits can be older than the reservation, after a kill during a write. The
+// staleLimits are claims with limits that can be older than the reservation, after a kill during a write. The
 // background work updates them, because a container can delay access to its files.
 type staleLimits struct {
 	mu     sync.Mutex

@@ -53,7 +53,7 @@ func TestLimiterModeIsPublished(t *testing.T) {
 	}
 }
 
-// claimedMode is what a container's claim says of how it is held.
+// claimedMode is the enforcement in a container's claim.
 func (f *fixture) claimedMode(id string) string {
 	now, err := f.ledger.Snapshot(context.Background())
 	require.NoError(f.t, err)

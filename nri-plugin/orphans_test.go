@@ -54,8 +54,8 @@ func TestPodAfterDockersContainersWereKilled(t *testing.T) {
 	require.NoDirExists(t, f.ledger.Dir("docker1"))
 }
 
-// An agent that starts gives back what is gone, and nothing that is there: not even where
-// nobody can read what the claim says.
+// An agent that starts releases the claims of containers that are gone, and no others. It keeps a claim that
+// can't be read.
 func TestAgentStartsBesideDocker(t *testing.T) {
 	f := newFixture(t)
 	pid, kill := sleeper(t)

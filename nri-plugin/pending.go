@@ -17,7 +17,7 @@ const (
 	remove
 )
 
-// pendingReleases are claims whose release or removal failed. The runtime reports an end once, so the
+// pendingReleases are claims that could not be released or removed. The runtime reports an end once, so the
 // background work retries; after a restart, Synchronize finds them.
 type pendingReleases struct {
 	mu   sync.Mutex

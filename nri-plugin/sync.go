@@ -55,7 +55,7 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 		}
 	}
 	p.Log.Info("ledger reconciled", "containers", len(ctrs), "claims", len(snapshot.Claims()),
-		"removed", len(report.Removed), "unlisted", len(report.Unlisted), "leftovers", len(report.Leftovers), "corrupt", len(report.Corrupt))
+		"removed", len(report.Removed), "unlisted", len(report.Unlisted), "interrupted", len(report.Leftovers), "corrupt", len(report.Corrupt))
 	return errors.Join(errs...)
 }
 

@@ -41,7 +41,7 @@ func testSettings() Settings {
 	}
 }
 
-// testStubs are installed on a node whose limiter mode is not preload.
+// testStubs are installed on a node with a limiter mode other than preload.
 var testStubs = Stubs{
 	CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0123456789abcdef.so",
 	NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0123456789abcdef.so",

@@ -24,9 +24,9 @@ var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-c
 // HasGPU reports whether a container has a GPU without edits, or requests one in a way that no variable can undo.
 // Such a container is refused, unless it has a grant: then [Edits] checks it.
 //
-// HasGPU checks device nodes, device cgroup rules, mounts, CDI names and annotations. It ignores /dev/dri, whose
-// nodes can't run CUDA, a mount of all of /dev, which the device cgroup limits, and the nodes of a privileged
-// container.
+// HasGPU checks device nodes, device cgroup rules, mounts, CDI names and annotations. It ignores /dev/dri,
+// because its nodes can't run CUDA, a mount of all of /dev, because the device cgroup limits it, and the
+// nodes of a privileged container.
 func HasGPU(c Container) (reason string, has bool) {
 	return HasMoreGPUs(c, nil)
 }

@@ -70,7 +70,7 @@ func TestHasGPU(t *testing.T) {
 		{"a GPU", node("/dev/nvidia0", "c", 195, 0), "/dev/nvidia0"},
 		{"a GPU of two digits", node("/dev/nvidia15", "c", 195, 15), "/dev/nvidia15"},
 		{"the control node", node("/dev/nvidiactl", "c", 195, 255), "/dev/nvidiactl"},
-		{"uvm, whose major is dynamic", node("/dev/nvidia-uvm", "c", 510, 0), "/dev/nvidia-uvm"},
+		{"uvm, with a dynamic major", node("/dev/nvidia-uvm", "c", 510, 0), "/dev/nvidia-uvm"},
 		{"a MIG capability", node("/dev/nvidia-caps/nvidia-cap1", "c", 236, 1), "nvidia-cap1"},
 		{"a GPU in disguise", node("/dev/xvda", "c", 195, 3), "/dev/xvda"},
 		{"a path that isn't clean", node("/dev//nvidia0", "c", 1, 1), "/dev//nvidia0"},

@@ -13,15 +13,16 @@ export CGO_CFLAGS="${CGO_CFLAGS--g -O2 -Wno-deprecated-declarations}"
 # Targets that need a file write it at each run: keep it in memory.
 if [ -d /dev/shm ]; then export TMPDIR=/dev/shm; fi
 
-say() { echo "fuzz: $*" >&2; }
+log() { echo "fuzz: $*" >&2; }
 
 if [ $# -ne 1 ] || ! [[ $1 =~ ^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$ ]]; then
-  say "usage: test/fuzz.sh DURATION, such as 30s or 5m"
+  log "usage: test/fuzz.sh DURATION, such as 30s or 5m"
   exit 2
 fi
 duration=$1
 
-# One "package function" a line. Only packages whose tests mention one are asked: to list tests is to build them.
+# One "package function" a line. Only packages with tests that mention one are listed: to list tests is to
+# build them.
 targets() {
   local dir
   grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n 1 dirname | sort -u | while read -r dir; do
@@ -29,10 +30,10 @@ targets() {
   done
 }
 
-say "looking for Fuzz functions"
+log "looking for Fuzz functions"
 list=$(targets)
 if [ -z "$list" ]; then
-  say "there are none"
+  log "there are none"
   exit 1
 fi
 mapfile -t all <<<"$list"
@@ -40,12 +41,12 @@ mapfile -t all <<<"$list"
 failed=()
 for i in "${!all[@]}"; do
   read -r package target <<<"${all[$i]}"
-  say "$((i + 1)) of ${#all[@]}: $package $target for $duration"
+  log "$((i + 1)) of ${#all[@]}: $package $target for $duration"
   go test -run '^$' -fuzz "^$target\$" -fuzztime "$duration" -fuzzminimizetime 10x "$package" || failed+=("$package $target")
 done
 
 if [ ${#failed[@]} -gt 0 ]; then
-  for f in "${failed[@]}"; do say "FAILED: $f"; done
+  for f in "${failed[@]}"; do log "FAILED: $f"; done
   exit 1
 fi
-say "${#all[@]} of ${#all[@]} found nothing"
+log "${#all[@]} of ${#all[@]} found nothing"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prepares a Debian machine for gpuslice's demo and tests. It is idempotent: what is there is left alone.
+# Prepares a Debian machine for gpuslice's demo and tests. It is idempotent: it does not change what is
+# there.
 #
 #   1. Debian packages (as root; otherwise the missing one is named and the script fails):
 #        gcc libc6-dev make  the C parts            runc            the container runtime
@@ -15,7 +16,7 @@
 #   3. With --monitoring, for test/monitoring: Debian's prometheus (for promtool; building it takes many times as long) and
 #      chromium-headless-shell: 125 MB to fetch, half a minute.
 #
-#   4. With --kubernetes, for `make e2e` alone: Debian's containernetworking-plugins, nftables and iproute2, and etcd, the programs of
+#   4. With --kubernetes, only for `make e2e`: Debian's containernetworking-plugins, nftables and iproute2, and etcd, the programs of
 #      Kubernetes from the module test/tools-kubernetes, built once into a directory beside that one (four minutes).
 #
 #   5. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
@@ -40,7 +41,7 @@ tools_dir() {
   echo "$base/$hash"
 }
 
-say() { echo "setup: $*" >&2; }
+log() { echo "setup: $*" >&2; }
 
 # install_packages PACKAGE... installs the Debian packages that are missing.
 install_packages() {
@@ -50,11 +51,11 @@ install_packages() {
   done
   [ ${#missing[@]} -eq 0 ] && return 0
   if [ "$(id -u)" -ne 0 ]; then
-    say "not root, and these Debian packages are missing: ${missing[*]}"
-    say "install them with: apt-get install --no-install-recommends ${missing[*]}"
+    log "not root, and these Debian packages are missing: ${missing[*]}"
+    log "install them with: apt-get install --no-install-recommends ${missing[*]}"
     return 1
   fi
-  say "installing Debian packages: ${missing[*]}"
+  log "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q >/dev/null
   without_services apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
@@ -87,7 +88,7 @@ build_tools() {
   if [ -e "$dir/.complete" ]; then
     return 0
   fi
-  say "building $2 into $dir"
+  log "building $2 into $dir"
   # Into a directory beside it first, so that an interrupted build is never taken for a whole one.
   local partial="$dir.partial.$$"
   rm -rf "$partial"
@@ -123,7 +124,7 @@ case "${1:-}" in
     [ "${1:-}" != --kubernetes ] || build_tools tools-kubernetes "etcd and Kubernetes once (about four minutes)"
     ;;
   *)
-    say "unknown argument: $1 (there are --helm, --monitoring, --kubernetes, --where, --where-nvidia, --where-helm and --where-kubernetes)"
+    log "unknown argument: $1 (there are --helm, --monitoring, --kubernetes, --where, --where-nvidia, --where-helm and --where-kubernetes)"
     exit 2
     ;;
 esac

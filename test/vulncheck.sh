@@ -4,7 +4,8 @@
 # Usage: test/vulncheck.sh
 #   VULNDB   the database, https://vuln.go.dev by default; a mirror, or file:///directory
 #
-# Exit status: 0 none is known, or the database can't be reached, which is said; 1 some are, or it could not be done.
+# Exit status: 0 none is known, or the database can't be reached, which is reported; 1 some are, or it could
+# not be done.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -14,20 +15,20 @@ database=${VULNDB:-https://vuln.go.dev}
 tool=golang.org/x/vuln/cmd/govulncheck@v1.8.0
 export CGO_CFLAGS="${CGO_CFLAGS--g -O2 -Wno-deprecated-declarations}"
 
-say() { echo "vulncheck: $*" >&2; }
+log() { echo "vulncheck: $*" >&2; }
 
-command -v curl >/dev/null || { say "curl is missing: run make setup"; exit 1; }
+command -v curl >/dev/null || { log "curl is missing: run make setup"; exit 1; }
 if ! why=$(curl --silent --show-error --fail --location --max-time 10 --output /dev/null "$database/index/db.json" 2>&1); then
-  say "not done: the database of vulnerabilities can't be reached: $database: $why"
+  log "not done: the database of vulnerabilities can't be reached: $database: $why"
   exit 0
 fi
 
 failed=()
 for module in . cmd/gpuslice-scheduler; do # what is shipped
-  say "module $module"
+  log "module $module"
   GOFLAGS="-tags=nri_no_wasm -buildvcs=false -trimpath" go -C "$module" run "$tool" -db "$database" ./... || failed+=("$module")
 done
 if [ ${#failed[@]} -gt 0 ]; then
-  say "FAILED: ${failed[*]}: update what is named above, or stop calling it"
+  log "FAILED: ${failed[*]}: update what is named above, or stop calling it"
   exit 1
 fi

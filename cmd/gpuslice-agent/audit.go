@@ -81,8 +81,7 @@ func deviceNodes(node nvidia.Node) map[uint64]audit.DeviceNode {
 	return nodes
 }
 
-// inMachineNamespace says whether the numbers of processes that NVML tells mean something
-// here.
+// inMachineNamespace checks that the PIDs from NVML are valid in this PID namespace.
 func inMachineNamespace() error {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
@@ -94,8 +93,8 @@ func inMachineNamespace() error {
 	return nil
 }
 
-// auditedClaims are the ledger's containers that count. One that has ended, whose directory
-// is there still, has no grant any more.
+// auditedClaims are the ledger's active claims. A container that has ended, and still has a directory, has no
+// active claim.
 func auditedClaims(ctx context.Context, store *ledger.Ledger) ([]audit.Claim, error) {
 	snapshot, err := store.Snapshot(ctx)
 	if err != nil {
@@ -138,7 +137,7 @@ func grantedDevices(dir string) ([]audit.Device, error) {
 
 // podEvents makes the recorder of the pods' events; nil: there is no API server.
 func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
-	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register has said why there is none
+	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register logged why there is none
 	if err != nil || client == nil {
 		return nil, err
 	}
@@ -150,7 +149,7 @@ func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
 	return podevents.New(config, o.NodeName, log)
 }
 
-// startAudit has what runs compared with what was granted, as the options say, and what is found shown.
+// startAudit starts the audit and the export of its findings, as the options require.
 func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil

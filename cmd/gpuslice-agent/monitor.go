@@ -24,13 +24,13 @@ import (
 
 // monitor is what the agent shows of its node.
 type monitor struct {
-	// registry is where whoever counts something registers a collector, before serve.
+	// registry: register collectors before serve.
 	registry *prometheus.Registry
 	// nri counts what the NRI plugin does.
 	nri      *metrics.NRI
 	live     *view.Live
 	legacy   []metrics.Legacy
-	auditor  *audit.Auditor // nil: nobody looks for violations
+	auditor  *audit.Auditor // nil: no audit
 	listener net.Listener   // nil: nothing is shown
 }
 

@@ -23,13 +23,12 @@ type Node struct {
 
 // Malformed is an annotation that must be refused for the container "main".
 type Malformed struct {
-	// Description says what is wrong.
+	// Description of what is wrong.
 	Description string
 	Annotations map[string]string
 	// Kind is the error's sentinel.
 	Kind error
-	// Says are the parts that the message must have beside the pod's and the
-	// container's names.
+	// These parts must be in the message, beside the pod's and the container's names.
 	Says []string
 }
 
@@ -84,7 +83,7 @@ func hamiCases(node Node) []Malformed {
 		{"memory is not a number", of("NaN", "30"), grant.ErrMalformed, `memory "NaN"`},
 		{"memory with other digits", of("١٠", "30"), grant.ErrMalformed, "memory"},
 		{"memory beyond an int64", of("9223372036854775808", "30"), grant.ErrMalformed, "memory"},
-		{"memory whose bytes overflow an int64", of("8796093022208", "30"), grant.ErrMalformed, "memory"},
+		{"memory that overflows an int64 in bytes", of("8796093022208", "30"), grant.ErrMalformed, "memory"},
 		{"memory that wraps to a small number", of("18446744073709551617", "30"), grant.ErrMalformed, "memory"},
 		{"more memory than the GPU has", of(fmt.Sprint(node.GPUMiB+1), "30"), grant.ErrOverbooked, "memory"},
 		{"no cores", of("1000", ""), grant.ErrMalformed, `cores ""`},

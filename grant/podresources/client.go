@@ -18,7 +18,7 @@ import (
 const (
 	// DefaultSocket is the kubelet's socket.
 	DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
-	// DefaultResource is the resource whose devices a slot counts.
+	// DefaultResource is the resource that each slot counts devices of.
 	DefaultResource = "nvidia.com/gpu"
 	// maxAnswerBytes bounds a List of all pods of a node.
 	maxAnswerBytes = 16 << 20
@@ -30,7 +30,7 @@ type Client struct {
 	resources []Resource
 }
 
-// Resource is a resource whose devices are GPUs.
+// Resource is a resource with GPUs as devices.
 type Resource struct {
 	// Name is the extended resource's, "nvidia.com/gpu".
 	Name string

@@ -22,8 +22,8 @@ func FuzzStat(f *testing.F) {
 	})
 }
 
-// A mount is found among others' whose names a tenant chooses: the kernel writes a space of
-// theirs as \040 and a line's end as \012.
+// A mount is found among mounts with names that a tenant chooses: the kernel writes a space in them as \040
+// and a line's end as \012.
 func FuzzMountinfo(f *testing.F) {
 	f.Add("", "/x")
 	f.Add("36 35 98:1 /containers/a/ /a rw", "/a b\n")

@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// Releaser releases claims whose containers are gone.
+// Releaser releases the claims of containers that do not exist any more.
 type Releaser struct {
 	Ledger *ledger.Ledger
 	Judge  Judge
@@ -23,7 +23,7 @@ func (r Releaser) Release(ctx context.Context, id, nonce string, ended bool) err
 	})
 }
 
-// Drop releases a claim whose container was not created.
+// Drop releases the claim of a container that was not created.
 func (r Releaser) Drop(ctx context.Context, id, nonce string) error {
 	return r.reconcile(ctx, false, func(dir string) bool {
 		return filepath.Base(dir) == id && nonceOf(dir) == foundNonce(nonce) && nonce != ""

@@ -309,7 +309,7 @@ func TestWithoutAShareWhatSharesLeave(t *testing.T) {
 	assert.LessOrEqual(t, states["n"].ElasticPercent, uint16(21), "gives it back when a needs it")
 }
 
-// What is decided can always be written, whatever NVML and the containers say.
+// Each decision can be written, for all values from NVML and the containers.
 func TestStatesAreValid(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Dir(limiter.LimitsPath(dir)), 0o755))

@@ -82,7 +82,7 @@ func (s *scene) state(t *testing.T, i int) limiter.CoreState {
 	return states[0]
 }
 
-// wait has a container say that its launches waited so long in all.
+// wait sets the total time that a container's launches waited.
 func (s *scene) wait(t *testing.T, i int, ns uint64) {
 	t.Helper()
 	f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// charge has a container's first process say that it has charged so much.
+// charge sets the charge of a container's first process.
 func (s *scene) charge(t *testing.T, i int, bytes uint64) {
 	t.Helper()
 	s.chargeManaged(t, i, bytes, 0)
@@ -37,7 +37,7 @@ func (s *scene) chargeManaged(t *testing.T, i int, bytes, managed uint64) {
 	}
 }
 
-// hold has a container say that so much is held that an ended process exported.
+// hold sets the memory that a container holds after the process that exported it ended.
 func (s *scene) hold(t *testing.T, i int, bytes uint64) {
 	t.Helper()
 	f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)

@@ -132,7 +132,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Names are the tenant's: they end up quoted, and what they say stays a name.
+// Tenants choose the names: they are quoted in the messages, and their content has no effect.
 func TestFindQuotesNames(t *testing.T) {
 	p := proc(1, "x", LimiterUnknown, gpuA)
 	p.Name = "a\nlevel=ERROR \x1b[2J"

@@ -44,7 +44,7 @@ func Hooks(program, stateDir, name string) []*cdispec.Hook {
 	return []*cdispec.Hook{hook("createRuntime", actionClaim), hook("poststop", actionRelease)}
 }
 
-// Of returns the slice whose hook a container has, or "". Only root can add hooks. The hook makes the claim.
+// Of returns the slice of a container's hook, or "". Only root can add hooks. The hook makes the claim.
 func Of(spec *rspec.Spec) string {
 	if spec == nil || spec.Hooks == nil {
 		return ""

@@ -60,7 +60,7 @@ func Node(p NodePolicy, w Weights, after, total []scheduler.Use, chosenLinks ...
 			n += 2
 		}
 	}
-	radix := [...]int64{MaxNodeScore + 1, MaxNodeScore + 1, 100, 21, 10}[n] // the largest whose n-th power fits
+	radix := [...]int64{MaxNodeScore + 1, MaxNodeScore + 1, 100, 21, 10}[n] // the largest with an n-th power that fits
 	score := int64(0)
 	for _, x := range part[:n] {
 		score = score*radix + min(x*radix/scoreUnit, radix-1)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// oracle answers as GPUs does, by looking at each set of n candidates and comparing them as the
-// package comment says. It shares only the types with the code under test.
+// oracle returns what GPUs returns, from a comparison of all sets of n candidates by the rules in the package
+// comment. It shares only the types with the code under test.
 func oracle(words string, w Weights, bind bool, candidates []Candidate, links [][]int, n int) []int {
 	chain := strings.Split(words, ",")
 	if !slices.Contains(chain, Binpack) && !slices.Contains(chain, Spread) {

@@ -18,8 +18,8 @@ const (
 	nv = 100 // each NVLink
 )
 
-// groups is a node whose GPUs are connected by the number of the innermost group of both:
-// the matrix of a tree. levels[k] is the link of GPUs whose groups are equal from k on.
+// groups is a node with a tree of GPUs. The number of the innermost group of two GPUs sets their link:
+// levels[k] is the link of GPUs with equal groups from k on.
 func groups(levels []int, gpus ...[]int) [][]int {
 	return matrix(len(gpus), func(i, j int) int {
 		link := sys

@@ -334,8 +334,8 @@ func (l *late) Verify(_, _, _, _ string) error {
 	return nil
 }
 
-// TestKeysAddedLater: the GPUs of a bound pod are taken, whatever the keys say of its
-// grant; that it can't be verified is to be looked at.
+// TestKeysAddedLater: the GPUs of a bound pod are taken, also if the keys do not verify its grant. Its failed
+// verification is reported.
 func TestKeysAddedLater(t *testing.T) {
 	keys := &late{}
 	e := newEngine(t, Options{Keys: keys})

@@ -19,7 +19,8 @@ type outcome struct {
 	cores, gpuPercent int32
 	score             int32
 	counts            Counts
-	// container could not be served. together: each fits alone; gaveUp: not all combinations were tried.
+	// container could not be served. together: each container fits if it is the only one; gaveUp: not all
+	// combinations were tried.
 	container uint8
 	together  bool
 	gaveUp    bool

@@ -134,7 +134,7 @@ func TestResizer(t *testing.T) {
 	placement, err := wire.DecodePod(Pod(pod), nil)
 	require.NoError(t, err)
 	assert.Equal(t, []grant.Share{{UUID: resizeGPU, MemoryMiB: 20000, CorePercent: 50}}, placement.Containers[0])
-	assert.Equal(t, pod.Annotations[grant.AnnotationAllocated], pod.Annotations[grant.AnnotationToAllocate], "HAMi's say it too")
+	assert.Equal(t, pod.Annotations[grant.AnnotationAllocated], pod.Annotations[grant.AnnotationToAllocate], "HAMi's annotations have it too")
 	assert.Contains(t, pod.Annotations[grant.AnnotationAllocated], "20000,50")
 	require.Eventually(t, func() bool { return r.memory() == 20000 }, 20*time.Second, 5*time.Millisecond)
 

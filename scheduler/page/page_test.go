@@ -118,7 +118,7 @@ func TestProblemsAreLimited(t *testing.T) {
 	assert.Equal(t, "and 5 more: see /debug/state", got[maxProblems])
 }
 
-// The whole way, from an engine, with what a tenant has named his pod.
+// The whole path, from an engine, with a pod name that a tenant chose.
 func TestHandler(t *testing.T) {
 	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)

@@ -42,7 +42,7 @@ func evaluated(r *Request) string {
 	return s + fmt.Sprintf("%#v", rules)
 }
 
-// draw draws what a pod may say of one key, or of its containers where there is none.
+// draw draws the annotations of a pod for one key, or for its containers if the key is empty.
 func draw(t *rapid.T, p *scheduler.Pod, key string) {
 	values := []string{"", "a", "a,b", "b,a", `a"T"b`, `a"t"b`, `"`, `a"`, " a"}
 	switch key {

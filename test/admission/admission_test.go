@@ -71,8 +71,8 @@ func TestPolicyLeavesOthersAlone(t *testing.T) {
 		object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"gpuslice.io/grant": "x"}}}}, s.policy))
 }
 
-// TestWebhooks: the configurations, through the API server's dispatchers, to the webhook, whose
-// certificate they trust by the caBundle that it wrote.
+// TestWebhooks: the configurations, through the API server's dispatchers, to the webhook. They trust its
+// certificate by the caBundle that it wrote.
 func TestWebhooks(t *testing.T) {
 	listener := listen(t)
 	s := newServer(t, listener.Addr(), "configurations.yaml", "webhook.yaml")
@@ -146,8 +146,8 @@ func TestTheWebhookIsAway(t *testing.T) {
 	}
 }
 
-// changesOurs says whether a case writes annotations that could be the scheduler's by their domain, for which
-// the webhook is asked.
+// changesOurs reports whether a case writes annotations of the scheduler's domains. The API server calls the
+// webhook for them.
 func changesOurs(tc testcases.Annotations) bool {
 	if tc.As == testcases.Scheduler {
 		return false
@@ -173,7 +173,8 @@ func changesOurs(tc testcases.Annotations) bool {
 	return false
 }
 
-// TestUpdatesThatNeedNoWebhook: a kubelet's or a CNI's write of a pod with GPUs asks no webhook, here away.
+// TestUpdatesThatNeedNoWebhook: a write of a pod with GPUs by a kubelet or a CNI calls no webhook. The
+// webhook can't be reached here.
 func TestUpdatesThatNeedNoWebhook(t *testing.T) {
 	s := newServer(t, nil, "configurations.yaml")
 	pod := func(annotations map[string]string) *corev1.Pod {

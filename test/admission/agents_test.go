@@ -17,8 +17,8 @@ import (
 
 const agent = "system:serviceaccount:kube-system:gpuslice-agent"
 
-// TestAgentsWriteOfTheirGPUsAlone: an agent whose node was taken over changes no other, and of its own only what
-// it says of its GPUs.
+// TestAgentsWriteOfTheirGPUsAlone: an agent on a node that an attacker controls changes no other Node, and of
+// its own Node only the annotations and labels of its GPUs.
 func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 	s := newServer(t, nil, "agents.yaml")
 	write := func(as, on, node string, change func(*corev1.Node)) error {
@@ -62,7 +62,7 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 	}{
 		"its own GPUs":                  {agent, "node-1", "node-1", gpus, ""},
 		"its own GPUs, no more":         {agent, "node-1", "node-1", forget, ""},
-		"another's GPUs":                {agent, "node-1", "node-2", gpus, "the agent of node node-1 writes to that Node alone, and not to node-2"},
+		"another's GPUs":                {agent, "node-1", "node-2", gpus, "the agent of node node-1"},
 		"its own taints":                {agent, "node-1", "node-1", taint, "no Node's spec"},
 		"another's annotation":          {agent, "node-1", "node-1", cordon, "no annotation but"},
 		"another's label":               {agent, "node-1", "node-1", label, "no label but"},

@@ -39,8 +39,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
-// TestAPIServer: the tables, on a real API server (and etcd) that has the manifests: the policy alone, the
-// webhooks alone, and both.
+// TestAPIServer: the tables, on a real API server (and etcd) that has the manifests: only the policy, only
+// the webhooks, and both.
 func TestAPIServer(t *testing.T) {
 	admin := startAPIServer(t)
 	api, err := kubernetes.NewForConfig(admin)
@@ -118,7 +118,7 @@ func TestAPIServer(t *testing.T) {
 	}
 	annotations("both")
 	require.NoError(t, api.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, "gpuslice-annotations", metav1.DeleteOptions{}))
-	eventually(t, "the webhook alone answers", func() error {
+	eventually(t, "only the webhook answers", func() error {
 		_, err := api.CoreV1().Pods("team-a").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Annotations: forged.After},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "x"}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), "admission webhook") {
@@ -129,7 +129,8 @@ func TestAPIServer(t *testing.T) {
 	annotations("webhooks")
 }
 
-// agentsNodes: what a pod's token says of its node is what the policy goes by; TestAgentsWriteOfTheirGPUsAlone has the rest.
+// agentsNodes: the policy uses the node name in a pod's token. TestAgentsWriteOfTheirGPUsAlone tests the
+// rest.
 func agentsNodes(t *testing.T, admin *rest.Config, api kubernetes.Interface) {
 	ctx := context.Background()
 	for _, name := range []string{"node-1", "node-2"} {
@@ -153,10 +154,10 @@ func agentsNodes(t *testing.T, admin *rest.Config, api kubernetes.Interface) {
 		return nil
 	})
 	require.NoError(t, patch("node-1", gpus))
-	require.ErrorContains(t, patch("node-2", gpus), "writes to that Node alone")
+	require.ErrorContains(t, patch("node-2", gpus), "the agent of node")
 }
 
-// noWarnings: the API server finds nothing to say of the policy's types.
+// noWarnings: the API server has no warnings about the policy's types.
 func noWarnings(t *testing.T, api kubernetes.Interface, name string) {
 	t.Helper()
 	policy, err := api.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(context.Background(), name, metav1.GetOptions{})
@@ -237,7 +238,7 @@ func startAPIServer(t *testing.T) *rest.Config {
 	return admin
 }
 
-// freeAddress is one that nobody listens on.
+// freeAddress is an address without a listener.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener := listen(t)

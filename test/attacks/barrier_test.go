@@ -22,9 +22,8 @@ const agentNamespace = "gpuslice-system"
 // noDevice is the exit status of the workload meminfo where it finds no driver.
 const noDevice = 4
 
-// newNvidiaNode starts a node with a runtime handler "nvidia", which has gpuslice-runtime
-// in front of NVIDIA's own runtime, as `gpuslice install containerd` has it. The handler
-// "bare" is NVIDIA's runtime alone.
+// newNvidiaNode starts a node with a runtime handler "nvidia", with gpuslice-runtime in front of NVIDIA's own
+// runtime, as `gpuslice install containerd` configures it. The handler "bare" is NVIDIA's runtime without it.
 func newNvidiaNode(t testing.TB, c harness.NvidiaConfig, agentArgs ...string) *harness.Node {
 	wrapper, err := harness.Wrapper()
 	require.NoError(t, err)
@@ -44,7 +43,7 @@ func requestMount(name string) []*cri.Mount {
 	return []*cri.Mount{{HostPath: "/dev/null", ContainerPath: "/var/run/nvidia-container-devices/" + name}}
 }
 
-// seesGPU says whether a new container of a pod sees a GPU. One that is refused doesn't.
+// seesGPU reports whether a new container of a pod sees a GPU. A container that is refused does not.
 func seesGPU(t testing.TB, n *harness.Node, s *harness.Sandbox, c harness.Container) bool {
 	t.Helper()
 	ctx := context.Background()
@@ -134,7 +133,7 @@ func TestGPUStaysClosedWhileTheAgentIsAway(t *testing.T) {
 	require.Equal(t, 100, tries)
 }
 
-// Pods can't say that they are of the agent's namespace.
+// Pods can't claim to be of the agent's namespace.
 func TestTenantCanNotImitateTheAgentsNamespace(t *testing.T) {
 	t.Parallel()
 	n := newNvidiaNode(t, harness.NvidiaConfig{})

@@ -82,8 +82,8 @@ func (e engine) requireHeld(t *testing.T, id string, options ...string) bool {
 	return true
 }
 
-// Rows D, M and S: what `docker run` and its siblings can say, one after another on one daemon. None
-// gives a GPU that was not asked for by a share, and none more than the share.
+// Rows D, M and S: all options of `docker run` and related commands, in sequence on one daemon. None gives a
+// GPU without a share, and none gives more than the share.
 func TestTenantsAttemptsInDocker(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

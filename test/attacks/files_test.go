@@ -35,7 +35,7 @@ func forged(t testing.TB, uuid string) []*cri.Mount {
 	return []*cri.Mount{{HostPath: dir, ContainerPath: "/forged", Readonly: true}}
 }
 
-// reported says whether the agent has reported the pod's container for that kind.
+// reported returns nil when the agent has reported the pod's container for that kind.
 func reported(n *harness.Node, kind, pod string) error {
 	if !regexp.MustCompile(fmt.Sprintf(`violation found" kind=%s .*pod=\S*/%s `, kind, pod)).MatchString(n.Agent.LogTail(2000)) {
 		return fmt.Errorf("%s is not reported as %s", pod, kind)

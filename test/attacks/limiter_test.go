@@ -20,7 +20,7 @@ func TestExportedMemoryIsNoWayPastTheLimit(t *testing.T) {
 	const limitMiB = 4000
 	n := newNode(t, harness.NodeOptions{})
 	_, id := run(t, n, harness.Pod{Name: "attacker", Annotations: granted(gpu(t, n, 0), limitMiB, 10)}, harness.Container{})
-	for _, how := range []string{"alone", "others"} {
+	for _, how := range []string{"own", "others"} {
 		v := exec(t, n, id, workload("exported"), how, "10", "1000")
 		mapped, err := strconv.Atoi(v["mapped_bytes"])
 		require.NoError(t, err)

@@ -125,8 +125,8 @@ func TestLargeAnnotationsDoNotLockTheAgentOut(t *testing.T) {
 	run(t, n, harness.Pod{Name: "attacker", Annotations: granted(gpu(t, n, 0), 1000, 10)}, harness.Container{})
 }
 
-// What was made while the agent was away can keep it from connecting. The agent and the doctor
-// say why, and which containers.
+// Containers that were made while the agent was stopped can keep it from connecting. The agent and the doctor
+// report the reason and the containers.
 func TestLargeContainersOfBeforeAreNamed(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -139,7 +139,7 @@ func TestLargeContainersOfBeforeAreNamed(t *testing.T) {
 	require.NoError(t, n.LaunchAgent())
 	until(t, func(ctx context.Context) error {
 		if body := readiness(ctx, n); !strings.Contains(body, "large-containers") {
-			return fmt.Errorf("/readyz says %s", body)
+			return fmt.Errorf("/readyz returned %s", body)
 		}
 		return nil
 	})
@@ -168,7 +168,7 @@ func TestLargeContainersOfBeforeAreNamed(t *testing.T) {
 	}
 	began := time.Now()
 	require.NoError(t, n.WaitConnected(ctx))
-	t.Logf("guarded %v after the pods were removed", time.Since(began))
+	t.Logf("connected %v after the pods were removed", time.Since(began))
 }
 
 // readiness is the text of the agent's /readyz.

@@ -32,7 +32,7 @@ type outcome int
 const (
 	// wantNoGPU: the container runs, and finds no GPU.
 	wantNoGPU outcome = iota
-	// wantRefused: the container is not made, and the error says why.
+	// wantRefused: the container is not created, and the error states the reason.
 	wantRefused
 	// wantLimited: the container runs, and has its share to the byte.
 	wantLimited
@@ -50,7 +50,7 @@ type attempt struct {
 	pod       map[string]string // annotations
 	container harness.Container
 	want      outcome
-	// says must be in the text of a refusal.
+	// says must be part of the text of a refusal.
 	says string
 	// command is tried inside first, by a shell; it must fail.
 	command string
@@ -147,7 +147,7 @@ func (p place) attempts() []attempt {
 		{name: "43 void in capitals", container: env("NVIDIA_VISIBLE_DEVICES=VOID")},
 		{name: "43 a line feed in the name", container: env("X\nNVIDIA_VISIBLE_DEVICES=all")},
 		{name: "45 MIG's configuration and IMEX channels", container: env("NVIDIA_MIG_CONFIG_DEVICES=all", "NVIDIA_MIG_MONITOR_DEVICES=all", "NVIDIA_IMEX_CHANNELS=0")},
-		{name: "46 CUDA_VERSION alone", container: env("CUDA_VERSION=12.4", "NVIDIA_REQUIRE_CUDA=cuda>=9.0")},
+		{name: "46 only CUDA_VERSION", container: env("CUDA_VERSION=12.4", "NVIDIA_REQUIRE_CUDA=cuda>=9.0")},
 		{name: "47 a limit that is no text", granted: true, container: env("CUDA_DEVICE_MEMORY_LIMIT_0=\xff\xfe", "CUDA_DEVICE_MEMORY_LIMIT=\xff"), want: wantHeld},
 		{name: "47 limits of indices that are none", granted: true, want: wantHeld, container: env(
 			"CUDA_DEVICE_MEMORY_LIMIT_00=140000m", "CUDA_DEVICE_MEMORY_LIMIT_+0=140000m", "CUDA_DEVICE_MEMORY_LIMIT_٠=140000m", "CUDA_DEVICE_MEMORY_LIMIT_ 0=140000m")},
@@ -229,8 +229,8 @@ func (p place) prepare(t *testing.T) {
 	}
 }
 
-// A tenant tries what a pod's spec, an image and a shell can say, one after another on one node:
-// none gets a GPU without a grant, none gets more than its share, and the agent answers during all of them.
+// A tenant tries all options of a pod's spec, an image and a shell, in sequence on one node: none gives a GPU
+// without a grant, none gives more than its share, and the agent answers during all of them.
 func TestTenantsAttempts(t *testing.T) {
 	t.Parallel()
 	at := freeMetrics(t)
@@ -247,8 +247,8 @@ func TestTenantsAttempts(t *testing.T) {
 	t.Run("23 a patched loader and a copy of the driver", p.patchedLoader)
 }
 
-// patchedLoader is open, as docs/SECURITY.md says: a loader that reads no /etc/ld.so.preload, and a
-// copy of the driver, give a program the whole GPU. The audit sees it and ends it.
+// patchedLoader is open, see docs/SECURITY.md: a loader that reads no /etc/ld.so.preload, and a copy of the
+// driver, give a program the whole GPU. The audit sees the process and ends it.
 func (p place) patchedLoader(t *testing.T) {
 	loader, err := os.ReadFile("/lib64/ld-linux-x86-64.so.2")
 	require.NoError(t, err)

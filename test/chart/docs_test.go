@@ -41,7 +41,7 @@ func TestValuesThatTheDocsName(t *testing.T) {
 	for option := range agentOptions(t) {
 		known["agent.config."+option] = true
 	}
-	// Maps whose fields are Kubernetes' or a program's own.
+	// Maps with fields of Kubernetes or of another program.
 	below := func(path string) bool {
 		for at := path; strings.Contains(at, "."); {
 			at = at[:strings.LastIndexByte(at, '.')]
@@ -71,7 +71,7 @@ func TestValuesThatTheDocsName(t *testing.T) {
 	require.Greater(t, named, 50)
 }
 
-// What agents write on a Node is what docs/INSTALL.md says how to take away.
+// docs/INSTALL.md describes how to remove all that agents write on a Node.
 func TestWhatIsLeftOnNodes(t *testing.T) {
 	gpu := nvidia.GPU{UUID: "GPU-1", Model: "NVIDIA H200", MemoryMiB: 144384, ComputeCapability: "9.0", MIGEnabled: true}
 	said := noderegister.Render(noderegister.Node{

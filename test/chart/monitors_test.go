@@ -84,7 +84,8 @@ func (m monitor) targets() (all []target) {
 // modes are the schedulers that there are.
 var modes = []string{"plugin", "extender"}
 
-// Prometheus is sent to ports that are there: the agents', the webhook's and the scheduler's, whichever door it is.
+// Prometheus scrapes ports that exist: the agents', the webhook's and the scheduler's, for each component of
+// the scheduler.
 func TestMonitorsFindTheirPods(t *testing.T) {
 	for mode, want := range map[string][]string{
 		"plugin":   {"PodMonitor gpuslice-agent metrics", "ServiceMonitor gpuslice-scheduler https", "PodMonitor gpuslice-webhook https"},
@@ -151,7 +152,7 @@ func TestJobsOfEveryRelease(t *testing.T) {
 				for _, m := range monitors(t, text) {
 					for _, made := range m.targets() {
 						jobs = append(jobs, made.Job)
-						require.Contains(t, made.Labels, "node", "%s: the alerts say which node it is", m.Name)
+						require.Contains(t, made.Labels, "node", "%s: the alerts name the node", m.Name)
 						known := 0
 						for _, p := range patterns {
 							if p.MatchString(made.Job) {

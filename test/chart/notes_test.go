@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// notes is what helm says after an install. `helm template` leaves it out and `helm install` wants a cluster: so the
-// chart gets another object here that has it.
+// notes is helm's output after an install. `helm template` omits it and `helm install` requires a cluster, so
+// another object with the notes is added to the chart here.
 func notes(t *testing.T, values ...string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "gpuslice")
@@ -36,7 +36,7 @@ func notes(t *testing.T, values ...string) string {
 	return said
 }
 
-// What helm says after an install is of what was installed.
+// helm's output after an install matches what was installed.
 func TestNotes(t *testing.T) {
 	const (
 		extender, unsigned, privileged, open, names, restart, byHand = "install/scheduler/extender-config.yaml", "grants are not signed", "the agents are privileged", "networkPolicy.enabled=false", "schedulerName:", "ACTION: the agents' pods have installed the barrier", "WARNING: barrier.install is false"

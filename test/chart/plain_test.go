@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write what is made from the chart: the plain manifests, the values' schema and table, the golden files")
 
-// plain are the manifests for who uses no Helm: the chart's templates, rendered into kube-system.
+// plain are the manifests for clusters without Helm: the chart's templates, rendered into kube-system.
 var plain = []struct {
 	file      string
 	head      string
@@ -34,7 +34,8 @@ var plain = []struct {
 	{file: "admission/policy.yaml", head: "What the API server enforces by itself.", templates: []string{"admission/policy.yaml"}},
 }
 
-// plainValues are of them all. There is no Secret of keys: who makes one says so in the settings.
+// plainValues are the values of all of them. They have no Secret of keys: a user who makes one sets it in the
+// settings.
 var plainValues = []string{`grantKey.enabled=false`, `image.tag="latest"`}
 
 // quotaRights let the settings name gpu-manager's quota.

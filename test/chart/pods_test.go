@@ -71,7 +71,7 @@ func TestPods(t *testing.T) {
 				require.NotNil(t, c.LivenessProbe, w.name)
 				require.NotNil(t, c.ReadinessProbe, w.name)
 				require.Contains(t, c.Resources.Limits, corev1.ResourceMemory, w.name)
-				require.NotContains(t, c.Resources.Limits, corev1.ResourceCPU, "%s: who is throttled answers too late", w.name)
+				require.NotContains(t, c.Resources.Limits, corev1.ResourceCPU, "%s: a throttled container answers too late", w.name)
 				for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 					require.Contains(t, c.Resources.Requests, r, w.name)
 				}
@@ -108,8 +108,8 @@ var hostPaths = map[string]struct {
 	"/var/lib/gpuslice/lib":           {true, "the limiter, mounted into containers from there"},
 	"/var/run/nri":                    {false, "the socket by which the runtime asks about every container"},
 	"/var/lib/kubelet/device-plugins": {true, "the device plugin's socket is made there"},
-	"/var/lib/kubelet/pod-resources":  {false, "the socket that says which devices the kubelet gave a pod"},
-	"/etc/cdi":                        {false, "the CDI spec says what a GPU's container needs"},
+	"/var/lib/kubelet/pod-resources":  {false, "the socket for the devices that the kubelet gave a pod"},
+	"/etc/cdi":                        {false, "the CDI spec has what a GPU's container needs"},
 	"/var/run/cdi":                    {false, "the same, made at boot"},
 }
 
@@ -117,7 +117,7 @@ var hostPaths = map[string]struct {
 var capabilities = map[string]map[corev1.Capability]string{
 	"default": {
 		"SYS_PTRACE":      "/proc/PID/maps and /proc/PID/root of other programs",
-		"DAC_READ_SEARCH": "the same of containers whose directories are closed to others",
+		"DAC_READ_SEARCH": "the same of containers with directories that are closed to others",
 		"SYS_ADMIN":       "a file system for each container, mounted where the container runtime sees it; MIG devices",
 		"SYS_CHROOT":      "setns into the container runtime's mount namespace",
 	},

@@ -125,7 +125,7 @@ func TestAnAgentCannotSign(t *testing.T) {
 	}
 }
 
-// What objects say of each other is true: names, selectors, ports.
+// References between objects are correct: names, selectors, ports.
 func TestObjectsFindEachOther(t *testing.T) {
 	for variant, values := range variants {
 		t.Run(variant, func(t *testing.T) {

@@ -12,21 +12,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// rights are all that the chart grants, each with what needs it. A right is "who: verb group/resource", with the
-// namespace that it is for in front and the names of objects behind.
-// That the code uses each of the agent's, the extender's and the webhook's is in the tests of agent/noderegister,
-// monitor/audit/podevents and test/admission, and in test/e2e, where all run with these rights and no others.
+// rights are all that the chart grants, each with its reason. A right is "subject: verb group/resource", with
+// its namespace in front and the names of objects at the end. The tests of agent/noderegister,
+// monitor/audit/podevents and test/admission check that the code uses each right of the agent, the extender
+// and the webhook. In test/e2e all run with these rights and no others.
 var rights = map[string]string{
 	"agent: get nodes":     "agent/noderegister reads its Node: what it has written, and schedulers have asked",
-	"agent: patch nodes":   "and writes annotations and labels that tell of the GPUs",
+	"agent: patch nodes":   "and writes annotations and labels that describe the GPUs",
 	"agent: list pods":     "agent/podwatch follows the pods of its node, for those that are resized",
 	"agent: watch pods":    "likewise",
-	"agent: create events": "monitor/audit/podevents tells people of violations",
+	"agent: create events": "monitor/audit/podevents reports violations to users",
 	"agent: patch events":  "and counts an event up that comes again",
 
 	"scheduler: is system:kube-scheduler":                                     "it is one",
 	"scheduler: is system:volume-scheduler":                                   "and places pods with volumes",
-	"scheduler: kube-system: is extension-apiserver-authentication-reader":    "who may read its metrics is looked up",
+	"scheduler: kube-system: is extension-apiserver-authentication-reader":    "it checks that a client may read its metrics",
 	"scheduler: get resourcequotas":                                           "client-go's informer",
 	"scheduler: list resourcequotas":                                          "scheduler/quota counts what a ResourceQuota can't",
 	"scheduler: watch resourcequotas":                                         "likewise",
@@ -35,13 +35,13 @@ var rights = map[string]string{
 
 	"webhook: gpus: get secrets [gpuslice-webhook-certificate]":                              "its certificate, which the replicas share",
 	"webhook: gpus: update secrets [gpuslice-webhook-certificate]":                           "which they renew",
-	"webhook: get admissionregistration.k8s.io/mutatingwebhookconfigurations [gpuslice]":     "whose authority the API server is told",
+	"webhook: get admissionregistration.k8s.io/mutatingwebhookconfigurations [gpuslice]":     "the API server gets the certificate's authority from it",
 	"webhook: patch admissionregistration.k8s.io/mutatingwebhookconfigurations [gpuslice]":   "likewise",
 	"webhook: get admissionregistration.k8s.io/validatingwebhookconfigurations [gpuslice]":   "likewise",
 	"webhook: patch admissionregistration.k8s.io/validatingwebhookconfigurations [gpuslice]": "likewise",
 }
 
-// quotaRights are there with gpu-manager's quota alone.
+// ofQuota are the rights that exist only with gpu-manager's quota.
 var ofQuota = map[string]string{
 	"scheduler: kube-system: get configmaps [gpuquota]":   "the quota",
 	"scheduler: kube-system: list configmaps [gpuquota]":  "likewise",
@@ -54,16 +54,16 @@ var ofExtender = map[string]string{
 	"scheduler: watch nodes":                       "likewise",
 	"scheduler: list resourcequotas":               "scheduler/quota",
 	"scheduler: watch resourcequotas":              "likewise",
-	"scheduler: list policy/poddisruptionbudgets":  "who is evicted last",
+	"scheduler: list policy/poddisruptionbudgets":  "the pods that are evicted last",
 	"scheduler: watch policy/poddisruptionbudgets": "likewise",
-	"scheduler: get pods":                          "a pod whose bind has no answer is looked at",
-	"scheduler: list pods":                         "who holds which GPUs",
+	"scheduler: get pods":                          "a pod is read again after a bind without an answer",
+	"scheduler: list pods":                         "the GPUs of each pod",
 	"scheduler: watch pods":                        "likewise",
 	"scheduler: create events":                     "what became of a request to resize a pod",
 	"scheduler: patch events":                      "likewise",
 	"scheduler: kube-system: get coordination.k8s.io/leases [kube-scheduler]": "requests to resize pods are answered beside the kube-scheduler that leads",
 	"scheduler: create pods/binding":                                          "the bind, with the grant in its annotations",
-	"scheduler: patch pods/status":                                            "a pod whose bind has no answer is changed, so that the bind comes to nothing",
+	"scheduler: patch pods/status":                                            "a pod is changed after a bind without an answer, so that the bind fails",
 }
 
 // granted are the rights that the objects give to service accounts.
@@ -124,7 +124,7 @@ func granted(t *testing.T, found []runtime.Object) map[string]bool {
 	return all
 }
 
-// Nobody has a right that nothing needs, and every right has a reason.
+// Every right is needed and has a reason.
 func TestRights(t *testing.T) {
 	want := func(tables ...map[string]string) []string {
 		all := map[string]string{}
@@ -143,7 +143,7 @@ func TestRights(t *testing.T) {
 		"quota":    {[]string{`scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`}, want(rights, ofQuota)},
 		"extender": {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofExtender)},
 		"agent":    {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"))},
-		// Who keeps the certificate needs no right to the webhook's.
+		// A user who keeps the certificate needs no right to the webhook's.
 		"certificate": {[]string{`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`}, want(only("agent"), only("scheduler"))},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// What people are given is bound to nobody, reaches no Secrets, and writes what the CLI does.
+// The roles for users are bound to no user, don't cover Secrets, and allow what the CLI writes.
 func TestRightsOfPeople(t *testing.T) {
 	found := map[string][]string{}
 	for _, o := range objects(t, renderOnly(t, "people.yaml")) {

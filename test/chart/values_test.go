@@ -56,7 +56,7 @@ func fieldsOf(t *testing.T, prefix string, of *yaml.Node) (fields []value) {
 	return fields
 }
 
-// opaque are maps whose fields are Kubernetes' own: they are read where they are used.
+// opaque are maps with fields of Kubernetes: the templates that use them read them.
 var opaque = map[string]bool{
 	"agent.updateStrategy.": true, "agent.resources.": true, "scheduler.resources.": true, "webhook.resources.": true,
 	"agent.seccompProfile.": true, "agent.appArmorProfile.": true,
@@ -162,7 +162,8 @@ func agentOptions(t *testing.T) map[string]any {
 	return agent.Properties
 }
 
-// What the schema says follows from values.yaml, what is above, and the agent's own schema: `make generate` writes it.
+// The schema follows from values.yaml, from the lists above, and from the agent's own schema: `make generate`
+// writes it.
 func TestSchema(t *testing.T) {
 	s := schemaOf(t, values(t))
 	s["$schema"], s["title"] = "http://json-schema.org/draft-07/schema#", "Values of gpuslice's chart"
@@ -175,7 +176,7 @@ func TestSchema(t *testing.T) {
 	golden(t, filepath.Join(chartDir, "values.schema.json"), data.String())
 }
 
-// Values that are none, or would do something else than they say, are refused before anything is installed.
+// Invalid values, and values with another effect than their name, are refused before anything is installed.
 func TestBadValues(t *testing.T) {
 	for set, want := range map[string]string{
 		`agents.enabled=true`:                         "agents",

@@ -1,7 +1,6 @@
-// Command demo shows gpuslice's main job on this machine: a real containerd, runc
-// and NRI, a simulated GPU, and containers that share it inside their limits. It
-// says what it does, shows what each container sees, checks every expectation,
-// and takes everything down. Its exit status is 0 only if all of them held.
+// Command demo shows gpuslice's main job on this machine: a real containerd, runc and NRI, a simulated GPU,
+// and containers that share it inside their limits. It prints each step, shows what each container sees,
+// checks every expectation, and removes everything. Its exit status is 0 only if all expectations held.
 package main
 
 import (
@@ -123,7 +122,7 @@ func (d *demo) show(ctx context.Context) error {
 		return err
 	}
 	_, err = late.Start(ctx, harness.Container{Name: "main"})
-	d.expect(err != nil && strings.Contains(err.Error(), "default/late"), "it is refused, and the pod's event says why:")
+	d.expect(err != nil && strings.Contains(err.Error(), "default/late"), "it is refused, and the pod's event states the reason:")
 	if err != nil {
 		fmt.Printf("       %s\n", reason(err))
 	}
@@ -191,7 +190,7 @@ func (d *demo) start(ctx context.Context, name, gpu string, mib, cores int) (ten
 	return tenant{name: name, id: id, sandbox: sandbox, mib: int64(mib)}, err
 }
 
-// views shows and checks what the driver and NVML say inside each container.
+// views shows and checks what the driver and NVML report inside each container.
 func (d *demo) views(ctx context.Context, tenants ...tenant) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "  POD\tGPU\tcuDeviceTotalMem\tcuMemGetInfo free\tNVML total\tNVML used")
@@ -236,7 +235,7 @@ func (d *demo) pressure(ctx context.Context, train, infer tenant) error {
 	}
 	got, _ := strconv.ParseInt(v["allocated_bytes"], 10, 64)
 	fmt.Printf("       train: %d MiB held + %s allocated + two contexts of %d MiB, then %s\n", heldMiB, mib(v["allocated_bytes"]), contextMiB, v["result"])
-	d.expect(v["result"] == "CUDA_ERROR_OUT_OF_MEMORY", "\"train\" is told CUDA_ERROR_OUT_OF_MEMORY")
+	d.expect(v["result"] == "CUDA_ERROR_OUT_OF_MEMORY", "\"train\" gets CUDA_ERROR_OUT_OF_MEMORY")
 	all := got + (heldMiB+2*contextMiB)<<20
 	d.expect(all <= train.mib<<20 && all > (train.mib-64)<<20, "it got its %d MiB (to less than a chunk of 64 MiB) and not a byte more", train.mib)
 

@@ -75,7 +75,7 @@ func manyAtOnce(t *testing.T, d docker) {
 		require.NoError(t, err)
 		require.True(t, limited)
 	}
-	// They come and go, all at once: never is more booked than there is.
+	// Containers start and end, all at once. The reservations never exceed the GPU.
 	for range at {
 		wg.Go(func() {
 			args := append([]string{"--rm"}, share(perContainer/10, 1)...)

@@ -23,14 +23,14 @@ func TestDocker(t *testing.T) {
 		{"two containers share a GPU", twoShare},
 		{"without a request there is no GPU", noRequest},
 		{"a full GPU refuses", fullGPU},
-		{"what can't be granted is told", refusals},
+		{"what can't be granted is reported", refusals},
 		{"a broken config refuses", brokenConfig},
 		{"restart keeps the share", restart},
 		{"kill gives the share back", kill},
 		{"hardened and privileged containers", hardened},
 		{"the daemon restarts under containers", daemonRestarts},
 		{"32 at once", manyAtOnce},
-		{"whoever is killed, nothing is lost", killsAtRandom},
+		{"no kill loses anything", killsAtRandom},
 	} {
 		left := t.Run(scenario.name, func(t *testing.T) {
 			scenario.run(t, d)
@@ -84,8 +84,8 @@ func twoShare(t *testing.T, d docker) {
 	require.Equal(t, strconv.Itoa((90000-1000-2*contextMiB)*mib), v["device.0.info_free_bytes"])
 }
 
-// noRequest: neither a container that says nothing nor an image that says "all" gets a
-// GPU, through the wrapper or past it.
+// noRequest: a container without a request and an image with "all" get no GPU, through the wrapper and around
+// it.
 func noRequest(t *testing.T, d docker) {
 	for _, image := range []string{harness.WorkloadImage, harness.GreedyImage} {
 		for _, runtime := range []string{"gpuslice", "runc"} {

@@ -26,7 +26,7 @@ func hardened(t *testing.T, d docker) {
 			requireSees(t, d.exec(t, id, workload("meminfo")), 3000)
 			v := d.exec(t, id, workload("alloc"))
 			require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"])
-			// Nobody inside, not even root, changes the limits.
+			// No user inside can change the limits, not even root.
 			_, err := d.Docker(context.Background(), "exec", id, "/bin/sh", "-c", "echo 0 >/.gpuslice/limits")
 			require.Error(t, err)
 			d.remove(t, id)

@@ -25,8 +25,8 @@ func importRoot(t testing.TB, d *harness.Dockerd, name string, root harness.Root
 	require.NoError(t, err)
 }
 
-// Images that a preload doesn't reach, or not that easily, by `docker run` in each limiter
-// mode: their share and no more, no GPU, or a message that says what to do.
+// Images that a preload doesn't reach, or not easily, by `docker run` in each limiter mode: they get their
+// share and no more, or no GPU, or a message that states what to do.
 func TestImagesInDocker(t *testing.T) {
 	m := newMachine(t, "H200")
 	d := newDocker(t, m, harness.DockerdOptions{}).Dockerd
@@ -44,7 +44,7 @@ func TestImagesInDocker(t *testing.T) {
 	require.NoError(t, err)
 	library := filepath.Join(t.TempDir(), "own.so")
 	source := library + ".c"
-	require.NoError(t, os.WriteFile(source, []byte("#include <stdio.h>\n__attribute__((constructor)) static void say(void) { puts(\"own=loaded\"); }\n"), 0o600))
+	require.NoError(t, os.WriteFile(source, []byte("#include <stdio.h>\n__attribute__((constructor)) static void loaded(void) { puts(\"own=loaded\"); }\n"), 0o600))
 	out, err := exec.Command("cc", "-shared", "-fPIC", "-o", library, source).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	own.Files["opt/own.so"], own.Texts["etc/ld.so.preload"] = library, "/opt/own.so\n"
@@ -99,5 +99,5 @@ func TestImagesInDocker(t *testing.T) {
 	}
 	s, err := m.Status(ctx)
 	require.NoError(t, err)
-	require.Empty(t, s.Containers, "nothing stays booked")
+	require.Empty(t, s.Containers, "nothing stays reserved")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// killRounds is how often somebody is killed while a container is made or removed.
+// killRounds is how often a process is killed while a container is made or removed.
 const killRounds = 12
 
 // killsAtRandom: the wrapper, runc, the shim, containerd and dockerd are killed while
@@ -54,9 +54,9 @@ func killsAtRandom(t *testing.T, d docker) {
 		requireLimited(t, d)
 	}
 	t.Logf("killed: %v", killed)
-	require.NotZero(t, killed["runtime"]+killed["shim"], "nobody was killed")
-	// When dockerd has its containerd again, everything can be removed, and whoever comes
-	// next finds the whole GPU free.
+	require.NotZero(t, killed["runtime"]+killed["shim"], "no process was killed")
+	// After dockerd has its containerd again, everything can be removed, and the next container finds the
+	// whole GPU free.
 	require.NoError(t, harness.Until(ctx, time.Minute, func(ctx context.Context) error {
 		if err := d.RemoveAll(ctx); err != nil {
 			return err
@@ -89,8 +89,8 @@ func killOne(t *testing.T, find func() ([]int, error), random *rand.Rand, done <
 	}
 }
 
-// requireLimited checks that each container with a GPU has its limits, and that no more
-// is booked than there is.
+// requireLimited checks that each container with a GPU has its limits, and that the reservations do not
+// exceed the GPU.
 func requireLimited(t *testing.T, d docker) {
 	s, err := d.m.Status(context.Background())
 	require.NoError(t, err)

@@ -47,7 +47,7 @@ func newMachine(t testing.TB, gpus ...string) *harness.Machine {
 	return m
 }
 
-// docker is a docker daemon, and the machine whose GPUs its containers share.
+// docker is a docker daemon, and the machine with the GPUs that its containers share.
 type docker struct {
 	*harness.Dockerd
 	m *harness.Machine
@@ -131,7 +131,7 @@ func requireSees(t testing.TB, meminfo map[string]string, memoryMiB int) {
 	require.Equal(t, "1", meminfo["nvml.device_count"])
 }
 
-// requireReserved checks what is booked of the first GPU.
+// requireReserved checks the reservations of the first GPU.
 func requireReserved(t testing.TB, m *harness.Machine, memoryMiB int64, containers int) {
 	t.Helper()
 	s, err := m.Status(context.Background())
@@ -145,7 +145,7 @@ func requireReserved(t testing.TB, m *harness.Machine, memoryMiB int64, containe
 func requireNothingLeft(t testing.TB, m *harness.Machine) {
 	t.Helper()
 	dirs, err := os.ReadDir(filepath.Join(m.StateDir(), "containers"))
-	if !errors.Is(err, fs.ErrNotExist) { // nobody has asked yet
+	if !errors.Is(err, fs.ErrNotExist) { // no claim was made yet
 		require.NoError(t, err)
 	}
 	require.Empty(t, dirs, "directories")

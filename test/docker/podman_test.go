@@ -59,7 +59,7 @@ func testPodman(t *testing.T, p podman) {
 	require.NoError(t, err)
 	require.Equal(t, strconv.Itoa((8192-contextMiB)*mib), harness.KeyValues(out)["allocated_bytes"])
 
-	// What can't be granted is told by podman itself.
+	// podman itself reports what can't be granted.
 	_, err = p.Run(ctx, p.runtime, share(140000, 10), "/bin/true")
 	require.Error(t, err)
 	require.ErrorContains(t, err, "there is no room")
@@ -70,7 +70,7 @@ func testPodman(t *testing.T, p podman) {
 	require.NoError(t, err)
 	requireSees(t, harness.KeyValues(out), 2000)
 
-	// Without a request there is no GPU, whatever is said.
+	// Without a request there is no GPU, for any variables.
 	_, err = p.Run(ctx, p.runtime, []string{"--rm", "-e", "NVIDIA_VISIBLE_DEVICES=all"}, workload("meminfo"))
 	require.ErrorContains(t, err, "exit status 4")
 

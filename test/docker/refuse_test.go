@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// requireRefused runs a container that must be refused, and returns what docker says.
+// requireRefused runs a container that must be refused, and returns docker's output.
 func (d docker) requireRefused(t testing.TB, options ...string) string {
 	t.Helper()
 	out, err := d.Docker(context.Background(), sliced(append(options, harness.WorkloadImage, workload("meminfo"))...)...)
@@ -73,7 +73,7 @@ func brokenConfig(t *testing.T, d docker) {
 	}
 	requireSees(t, d.exec(t, id, workload("meminfo")), 1000)
 	d.remove(t, id)
-	// Where the ledger is stood in that file; who comes next tidies up.
+	// The file named the ledger's directory; the next container cleans up.
 	require.NoError(t, d.m.WriteRuntimeConfig(""))
 	d.run(t, share(140000, 100), "/bin/true")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// rootless runs the wrapper as a rootless engine does: as a user of the machine's who is
-// root of a user namespace of his own.
+// rootless runs the wrapper as a rootless engine does: as a user of the machine that is root of its own user
+// namespace.
 func rootless(t testing.TB, m *harness.Machine, env ...string) error {
 	wrapper, err := harness.Wrapper()
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func rootless(t testing.TB, m *harness.Machine, env ...string) error {
 	return err
 }
 
-// The ledger is root's, so that a user's own engine gives no shares, and says so.
+// The ledger belongs to root, so a user's own engine gives no shares, and reports that.
 func TestRootless(t *testing.T) {
 	m := newMachine(t, "H200")
 	err := rootless(t, m, "GPUSLICE_MEMORY=1GiB")

@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// A container in a user namespace, whose root is nobody outside, has its share too.
+// A container in a user namespace, with a root that has no rights outside, has its share too.
 func TestDockerUserNamespaces(t *testing.T) {
 	m := newMachine(t, "H200")
 	d := newDocker(t, m, harness.DockerdOptions{Remapped: true})

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// runElsewhere are pages all of whose commands a suite that brings up more runs one after the other.
+// runElsewhere are pages with commands that another suite runs in sequence, on a larger setup.
 var runElsewhere = map[string]string{
 	"docs/QUICKSTART-KUBERNETES.md": "test/e2e",
 }
@@ -172,8 +172,8 @@ func unknownOptions(t *testing.T, text string) (reasons []string) {
 
 var commandName = regexp.MustCompile(`^[a-z]+$`)
 
-// programs are those whose name at the beginning of a line makes it a command. After "$ " it is
-// a screen, which the test of its program makes again.
+// A line that begins with the name of one of these programs is a command. After "$ " it is a screen, which
+// the test of its program generates again.
 var programs = regexp.MustCompile(`(?m)^ {0,4}(sudo )?(make|go (test|build|run)|(build/bin/)?gpuslice(-agent|-runtime)?|kubectl|helm|docker|podman|systemctl) [a-z-]`)
 
 // Commands stand in blocks of "sh", where they are looked at.
@@ -184,7 +184,7 @@ func TestCommandsAreMarked(t *testing.T) {
 		}
 		for _, block := range fencePattern.FindAllString(text, -1) {
 			if strings.Contains(block, "```sh\n") || strings.Contains(block, "```\n$ ") {
-				continue // commands; a screen, whose command is in its first line
+				continue // commands; a screen, with its command in the first line
 			}
 			assert.NotRegexp(t, programs, block, "%s: commands in a block without sh", page)
 		}

@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// others say these: CUDA, the loader, Kubernetes, containerd.
+// others are messages of CUDA, the loader, Kubernetes, containerd.
 var others = map[string]bool{
 	"CUDA_ERROR_OUT_OF_MEMORY": true, "CUDA_ERROR_NOT_INITIALIZED": true, "no CUDA-capable device": true,
 	"libcuda.so.1: cannot open shared object file": true, "Insufficient nvidia.com/gpu": true,
 }
 
-// sources is all that ours say, in one text.
+// sources is all messages of gpuslice's programs, in one text.
 func sources(t *testing.T) string {
 	var all strings.Builder
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -46,8 +46,8 @@ var (
 	gaps = regexp.MustCompile(`…|\.\.\.`)
 )
 
-// What the troubleshooting page quotes in the first column of a table is said by the code: a
-// message that was changed takes its row with it.
+// The code has each message that the troubleshooting page quotes in the first column of a table: a change of
+// a message needs a change of its row.
 func TestQuotedMessagesAreSaid(t *testing.T) {
 	said := sources(t)
 	page := documents(t)["docs/TROUBLESHOOTING.md"]
@@ -62,7 +62,7 @@ func TestQuotedMessagesAreSaid(t *testing.T) {
 				continue
 			}
 			for _, piece := range gaps.Split(match[1], -1) {
-				assert.Contains(t, said, strings.TrimSpace(piece), "%q is quoted, and nothing says it", match[1])
+				assert.Contains(t, said, strings.TrimSpace(piece), "%q is quoted, and is not in the code", match[1])
 			}
 			checked++
 		}

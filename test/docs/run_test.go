@@ -19,9 +19,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// runHere are the pages, or their sections, whose commands are run one after the other on a
-// machine of their own with a simulated GPU, Debian's docker and podman; and what has to be
-// among that which they say.
+// runHere are the pages, or their sections, with commands that are run in sequence on a machine of their own
+// with a simulated GPU, Debian's docker and podman; and the text that their output must contain.
 var runHere = map[string][]string{
 	"README.md#With docker":     {"device.0.total_bytes=8589934592"},
 	"docs/QUICKSTART-DOCKER.md": {"device.0.total_bytes=8589934592"},
@@ -31,7 +30,7 @@ var runHere = map[string][]string{
 // patience bounds a page.
 const patience = 5 * time.Minute
 
-// A reader who types what the quick starts say gets what they say.
+// The commands of the quick starts print what the quick starts show.
 func TestQuickStarts(t *testing.T) {
 	texts := documents(t)
 	for place, shown := range runHere {

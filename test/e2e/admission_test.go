@@ -85,8 +85,8 @@ func requireForbidden(t *testing.T, write func(key, value string) error) {
 	}
 }
 
-// HAMi's #3041: who writes what only the scheduler may is refused, whoever it is, by
-// whatever way, and whether or not the webhook is there.
+// HAMi's #3041: a write of the scheduler's annotations by any other user is refused, through every API, with
+// and without the webhook.
 func TestForgedAnnotations(t *testing.T) {
 	ctx := context.Background()
 	s := newSpace(t)
@@ -135,12 +135,12 @@ func TestForgedAnnotations(t *testing.T) {
 						require.ErrorContains(t, write("x", ""), "orbidden")
 					case "one that asks for GPUs":
 						if webhook == "without the webhook" {
-							require.Error(t, write("gpuslice.io/grant", "x")) // nobody is asked who could complete it
+							require.Error(t, write("gpuslice.io/grant", "x")) // no component can complete it
 							return
 						}
 						requireForbidden(t, write)
 					case "its status", "a Binding":
-						if user == "the tenant" { // who has no right to either
+						if user == "the tenant" { // it has no right to either
 							require.True(t, apierrors.IsForbidden(write("gpuslice.io/grant", "x")))
 							return
 						}

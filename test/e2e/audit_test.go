@@ -35,8 +35,8 @@ func withChart(t *testing.T, settings ...string) {
 	waitOffered(t, "nvidia.com/gpu", 80)
 }
 
-// cheater is a pod of somebody who isn't root, whose program takes more of a GPU than it was granted: it finds the driver's
-// functions by reading the tables of a copy, in front of which no limiter stands.
+// cheater is a pod of a user other than root, with a program that takes more of a GPU than it was granted: it
+// finds the driver's functions by reading the tables of a copy, in front of which there is no limiter.
 func cheater(t *testing.T, name string) *corev1.Pod {
 	dir, err := os.MkdirTemp(cluster.Dir, "cheat")
 	require.NoError(t, err)
@@ -57,8 +57,9 @@ func cheater(t *testing.T, name string) *corev1.Pod {
 	return p
 }
 
-// With the rights that the chart gives the agent for on-violation=kill, and no others, who takes more than his grant by
-// a way around the limiter is ended, his pod's events say why, and who shares the GPU with him goes on.
+// The agent has the rights that the chart gives it for on-violation=kill, and no others. It ends a container
+// that takes more than its grant by a way around the limiter, and the pod's events state the reason. The
+// other container on the GPU continues.
 func TestAuditKills(t *testing.T) {
 	withChart(t, "agent.config.on-violation=kill", "agent.config.audit-interval=1s", "agent.config.violation-grace=1s")
 	s := newSpace(t)
@@ -91,7 +92,7 @@ func TestAuditKills(t *testing.T) {
 			for _, e := range events.Items {
 				assert.Equal(t, corev1.EventTypeWarning, e.Type)
 				assert.Equal(t, podevents.Component, e.Source.Component)
-				assert.Equal(t, made.UID, e.InvolvedObject.UID, "nobody else is told of")
+				assert.Equal(t, made.UID, e.InvolvedObject.UID, "no other pod is reported")
 				assert.Equal(t, "spec.containers{main}", e.InvolvedObject.FieldPath)
 			}
 			return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
-// withoutAdmission has the API server take, until the test ends, what it would refuse:
-// pods that nobody scheduled, with a grant of their authors'.
+// withoutAdmission makes the API server accept, until the test ends, what it would refuse: pods that no
+// scheduler placed, with a grant of their authors.
 func withoutAdmission(t *testing.T) {
 	ctx := context.Background()
 	require.NoError(t, cluster.RemoveAdmission(ctx))
@@ -41,8 +41,8 @@ func waitForged(t *testing.T, refused bool) {
 	}))
 }
 
-// What the agent alone gives: the node says what it has, and a pod that is bound with a
-// grant is held to it.
+// The agent without a scheduler: the node publishes what it has, and the agent enforces the grant of a pod
+// that is bound with one.
 func TestGrantedByHand(t *testing.T) {
 	withAgent(t, "nvidia.com/gpu", 80, "--grant-public-key-file=")
 	withoutAdmission(t)

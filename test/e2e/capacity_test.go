@@ -90,9 +90,9 @@ func TestDeploymentOfForty(t *testing.T) {
 	s.create(pod("waits", container("main", gpu(memoryMiB, cores))))
 	came, _, says := s.cameOf("waits")
 	require.Equal(t, unscheduled, came)
-	t.Logf("the one that waits is told: %s", says)
+	t.Logf("message of the pending pod: %s", says)
 
-	// The order of the events counts: gone, then bound, then running. How long that took is told.
+	// The order of the events counts: gone, then bound, then running. The log has the time that it took.
 	watched, err := cluster.API.CoreV1().Pods(s.name).Watch(context.Background(), metav1.ListOptions{})
 	require.NoError(t, err)
 	defer watched.Stop()
@@ -172,7 +172,7 @@ func TestGPUQuota(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, maps.Delete(ctx, name, metav1.DeleteOptions{})) })
 
-	// The scheduler is told of the ConfigMap in its own time: until then nothing is limited.
+	// The scheduler gets the ConfigMap after a delay: until then nothing is limited.
 	require.NoError(t, harness.Until(ctx, patience, func(context.Context) error {
 		s.create(pod("try", container("main", resources{"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1000", "nvidia.com/gpucores": "60"})))
 		defer s.delete("try")

@@ -39,13 +39,13 @@ const (
 	refused outcome = "refused"
 )
 
-// cheat is a try to get more than the grant by what a pod's spec can say.
+// cheat is an attempt to get more than the grant by a pod's spec.
 type cheat struct {
 	name string
-	// try changes the pod, whose container main asks for cheatMiB and cheatCores.
+	// try changes the pod. Its container main asks for cheatMiB and cheatCores.
 	try  func(*corev1.Pod)
 	want outcome
-	// says is what the refusal has to say.
+	// says must be in the text of the refusal.
 	says string
 	// command is tried inside, and must fail.
 	command []string
@@ -133,7 +133,7 @@ func read(path string) []string { return []string{"/bin/sh", "-c", "cat " + path
 
 func ref[T any](v T) *T { return &v }
 
-// spec are the tries whose pod is made as it stands; the API server or the agent answers.
+// specCheats are the attempts with a pod that is created unchanged; the API server or the agent answers.
 var specCheats = []cheat{
 	{name: "its limit by HAMi's variable", try: withEnv("CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_MEMORY_LIMIT_0=140000m", "CUDA_DEVICE_SM_LIMIT=0"), want: limited},
 	{name: "the limiter's switch", try: withEnv("CUDA_DISABLE_CONTROL=true"), want: limited},
@@ -190,7 +190,7 @@ var specCheats = []cheat{
 	{name: "a command that starts in the driver's directory", try: func(p *corev1.Pod) { main(p).WorkingDir = "/.gpuslice/driver" }, want: limited},
 }
 
-// numbers are the tries whose amounts make no sense.
+// numberCheats are the attempts with invalid amounts.
 var numberCheats = []cheat{
 	{name: "a negative amount", try: withLimits(resources{"nvidia.com/gpumem": "-1"}), want: denied, says: "must be greater than or equal to 0"},
 	{name: "half a GPU", try: withLimits(resources{"nvidia.com/gpu": "500m"}), want: denied, says: "must be an integer"},
@@ -267,12 +267,12 @@ func testCheats(t *testing.T, cheats []cheat) {
 			}
 		})
 	}
-	// Nobody holds a GPU without its limits, whatever was tried.
+	// No container holds a GPU without its limits after any attempt.
 	_, err := cluster.Held(context.Background())
 	require.NoError(t, err)
 }
 
-// Whatever a pod's spec says, it gets what it was granted and no more.
+// A pod gets what it was granted and no more, with any spec.
 func TestCheatsBySpec(t *testing.T) { testCheats(t, specCheats) }
 
 // Amounts that make no sense are refused, and none of them is taken for another.

@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An administrator who asks on a node of the chart what is wrong is told of nothing that is well: the agent is a pod's, with a network
-// of its own. What that machine lacks of a driver is not this test's.
+// On a node of the chart the doctor reports no finding about a part that works. The agent runs in a pod, with
+// its own network. The test ignores findings about the driver, because parts of it are missing on the
+// machine.
 func TestDoctor(t *testing.T) {
 	out, stderr, _, err := cluster.OnNode(context.Background(), "gpuslice", "doctor", "-o", "json",
 		"--runtime-socket", cluster.RuntimeSocket(), "--runtime-config", cluster.RuntimeConfig())

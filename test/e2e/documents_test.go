@@ -134,7 +134,7 @@ func requireAllKnown(t *testing.T, all []pages.Block) {
 			triedBy, try := beginsWith(c.Text, tried)
 			used[notRunBy], used[triedBy] = true, true
 			known := not || try || isBesides(c.Text) || strings.HasPrefix(c.Text, "kubectl ") || strings.HasPrefix(c.Text, "helm ")
-			assert.True(t, known, "%s:%d: %s: say whether it is run with the others of its block (besides) or not (notRun)", c.Page, c.Line, c.Text)
+			assert.True(t, known, "%s:%d: %s: add it to the commands that run with the others of their block (besides) or to the others (notRun)", c.Page, c.Line, c.Text)
 		}
 	}
 	for _, table := range []map[string]string{readBy, notRun, tried} {
@@ -142,7 +142,7 @@ func requireAllKnown(t *testing.T, all []pages.Block) {
 			assert.True(t, used[key], "no command of the documents needs %q any more", key)
 		}
 	}
-	for _, c := range slices.Concat(inTexts(t, ""), inTexts(t, leftovers)) {
+	for _, c := range slices.Concat(inTexts(t, ""), inTexts(t, remaining)) {
 		text += c.Text + "\n"
 		used[c.Text] = true
 	}

@@ -101,7 +101,7 @@ func (s *space) empty() {
 	}))
 }
 
-// unused says what of the GPUs is still given out.
+// unused returns an error with what is still granted of the GPUs.
 func unused(ctx context.Context) error {
 	status, err := cluster.Status(ctx)
 	if err != nil {
@@ -142,7 +142,7 @@ func gpu(memoryMiB, cores int) resources {
 	return resources{"nvidia.com/gpu": "1", "nvidia.com/gpumem": strconv.Itoa(memoryMiB), "nvidia.com/gpucores": strconv.Itoa(cores)}
 }
 
-// container is one that sleeps until it is told to end.
+// container is a container that sleeps until it is ended.
 func container(name string, r resources) corev1.Container {
 	return corev1.Container{
 		Name: name, Image: harness.WorkloadImage, ImagePullPolicy: corev1.PullNever, Resources: r.requirements(),

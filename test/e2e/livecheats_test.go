@@ -16,8 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
-// A container that is added to a pod which runs has no GPU, whatever it says, and can't
-// take the other's.
+// A container that is added to a running pod has no GPU, with any spec, and can't take the GPU of the other.
 func TestEphemeralContainer(t *testing.T) {
 	s := newSpace(t)
 	p := s.run(pod("p", container("main", gpu(cheatMiB, cheatCores))))

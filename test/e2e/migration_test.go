@@ -38,7 +38,7 @@ var fromHAMi = []migrated{
 	{file: "cores", want: []int64{3000}, cores: 30},
 	{file: "several-gpus", want: []int64{3000, 3000}, cores: 30},
 	{file: "exclusive", want: []int64{-100}, cores: 100},
-	{file: "memory-alone", want: []int64{2000}},
+	{file: "memory-only", want: []int64{2000}},
 	{file: "use-gputype", want: []int64{3000}, model: "A100"},
 	{file: "nouse-gputype", want: []int64{3000}, model: "A100"},
 	{file: "priority", want: []int64{3000}, check: func(t *testing.T, pods []corev1.Pod) {

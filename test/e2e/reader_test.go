@@ -41,8 +41,8 @@ var (
 		"helm uninstall", "helm template",
 	}
 
-	// leftovers is the section whose text tells of commands for what an uninstall leaves.
-	leftovers = "docs/INSTALL.md#Uninstall"
+	// remaining is the section with the commands for what an uninstall leaves.
+	remaining = "docs/INSTALL.md#Uninstall"
 
 	// besides are beginnings of commands that aren't kubectl's or helm's, and run with those of their block.
 	besides = []string{"openssl genpkey ", "openssl pkey ", "cat old.pub ", "cat new.pem ", "rm old.pem "}
@@ -79,7 +79,7 @@ func beginsWith[V any](text string, beginnings map[string]V) (beginning string, 
 	return "", false
 }
 
-// isBesides says that a command runs with those of its block.
+// isBesides reports whether a command runs with those of its block.
 func isBesides(text string) bool {
 	for _, beginning := range besides {
 		if strings.HasPrefix(text, beginning) {
@@ -89,7 +89,7 @@ func isBesides(text string) bool {
 	return false
 }
 
-// reads says which test runs a block's commands.
+// reads returns the name of the test that runs a block's commands.
 func reads(b pages.Block) string {
 	for _, place := range []string{b.Page + "#" + b.Section, b.Page} {
 		if test, is := readBy[place]; is {
@@ -117,7 +117,8 @@ func blocksOfClusters(t *testing.T) (found []pages.Block) {
 	return found
 }
 
-// inTexts are the commands that stand in the pages' text, each once: those of a section, or those of all others but leftovers.
+// inTexts are the commands in the text of the pages, each once: those of one section, or those of all
+// sections but remaining.
 func inTexts(t *testing.T, place string) (found []pages.Command) {
 	texts, err := pages.Read()
 	require.NoError(t, err)
@@ -125,7 +126,7 @@ func inTexts(t *testing.T, place string) (found []pages.Command) {
 	for _, page := range slices.Sorted(maps.Keys(texts)) {
 		for _, c := range pages.Inline(page, texts[page], "kubectl", "helm") {
 			its := c.Page + "#" + c.Section
-			if is := its == place || place == "" && its != leftovers; is && !seen[c.Text] {
+			if is := its == place || place == "" && its != remaining; is && !seen[c.Text] {
 				found, seen[c.Text] = append(found, c), true
 			}
 		}
@@ -137,7 +138,7 @@ func inTexts(t *testing.T, place string) (found []pages.Command) {
 // blocksOf are those of a page, or of one of its sections, that this test reads.
 func blocksOf(t *testing.T, place string) (found []pages.Block) {
 	test, _, _ := strings.Cut(t.Name(), "/")
-	require.Equal(t, test, readBy[place], "who reads %s", place)
+	require.Equal(t, test, readBy[place], "the test that reads %s", place)
 	page, section, _ := strings.Cut(place, "#")
 	for _, b := range blocksOfClusters(t) {
 		if b.Page == page && (section == "" || b.Section == section) {
@@ -148,7 +149,8 @@ func blocksOf(t *testing.T, place string) (found []pages.Block) {
 	return found
 }
 
-// reader types what the documents say, as the cluster's administrator in a directory that has install/.
+// reader types the commands of the documents, as the cluster's administrator in a directory that has
+// install/.
 type reader struct {
 	t     *testing.T
 	shell func(ctx context.Context, script string) (string, error)
@@ -157,7 +159,7 @@ type reader struct {
 	words map[string]string
 }
 
-// newReader is one whose image has a tag; without, it is the chart's.
+// newReader returns a reader with an image tag; without a tag, it is the chart's.
 func newReader(t *testing.T, tag string, words map[string]string) *reader {
 	root, err := harness.Repository()
 	require.NoError(t, err)
@@ -170,7 +172,7 @@ func newReader(t *testing.T, tag string, words map[string]string) *reader {
 
 var anyWord = regexp.MustCompile(strings.Join(words, "|")) // the longest first
 
-// does types a block's commands in one shell, and returns what they say.
+// does types a block's commands in one shell, and returns their output.
 func (r *reader) does(b pages.Block) string {
 	r.t.Helper()
 	// A command that fails is named.
@@ -198,7 +200,7 @@ func (r *reader) doesInText(all []pages.Command) {
 			c.Text += " --help"
 		}
 		out := r.does(pages.Block{Page: c.Page, Line: c.Line, Commands: []pages.Command{c}})
-		require.NotEmpty(r.t, strings.TrimSpace(out), "%s:%d: %s says nothing", c.Page, c.Line, c.Text)
+		require.NotEmpty(r.t, strings.TrimSpace(out), "%s:%d: %s prints nothing", c.Page, c.Line, c.Text)
 	}
 }
 

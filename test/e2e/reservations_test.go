@@ -39,7 +39,7 @@ type reservations struct {
 	capacity map[string]scheduler.Use
 
 	mu sync.Mutex
-	// tolerant says that the kubelet may take pods back, and forgiven which it has then.
+	// tolerant: the kubelet may reject pods; forgiven are those that it rejected.
 	tolerant bool
 	forgiven map[string]bool
 	pods     map[string]*corev1.Pod
@@ -88,7 +88,7 @@ func (b *reservations) set(object any) {
 	if len(b.overbooked(slices.Collect(maps.Values(b.pods)))) == 0 {
 		return
 	}
-	// After a break the informer tells of new pods before it tells of those that went.
+	// After a break the informer reports new pods before it reports the deleted ones.
 	list, err := b.client.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
 	if err != nil {
 		return
@@ -112,8 +112,7 @@ func (b *reservations) overbooked(pods []*corev1.Pod) (found []string) {
 	return found
 }
 
-// granted is what the pods that are bound and have not ended were granted of each GPU,
-// by what their annotations say.
+// granted is what the pods that are bound and have not ended were granted of each GPU, by their annotations.
 func granted(pods []*corev1.Pod) map[string]scheduler.Use {
 	total := map[string]scheduler.Use{}
 	for _, p := range pods {
@@ -143,8 +142,8 @@ func (b *reservations) forgive(pod *corev1.Pod) {
 	}
 }
 
-// tolerate says whether the kubelet may take pods back from now on. Of one that it has taken back before, the informer may
-// tell later.
+// tolerate sets whether the kubelet may reject pods from now on. The informer can report later a pod that was
+// rejected before.
 func (b *reservations) tolerate(tolerant bool) {
 	list, err := b.client.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
 	b.mu.Lock()
@@ -157,7 +156,7 @@ func (b *reservations) tolerate(tolerant bool) {
 	b.tolerant = tolerant
 }
 
-// close says what was found.
+// close returns what was found.
 func (b *reservations) close() []string {
 	close(b.stop)
 	b.mu.Lock()

@@ -17,8 +17,8 @@ type restart struct {
 var restarts = []restart{
 	{"agent", func(ctx context.Context) error { return cluster.RestartAgentWith(ctx) }},
 	{"agent, killed", func(ctx context.Context) error {
-		// What is bound while there is no device plugin the kubelet fails for good, and of
-		// one that was killed nobody is told before.
+		// The kubelet fails a pod for good if it is bound while there is no device plugin, and the end of a
+		// killed device plugin is noticed late.
 		followed.tolerate(true)
 		defer followed.tolerate(false)
 		if err := cluster.RestartAgent(ctx); err != nil {

@@ -24,8 +24,8 @@ var (
 	soakSeed = flag.Uint64("soak-seed", 0, "of the random choices; 0 takes one")
 )
 
-// soakWorkers are who makes Deployments and Jobs at one time: together they ask for less than
-// the node has, so that each pod has room.
+// soakWorkers is the number of goroutines that make Deployments and Jobs at one time: together they request
+// less than the node has, so that each pod has room.
 const soakWorkers = 3
 
 // soaked is one run.

@@ -59,7 +59,7 @@ func (s *soaked) look(ctx context.Context) error {
 	return nil
 }
 
-// inCluster says whether a process is of this cluster and not of another on the machine.
+// inCluster reports whether a process is of this cluster and not of another on the machine.
 func inCluster(pid int) bool {
 	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	return err == nil && strings.Contains(string(groups), filepath.Base(cluster.Dir))
@@ -88,7 +88,7 @@ func processSample(pid int) (map[string]float64, error) {
 	return sample, err
 }
 
-// agentSample adds what the agent's metrics say.
+// agentSample adds the agent's metrics.
 func agentSample(ctx context.Context, sample map[string]float64) error {
 	pods, err := cluster.PodsOf(ctx, "agent")
 	if err != nil || len(pods) != 1 {

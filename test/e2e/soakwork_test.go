@@ -24,7 +24,7 @@ func background() metav1.DeleteOptions {
 	return metav1.DeleteOptions{PropagationPolicy: &policy}
 }
 
-// or leaves an error out that says that it is done already: the answer to the first was lost.
+// or drops an error that reports that the work is done already: the answer to the first request was lost.
 func or(err error, done func(error) bool) error {
 	if done(err) {
 		return nil
@@ -55,7 +55,7 @@ func (s *soaked) deployment(p *corev1.Pod, replicas int32) (create, done, end st
 		}
 }
 
-// job is of pods whose containers look at what they have, and end.
+// job makes a Job of pods with containers that check their limits, and end.
 func (s *soaked) job(p *corev1.Pod, completions int32) (create, done, end step) {
 	jobs := s.tenant.BatchV1().Jobs(s.name)
 	spec := *p.Spec.DeepCopy()
@@ -88,7 +88,7 @@ func (s *soaked) job(p *corev1.Pod, completions int32) (create, done, end step) 
 		}
 }
 
-// gone says which pods of an app are there.
+// gone returns an error with the pods of an app that still exist.
 func (s *soaked) gone(ctx context.Context, app string) error {
 	pods, err := cluster.API.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
 	if err == nil && len(pods.Items) > 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
-// uninstall does what docs/UPGRADING.md says of it.
+// uninstall does what docs/UPGRADING.md describes.
 func uninstall(t *testing.T) {
 	blocks := blocksOf(t, "docs/UPGRADING.md#Uninstall")
 	require.Len(t, blocks, 1)
@@ -60,7 +60,7 @@ func filesBelow(t *testing.T, dir string) (files []string) {
 	return files
 }
 
-// ours are the objects of all kinds, events but not, whose name has ours in it.
+// ours are the objects of all kinds but events with our name in their name.
 func ours(t *testing.T) (found []string) {
 	ctx := context.Background()
 	kinds, err := cluster.Kubectl(ctx, "api-resources", "--verbs=list", "--output=name")
@@ -81,8 +81,9 @@ func ours(t *testing.T) (found []string) {
 	return found
 }
 
-// Who uninstalls as the guide says has nothing of gpuslice on the node or in the cluster, and a job that runs goes on with
-// its limits: it has mounted what it needs. What is installed after that, as the guide and the quick start say, works.
+// After an uninstall by the guide, nothing of gpuslice is on the node or in the cluster, and a running job
+// continues with its limits: it has mounted what it needs. A new installation by the guide and the quick
+// start works.
 func TestUninstallAndInstallAgain(t *testing.T) {
 	s := newSpace(t)
 	s.run(job("job"))
@@ -101,7 +102,7 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 	requireNodeSaysNothing(t)
 	specs, err := os.ReadDir(cluster.CDIDir())
 	require.NoError(t, err)
-	assert.Len(t, specs, 1, "the driver's alone")
+	assert.Len(t, specs, 1, "only the driver's")
 	s.requireGoesOn("job")
 	s.delete("job")
 
@@ -109,7 +110,8 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 	newcomer(t)
 }
 
-// firstRelease does what docs/INSTALL.md says, from installing to uninstalling and to taking away what that leaves.
+// firstRelease does what docs/INSTALL.md describes, from the installation to the uninstallation and the
+// removal of what that leaves.
 func firstRelease(t *testing.T) {
 	ctx := context.Background()
 	for _, tag := range []string{"0.1.0", "0.2.0"} {
@@ -162,7 +164,7 @@ func firstRelease(t *testing.T) {
 	requireNodeSaysNothing(t)
 }
 
-// requireNodeSaysNothing checks that the Node tells of no GPUs.
+// requireNodeSaysNothing checks that the Node has no annotations of GPUs.
 func requireNodeSaysNothing(t *testing.T) {
 	node, err := cluster.API.CoreV1().Nodes().Get(context.Background(), harness.NodeName, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -173,7 +175,7 @@ func requireNodeSaysNothing(t *testing.T) {
 	}
 }
 
-// newcomer does what docs/QUICKSTART-KUBERNETES.md says.
+// newcomer does what docs/QUICKSTART-KUBERNETES.md describes.
 func newcomer(t *testing.T) {
 	_, err := cluster.Ctr(context.Background(), "images", "tag", "--force", harness.WorkloadImage, "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04")
 	require.NoError(t, err)
@@ -184,7 +186,7 @@ func newcomer(t *testing.T) {
 	for _, b := range blocks {
 		out := r.does(b)
 		if strings.Contains(b.Commands[0].Text, "gpuslice top") {
-			require.Regexp(t, `slice\b.*4(\.0)? ?GiB|slice\b.*4096`, out, "the newcomer sees his pod")
+			require.Regexp(t, `slice\b.*4(\.0)? ?GiB|slice\b.*4096`, out, "the newcomer sees the pod")
 			seen = out
 		}
 	}

@@ -103,9 +103,9 @@ func agentImage(t *testing.T) string {
 	return pods[0].Spec.Containers[0].Image
 }
 
-// While agent, scheduler, webhook and limiter are upgraded, and while they are rolled back, as the guide says, jobs compute on and see no
-// error; each container keeps the limiter that it was made with, and the next one gets the one that is installed; who is
-// made in the middle of it waits, and runs.
+// While agent, scheduler, webhook and limiter are upgraded, and while they are rolled back, by the guide,
+// jobs continue to compute without an error. Each container keeps the limiter of its creation, and the next
+// container gets the one that is installed. A pod that is created during the upgrade waits, and runs.
 func TestUpgradeAndRollback(t *testing.T) {
 	ctx := context.Background()
 	require.NoError(t, cluster.ImportNextImage(ctx))
@@ -117,7 +117,8 @@ func TestUpgradeAndRollback(t *testing.T) {
 
 	during := make(chan error, 1)
 	go func() {
-		// An API server that reaches no webhook for a moment refuses pods with GPUs; who makes pods tries again.
+		// An API server that reaches no webhook for a moment refuses pods with GPUs; the test creates the pod
+		// again.
 		during <- harness.Until(ctx, patience, func(ctx context.Context) error {
 			_, err := s.tenant.CoreV1().Pods(s.name).Create(ctx, job("during"), metav1.CreateOptions{})
 			return err
@@ -157,7 +158,7 @@ func TestUpgradeAndRollback(t *testing.T) {
 	require.Equal(t, second, s.library("upgraded"))
 	s.requireGoesOn("before", "during", "upgraded", "rolled-back")
 
-	// Nobody has the upgrade's library any more: it goes, once it is not new. The other one stays.
+	// No container uses the upgrade's library any more: it is removed when it is old. The other one stays.
 	long := time.Now().Add(-2 * oci.LibraryGrace)
 	require.NoError(t, os.Chtimes(filepath.Join(cluster.LibraryDir(), second), long, long))
 	for _, name := range []string{"upgraded", "during"} {

@@ -111,7 +111,7 @@ func readOnlyLedger(_ context.Context, n *harness.Node) (func() error, error) {
 	return heal, nil
 }
 
-// lockedLedger: whoever books waits for as long as this takes.
+// lockedLedger: every reservation waits until the lock is released.
 func lockedLedger(ctx context.Context, n *harness.Node) (func() error, error) {
 	unlock, err := lock(n)
 	if err != nil {
@@ -132,9 +132,9 @@ func lock(n *harness.Node) (unlock func() error, err error) {
 	return file.Close, nil
 }
 
-// stopped: the process is there, the connection too, and nobody reads it. When it
-// goes on it answers what nobody waits for any more, and finds itself cut off. A new
-// one takes its place, which connects at once: it would wait longer each time.
+// stopped: the process and the connection exist, and the process reads nothing. When it continues, it answers
+// a request that has timed out, and finds the connection closed. A new process takes its place and connects
+// at once: the stopped one would wait longer each time.
 func stopped(ctx context.Context, n *harness.Node) (func() error, error) {
 	before := lines(n, cutOff)
 	if err := n.Agent.Signal(syscall.SIGSTOP); err != nil {
@@ -165,7 +165,7 @@ func startedAgain(ctx context.Context, n *harness.Node) (func() error, error) {
 	}, nil
 }
 
-// killed counts the creations in whose middle the agent died.
+// killed counts the creations during which the agent was killed.
 type killed int
 
 // around kills the agent: every other time when the request has reached its socket
@@ -202,7 +202,7 @@ func restarted(ctx context.Context, n *harness.Node) (func() error, error) {
 	return func() error { return n.StartAgent(ctx) }, nil
 }
 
-// twice: somebody started another agent beside the node's.
+// twice: another agent was started beside the node's.
 func twice(ctx context.Context, n *harness.Node) (func() error, error) {
 	second, err := n.StartSecondAgent(ctx)
 	if err != nil {
@@ -214,8 +214,8 @@ func twice(ctx context.Context, n *harness.Node) (func() error, error) {
 	}, nil
 }
 
-// unsynchronised: a new agent connects, and what runs can't be booked while the
-// ledger is locked.
+// unsynchronised: a new agent connects, and can't reserve claims for the running containers while the ledger
+// is locked.
 type unsynchronised struct{ failures int }
 
 func (u *unsynchronised) arm(ctx context.Context, n *harness.Node) (func() error, error) {

@@ -29,8 +29,8 @@ const (
 )
 
 func TestMatrix(t *testing.T) {
-	// A privileged container is given all of the machine's devices; with a GPU's among
-	// them, every cell of such containers would tell of a GPU that no fault has let in.
+	// A privileged container gets all devices of the machine. With a GPU among them, every cell of such
+	// containers would report a GPU that no fault has granted.
 	own, err := filepath.Glob("/dev/nvidia*")
 	require.NoError(t, err)
 	require.Empty(t, own, "this machine has device nodes of GPUs; the matrix needs one without")
@@ -61,7 +61,7 @@ func newRow(t *testing.T, f fault) *row {
 	n, err := harness.NewNode(ctx, harness.NodeOptions{
 		GPUs:       []string{"H200", "H200"},
 		Containerd: harness.ContainerdOptions{RequestTimeout: f.timeout},
-		// A claim that is given back a little late keeps nobody out.
+		// A claim that is released late does not keep other containers out.
 		AgentArgs: []string{"--device-split-count=100"},
 		NoAgent:   f.noAgent,
 	})
@@ -144,7 +144,7 @@ func (r *row) pod(ctx context.Context, s shape, counts *tally) error {
 	found := make([]error, perPod)
 	each(0, perPod, func(i int) {
 		if ids[i] == "" && refused[i] == nil {
-			return // never tried, which is told above
+			return // never tried, which is reported above
 		}
 		var o outcome
 		if refused[i] != nil {
@@ -161,7 +161,7 @@ func (r *row) pod(ctx context.Context, s shape, counts *tally) error {
 	return errors.Join(append(append(errs, found...), sandbox.Remove(ctx))...)
 }
 
-// look runs a container to its end, and says what it is.
+// look runs a container to its end, and returns its outcome.
 func (r *row) look(ctx context.Context, sandbox *harness.Sandbox, c harness.Container, id string) (outcome, error) {
 	spec, err := r.node.Spec(ctx, id)
 	if err != nil {

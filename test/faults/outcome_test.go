@@ -23,12 +23,12 @@ const (
 	limited outcome = "limited"
 	// voided: it has no GPU, and asks for none: it never did, or that was taken back.
 	voided outcome = "no GPU"
-	// bare: it has no GPU, and what it asks for itself still stands in its spec:
-	// nobody but the rule that only the plugin grants was in its way.
+	// bare: it has no GPU, and its own request remains in its spec: only the rule that only the plugin grants
+	// prevented a GPU.
 	bare outcome = "no GPU, its request stands"
 )
 
-// The refusals, by who refused and why. Any other error of a creation fails the test.
+// The refusals, by component and reason. Any other error of a creation fails the test.
 const (
 	byDeadline  outcome = "refused: inner deadline"
 	byLedger    outcome = "refused: ledger"
@@ -88,7 +88,7 @@ func created(spec *rspec.Spec, stateDir, uuid string, exitCode int, log string) 
 // noDriver is the workloads' exit status where there is no libcuda.
 const noDriver = 4
 
-// asks says whether a spec asks NVIDIA's runtime for GPUs.
+// asks reports whether a spec requests GPUs from NVIDIA's runtime.
 func asks(spec *rspec.Spec) bool {
 	for _, e := range spec.Process.Env {
 		if value, ok := strings.CutPrefix(e, "NVIDIA_VISIBLE_DEVICES="); ok && value != "void" {

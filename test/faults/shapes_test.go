@@ -43,13 +43,13 @@ var shapes = []shape{
 	{"with a grant, privileged", true, func(place) harness.Container {
 		return harness.Container{Privileged: true}
 	}},
-	{"without a grant, its image says all", false, func(place) harness.Container {
+	{"without a grant, its image sets all", false, func(place) harness.Container {
 		return harness.Container{Image: harness.GreedyImage}
 	}},
 	{"without a grant, names another's GPU", false, func(p place) harness.Container {
 		return harness.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + p.other}}
 	}},
-	{"without a grant, privileged, its image says all", false, func(place) harness.Container {
+	{"without a grant, privileged, its image sets all", false, func(place) harness.Container {
 		return harness.Container{Image: harness.GreedyImage, Privileged: true}
 	}},
 }
@@ -57,7 +57,7 @@ var shapes = []shape{
 // containerName is the name of a pod's i-th container.
 func containerName(i int) string { return "c" + strconv.Itoa(i) }
 
-// grants annotates a pod whose containers each get a share of a GPU.
+// grants annotates a pod with containers that each get a share of a GPU.
 func grants(uuid string, containers int) map[string]string {
 	type share struct {
 		UUID      string `json:"uuid"`

@@ -4,8 +4,8 @@
 #
 #   test/gpu/gpu-test.sh [--out DIR] [--seconds N] [--sim]
 #
-# --sim runs it on the simulated driver, so that it is known to run. Nothing of the machine is changed: what is built and
-# written goes to DIR (build/gpu). The library is preloaded into the programs here alone.
+# --sim runs it on the simulated driver, as a test of this script. Nothing of the machine is changed: what is
+# built and written goes to DIR (build/gpu). The library is preloaded only into the programs here.
 #
 # Exit status: 0 all checks held; 1 one did not; 2 the call is wrong; 3 there is no GPU, or something can't be built.
 set -euo pipefail
@@ -28,7 +28,7 @@ rows=$out/rows.tsv
 failed=0
 
 die() { echo "gpu-test: $*" >&2; exit 3; }
-say() { printf '\n== %s\n' "$*"; }
+heading() { printf '\n== %s\n' "$*"; }
 # row SUITE NAME FIGURE UNIT WANTED HELD: one line of the table. HELD is 1, 0, or - for a figure that nothing is wanted of.
 row() {
 	printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$@" >>"$rows"
@@ -40,7 +40,7 @@ calc() { awk "BEGIN { printf \"%.${2:-2}f\", $1 }"; }
 # value FILE KEY: of a program's key=value lines.
 value() { sed -n "s/^$2=//p" "$1" | head -1; }
 
-say 'build'
+heading 'build'
 make -s -C limiter/src OUT="$out" >"$out/build.log" 2>&1 || { cat "$out/build.log"; die 'the limiter does not build'; }
 programs=(alloc hold launch meminfo churn)
 make -s -C testdata/workloads OUT="$out" "${programs[@]/#/$out/workloads/}" >>"$out/build.log" 2>&1 || { tail "$out/build.log"; die 'the workloads do not build'; }
@@ -56,8 +56,8 @@ fi
 library=$out/lib/libvgpu.so
 run() { "$out/workloads/$1" "${@:2}"; }
 
-say 'gpu'
-run meminfo >"$out/gpu.txt" 2>&1 || { cat "$out/gpu.txt"; die 'no GPU can be used: nvidia-smi says why'; }
+heading 'gpu'
+run meminfo >"$out/gpu.txt" 2>&1 || { cat "$out/gpu.txt"; die 'no GPU can be used: nvidia-smi shows why'; }
 uuid=$(value "$out/gpu.txt" device.0.uuid) name=$(value "$out/gpu.txt" device.0.name)
 total_mib=$(($(value "$out/gpu.txt" device.0.total_bytes) >> 20))
 driver=$(sed -n 's/^NVRM version: .*Module *\([0-9.]*\).*/\1/p' /proc/driver/nvidia/version 2>/dev/null || true)
@@ -77,9 +77,9 @@ in_slice() {
 	VGPU_LIMITS_PATH=$out/slices/$1/limits VGPU_USAGE_PATH=$out/slices/$1/usage LD_PRELOAD=$library "${@:2}"
 }
 limited() { in_slice "$1" "$out/workloads/$2" "${@:3}"; }
-booked() { "$out/slice" used "$out/slices/$1" >"$out/used.txt" && value "$out/used.txt" used_bytes; }
+charged() { "$out/slice" used "$out/slices/$1" >"$out/used.txt" && value "$out/used.txt" used_bytes; }
 
-say 'memory'
+heading 'memory'
 limit=$((total_mib / 4 < 8192 ? total_mib / 4 : 8192))
 slice memory "$limit" 0
 limited memory meminfo >"$out/memory.txt"
@@ -108,7 +108,7 @@ row memory 'second process: allocated until refused' "$got" MiB "$((want - 32)) 
 kill "$first" 2>/dev/null || true
 wait "$first" || true
 
-say 'in front'
+heading 'in front'
 # Mode library: nothing is preloaded, the front is found where the driver's library would be.
 front=$out/front
 rm -rf "$front" && mkdir -p "$front/driver"
@@ -138,7 +138,7 @@ for lookup in dlsym getproc getproc_v2; do
 		"$(holds "$got <= $limit - $context_mib && $got >= $limit - $context_mib - 64")"
 done
 
-say 'crash'
+heading 'crash'
 slice crash "$limit" 0
 limited crash churn --workers=8 --seconds="$seconds" --kill-every-ms=50 --max-kib=262144 >"$out/churn.txt" 2>"$out/churn.err" & child=$!
 "$out/peak" "$child" >"$out/churn-peak.txt" || true
@@ -149,9 +149,9 @@ row crash 'peak by NVML, over the limit' "$((peak > limit ? peak - limit : 0))" 
 limited crash alloc --chunk-mib=16 >"$out/after.txt" 2>/dev/null || true
 got=$(($(value "$out/after.txt" allocated_bytes) >> 20))
 row crash 'a new process can allocate' "$got" MiB ">= $((limit - context_mib - 32))" "$(holds "$got >= $limit - $context_mib - 64")"
-row crash 'booked when all have ended' "$(booked crash)" bytes 0 "$(holds "$(booked crash) == 0")"
+row crash 'charged when all have ended' "$(charged crash)" bytes 0 "$(holds "$(charged crash) == 0")"
 
-say 'overhead'
+heading 'overhead'
 slice unlimited "$limit" 0
 slice forced "$limit" 90 force
 for i in 1 2 3; do
@@ -169,7 +169,7 @@ for call in launch alloc+free meminfo; do
 	done
 done
 
-say 'compute time'
+heading 'compute time'
 # rate CORES...: kernels a second of one program in a slice of its own, or of several side by side.
 rate() {
 	local i=0 pids=()
@@ -191,7 +191,7 @@ share() {
 for shape in '500 1' '500 64' '50 64' '20000 1'; do
 	read -r duration flight <<<"$shape"
 	solo=$(rate 0)
-	row share "$duration us kernels, $flight in flight: alone" "$solo" /s '' -
+	row share "$duration us kernels, $flight in flight: no neighbour" "$solo" /s '' -
 	for cap in 10 30 50 70 90; do
 		achieved=$(calc "100 * $(rate $cap) / $solo" 1)
 		share "$duration us, $flight in flight: cap $cap" "$achieved" "$cap" 3 3
@@ -206,7 +206,7 @@ for shape in '500 1' '500 64' '50 64' '20000 1'; do
 	done
 done
 
-say 'PyTorch'
+heading 'PyTorch'
 if [[ -z $sim ]] && python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
 	for test in limit expandable graphs compile; do
 		slice torch "$limit" 0

@@ -15,7 +15,7 @@ import torch  # noqa: E402  (after the variable)
 MIB = 1 << 20
 
 
-def say(figure, unit, wanted, held=True):
+def result(figure, unit, wanted, held=True):
     print(f"figure={figure}\nunit={unit}\nwanted={wanted}")
     sys.exit(0 if held else 1)
 
@@ -48,7 +48,7 @@ if test in ("limit", "expandable"):
     total = torch.cuda.mem_get_info()[1] // MIB
     got = fill(argument)
     again = fill(argument)
-    say(got, "MiB", f"{argument * 80 // 100} to {argument}", total == argument and argument * 0.8 <= got <= argument and again == got)
+    result(got, "MiB", f"{argument * 80 // 100} to {argument}", total == argument and argument * 0.8 <= got <= argument and again == got)
 elif test == "graphs":
     step = step_of()
     stream = torch.cuda.Stream()
@@ -61,14 +61,14 @@ elif test == "graphs":
     for _ in range(100):
         graph.replay()
     torch.cuda.synchronize()
-    say(100, "replays", "100")
+    result(100, "replays", "100")
 elif test == "compile":
     if not hasattr(torch, "compile"):
-        say(0, "", "not in this PyTorch")
+        result(0, "", "not in this PyTorch")
     function = torch.compile(lambda x: torch.sin(x) + torch.cos(x))
     x = torch.randn(1 << 20, device="cuda")
     error = (function(x) - (torch.sin(x) + torch.cos(x))).abs().max().item()
-    say(f"{error:.1e}", "error", "< 1e-5", error < 1e-5)
+    result(f"{error:.1e}", "error", "< 1e-5", error < 1e-5)
 elif test == "train":
     model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -83,6 +83,6 @@ elif test == "train":
         optimizer.step()
         torch.cuda.synchronize()
         steps += 1
-    say(f"{steps / argument:.2f}", "steps/s", "")
+    result(f"{steps / argument:.2f}", "steps/s", "")
 else:
     sys.exit(f"unknown test {test}")

@@ -17,7 +17,7 @@ import (
 type DockerdOptions struct {
 	// Config are further settings of daemon.json.
 	Config map[string]any
-	// Remapped has containers in user namespaces, whose root is no root outside.
+	// Remapped: containers run in user namespaces, so that their root is not root outside.
 	Remapped bool
 }
 
@@ -114,7 +114,7 @@ func (d *Dockerd) Start(ctx context.Context) error {
 	return nil
 }
 
-// remapUser is a user of Debian's, whose subordinate ids the containers' users are.
+// remapUser is a user of Debian with subordinate ids for the containers' users.
 const remapUser = "daemon"
 
 // remappedScript gives a daemon, in a mount namespace of its own, what user namespaces
@@ -178,11 +178,11 @@ func (d *Dockerd) Docker(ctx context.Context, args ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// A config of the user who runs the tests is none of theirs.
+	// A config of the user that runs the tests has no effect.
 	return Run(ctx, []string{"DOCKER_CONFIG=" + d.Dir, "DOCKER_HOST=", "DOCKER_CONTEXT="}, path, append([]string{"--host", d.host()}, args...)...)
 }
 
-// importImages makes the workload's image and the one that says NVIDIA_VISIBLE_DEVICES=all.
+// importImages makes the workload's image and the image that sets NVIDIA_VISIBLE_DEVICES=all.
 func (d *Dockerd) importImages(ctx context.Context) error {
 	archive := filepath.Join(d.Dir, "root.tar")
 	if err := WriteRootTar(archive); err != nil {

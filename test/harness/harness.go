@@ -95,8 +95,8 @@ type Process struct {
 	err  error
 }
 
-// StartProcess starts a daemon whose output goes to <dir>/<name>.log. The daemon
-// is told to die with the harness, so that a killed test run leaves nothing.
+// StartProcess starts a daemon with its output in <dir>/<name>.log. The kernel kills the daemon when the
+// harness ends, so that a killed test run leaves nothing.
 func StartProcess(dir, name string, env []string, path string, args ...string) (*Process, error) {
 	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -107,8 +107,8 @@ func StartProcess(dir, name string, env []string, path string, args ...string) (
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	// Its own process group: a Ctrl-C at the demo's terminal must reach the
-	// harness alone, which then stops everything in order.
+	// A process group of its own: a Ctrl-C at the demo's terminal must reach only the harness, which then
+	// stops everything in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)

@@ -13,8 +13,8 @@ import (
 // nvidiaMajor is the major number of the driver's device nodes.
 const nvidiaMajor = 195
 
-// LimitedOrNone checks an OCI spec for what must never be: a GPU without all of its
-// limits, or limits without a GPU. It says whether there is a GPU.
+// LimitedOrNone checks an OCI spec for what must never be: a GPU without all of its limits, or limits without
+// a GPU. It reports whether there is a GPU.
 func LimitedOrNone(spec *rspec.Spec, stateDir string) (limited bool, err error) {
 	for _, d := range spec.Linux.Devices {
 		limited = limited || strings.HasPrefix(d.Path, "/dev/nvidia") || d.Major == nvidiaMajor

@@ -76,7 +76,7 @@ func (m *Machine) CDIDir() string { return filepath.Join(m.Dir, "cdi") }
 // StateDir is gpuslice's state directory, on a tmpfs.
 func (m *Machine) StateDir() string { return filepath.Join(m.Dir, "run") }
 
-// SeenAt says that the node's programs see the state directory elsewhere.
+// SeenAt sets the path at which the node's programs see the state directory.
 func (m *Machine) SeenAt(path string) { m.seen = path }
 
 // MountedFrom is the state directory as containers' mounts name it.

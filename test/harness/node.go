@@ -14,7 +14,7 @@ import (
 // NodeName is the node of the tests' grants.
 const NodeName = "node-1"
 
-// Node is a machine with simulated GPUs: a containerd, and an agent that guards it.
+// Node is a machine with simulated GPUs: a containerd, and an agent that is connected to it.
 type Node struct {
 	*Containerd
 	*Machine
@@ -38,7 +38,7 @@ type NodeOptions struct {
 	NoAgent bool
 	// Enter, if it is set, is asked for Containerd.Enter when the machine is there.
 	Enter func(*Machine) ([]string, error)
-	// Progress is told each step; it may be nil.
+	// Progress is called at each step; it may be nil.
 	Progress func(format string, args ...any)
 }
 
@@ -92,7 +92,7 @@ func (n *Node) start(ctx context.Context) (err error) {
 // SetAgentArgs sets further arguments of agents that are started from now on.
 func (n *Node) SetAgentArgs(args ...string) { n.options.AgentArgs = args }
 
-// StartAgent starts the agent and waits until it guards the node.
+// StartAgent starts the agent and waits until it is connected.
 func (n *Node) StartAgent(ctx context.Context) error {
 	if err := n.LaunchAgent(); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (n *Node) LaunchAgent() (err error) {
 // StartSecondAgent starts another agent beside the node's, with a state directory of its
 // own, as a careless operator could. It is the caller's to stop.
 func (n *Node) StartSecondAgent(ctx context.Context) (*Process, error) {
-	// An earlier one's log would say at once what is waited for.
+	// The log of an earlier agent would end the wait at once.
 	if err := os.RemoveAll(filepath.Join(n.Dir, "agent2.log")); err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (n *Node) HealthAddress() string {
 	return fmt.Sprintf("127.77.%d.%d:9396", sum>>8, sum&0xff)
 }
 
-// WaitConnected waits until /readyz says that the node is guarded.
+// WaitConnected waits until /readyz reports that the agent is connected.
 func (n *Node) WaitConnected(ctx context.Context) error {
 	return Until(ctx, 20*time.Second, func(ctx context.Context) error {
 		select {

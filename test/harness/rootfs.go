@@ -15,7 +15,7 @@ import (
 // Root is a root file system that is small enough to read.
 type Root struct {
 	Dirs []string
-	// Files are by path, as the host's files whose content they have.
+	// Files maps paths to the host's files with their content.
 	Files map[string]string
 	// Links are by path, with what they point to.
 	Links map[string]string

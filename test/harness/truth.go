@@ -13,9 +13,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Held is what the containers hold that containerd says are created or running: MiB
-// of their first GPU by container id. It is of their specs, and of nobody's memory. A
-// container that has a GPU without all of its limits is an error.
+// Held is what the containers hold that are created or running by containerd: MiB of their first GPU by
+// container id. It reads their specs, and nothing that the test recorded. A container that has a GPU without
+// all of its limits is an error.
 func (n *Node) Held(ctx context.Context) (map[string]int64, error) {
 	list, err := n.CRI.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
@@ -45,7 +45,7 @@ func (n *Node) Held(ctx context.Context) (map[string]int64, error) {
 	return held, nil
 }
 
-// Booked is what the ledger has, in the words of Held, of entries that count.
+// Reserved is what the ledger has, in the form of Held, of entries that count.
 func (n *Node) Reserved(ctx context.Context) (map[string]int64, error) {
 	s, err := n.Status(ctx)
 	if err != nil {
@@ -80,8 +80,8 @@ func (n *Node) RestartAgent(ctx context.Context) error {
 	return n.StartAgent(ctx)
 }
 
-// Processes are the ids of the processes whose command line is found, by its program's
-// name and its arguments, which are separated and surrounded by zero bytes.
+// Processes are the ids of the processes with a matching command line: its program's name and its arguments,
+// separated and surrounded by zero bytes.
 func Processes(found func(program, args string) bool) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package image_test runs the container image that install/image makes, on a real containerd: its programs start without a
-// shell, a distribution or a right, and the agent guards a node from inside it with what the chart gives it and no more.
+// Package image_test runs the container image that install/image makes, on a real containerd: its programs
+// start without a shell, a distribution or a right, and the agent in it connects to the runtime with what the
+// chart gives it and no more.
 package image_test
 
 import (
@@ -66,8 +67,8 @@ func nothing(t *testing.T, capabilities ...string) func(*cri.LinuxContainerSecur
 
 func TestImage(t *testing.T) {
 	n := newNode(t)
-	t.Run("programs start as nobody", func(t *testing.T) { starts(t, n) })
-	t.Run("the agent guards the node", func(t *testing.T) { guards(t, n) })
+	t.Run("programs start as user 65532", func(t *testing.T) { starts(t, n) })
+	t.Run("the agent connects", func(t *testing.T) { connects(t, n) })
 }
 
 // The Dockerfile makes an image of the same root, without a network.
@@ -96,7 +97,7 @@ func TestDockerfile(t *testing.T) {
 	require.Equal(t, "v1 65532:65532", strings.TrimSpace(label))
 }
 
-// starts runs each program of the image, as nobody.
+// starts runs each program of the image, as user 65532.
 func starts(t *testing.T, n *harness.Node) {
 	ctx := context.Background()
 	pod, err := n.RunPod(ctx, harness.Pod{Name: "programs", HostPID: true})
@@ -124,8 +125,8 @@ func starts(t *testing.T, n *harness.Node) {
 	require.NoError(t, pod.Remove(ctx))
 }
 
-// guards runs the agent as the chart does: capabilities, profile, read-only root, directories.
-func guards(t *testing.T, n *harness.Node) {
+// connects runs the agent as the chart does: capabilities, profile, read-only root, directories.
+func connects(t *testing.T, n *harness.Node) {
 	ctx := context.Background()
 	nvml, err := harness.Artefact("sim", "libnvidia-ml.so.1")
 	require.NoError(t, err)
@@ -176,7 +177,7 @@ func guards(t *testing.T, n *harness.Node) {
 	pod, err := n.RunPod(ctx, harness.Pod{Name: "slice", Annotations: map[string]string{"gpuslice.io/grant": fmt.Sprintf(
 		`{"version":1,"node":%q,"containers":{"main":[{"uuid":%q,"memoryMiB":4096,"cores":25}]}}`, harness.NodeName, status.GPUs[0].UUID)}})
 	require.NoError(t, err)
-	// Another user than root, whose processes the agent sees by its capabilities alone.
+	// A user other than root: the agent sees its processes only by its capabilities.
 	job := harness.Container{Name: "main", User: 1000, Command: []string{harness.WorkloadDir + "/hold", "--mib=300"}}
 	id, err := pod.Start(ctx, job)
 	require.NoError(t, err, log())
@@ -187,8 +188,8 @@ func guards(t *testing.T, n *harness.Node) {
 		}
 		return err
 	}))
-	// The audit finds who is on the GPU without a grant: by NVML, whose library the agent has as the chart gives it, and the host's
-	// PIDs.
+	// The audit finds a process on the GPU without a grant: by NVML, with the library that the chart gives
+	// the agent, and the host's PIDs.
 	thief, err := n.RunPod(ctx, harness.Pod{Name: "thief"})
 	require.NoError(t, err)
 	_, err = thief.Start(ctx, harness.Container{
@@ -214,7 +215,7 @@ func guards(t *testing.T, n *harness.Node) {
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, fmt.Sprint(4096<<20), "the container sees its share")
 
-	// Nobody may write there but the agent, and each container its own usage.
+	// Only the agent may write there, and each container its own usage.
 	for _, dir := range []string{n.StateDir(), n.LibraryDir()} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 			require.NoError(t, err)
@@ -238,7 +239,7 @@ func guards(t *testing.T, n *harness.Node) {
 	require.NoError(t, agents.Remove(ctx))
 }
 
-// held says what the kernel holds the agent to, of /proc/PID/status.
+// held returns the restrictions that the kernel enforces on the agent, from /proc/PID/status.
 func held(t *testing.T, n *harness.Node) map[string]string {
 	t.Helper()
 	programs, err := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -245,7 +245,7 @@ func TestImages(t *testing.T) {
 	// Nothing in these can load the driver, whatever the mode: it is a library for glibc.
 	muslRootfs := write(t, musl)
 	for mode, want := range map[oci.LimiterMode]oci.Enforcement{oci.LimiterLibrary: oci.EnforceLibrary, oci.LimiterAuto: oci.EnforceBoth} {
-		t.Run("musl alone/"+string(mode), func(t *testing.T) {
+		t.Run("only musl/"+string(mode), func(t *testing.T) {
 			r := m.run(t, mode, muslRootfs, false, nil, harness.WorkloadDir+"/meminfo")
 			require.NoError(t, r.refused)
 			assert.Equal(t, want, r.enforcement)
@@ -270,8 +270,8 @@ func TestImages(t *testing.T) {
 	assert.NotContains(t, r.err, "own.so is loaded", "unseen, the limiter's takes its place")
 }
 
-// Wherever an image has its programs look for libraries, they don't find the driver that
-// is behind the front; a variable that says its place outright is refused.
+// For all library search paths of an image, its programs don't find the driver that is behind the front; a
+// variable with the path of the driver is refused.
 func TestNoSearchFindsTheDriverBehindTheFront(t *testing.T) {
 	m := newMachine(t)
 	glibc, err := harness.GlibcRoot()
@@ -314,14 +314,14 @@ func TestNoSearchFindsTheDriverBehindTheFront(t *testing.T) {
 	}
 }
 
-// ownPreload is a library that says when it is loaded.
+// ownPreload is a library that prints a line when it is loaded.
 func ownPreload(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	source, library := filepath.Join(dir, "own.c"), filepath.Join(dir, "own.so")
 	require.NoError(t, os.WriteFile(source, []byte(`
 #include <unistd.h>
-__attribute__((constructor)) static void say(void) { if (write(2, "own.so is loaded\n", 17) < 0) _exit(9); }
+__attribute__((constructor)) static void loaded(void) { if (write(2, "own.so is loaded\n", 17) < 0) _exit(9); }
 `), 0o600))
 	out, err := exec.Command("cc", "-shared", "-fPIC", "-o", library, source).CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -339,5 +339,5 @@ func TestPreloadAloneDoesNotHoldMusl(t *testing.T) {
 	require.Zero(t, r.code, "%s%s", r.out, r.err)
 	total, err := strconv.ParseInt(harness.KeyValues(r.out)["device.0.total_bytes"], 10, 64)
 	require.NoError(t, err, r.out)
-	assert.Greater(t, total, int64(limitMiB*mib), "if this holds now, preload can be said to hold musl: %s", fmt.Sprint(r.enforcement))
+	assert.Greater(t, total, int64(limitMiB*mib), "if this holds now, preload limits musl: %s", fmt.Sprint(r.enforcement))
 }

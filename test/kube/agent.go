@@ -25,7 +25,7 @@ func (c *Cluster) RestartAgentWith(ctx context.Context, more ...string) error {
 	return c.WaitRelease(ctx)
 }
 
-// setAgentArgs says whether the agent had others.
+// setAgentArgs sets the agent's arguments, and reports whether they changed.
 func (c *Cluster) setAgentArgs(ctx context.Context, more []string) (changed bool, err error) {
 	sets := c.API.AppsV1().DaemonSets(Namespace)
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {

@@ -24,7 +24,7 @@ type Options struct {
 	GPUs []string
 	// Component is how our scheduler is asked; Framework when empty.
 	Component Component
-	// Progress is told each step; it may be nil.
+	// Progress is called at each step; it may be nil.
 	Progress func(format string, args ...any)
 }
 
@@ -76,7 +76,7 @@ func New(ctx context.Context, o Options) (*Cluster, error) {
 	return c, c.start(ctx)
 }
 
-// enter prepares the machine for containerd, and says how it is started there.
+// enter prepares the machine for containerd, and returns the command that starts programs there.
 func (c *Cluster) enter(m *harness.Machine) (command []string, err error) {
 	c.Dir, c.network = m.Dir, newNetwork(m.Dir)
 	c.ip = c.network.node
@@ -154,7 +154,7 @@ func (c *Cluster) Client(u User) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// Config says how a user reaches the API server, at any rate.
+// Config is a user's access to the API server, without a rate limit.
 func (c *Cluster) Config(u User) (*rest.Config, error) {
 	path, err := c.Kubeconfig(u)
 	if err != nil {
@@ -188,7 +188,7 @@ func (c *Cluster) startInside(name string, command ...string) (*harness.Process,
 	return harness.StartProcess(c.Dir, name, nil, command[0], command[1:]...)
 }
 
-// await waits until a daemon answers, and says why it doesn't.
+// await waits until a daemon answers, and returns the reason if it doesn't.
 func await(ctx context.Context, p *harness.Process, patience time.Duration, probe func(context.Context) error) error {
 	err := harness.Until(ctx, patience, func(ctx context.Context) error {
 		select {
@@ -213,7 +213,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 	if c.Containerd != nil {
 		errs = append(errs, c.Containerd.Close(ctx))
 	}
-	// It would wait for watches to end, which nobody reads any more.
+	// It would wait for the end of watches without a reader.
 	for _, p := range []*harness.Process{c.APIServer, c.Etcd} {
 		if p != nil {
 			p.Kill()

@@ -10,8 +10,8 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// healthyDevices is how many devices of a resource the kubelet can give to a pod now. What
-// the Node object says of it is seconds old.
+// healthyDevices is how many devices of a resource the kubelet can give to a pod now. The Node object has a
+// number that is seconds old.
 func (c *Cluster) healthyDevices(ctx context.Context, resource string) (int, error) {
 	conn, err := grpc.NewClient("unix:"+c.podResourcesSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

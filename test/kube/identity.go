@@ -24,7 +24,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// User is who a client is to the API server.
+// User is the identity of a client of the API server.
 type User struct {
 	Name   string
 	Groups []string

@@ -16,9 +16,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// kubeletConfig leaves alone what isn't the cluster's: the machine's iptables, its
-// kernel, its swap. Nothing is evicted, and no image is collected, because none could
-// be pulled again.
+// kubeletConfig does not change the machine: its iptables, its kernel, its swap. Nothing is evicted, and no
+// image is collected, because none could be pulled again.
 var kubeletConfig = template.Must(template.New("kubelet.yaml").Parse(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: {{.IP}}
@@ -39,9 +38,9 @@ imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 evictionHard: {memory.available: 10Mi, nodefs.available: 0.1%, nodefs.inodesFree: 0.1%, imagefs.available: 0.1%, imagefs.inodesFree: 0.1%}
 maxPods: 250
-# There is no DNS, and nobody needs it.
+# There is no DNS, and no pod needs it.
 clusterDNS: [10.96.0.10]
-# Who was killed by a test is started again at once.
+# A container that a test kills is started again at once.
 crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 nodeStatusUpdateFrequency: 2s
 nodeStatusReportFrequency: 1m
@@ -94,8 +93,8 @@ func (c *Cluster) StartKubelet(ctx context.Context) error {
 // WaitNode waits until the node is ready, and offers its GPUs.
 func (c *Cluster) WaitNode(ctx context.Context) error { return c.WaitOffered(ctx, "nvidia.com/gpu", 0) }
 
-// WaitOffered waits until the node is ready, the kubelet can give out so many of a
-// resource (0: any number), and schedulers are told so.
+// WaitOffered waits until the node is ready, the kubelet can give out so many of a resource (0: any number),
+// and the Node's annotations have the GPUs.
 func (c *Cluster) WaitOffered(ctx context.Context, resource corev1.ResourceName, want int64) error {
 	return harness.Until(ctx, 2*time.Minute, func(ctx context.Context) error {
 		node, err := c.API.CoreV1().Nodes().Get(ctx, harness.NodeName, metav1.GetOptions{})
@@ -112,12 +111,12 @@ func (c *Cluster) WaitOffered(ctx context.Context, resource corev1.ResourceName,
 		if offered == 0 || want != 0 && offered != want {
 			return fmt.Errorf("the node offers %d %s", offered, resource)
 		}
-		// What the Node object says is seconds old.
+		// The Node object is seconds old.
 		if healthy, err := c.healthyDevices(ctx, string(resource)); err != nil || int64(healthy) != offered {
 			return errors.Join(fmt.Errorf("the kubelet has %d healthy %s of %d", healthy, resource, offered), err)
 		}
 		if gpus := node.Annotations["gpuslice.io/node-gpus"]; gpus == "" || strings.Contains(gpus, `"healthy":false`) {
-			return fmt.Errorf("the node's GPUs are gpus to be %q", gpus)
+			return fmt.Errorf("the node's annotation has GPUs %q", gpus)
 		}
 		if len(node.Spec.Taints) > 0 {
 			return fmt.Errorf("the node has taints: %v", node.Spec.Taints)

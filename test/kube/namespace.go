@@ -93,7 +93,7 @@ func (n *namespaces) enter() []string {
 	return []string{"nsenter", "--mount=/proc/" + pid + "/ns/mnt", "--net=/proc/" + pid + "/ns/net", "--"}
 }
 
-// enterNetwork is the same for the network alone.
+// enterNetwork is the same for the network only.
 func (n *namespaces) enterNetwork() []string {
 	return []string{"nsenter", "--net=/proc/" + strconv.Itoa(n.holder.PID()) + "/ns/net", "--"}
 }

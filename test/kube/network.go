@@ -52,7 +52,7 @@ func (n network) join(ctx context.Context, s *namespaces) error {
 		append(inside, "ip", "link", "set", "lo", "up"),
 		append(inside, "ip", "address", "add", n.node+"/30", "dev", "eth0"),
 		append(inside, "ip", "link", "set", "eth0", "up"),
-		// To services, before kube-proxy says where they are; nothing is passed on.
+		// To services, before kube-proxy has its rules; nothing is forwarded.
 		append(inside, "ip", "route", "add", "default", "via", n.host),
 	} {
 		if _, err := harness.Run(ctx, nil, command[0], command[1:]...); err != nil {
@@ -82,7 +82,7 @@ func (c *Cluster) writeCNI() error {
 {"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":%q}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}`, c.network.pods), 0o644)
 }
 
-// kubeProxyConfig leaves conntrack's limits alone, which are the machine's.
+// kubeProxyConfig does not change conntrack's limits, which are the machine's.
 var kubeProxyConfig = template.Must(template.New("kube-proxy.yaml").Parse(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables

@@ -8,8 +8,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// NewControlPlane brings up etcd and kube-apiserver alone: a cluster of objects, for nodes
-// that nothing runs on. It has to be closed also after an error.
+// NewControlPlane starts only etcd and kube-apiserver: a cluster of objects, for nodes without a kubelet. It
+// has to be closed also after an error.
 func NewControlPlane(ctx context.Context) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "gs")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// WaitPod waits until a pod is as it is wanted, and returns it. What want says of it
-// meanwhile, and the pod's events, are the error.
+// WaitPod waits until want accepts a pod, and returns the pod. The error has want's last error and the pod's
+// events.
 func (c *Cluster) WaitPod(ctx context.Context, namespace, name string, patience time.Duration, want func(*corev1.Pod) error) (*corev1.Pod, error) {
 	var pod *corev1.Pod
 	err := harness.Until(ctx, patience, func(ctx context.Context) (err error) {

@@ -70,7 +70,7 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return harness.Run(ctx, []string{"KUBECONFIG=" + kubeconfig, "PATH=" + bin + ":" + os.Getenv("PATH")}, path, args...)
 }
 
-// chartValues are the arguments that tell helm of this cluster; without a tag it is the chart's.
+// chartValues are helm's arguments for this cluster; without a tag it is the chart's.
 func (c *Cluster) chartValues(tag string) ([]string, error) {
 	root, err := harness.Repository()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Component is the way by which our scheduler is asked.
+// Component is the scheduler's component that places pods.
 type Component string
 
 const (
@@ -45,7 +45,7 @@ func (c *Cluster) StartScheduler(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// One that was killed is not waited for: nobody else is there.
+	// There is no other replica, so the lease of a killed one is deleted.
 	err = c.API.CoordinationV1().Leases("kube-system").Delete(ctx, "kube-scheduler", metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
@@ -96,7 +96,8 @@ func (c *Cluster) schedulerConfig() (path string, err error) {
 	}
 	connection["kubeconfig"] = kubeconfig
 	config["clientConnection"] = connection
-	// The extender looks who leads. An API server that is away for a while ends no leader.
+	// The extender reads which scheduler leads. A leader stays leader while the API server is away for a
+	// while.
 	config["leaderElection"] = map[string]any{"leaderElect": true, "leaseDuration": "120s", "renewDeadline": "90s", "retryPeriod": "2s"}
 	text, err := yaml.Marshal(config)
 	if err != nil {

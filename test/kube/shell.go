@@ -13,9 +13,9 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// Shell is an administrator's, in the repository's directory and the cluster's network: with kubectl, its plugin, and helm. What
-// is installed there by helm is told of this cluster: that its GPUs are simulated, and which tag its image has; without one
-// it is the chart's own.
+// Shell is an administrator's, in the repository's directory and the cluster's network: with kubectl, its
+// plugin, and helm. An installation by helm gets the values of this cluster: its GPUs are simulated, and its
+// image has the tag; without a tag it is the chart's own.
 func (c *Cluster) Shell(tag string) (func(ctx context.Context, script string) (output string, err error), error) {
 	root, err := harness.Repository()
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *Cluster) Shell(tag string) (func(ctx context.Context, script string) (o
 	if err != nil {
 		return nil, err
 	}
-	// What listens, as a port that is forwarded, meets nobody of the machine.
+	// A port that is forwarded does not conflict with a listener of the machine.
 	var command []string
 	if c.namespaces != nil {
 		command = c.namespaces.enterNetwork()

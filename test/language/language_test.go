@@ -99,14 +99,16 @@ func files(t *testing.T) []string {
 var (
 	// hamis are HAMi's names of reasons for which a GPU doesn't fit.
 	hamis = regexp.MustCompile(`\bCard(Insufficient(Memory|Core)|TypeMismatch|UUIDMismatch|TimeSlicingExhausted|ComputeUnitsExhausted|NotHealth|NotFoundCustomFilterRule)\b`)
-	words = regexp.MustCompile(`[A-Za-z][A-Za-z0-9]*`)
-	camel = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
+	// nvidias is an option of NVIDIA's hook update-ldcache.
+	nvidias = regexp.MustCompile(`--folder\b`)
+	words   = regexp.MustCompile(`[A-Za-z][A-Za-z0-9]*`)
+	camel   = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
 )
 
 // check reports what a file has of the words.
 func check(rules map[string]rule, file string, data []byte) (findings []string) {
 	report := func(line int, text string, isText bool) {
-		text = hamis.ReplaceAllString(text, "")
+		text = nvidias.ReplaceAllString(hamis.ReplaceAllString(text, ""), "")
 		for _, w := range words.FindAllString(text, -1) {
 			if r, found := rules[strings.ToLower(w)]; found && (isText || r.names) {
 				findings = append(findings, finding(file, line, w, r))

@@ -27,8 +27,8 @@ const list = "../../docs/LICENCES.md"
 const head = `<!-- Generated from the code by ` + "`make generate`" + `. -->
 # Licences
 
-gpuslice is under Apache-2.0. The programs are linked with the modules below, each under the licence that its own files say. The container image has glibc's
-libraries besides (LGPL-2.1, from the distribution that it is built on). The limiter and the simulated driver are linked with libc alone. Tools and tests use more, of which
+gpuslice is under Apache-2.0. The programs are linked with the modules below, each under the licence in its own files. The container image has glibc's
+libraries besides (LGPL-2.1, from the distribution that it is built on). The limiter and the simulated driver are linked only with libc. Tools and tests use more, of which
 nothing is shipped.
 
 | module | version | licence | in |
@@ -104,8 +104,8 @@ func linkedModules(t *testing.T) (map[string]module, map[string][]string) {
 	return linked, in
 }
 
-// licencesOf are those that a module's files at its root say. Text beside a licence that
-// is none, such as a list of authors, changes nothing.
+// licencesOf are the licences in the files at a module's root. Text beside a licence that is none, such as a
+// list of authors, changes nothing.
 func licencesOf(t *testing.T, dir string) []string {
 	found := map[string]bool{}
 	entries, err := os.ReadDir(dir)

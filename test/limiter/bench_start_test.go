@@ -132,8 +132,8 @@ func BenchmarkFirstLaunches(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkReuse is how long after a SIGKILL another process, which is trying, has
-// what the dead one had; nobody has waited for it yet.
+// BenchmarkReuse is the time from a SIGKILL until another process, which tries all the time, has what the
+// killed process had. No process waited for it before.
 func BenchmarkReuse(b *testing.B) {
 	c := oneGPU(b, 40*giB)
 	c.sim = fakeDriver(b)

@@ -19,9 +19,8 @@ import (
 // are medians over the rounds: the machine may have something else to do in some.
 const rounds = 9
 
-// BenchmarkAdded says what the library adds to a call, in nanoseconds, over a
-// driver that does nothing, bare and limited in the same run: without a share of
-// compute time, and with one that is never used up.
+// BenchmarkAdded measures what the library adds to a call, in nanoseconds, over a driver that does nothing,
+// bare and limited in the same run: without a share of compute time, and with one that is never used up.
 func BenchmarkAdded(b *testing.B) {
 	for _, share := range []uint32{0, 50} {
 		for _, others := range []int{0, 63} {

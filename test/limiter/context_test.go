@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Each context takes what the limits file says, and gives it back when it ends.
+// Each context is charged the size in the limits file, until it ends.
 func TestContextsAreCharged(t *testing.T) {
 	const context = 520 * miB
 	free := func(bytes uint64) string { return fmt.Sprintf("info 0 free %d total %d", bytes, uint64(giB)) }
@@ -83,7 +83,7 @@ func TestDriverRefusesContext(t *testing.T) {
 		"ctx 0", "newctx 0", fmt.Sprintf("info 0 free %d total %d", giB-200*miB, giB)}, lines[3:])
 }
 
-// What the usage file tells of contexts, while their process lives and after it is killed.
+// The usage file has the contexts while their process lives and after it is killed.
 func TestKilledContext(t *testing.T) {
 	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=520"), 520*miB, gpu{gpuIDs[0], giB})
 	for range 5 {

@@ -87,7 +87,7 @@ func (c *container) busyOn(tb testing.TB, index int) float64 {
 	return 0
 }
 
-// ran is what testdata/pace.c says.
+// ran is the output of testdata/pace.c.
 type ran struct {
 	launches, busy, wall, longest uint64
 }
@@ -221,8 +221,8 @@ func TestSharesOfTwo(t *testing.T) {
 	}
 }
 
-// The default policy leaves a container alone while nobody else is there, and a
-// blocked one gets next to nothing, limited or not; the host's word is followed.
+// The default policy does not limit a container while no other container is there. A blocked container gets
+// next to nothing, limited or not. The states that the host writes take effect.
 func TestPolicies(t *testing.T) {
 	program := pace(t)
 	type run struct {
@@ -235,14 +235,14 @@ func TestPolicies(t *testing.T) {
 		done    <-chan ran
 	}
 	runs := map[string]*run{
-		"default, alone":          {30, limiter.PolicyDefault, 0, limiter.CoreState{}, 99, nil, nil},
+		"default, single":          {30, limiter.PolicyDefault, 0, limiter.CoreState{}, 99, nil, nil},
 		"default, contended":      {30, limiter.PolicyDefault, 0, limiter.CoreState{Contended: true}, 30, nil, nil},
-		"force, alone":            {30, limiter.PolicyForce, 0, limiter.CoreState{}, 30, nil, nil},
+		"force, single":            {30, limiter.PolicyForce, 0, limiter.CoreState{}, 30, nil, nil},
 		"disabled":                {30, limiter.PolicyDisable, 0, limiter.CoreState{Contended: true}, 99, nil, nil},
 		"no limit":                {0, limiter.PolicyForce, 0, limiter.CoreState{Contended: true}, 99, nil, nil},
 		"what shares leave":       {0, limiter.PolicyDefault, 0, limiter.CoreState{Contended: true, ElasticPercent: 20}, 20, nil, nil},
 		"corrected":               {30, limiter.PolicyForce, 0, limiter.CoreState{Correction: 2000}, 60, nil, nil},
-		"soft, alone":             {30, limiter.PolicyForce, 60, limiter.CoreState{}, 60, nil, nil},
+		"soft, single":             {30, limiter.PolicyForce, 60, limiter.CoreState{}, 60, nil, nil},
 		"soft, contended":         {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true}, 30, nil, nil},
 		"soft, found room":        {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true, ElasticPercent: 45}, 45, nil, nil},
 		"blocked":                 {30, limiter.PolicyDefault, 0, limiter.CoreState{Blocked: true}, 1, nil, nil},
@@ -306,7 +306,7 @@ func TestShareHoldsBesideContainerWithoutShare(t *testing.T) {
 		}
 		states, err := limiter.ReadCores(other.limits())
 		require.NoError(t, err)
-		t.Logf("the share of 80 %% had %.1f %%, the container without one %.1f %%; the limits file says %+v", sharers, others, states[0])
+		t.Logf("the share of 80 %% had %.1f %%, the container without one %.1f %%; the limits file has %+v", sharers, others, states[0])
 		if time.Now().After(end) {
 			require.FailNow(t, "the share of 80 % does not hold")
 		}
@@ -338,7 +338,7 @@ func TestShareChangesWhileItRuns(t *testing.T) {
 	c.start(t, program, 60, "sync", "50000") // each costs 5 s of its share
 	eventually(t, waitLong, "it has a debt", func() bool { return c.cores(t).ChargedNanoseconds >= uint64(100*time.Millisecond) })
 	waited := c.cores(t).ThrottledNanoseconds
-	eventually(t, time.Second, "a wait is told while it lasts", func() bool { return c.cores(t).ThrottledNanoseconds > waited })
+	eventually(t, time.Second, "a wait is counted while it lasts", func() bool { return c.cores(t).ThrottledNanoseconds > waited })
 	c.share(t, 0, limiter.PolicyForce)
 	had := c.busy(t)
 	eventually(t, 4*time.Second, "it does not sleep on", func() bool { return c.busy(t) > had+0.5 })
@@ -376,7 +376,7 @@ func TestShareUnderKills(t *testing.T) {
 	}
 	time.Sleep(100 * time.Millisecond)
 	_, done := c.start(t, program, 2, "sync", "500")
-	holds(t, 40, (<-done).percent(), "and who comes after has the whole share")
+	holds(t, 40, (<-done).percent(), "and a later process has the whole share")
 }
 
 // A container that writes nonsense where its time is accounted harms itself at most,
@@ -411,7 +411,7 @@ func TestSpoiltBucket(t *testing.T) {
 	holds(t, 20, (<-other).percent())
 }
 
-// A stopped process keeps its place in the line, and nobody else's.
+// A stopped process keeps its place in the queue, and takes no other place.
 func TestStoppedLauncherDelaysNoProcess(t *testing.T) {
 	program := pace(t)
 	c := sharing(t, newMachine(t, "H200"), "7", 40, limiter.PolicyForce)
@@ -441,8 +441,8 @@ func TestCaptureIsLeftAlone(t *testing.T) {
 	assert.NotZero(t, usage.ThrottledNanoseconds)
 }
 
-// A stream that stands still, behind a kernel that waits for another process, say, holds
-// up who launches more into it, for a while, and nobody else.
+// A stream can stand still, for example behind a kernel that waits for another process. It delays the process
+// that launches more into it, for a while, and no other process.
 func TestStillStreamDelaysNoProcess(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "still")
 	require.NoError(t, compile(program, "testdata/still.c"))

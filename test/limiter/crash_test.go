@@ -21,9 +21,9 @@ import (
 
 const waitLong = 20 * time.Second
 
-// 64 processes of one container make contexts and allocate at random and are killed
-// at random. The simulated driver keeps the exact peak of what the container had,
-// and its contexts take exactly what the limits file says.
+// 64 processes of one container make contexts and allocate at random and are killed at random. The simulated
+// driver keeps the exact peak of what the container had, and its contexts have exactly the size in the limits
+// file.
 func TestKillsNeverExceedTheLimit(t *testing.T) {
 	const processes, limit = 64, 8*giB + 12345
 	const length = 30 * time.Second
@@ -51,7 +51,7 @@ func TestKillsNeverExceedTheLimit(t *testing.T) {
 	}
 	wg.Wait()
 	peak, now := c.peakTotal(t)
-	t.Logf("%d kills; given %d, refused %d (of those who lived to tell); peak %d of %d", kills, given, refused, peak, limit)
+	t.Logf("%d kills; given %d, refused %d (of processes that were not killed); peak %d of %d", kills, given, refused, peak, limit)
 	assert.LessOrEqual(t, peak, uint64(limit))
 	assert.Greater(t, peak, uint64(limit)*9/10, "the limit was never approached: the test tests nothing")
 	assert.Greater(t, kills, 20)
@@ -301,7 +301,7 @@ func within(t *testing.T, limit time.Duration, c *container, script string) []st
 	return strings.Split(strings.TrimRight(string(out), "\n"), "\n")
 }
 
-// All 1,024 slots taken: the next one is told so, and has nothing.
+// All 1,024 slots are taken: the next process gets an error, and has nothing.
 func TestSlotsRunOut(t *testing.T) {
 	c := oneGPU(t, giB)
 	f, err := os.OpenFile(c.usage(), os.O_RDWR, 0)

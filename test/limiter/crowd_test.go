@@ -11,10 +11,9 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// More processes than there are slots: so many as there are join, all at once, the
-// others are told NOT_INITIALIZED, and when some die so many of the others get in by
-// asking again, without anybody having been told of the deaths. On the fake driver: what
-// the simulated one does at a join grows with the number of processes.
+// More processes than there are slots: as many as there are slots join, all at once, and the others get
+// NOT_INITIALIZED. When some die, as many of the others join by another try, without a notification of the
+// deaths. On the fake driver: what the simulated one does at a join grows with the number of processes.
 func TestMoreProcessesThanSlots(t *testing.T) {
 	const more, kills, bytes, context = 76, 50, miB, miB
 	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=1"), context, gpu{gpuIDs[0], 4 * giB})

@@ -22,7 +22,7 @@ func (r exportRow) hooked() bool {
 	return slices.Contains([]string{"seam", "metered", "launch", "view"}, r.class)
 }
 
-// more says whether a row decides before another that fits, too.
+// more reports whether a row has precedence over another that fits, too.
 func (r exportRow) more(other *exportRow) bool {
 	star, otherStar := strings.Contains(r.name, "*"), strings.Contains(other.name, "*")
 	if star != otherStar {
@@ -83,13 +83,13 @@ func exportedNames(t *testing.T) map[string]string {
 	return names
 }
 
-// kindOfHook says of what class a hook's third word in hooks.def is.
+// kindOfHook maps the third word of a hook in hooks.def to its class.
 var kindOfHook = map[string]string{
 	"SEAM": "seam", "TAKES": "metered", "HOLDS": "metered", "GIVES": "metered", "CONTEXT": "metered",
 	"LAUNCH": "launch", "CAPTURE": "launch", "VIEW": "view",
 }
 
-// What a hook is for is said in two places, which must agree.
+// The class of a hook is in two places, which must agree.
 func TestHooksAreOfTheirClass(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "limiter/src/hooks.def"))
 	require.NoError(t, err)
@@ -103,8 +103,8 @@ func TestHooksAreOfTheirClass(t *testing.T) {
 	}
 }
 
-// Every function of the real drivers has a row that says what becomes of it; the
-// hooks are just those of the rows that say so; and no row is about nothing.
+// Every function of the real drivers has a row with its treatment; the hooks are exactly those of the rows
+// with a hook; and each row matches a function.
 func TestEveryExportIsClassified(t *testing.T) {
 	rows, names, hooks := exportRows(t), exportedNames(t), hookedNames(t)
 	used := map[string]bool{}

@@ -47,8 +47,8 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// A process that called exec before its start time was in its slot, which a thread
-// writes a moment after it has joined: the slot says no more than whose it was.
+// A process called exec before its start time was in its slot. A thread writes it a moment after the process
+// has joined. Without it the slot has only the owner's PID.
 func TestExecBeforeTheStartTimeIsKnown(t *testing.T) {
 	c := oneGPU(t, giB)
 	other := exec.Command("sleep", "600")

@@ -89,7 +89,7 @@ func TestKindsOfMemory(t *testing.T) {
 	assert.Zero(t, c.used(t))
 }
 
-// dlsym and dlvsym of ours must not change who is asking.
+// Our dlsym and dlvsym must not change the caller.
 func TestCallerIsKept(t *testing.T) {
 	dir := t.TempDir()
 	for i, name := range []string{"libfirst.so", "libsecond.so"} {

@@ -16,8 +16,8 @@ import (
 // behindFronts are the names of the driver's libraries in the limiter's directory.
 var behindFronts = map[string]string{"cuda": "libcuda.so.1", "nvml": "libnvidia-ml.so.1"}
 
-// inFront makes a container whose limiter is in front of the driver's libraries in
-// place of being preloaded: what is at the driver's place are the fronts.
+// inFront makes a container with the limiter in front of the driver's libraries in place of a preload: the
+// fronts are at the driver's path.
 func inFront(tb testing.TB, c *container) *container {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -155,7 +155,7 @@ int main(void)
 	require.NoError(t, compile(program, source, "-static"))
 	plain := oneGPU(t, giB)
 	lines, _ := plain.run(t, program)
-	assert.Equal(t, []string{"0"}, lines, "it is not limited by a preload; if it is now: docs/LIMITER.md says otherwise")
+	assert.Equal(t, []string{"0"}, lines, "it is not limited by a preload; if it is now: change docs/LIMITER.md")
 	lines, stderr := inFront(t, plain).run(t, program)
 	assert.Equal(t, []string{"100"}, lines, "CUDA_ERROR_NO_DEVICE: %s", stderr)
 }

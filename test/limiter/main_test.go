@@ -138,7 +138,7 @@ func newContainer(tb testing.TB, state string, gpus ...gpu) *container {
 	return newContainerKnowing(tb, state, 0, gpus...)
 }
 
-// newContainerKnowing is a container on whose GPUs a context is known to take so much.
+// newContainerKnowing is a container with a known size of a context on its GPUs.
 func newContainerKnowing(tb testing.TB, state string, contextBytes uint64, gpus ...gpu) *container {
 	tb.Helper()
 	c := &container{

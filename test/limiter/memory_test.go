@@ -60,7 +60,7 @@ func TestLimitIsExact(t *testing.T) {
 			t.Parallel()
 			c := oneGPU(t, giB)
 			lines, stderr := c.probe(t, test.script)
-			// What pitch a refused call leaves behind is nobody's business.
+			// The pitch after a refused call does not matter.
 			for i, line := range lines {
 				if strings.HasPrefix(line, "pitch") && strings.HasSuffix(line, " 2") {
 					lines[i] = "pitch 0  2"
@@ -103,7 +103,7 @@ func TestViews(t *testing.T) {
 		"nvml 0 total 1073741824 free 1073737728 used 4096", "nvml2 0 total 1073741824 free 1073737728 used 4096",
 	}, lines)
 	bare, _ := c.bare().probe(t, "init ctx 0 infonull")
-	assert.Equal(t, "infonull 1", bare[2], "what NULL does is the driver's to say")
+	assert.Equal(t, "infonull 1", bare[2], "the driver decides what NULL does")
 }
 
 // Something that only watches takes no slot, starts no thread and needs no CUDA.
@@ -161,8 +161,7 @@ func TestTwoContainers(t *testing.T) {
 	}, lines)
 }
 
-// Whatever is wrong with the files: no memory, no view of the GPU, one line that
-// says why and which file.
+// For any error in the files: no memory, no view of the GPU, one line with the reason and the file.
 func TestBadFiles(t *testing.T) {
 	bend := func(file string, size int64, at int64, bytes ...byte) func(*testing.T, *container) {
 		return func(t *testing.T, c *container) {

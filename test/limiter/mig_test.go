@@ -14,8 +14,8 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// newMIGMachine is a machine whose first GPU has MIG devices of these profiles, and
-// what NVML knows them by: in the order of their instances.
+// newMIGMachine is a machine with MIG devices of these profiles on its first GPU, and their UUIDs in NVML, in
+// the order of their instances.
 func newMIGMachine(t *testing.T, profiles ...string) (state string, uuids []string) {
 	t.Helper()
 	state = newMachine(t, "H200", "T4")
@@ -55,7 +55,7 @@ func TestMIGDevice(t *testing.T) {
 			}, lines)
 			limits, err := limiter.ReadLimits(c.limits())
 			require.NoError(t, err)
-			assert.Equal(t, uuid, limits.Devices[0].UUID, "the record says that it is a MIG device")
+			assert.Equal(t, uuid, limits.Devices[0].UUID, "the record is of a MIG device")
 			usage, err := limiter.ReadUsage(c.usage())
 			require.NoError(t, err)
 			assert.Equal(t, uuid, usage.Devices[0].UUID, "and so does the usage file")
@@ -76,8 +76,8 @@ func TestWholeMIGDevice(t *testing.T) {
 	assert.Equal(t, bare[:4], lines[:4], "as without the library")
 }
 
-// Another's MIG device, and a GPU, are denied; of one's own GPU NVML tells nothing,
-// and nobody is told off for asking.
+// The MIG device of another container, and its GPU, are denied. NVML reports nothing of the GPU of the
+// container's own MIG device, and a call for it gives no error line.
 func TestUnlistedMIGDevice(t *testing.T) {
 	state, uuids := newMIGMachine(t, "1g.18gb", "1g.18gb")
 	c := newContainer(t, state, gpu{uuids[0], giB})

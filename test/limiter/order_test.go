@@ -49,7 +49,7 @@ func TestDriverBeforeTheLimiterEndsTheProcess(t *testing.T) {
 	}{
 		{"the driver's library after the limiter", plain, []string{plain.library, filepath.Join(plain.sim, "libcuda.so.1")}},
 		{"the front before the limiter", front.both(), []string{filepath.Join(front.front, "libcuda.so.1"), front.both().library}},
-		{"the front alone", front, []string{filepath.Join(front.front, "libcuda.so.1")}},
+		{"only the front", front, []string{filepath.Join(front.front, "libcuda.so.1")}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			lines, stderr := test.c.with("LD_PRELOAD="+strings.Join(test.preload, " ")).run(t, program, strings.Fields(script)...)

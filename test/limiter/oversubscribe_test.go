@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// oversubscribed is a container whose limit is 1 GiB, half of which may lie on the GPU.
+// oversubscribed is a container with a limit of 1 GiB. Half of it may be on the GPU.
 func oversubscribed(t *testing.T) *container {
 	c := oneGPU(t, 1<<30)
 	limits, err := limiter.ReadLimits(c.limits())
@@ -24,8 +24,8 @@ func oversubscribed(t *testing.T) *container {
 	return c
 }
 
-// Beyond its part of the GPU a container's memory is managed, up to its limit and no
-// further; it is told of all of it, and what is freed comes back to where it was.
+// Beyond its part of the GPU a container's memory is managed, up to its limit and no further. The container
+// sees all of it, and freed memory returns to the part that it was taken from.
 func TestOversubscription(t *testing.T) {
 	const half = "536870912"
 	for _, test := range []struct {

@@ -71,7 +71,7 @@ func TestPoolsInsideTheLimit(t *testing.T) {
 			[]string{"twin 0", "async 0", "async 2", "afree 0", "sync 0", "info 1073741824 0", "mk 0", "pick 0", "from 0", "from 2", "info 0 0"}},
 		{"an imported pool is the exporter's", "mk 0 pick 1 from 1 share pick 2 from 1 info",
 			[]string{"mk 0", "pick 0", "from 0", "share 0", "pick 0", "from 801", "info 1040187392 0"}},
-		{"the attribute says so", "attr 115", []string{"attr 1 0"}},
+		{"the attribute is set", "attr 115", []string{"attr 1 0"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -183,8 +183,8 @@ func TestCapturesGoOn(t *testing.T) {
 	}
 }
 
-// A driver whose pools grow by more than is expected: what it has taken is charged all
-// the same, what does not fit is undone, and the next time it is known beforehand.
+// A driver with pools that grow by more than is expected: what it has taken is charged, what does not fit is
+// undone, and the next time the size is expected.
 func TestPoolsThatGrowByMore(t *testing.T) {
 	for _, test := range []struct {
 		name, script string

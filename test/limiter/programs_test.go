@@ -16,14 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// program is one that says "ready" and then waits for its standard input to end.
+// program prints "ready" and then waits for its standard input to end.
 type program struct {
 	name    string
 	command []string
-	say     string // what it must be closed before it says "ready"
+	say     string // its input before it prints "ready"
 	single  bool   // of one thread
 	static  bool   // no library is ever loaded into it
-	user    string // who runs it; root
+	user    string // the user that runs it; root by default
 }
 
 const (
@@ -55,7 +55,7 @@ func programs(t *testing.T) []program {
 	all := []program{
 		{name: "C", command: []string{mirror}, single: true},
 		{name: "C, set-user-ID", command: []string{setuid}, single: true, user: "65534"},
-		{name: "su", command: []string{"su", "nobody", "-s", "/bin/sh", "-c", "id -u; ulimit -n; umask; echo ready; cat; exit 7"}, single: true},
+		{name: "su", command: []string{"su", "daemon", "-s", "/bin/sh", "-c", "id -u; ulimit -n; umask; echo ready; cat; exit 7"}, single: true},
 		{name: "C, static", command: []string{static}, single: true, static: true},
 		{name: "busybox", command: []string{"busybox", "sh", "-c", "echo ready; cat; exit 7"}, static: true},
 		{name: "bash", command: []string{"bash", "-c", "trap 'echo bye' EXIT; echo ready; read -r line; exit 7"}, single: true},
@@ -171,7 +171,7 @@ func runProgram(t *testing.T, c *container, etc string, p program, expected stat
 	return o
 }
 
-// lines keeps what is written and tells when it says "ready".
+// lines keeps what is written and closes ready at the line "ready".
 type lines struct {
 	text   strings.Builder
 	ready  chan struct{}

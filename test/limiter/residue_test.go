@@ -8,8 +8,8 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// What the host sees a container have beyond what is charged is taken off what may
-// still be charged, is shown as used, and comes back when the host says so.
+// Memory that the host reports beyond the charges reduces what may still be charged, is shown as used, and is
+// available again when the host reports less.
 func TestResidueCounts(t *testing.T) {
 	c := oneGPU(t, 1<<30)
 	residue := func(bytes uint64) {

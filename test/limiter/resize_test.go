@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// reserved is a container whose files are a ledger's, and what its ledger resizes it to.
+// reserved is a container with the files of a ledger, and the shares to which its ledger resizes it.
 type reserved struct {
 	*container
 	ledger *ledger.Ledger

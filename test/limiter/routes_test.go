@@ -32,7 +32,7 @@ func plainDriver(tb testing.TB, flags ...string) string {
 	return dir
 }
 
-// tableDriver is one whose cuGetProcAddress knows every hooked name, too.
+// tableDriver has a cuGetProcAddress that finds every hooked name, too.
 func tableDriver(tb testing.TB) string {
 	tb.Helper()
 	return fakeDriver(tb, "-DPROC_TABLE", "testdata/fake_proc.c")

@@ -18,10 +18,9 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// BenchmarkShare says how exact shares are of a container alone, the worst of eight, in
-// percent of the GPU's time: error is the distance from the share (or from what the
-// program has without one, if that is less), loss what is missing of it, in percent of it.
-// No agent corrects anything. It wants a machine at rest.
+// BenchmarkShare measures how exact the share of a single container is, the worst of eight, in percent of the
+// GPU's time: error is the distance from the share (or from what the program has without one, if that is
+// less), loss what is missing of it, in percent of it. No agent corrects anything. The machine must be idle.
 func BenchmarkShare(b *testing.B) {
 	program := pace(b)
 	for _, kernels := range []string{"5", "500", "50000", "5,500,50000"} {
@@ -55,10 +54,9 @@ func BenchmarkShare(b *testing.B) {
 	}
 }
 
-// BenchmarkSharesOfTwo is the same for two containers on a GPU, with the agent's loop at
-// work: what they have in the six seconds after the first sixteen: by then what each of them had
-// queued while it was alone has run. Launchers that wait spin, so theirs are one pair
-// after the other.
+// BenchmarkSharesOfTwo is the same for two containers on a GPU, with the agent's loop: what they have in the
+// six seconds after the first sixteen. By then all that each container had queued while it was the only one
+// has run. Launchers that wait spin, so their pairs run in sequence.
 func BenchmarkSharesOfTwo(b *testing.B) {
 	program := pace(b)
 	for _, kernels := range []string{"5", "500", "50000", "5,500,50000"} {
@@ -95,8 +93,8 @@ func sharesOfTwo(b *testing.B, program string, pairs [][2]uint32, how, kernels s
 		for j, share := range pair {
 			c := newContainer(b, state, gpu{gpuIDs[i], giB})
 			c.group = fmt.Sprint(10*i + j + 1)
-			// What a container queued while it was alone still runs: of kernels of
-			// 50 ms that can be a minute's work.
+			// What a container queued while it was the only one still runs: with kernels of 50 ms that can be
+			// a minute's work.
 			c.share(b, share, map[bool]limiter.Policy{true: limiter.PolicyDefault, false: limiter.PolicyForce}[len(kernels) <= 3])
 			cmd, _ := c.with("CUDA_VISIBLE_DEVICES="+gpuIDs[i]).start(b, program, 23, how, kernels)
 			owners[cmd.Process.Pid] = c.group

@@ -31,10 +31,9 @@ const (
 	stepHang = 20 * time.Second
 )
 
-// A process is killed at each step of what it does with the shared file, beside
-// others that live on. In `make test` at an even sample of the steps that somebody
-// else can see; `make test-steps` sets VGPU_EVERY_STEP to "stores", all of those, or to
-// "instructions", every one that the library executes.
+// A process is killed at each step of its work on the shared file, beside others that continue. `make test`
+// takes an even sample of the steps that another process can see; `make test-steps` sets VGPU_EVERY_STEP to
+// "stores", all of those, or to "instructions", every one that the library executes.
 func TestKilledAtEveryStep(t *testing.T) {
 	most := map[string]int{"join": 24, "launch": 24, "wait": 12, "graph": 16}
 	require.NoError(t, compile(filepath.Join(bin, "steps"), "testdata/steps.c", "-pthread", "-I"+filepath.Join(root, "limiter/src")))
@@ -50,7 +49,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// talker is a program that is told lines and answers with lines.
+// talker is a program that reads lines and answers with lines.
 type talker struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -85,7 +84,7 @@ func (p *talker) hear(t *testing.T) string {
 	return strings.TrimSpace(line)
 }
 
-// answer is what a survivor says of what it was told.
+// answer is a survivor's answer to a line.
 func (p *talker) answer(t *testing.T, what string) (result int) {
 	t.Helper()
 	var us int
@@ -146,8 +145,8 @@ func goOn(t *testing.T, living []*talker) {
 	}
 }
 
-// checkAfterKill: the dead is reaped by the first who needs its bytes, all that it
-// had can be had again, not a byte more, and everybody has what it should have.
+// checkAfterKill: the first process that needs the dead process' bytes reaps it, all that it had can be
+// allocated again, not a byte more, and every process has what it should have.
 func checkAfterKill(t *testing.T, c *container, living []*talker, at string) {
 	t.Helper()
 	for _, p := range living {
@@ -174,8 +173,8 @@ func checkAfterKill(t *testing.T, c *container, living []*talker, at string) {
 	}
 }
 
-// spilled is what all slots of GPU 0 say that may lie in the host's memory, those that
-// are nobody's included: whoever claims one next would have it.
+// spilled is the sum over all slots of GPU 0 of what may be in the host's memory, slots without an owner
+// included: the next owner of such a slot would have it.
 func (c *container) spilled(t *testing.T) (sum uint64) {
 	t.Helper()
 	file, err := os.ReadFile(c.usage())
@@ -208,8 +207,8 @@ func (c *container) clock(t *testing.T) gpuTime {
 	return gpuTime{s.GPUs[0].ClockNs, s.GPUs[0].BusyNs}
 }
 
-// checkRate: over all the kills the GPU gave the container its share. Who dies
-// can have had what it launched before its cost was known and charged, and no more.
+// checkRate: over all the kills the GPU gave the container its share. A killed process can have had what it
+// launched before its cost was known and charged, and no more.
 func checkRate(t *testing.T, from, to gpuTime, dead int, section string) {
 	t.Helper()
 	const launches = 6

@@ -30,7 +30,7 @@ func TestAccountFollowsTheDriver(t *testing.T) {
 			c := newContainer(t, newMachine(t, "H200:context_mib=0"), gpu{gpuIDs[0], 100 * giB})
 			bare, _ := c.bare().run(t, program, part)
 			with, stderr := c.run(t, program, part)
-			for i := range min(len(bare), len(with)) { // the first difference says enough
+			for i := range min(len(bare), len(with)) { // the first difference is enough
 				require.Equal(t, bare[i], with[i], "line %d", i)
 			}
 			assert.Len(t, with, len(bare))
@@ -179,7 +179,7 @@ func exportedProgram(t *testing.T) string {
 // a container has by several handles counts once, also where its exporters have ended.
 func TestExportedMemoryStaysCharged(t *testing.T) {
 	program := exportedProgram(t)
-	for _, how := range []string{"alone", "others"} {
+	for _, how := range []string{"own", "others"} {
 		t.Run(how, func(t *testing.T) {
 			c := oneGPU(t, 100*miB)
 			lines, stderr := c.run(t, program, how, "10", "30")
@@ -325,7 +325,7 @@ func TestImportIntoAnotherContainer(t *testing.T) {
 	}
 	assert.EqualValues(t, 60*miB, other.used(t))
 	lines, _ := c.probe(t, "init ctx 0 info")
-	assert.Equal(t, "info 0 free 104857600 total 104857600", lines[2], "it is charged there, and there alone")
+	assert.Equal(t, "info 0 free 104857600 total 104857600", lines[2], "it is charged there, and only there")
 	importer.tell(t, "")
 	require.Equal(t, "vrelease 0", importer.hear(t))
 	require.Equal(t, "info 0 free 104857600 total 104857600", importer.hear(t))
@@ -365,7 +365,7 @@ func TestExportsUnderKills(t *testing.T) {
 	program := exportedProgram(t)
 	for point := 1; ; point++ {
 		require.Less(t, point, 1000)
-		lines, _ := c.with(fmt.Sprint("SIMGPU_CRASH=", point)).run(t, program, "alone", "3", "20")
+		lines, _ := c.with(fmt.Sprint("SIMGPU_CRASH=", point)).run(t, program, "own", "3", "20")
 		peak, now := c.peak(t)
 		require.LessOrEqual(t, peak, uint64(100*miB), "crash point %d", point)
 		require.Zero(t, now, "crash point %d", point)

@@ -20,8 +20,8 @@ import (
 	"github.com/gpuslice/gpuslice/install/monitoring"
 )
 
-// server is a Prometheus that has scraped the sample's agent, schedulers and webhook for half
-// an hour, as the chart's monitors say, and has the recording rules.
+// server is a Prometheus that has scraped the sample's agent, schedulers and webhook for half an hour, by the
+// chart's monitors, and has the recording rules.
 type server struct {
 	t      *testing.T
 	engine *promql.Engine

@@ -53,7 +53,7 @@ func buildCheats(t *testing.T) (dynamic, musl, raw string) {
 	return build("cheat", "cc", "-ldl"), build("cheat-musl", "musl-gcc"), build("cheat-raw", "cc", driver...)
 }
 
-// auditedNode is one whose agent looks every second, with the cheats' images.
+// auditedNode is a node with an agent that audits every second, and with the cheats' images.
 func auditedNode(t *testing.T, policy string) (n *harness.Node, raw string) {
 	dynamic, musl, raw := buildCheats(t)
 	n = newNode(t, harness.NodeOptions{AgentArgs: []string{
@@ -76,7 +76,7 @@ func auditedNode(t *testing.T, policy string) (n *harness.Node, raw string) {
 // copied is a shell's line that copies the driver and has a cheat use the copy.
 const copied = "cat /usr/lib/x86_64-linux-gnu/libcuda.so.1 >/tmp/innocent.so; /opt/cheat /tmp/innocent.so "
 
-// matches says whether a line of a text has a pattern.
+// matches reports whether a line of a text has a pattern.
 func matches(text, pattern string) bool { return regexp.MustCompile(pattern).MatchString(text) }
 
 // suspect is a container, and what is to be found of it.
@@ -89,8 +89,8 @@ type suspect struct {
 	kind            string // empty: nothing
 }
 
-// suspects are containers of every kind. The first process of each is a shell, which says
-// what becomes of the other.
+// suspects are containers of every kind. The first process of each is a shell, which prints the result of the
+// other.
 func suspects(n *harness.Node) []suspect {
 	// A way to the GPUs that no grant made: the driver's state, as a privileged pod has it.
 	state := []*cri.Mount{{ContainerPath: "/run/stolen", HostPath: n.SimState()}}
@@ -107,9 +107,8 @@ func suspects(n *harness.Node) []suspect {
 	}
 }
 
-// Every way past the limiter and past the grants is seen from outside, and ended or left
-// as the policy says; who does nothing wrong, whoever is exempt and the host's own
-// processes live on.
+// The audit sees every way around the limiter and the grants from outside, and ends the process or leaves it,
+// by the policy. Processes without a violation, exempt containers and the host's own processes continue.
 func TestAudit(t *testing.T) {
 	for _, policy := range []string{"report", "kill"} {
 		t.Run(policy, func(t *testing.T) {
@@ -170,7 +169,7 @@ func TestAudit(t *testing.T) {
 					require.NotRegexp(t, `kind=.*pod=\S*/`+s.name+` `, log())
 				}
 			}
-			require.Empty(t, hostEnded, "a process of the host is told of, and left")
+			require.Empty(t, hostEnded, "a process of the host is reported, and left")
 			for _, p := range pods {
 				require.NoError(t, p.Remove(ctx))
 			}

@@ -66,7 +66,7 @@ func BenchmarkContainerCreate(b *testing.B) {
 	requireNothingLeft(b, withPlugin)
 }
 
-// createAndRemove makes a container and takes it away, and says how long the first took.
+// createAndRemove makes a container and removes it, and returns how long the creation took.
 func createAndRemove(ctx context.Context, b *testing.B, n *harness.Node, pod *harness.Sandbox, attempt int) time.Duration {
 	start := time.Now()
 	id, err := pod.Create(ctx, harness.Container{Name: "main", Attempt: uint32(attempt)})

@@ -50,7 +50,7 @@ type chaos struct {
 
 	begun    atomic.Int64        // creations
 	restarts map[int64]bool      // the creations at which containerd is restarted
-	restart  chan struct{}       // says so
+	restart  chan struct{}       // requests a restart
 	mu       sync.Mutex          //
 	tally    map[string]int      // what became of the containers
 	staying  map[string]struct{} // containers that run on
@@ -59,9 +59,9 @@ type chaos struct {
 // random is a source of its own for each goroutine, by a number.
 func (c *chaos) random(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(c.seed, stream)) }
 
-// kill -9 of the agent at random moments while containers come and go, with restarts
-// of containerd in between, that end by SIGTERM or SIGKILL: nobody has a GPU without
-// limits meanwhile, and one reconciliation later the ledger is what containerd runs.
+// kill -9 of the agent at random moments while containers start and end, with restarts of containerd in
+// between, by SIGTERM or SIGKILL: no container has a GPU without limits meanwhile, and one reconciliation
+// later the ledger has the containers that containerd runs.
 func TestChaos(t *testing.T) {
 	ctx := context.Background()
 	c := &chaos{
@@ -96,7 +96,7 @@ func TestChaos(t *testing.T) {
 	for _, what := range []string{"with its limits", "without a GPU", "agents killed"} {
 		require.NotZero(t, c.tally[what], what)
 	}
-	require.NotEmpty(t, c.staying, "nothing runs whose reservation could be lost")
+	require.NotEmpty(t, c.staying, "no container runs with a reservation that could be lost")
 	require.Equal(t, chaosRestarts, c.tally["containerds restarted"])
 	require.False(t, t.Failed())
 
@@ -146,7 +146,7 @@ func (c *chaos) requireCreation(ctx context.Context) {
 	}
 }
 
-// killAgents kills the agent again and again: at times before it guards the node.
+// killAgents kills the agent again and again: at times before it is connected.
 func (c *chaos) killAgents(ctx context.Context, r *rand.Rand, stop chan struct{}) {
 	for {
 		select {
@@ -167,8 +167,7 @@ func (c *chaos) killAgents(ctx context.Context, r *rand.Rand, stop chan struct{}
 	}
 }
 
-// restartContainerds restarts containerd each time that it is asked to, and lets a
-// container end while nobody listens.
+// restartContainerds restarts containerd at each request, and ends a container while no agent listens.
 func (c *chaos) restartContainerds(ctx context.Context, r *rand.Rand) {
 	for range c.restart {
 		time.Sleep(time.Duration(r.IntN(60)) * time.Millisecond) // somewhere in a creation
@@ -197,7 +196,7 @@ func (c *chaos) restartContainerds(ctx context.Context, r *rand.Rand) {
 	}
 }
 
-// answers says whether containerd does.
+// answers reports whether containerd answers.
 func (c *chaos) answers(ctx context.Context) error {
 	_, err := c.CRI.Status(ctx, &cri.StatusRequest{})
 	return err
@@ -209,7 +208,7 @@ func (c *chaos) count(what string) {
 	c.tally[what]++
 }
 
-// begin says whether one more container is to be created.
+// begin reports whether one more container is to be created.
 func (c *chaos) begin() bool {
 	number := c.begun.Add(1)
 	if c.restarts[number] {

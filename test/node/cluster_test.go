@@ -79,8 +79,8 @@ func (k *kubelet) waitDevices(b *testing.B, want int) {
 	}
 }
 
-// startAPIServer plays an API server with the metadata of the tests' node. It returns
-// a kubeconfig for it, and what is closed when the node was written to.
+// startAPIServer starts an HTTP server that serves and patches the metadata of the tests' node, as an API
+// server does. It returns a kubeconfig for it, and a channel that is closed when the node was patched.
 func startAPIServer(b *testing.B) (kubeconfig string, patched <-chan struct{}) {
 	var (
 		mu    sync.Mutex

@@ -50,8 +50,8 @@ func TestAgentThatIsNotThere(t *testing.T) {
 		require.Error(t, err, "the lost request is rejected by the validator")
 		try(t)
 		require.NoError(t, n.Agent.Signal(syscall.SIGCONT))
-		// All is well again as soon as it has noticed that it was cut off, which its
-		// health can't say before that.
+		// The agent is ready again only after it has noticed that it was disconnected. Its health can't show
+		// that before.
 		next := uint32(0)
 		require.NoError(t, harness.Until(ctx, 20*time.Second, func(ctx context.Context) error {
 			next++
@@ -143,11 +143,11 @@ func TestContainerdRestart(t *testing.T) {
 	n.Containerd.Kill()
 	require.NoError(t, harness.Until(ctx, 5*time.Second, func(ctx context.Context) error {
 		if n.Health(ctx, "/readyz") == nil {
-			return errors.New("the agent says that it guards a node without a runtime")
+			return errors.New("the agent is ready on a node without a runtime")
 		}
 		return nil
 	}))
-	// It ends while nobody listens, and no event of it is ever sent.
+	// It ends while no agent listens, and no event of it is ever sent.
 	require.NoError(t, harness.KillContainer(n.Containerd, goesID))
 	require.NoError(t, n.Containerd.Start(ctx))
 	require.NoError(t, n.WaitConnected(ctx))

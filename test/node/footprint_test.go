@@ -48,7 +48,7 @@ func BenchmarkAgentFootprint(b *testing.B) {
 	select {
 	case <-patched:
 	case <-time.After(time.Minute):
-		require.Fail(b, "the API server was patched nothing")
+		require.Fail(b, "the agent didn't patch the node")
 	}
 	report := func(what string) {
 		for _, field := range []string{"VmRSS", "RssAnon", "VmHWM"} {
@@ -91,7 +91,7 @@ func BenchmarkAgentFootprint(b *testing.B) {
 		b.ReportMetric(most, "idle-most-%")
 		report("idle")
 	}
-	b.ReportMetric(0, "ns/op") // it says nothing
+	b.ReportMetric(0, "ns/op") // it has no meaning here
 	require.NoError(b, n.RemoveAllPods(ctx))
 	requireNothingLeft(b, n)
 }

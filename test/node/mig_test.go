@@ -10,8 +10,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// A MIG device that the kubelet chose is its container's, whole and alone, with its own
-// memory as the limit; the agent's other GPU is shared as ever.
+// A MIG device that the kubelet chose belongs to one container, as a whole, with its own memory as the limit.
+// The agent's other GPU is shared as before.
 func TestMIGDevice(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{
 		GPUs:      []string{"H200:mig=1g.18gb,mig=1g.18gb", "H200"},
@@ -46,7 +46,7 @@ func TestMIGDevice(t *testing.T) {
 	require.Equal(t, int64((deviceMiB-contextMiB)*mib), number(t, v["allocated_bytes"]), "all of it")
 	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"], "and no more")
 
-	// Its twin is another's; itself is nobody else's, and no second one goes to a program.
+	// Its twin belongs to another container; the device itself to no other, and no program gets a second one.
 	twin := start(t, run(t, n, harness.Pod{Name: "twin"}), harness.Container{Name: "main", Annotations: chosen(devices[1])})
 	require.Equal(t, int64(deviceMiB*mib), number(t, exec(t, n, twin, workload("meminfo"))["device.0.total_bytes"]))
 	_, err = run(t, n, harness.Pod{Name: "again"}).Create(ctx, harness.Container{Name: "main", Annotations: chosen(devices[0])})

@@ -22,9 +22,8 @@ const spoil = `i=0; while true; do
 : >/.gpuslice/usage
 i=$((i+1)); echo rounds=$i; done`
 
-// Who goes first is the operator's word and NVML's, and nobody else's: a tenant that says of
-// itself that it has priority, and writes anything into its usage file, changes neither
-// his own nor others' priority, nor anybody's limits.
+// Only the operator's setting and NVML decide which container goes first. A tenant that claims priority, and
+// writes anything into its usage file, changes neither its own nor others' priority, nor any limits.
 func TestPriorityIsNotTheTenants(t *testing.T) {
 	ctx := context.Background()
 	n := newNode(t, harness.NodeOptions{AgentArgs: []string{"--high-priority-namespaces=vip"}})
@@ -78,7 +77,7 @@ func TestPriorityIsNotTheTenants(t *testing.T) {
 			looked++
 		}
 		if rounds := harness.KeyValues(says)["rounds"]; err != nil || len(rounds) < 2 || looked < 20 {
-			return fmt.Errorf("the spoiler has spoilt %q times; the second stood back in %d looks; it says %q: %w", rounds, looked, says, err)
+			return fmt.Errorf("the spoiler has spoilt %q times; the second stood back in %d looks; its output is %q: %w", rounds, looked, says, err)
 		}
 		return nil
 	}))

@@ -28,10 +28,9 @@ func heldBytes(t *testing.T, n *harness.Node) uint64 {
 	return status.GPUs[0].Used
 }
 
-// What the agent says that a container has of a GPU is what the driver's books say, to a
-// hundredth, whatever of it the limiter has charged: contexts that are larger than they are
-// charged, data of modules, and physical memory that was made past the limiter. A neighbour
-// that does nothing of the sort has no residue.
+// The agent reports the same memory of a container on a GPU as the driver, to a hundredth, for any part that
+// the limiter has not charged: contexts that are larger than their charge, data of modules, and physical
+// memory that was made around the limiter. A neighbour without any of this has no residue.
 func TestResidueIsRight(t *testing.T) {
 	ctx := context.Background()
 	dynamic, _, _ := buildCheats(t)

@@ -169,7 +169,7 @@ func TestWithoutAGrantThereIsNoGPU(t *testing.T) {
 	requireNothingLeft(t, n)
 }
 
-// A container whose limits can't be read has no GPU, and says why.
+// A container with unreadable limits has no GPU, and reports the reason.
 func TestDamagedLimitsDenyTheGPU(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	uuid := gpu(t, n, 0)

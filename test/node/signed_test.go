@@ -59,7 +59,7 @@ func requireTotal(t *testing.T, n *harness.Node, id string, mibs int64) {
 	require.Equal(t, mibs*mib, number(t, v["device.0.total_bytes"]))
 }
 
-// requireRefused checks that a pod's container is not created, and what it is told.
+// requireRefused checks that a pod's container is not created, and the message.
 func requireRefused(t *testing.T, n *harness.Node, p harness.Pod, c harness.Container, reasons ...string) {
 	pod := run(t, n, p)
 	_, err := pod.Create(context.Background(), c)
@@ -118,12 +118,12 @@ func TestSignedGrants(t *testing.T) {
 	require.ErrorContains(t, err, "was made with key "+granttest.SigningKey(oldKey).ID())
 	requireRefused(t, n, signed(t, newKey, "large", uuid, 100000, 10), main, uuid)
 
-	// A bad file changes nothing, and is told of.
+	// A bad file changes nothing, and is reported.
 	require.NoError(t, os.Remove(keys))
 	require.NoError(t, os.WriteFile(keys, []byte("nonsense"), 0o400))
 	require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error {
 		if !strings.Contains(n.Agent.LogTail(1<<20), "grant keys not read") {
-			return errors.New("the agent has not said that its keys are bad")
+			return errors.New("the agent has not reported that its keys are bad")
 		}
 		return nil
 	}))
@@ -136,8 +136,8 @@ func TestSignedGrants(t *testing.T) {
 	requireNothingLeft(t, n)
 }
 
-// With --unscheduled-policy=share a container gets the equal share of the replicas
-// that the kubelet gave it, told in an annotation of the container as the kubelet does.
+// With --unscheduled-policy=share a container gets the equal share of the replicas that the kubelet gave it.
+// An annotation of the container has them, as the kubelet writes it.
 func TestUnscheduledShare(t *testing.T) {
 	ctx := context.Background()
 	n := newNode(t, harness.NodeOptions{AgentArgs: []string{"--unscheduled-policy=share", "--device-split-count=4"}})

@@ -21,9 +21,9 @@ type storageFault struct {
 	name string
 	// arm brings it about, while the agent runs or not, and returns what ends it.
 	arm func(t *testing.T, n *harness.Node, running bool) (heal func())
-	// reason is what a refused container's message says.
+	// reason must be in the message of a refused container.
 	reason string
-	// givesBack says that what goes is given back at once, and not only afterwards.
+	// givesBack: a container that ends is released at once, and not only afterwards.
 	givesBack bool
 }
 
@@ -170,7 +170,7 @@ func TestStateDirThatTakesNothing(t *testing.T) {
 			} else {
 				reserved, err := n.Reserved(ctx)
 				require.NoError(t, err)
-				require.Len(t, reserved, 2, "what can't be given back counts on")
+				require.Len(t, reserved, 2, "what can't be released still counts")
 			}
 			heal()
 
@@ -185,8 +185,8 @@ func TestStateDirThatTakesNothing(t *testing.T) {
 	requireNothingLeft(t, n)
 }
 
-// An agent that starts on such a directory guards the node or, where it can't work at
-// all, says why and ends; and finds the truth when it can.
+// An agent that starts on such a directory connects or, if it can't work at all, reports the reason and ends.
+// It has the right state when the directory is writable again.
 func TestAgentStartsOnAStateDirThatTakesNothing(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()

@@ -1,6 +1,6 @@
-// Command scale measures the scheduler's doors end to end, with a real etcd and
-// kube-apiserver and with nodes that are objects and nothing else: how many pods a second are
-// bound. `make bench-scheduler` runs it. It prints a table, in Markdown.
+// Command scale measures the components of the scheduler end to end, with a real etcd and kube-apiserver and
+// with nodes that are only objects: how many pods a second are bound. `make bench-scheduler` runs it. It
+// prints a table, in Markdown.
 //
 // Every row is 1,000 nodes with 8 GPUs each (-nodes, -pods change that) and pods that are
 // there before the scheduler is started, so that making them isn't measured. The rate is the
@@ -11,7 +11,7 @@
 //	plugin, Binding    the same with a GPU's part each: the grant is written with the bind
 //	plugin, Patch      the grant is written before the bind, by another plugin
 //	extender           the stock kube-scheduler with `gpuslice-scheduler extender`
-//	extender, N calls  the extender alone: N callers, each filter, prioritize and bind
+//	extender, N calls  only the extender: N callers, each filter, prioritize and bind
 //
 // etcd, the API server, the schedulers and this program share the machine's cores.
 //

@@ -33,7 +33,7 @@ type lab struct {
 	cluster     *kube.Cluster
 	nodes, pods int
 	names       []string
-	// scheduler are the processes whose CPU time counts.
+	// The CPU time of the processes in scheduler counts.
 	scheduler []interface{ PID() int }
 }
 
@@ -80,7 +80,7 @@ func (l *lab) makeNode(ctx context.Context, i int) error {
 	if err != nil || len(n.Spec.Taints) == 0 {
 		return err
 	}
-	n.Spec.Taints = nil // nobody else takes away what marks a new node
+	n.Spec.Taints = nil // no controller removes the taints of a new node
 	_, err = nodes.Update(ctx, n, metav1.UpdateOptions{})
 	return err
 }
@@ -197,7 +197,7 @@ func (l *lab) watch(ctx context.Context, version string) (watch.Interface, error
 	return l.cluster.API.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: version})
 }
 
-// count notes a bind, and says whether it was the last.
+// count records a bind, and reports whether it was the last.
 func (l *lab) count(event watch.Event, bound map[string]bool, first *time.Time) bool {
 	p, ok := event.Object.(*v1.Pod)
 	if !ok || event.Type != watch.Modified || p.Spec.NodeName == "" || bound[p.Name] {

@@ -38,7 +38,7 @@ func TestKilledProcessGivesItsMemoryBack(t *testing.T) {
 	values, _ := s.Run("workloads/alloc", "--chunk-mib=1000")
 	require.Equal(t, "0", values["chunks"])
 	holder.Kill()
-	// Nobody looks at the state in between: the allocation itself finds the dead.
+	// No process reads the state in between: the allocation itself finds the dead processes.
 	values, _ = s.Run("workloads/alloc", "--chunk-mib=1000")
 	require.Equal(t, "14", values["chunks"])
 	require.EqualValues(t, 100*mib+t4Context, s.Status().GPUs[0].MemoryUsedBytes)
@@ -93,8 +93,8 @@ func requireEmpty(t *testing.T, status Status) {
 	}
 }
 
-// A process dies at every place in the accounting where a total could be left half changed. Whoever comes next finds the
-// totals right to the byte.
+// A process dies at every place in the accounting where a total could be left half changed. The next process
+// finds the totals right to the byte.
 func TestDeathAtEveryCrashPoint(t *testing.T) {
 	s := New(t, Plain, "T4")
 	neighbour := s.Start("workloads/hold", "--mib=500")
@@ -137,7 +137,7 @@ func TestDeathWhileReaping(t *testing.T) {
 	}
 }
 
-// orphan runs a check whose process is killed, and returns the child that it leaves.
+// orphan runs a check, with a process that is killed, and returns the child that it leaves.
 func orphan(t *testing.T, s *Sim, check string) (child int) {
 	values, code := s.Run("sim/check", check)
 	require.Equal(t, -1, code)

@@ -10,7 +10,7 @@ import (
 
 const a100Context = 420 * mib
 
-// ctlFails runs simctl, which must refuse, and returns what it says.
+// ctlFails runs simctl, which must refuse, and returns its output.
 func ctlFails(t *testing.T, s *Sim, args ...string) string {
 	t.Helper()
 	cmd := s.Command("sim/simctl", args...)

@@ -170,7 +170,7 @@ func TestNVMLMemoryAndProcessesOfMIGDevices(t *testing.T) {
 	}, ids)
 }
 
-// Events come to the GPU and say which instance they are of.
+// Events come to the GPU with their instance.
 func TestNVMLEventsOfMIGDevices(t *testing.T) {
 	s := New(t, Plain, "T4", "H200:mig=3g.71gb,mig=1g.18gb")
 	library := openNVML(t, s)
@@ -195,7 +195,7 @@ func TestNVMLEventsOfMIGDevices(t *testing.T) {
 	require.Contains(t, ctlFails(t, s, "xid", "1:2", "13"), "no such GPU: 1:2")
 }
 
-// In a container NVML shows the MIG device whose nodes are there, as the first of its GPU, and CUDA takes it.
+// In a container NVML shows the MIG device with its nodes there, as the first of its GPU, and CUDA uses it.
 func TestMIGDeviceInAContainer(t *testing.T) {
 	s := New(t, Plain, "A100-40GB:mig=3g.20gb,mig=1g.5gb", "T4")
 	nodes := t.TempDir()

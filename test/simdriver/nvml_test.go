@@ -95,7 +95,7 @@ func TestNVMLDescribesAGPU(t *testing.T) {
 	require.NotZero(t, good(t4.GetCpuAffinity(2))(t)[0])
 }
 
-// What NVML says of a GPU can be set, and let go again.
+// The values that NVML reports of a GPU can be set and reset.
 func TestNVMLState(t *testing.T) {
 	s := New(t, Plain, "T4:temperature=91,power_mw=70123,utilization=0", "T4")
 	library := openNVML(t, s)
@@ -189,7 +189,7 @@ func TestNVMLAndCUDAAgreeOnMemory(t *testing.T) {
 	require.Empty(t, good(d.GetComputeRunningProcesses())(t))
 }
 
-// A client in a PID namespace of its own knows only that namespace's PID. NVML on the host tells the host's.
+// A client in its own PID namespace has only that namespace's PID. NVML on the host reports the host's PID.
 func TestNVMLTranslatesPIDs(t *testing.T) {
 	s := New(t, Plain, "T4")
 	library := openNVML(t, s)
@@ -216,7 +216,7 @@ func TestNVMLUtilisation(t *testing.T) {
 	}, 20*time.Second, 50*time.Millisecond)
 	require.EqualValues(t, worker.Process.Pid, samples[0].Pid)
 	require.InDelta(t, time.Now().UnixMicro(), int64(samples[0].TimeStamp), 5e6)
-	// No sample is told twice.
+	// No sample is reported twice.
 	_, ret = d.GetProcessUtilization(samples[0].TimeStamp + 3_600_000_000)
 	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
 	worker.Kill()

@@ -113,7 +113,8 @@ func TestProcessesOfContainersShareAGPUEqually(t *testing.T) {
 	}
 }
 
-// What an event pair tells is time on the wall, with the turns of the others in it. How much more, the machine decides.
+// An event pair measures wall time, with the time slices of other processes in it. How much more depends on
+// the machine.
 func TestEventsTellTheTurnsOfOthers(t *testing.T) {
 	s := New(t, Plain, "H200")
 	other := s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=500")

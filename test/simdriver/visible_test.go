@@ -117,7 +117,7 @@ func TestDeviceNodesDecideWhatIsVisible(t *testing.T) {
 	require.Equal(t, "CUDA_ERROR_NO_DEVICE", values["error"])
 }
 
-// What may not be opened is not visible. (In a container it is the devices cgroup that says EPERM.)
+// What may not be opened is not visible. (In a container the devices cgroup returns EPERM.)
 func TestForbiddenNodeIsNotVisible(t *testing.T) {
 	s := New(t, Plain, "T4")
 	dir := publicCopy(t, s)

@@ -91,7 +91,7 @@ func TestNVMLTellsPIDsAsSet(t *testing.T) {
 			stdin, err := cmd.StdinPipe()
 			require.NoError(t, err)
 			p := s.StartCommand(cmd)
-			require.Equal(t, p.Process.Pid, s.Status().Clients[0].HostPID) // this look tells the driver the host's PID
+			require.Equal(t, p.Process.Pid, s.Status().Clients[0].HostPID) // Status gives the driver the host's PID
 			require.NotEqual(t, p.Process.Pid, s.Status().Clients[0].PID)
 			require.NoError(t, stdin.Close())
 			var exit *exec.ExitError

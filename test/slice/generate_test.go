@@ -10,7 +10,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// stamp is what tells that a file was written.
+// stamp changes when a file is written.
 func (n *node) stamp(name string) time.Time {
 	n.t.Helper()
 	info, err := os.Stat(n.path(name))
@@ -52,8 +52,7 @@ func TestASliceInUseChangesLater(t *testing.T) {
 	require.Contains(t, out, "total_bytes=2147483648")
 }
 
-// The spec says of a slice in use what fits its files: the container can be started again
-// with nobody generating in between.
+// The spec of a slice in use fits its files: the container can be started again without another generation.
 func TestASliceInUseStartsAgain(t *testing.T) {
 	n := newNode(t, []string{"T4"}, twoOfT4)
 	n.mustGenerate()

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vanish kills a container and takes its runtime's state away, as a machine does whose
-// daemons were all killed: no poststop hook runs.
+// vanish kills a container and removes its runtime's state, as on a machine after all daemons were killed: no
+// poststop hook runs.
 func (c *container) vanish() {
 	c.n.t.Helper()
 	out, status := run(c.n.t, nil, "runc", "state", c.id)
@@ -173,8 +173,8 @@ func TestWithoutTheHookProgramNothingRuns(t *testing.T) {
 	require.NotContains(t, out, "total_bytes")
 }
 
-// A GPU that is full of what dead containers had is not full: whoever comes next clears
-// it away, be it another slice's container or gpuslice cdi generate.
+// A GPU that is full of the claims of dead containers is not full: the next container of another slice, or
+// gpuslice cdi generate, removes them.
 func TestLostSlicesDontKeepTheGPU(t *testing.T) {
 	const two = "  a: {memory: 9GiB}\n  b: {memory: 9GiB}\n"
 	n := newNode(t, []string{"T4"}, two)
@@ -206,8 +206,8 @@ func TestLostSlicesDontKeepTheGPU(t *testing.T) {
 	require.Zero(t, status, out)
 }
 
-// An id is one container's for one runtime's state alone. Who is refused takes nothing
-// away from who has it.
+// An id belongs to one container of one runtime's state. A container that is refused takes nothing from the
+// container that has the id.
 func TestSameIdElsewhere(t *testing.T) {
 	n := newNode(t, []string{"T4"}, "  a: {memory: 4GiB}\n  b: {memory: 4GiB}\n")
 	n.mustGenerate()
@@ -215,7 +215,7 @@ func TestSameIdElsewhere(t *testing.T) {
 	first.start()
 	usage := n.stamp("run/slices/a/vgpu/usage")
 	for slice, want := range map[string]string{
-		"a": "uses it, and a slice is for one container at a time",
+		"a": "has it",
 		"b": "is already reserved",
 	} {
 		second := n.container("same-"+slice, n.glibc(), []string{"gpuslice.io/slice=" + slice}, meminfo...)

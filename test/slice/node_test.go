@@ -188,7 +188,7 @@ func (c *container) start() {
 	c.background("runc", "run", "--detach", "--bundle", c.bundle, c.id)
 }
 
-// background runs a runtime whose container goes on with its output.
+// background runs a runtime. Its container continues with its output.
 func (c *container) background(program string, args ...string) {
 	c.n.t.Helper()
 	log, err := os.Create(filepath.Join(c.bundle, "log"))

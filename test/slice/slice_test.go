@@ -117,13 +117,13 @@ func TestWhatIsNotHeldIsRefused(t *testing.T) {
 		{name: "an image that links the limiter's directory into a volume", image: linked, edit: func(s *rspec.Spec) {
 			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/data", Source: volume, Options: []string{"bind"}})
 		}, want: "the limiter's file"},
-		{name: "an image whose variable leads to the driver", mode: "library", edit: func(s *rspec.Spec) {
+		{name: "an image with a variable that leads to the driver", mode: "library", edit: func(s *rspec.Spec) {
 			s.Process.Env = append(s.Process.Env, "LD_LIBRARY_PATH=/.gpuslice/driver")
 		}, want: "LD_LIBRARY_PATH has /.gpuslice/driver"},
 		{name: "an image that loads the driver before the limiter", edit: func(s *rspec.Spec) {
 			s.Process.Env = append(s.Process.Env, "LD_PRELOAD=/.gpuslice/driver/cuda")
 		}, want: "before the limiter"},
-		{name: "an image whose programs read no preload", mode: "preload", image: func(harness.Root) harness.Root { return musl }, want: "set limiterMode to auto or library"},
+		{name: "an image with programs that read no preload", mode: "preload", image: func(harness.Root) harness.Root { return musl }, want: "set limiterMode to auto or library"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := newNode(t, []string{"T4", "T4"}, "  small: {memory: 4GiB, devices: \"device=0\"}\n  large: {memory: 4GiB, devices: \"device=0\"}\n")

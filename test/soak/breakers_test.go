@@ -87,14 +87,13 @@ func (s *soak) killPrograms(_ context.Context, r *rand.Rand) error {
 	return nil
 }
 
-// ours says whether a process is of a container of this node: it has one of its usage files
-// mounted.
+// ours reports whether a process is of a container of this node: it has one of its usage files mounted.
 func (s *soak) ours(pid int) bool {
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	return err == nil && strings.Contains(string(mounts), "/.gpuslice/") && s.inDir(string(mounts))
 }
 
-// inDir says whether a list of mounts has the file system of one of the node's containers.
+// inDir reports whether a list of mounts has the file system of one of the node's containers.
 func (s *soak) inDir(mounts string) bool {
 	dirs, err := s.StateDirs()
 	if err != nil {
@@ -110,9 +109,8 @@ func (s *soak) inDir(mounts string) bool {
 	return false
 }
 
-// busyGroups are the control groups of docker's containers, which have the node's name, with a
-// process in them. An empty one is what a runc that was killed in the middle leaves, of which
-// nobody knows any more.
+// busyGroups are the control groups of docker's containers, which have the node's name, with a process in
+// them. A runc that was killed during its work leaves an empty one, which no program removes.
 func busyGroups(dir string) ([]string, error) {
 	files, err := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(dir) + "/*/cgroup.procs")
 	var busy []string

@@ -30,8 +30,8 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// look takes a sample, and looks for what must never be: more booked than there is, a leaked
-// claim, a violation.
+// look takes a sample, and looks for what must never be: reservations that exceed the GPU, a leaked claim, a
+// violation.
 func (s *soak) look(ctx context.Context, _ *rand.Rand) error {
 	status, err := s.Status(ctx)
 	if err != nil {

@@ -30,7 +30,7 @@ var (
 // patience is how long a thing may take that only has to happen.
 const patience = 2 * time.Minute
 
-// The workers: of Kubernetes' way, and of docker's, whose containers take longer.
+// The workers: of Kubernetes' way, and of docker's, with containers that take longer.
 const (
 	criWorkers    = 3
 	dockerWorkers = 1
@@ -72,7 +72,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("%v", s.tally)
 	require.False(t, t.Failed())
 	for _, what := range []string{"limited", "no GPU", "killed agent", "killed containerd", "killed dockerd", "killed program", "docker limited"} {
-		require.NotZero(t, s.tally[what], "%s: the run was too short to say anything", what)
+		require.NotZero(t, s.tally[what], "%s: the run was too short for a result", what)
 	}
 	s.requireNoGrowth()
 	requireNothingLeft()
@@ -156,7 +156,7 @@ func (s *soak) count(what string) {
 	s.tally[what]++
 }
 
-// counted says whether it was at all.
+// counted reports whether it was counted at all.
 func (s *soak) counted(what string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +185,8 @@ func (s *soak) whatIsThere(ctx context.Context) func() {
 		require.NoError(s.t, harness.Until(ctx, patience, s.RemoveAllPods))
 		require.NoError(s.t, harness.Until(ctx, patience, s.docker.RemoveAll))
 		require.NoError(s.t, s.deleteUnstarted(ctx))
-		// Whoever was killed in the middle has left what the next one takes away: docker's
-		// claims the next container of docker, all others one reconciliation.
+		// The next container or reconciliation removes what processes that were killed left: the next
+		// container of docker removes docker's claims, one reconciliation all others.
 		require.NoError(s.t, s.RestartAgent(ctx))
 		var left error
 		err := harness.Until(ctx, patience, func(ctx context.Context) error {
@@ -200,8 +200,9 @@ func (s *soak) whatIsThere(ctx context.Context) func() {
 	}
 }
 
-// deleteUnstarted removes, as `gpuslice doctor` says it, the containers that docker has forgotten: its daemon was killed
-// when they were made and not started yet. They are there, gpuslice or not, and keep their shares while they are.
+// deleteUnstarted removes, as `gpuslice doctor` describes it, the containers that docker has lost: its daemon
+// was killed when they were made and not started yet. They exist with or without gpuslice, and keep their
+// shares while they exist.
 func (s *soak) deleteUnstarted(ctx context.Context) error {
 	dirs, err := s.StateDirs()
 	if err != nil {
@@ -229,8 +230,8 @@ func (s *soak) deleteUnstarted(ctx context.Context) error {
 	return nil
 }
 
-// empty says what of the node's books is not. A shim may be left, of which its containerd (1.6)
-// no more knows: the one whose runtime and whose daemon were killed in one creation.
+// empty returns an error with what is not empty in the node's ledger. A shim may be left that its containerd
+// (1.6) does not list any more: its runtime and its daemon were killed in one creation.
 func (s *soak) empty(ctx context.Context) error {
 	status, err := s.Status(ctx)
 	if err != nil {

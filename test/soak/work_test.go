@@ -15,9 +15,8 @@ import (
 
 const mib = 1 << 20
 
-// inPods has one pod live: a few attempts of its container, as the kubelet makes them.
-// Refusals and lost answers are counted, for somebody is being killed; an error is what
-// must never be.
+// inPods runs one pod: a few attempts of its container, as the kubelet makes them. Refusals and lost answers
+// are counted, because processes are killed meanwhile; an error is what must never be.
 func (s *soak) inPods(ctx context.Context, r *rand.Rand, name string) error {
 	var annotations map[string]string
 	grantMiB := 0
@@ -40,7 +39,7 @@ func (s *soak) inPods(ctx context.Context, r *rand.Rand, name string) error {
 	return harness.Until(ctx, patience, pod.Remove)
 }
 
-// answers says whether containerd does.
+// answers reports whether containerd answers.
 func (s *soak) answers(ctx context.Context) error {
 	_, err := s.CRI.Status(ctx, &cri.StatusRequest{})
 	return err
@@ -130,7 +129,7 @@ func asExpected(program []string, limited bool, grantMiB int, log string) error 
 	return fmt.Errorf("limited: %v to %d MiB, and %v saw: %s", limited, grantMiB, program, log)
 }
 
-// within says whether what was allocated, where the program came to say it, is below the limit.
+// within reports whether the allocation, if the program printed it, is below the limit.
 func within(allocated string, grantMiB int) bool {
 	bytes, err := strconv.ParseInt(allocated, 10, 64)
 	return allocated == "" || err == nil && bytes <= int64(grantMiB)*mib

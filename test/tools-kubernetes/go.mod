@@ -1,6 +1,6 @@
-// The programs of Kubernetes and etcd that the end-to-end tests run on. What it shares with cmd/gpuslice-scheduler's
-// go.mod has the same versions, so that `make e2e` compiles it once. test/setup.sh tells them
-// their version.
+// The programs of Kubernetes and etcd that the end-to-end tests run on. What it shares with
+// cmd/gpuslice-scheduler's go.mod has the same versions, so that `make e2e` compiles it once. test/setup.sh
+// sets their version.
 module github.com/gpuslice/gpuslice/test/tools-kubernetes
 
 go 1.26.0

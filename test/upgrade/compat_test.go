@@ -38,13 +38,13 @@ var gpus = map[string]grant.GPU{
 	second: {UUID: second, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
 }
 
-// podGrant is what each version's grant says.
+// podGrant is the grant of each version.
 var podGrant = grant.PodGrant{Node: "node-1", Containers: map[string][]grant.Share{
 	"main": {{UUID: first, MemoryMiB: 3000, CorePercent: 30}},
 	"side": {{UUID: first, MemoryMiB: 1000}, {UUID: second, MemoryMiB: 2000, CorePercent: 100}},
 }}
 
-// claims are what each version's ledger has booked, by the container.
+// claims are the reservations in each version's ledger, by the container.
 var claims = map[string][]grant.Share{
 	"one":   {{UUID: first, MemoryMiB: 3000, CorePercent: 30}},
 	"two":   {{UUID: first, MemoryMiB: 10000}, {UUID: second, MemoryMiB: 10000, CorePercent: 50}},
@@ -96,7 +96,7 @@ func TestEarlierGrants(t *testing.T) {
 	}
 }
 
-// What an earlier agent says of its GPUs, this scheduler reads.
+// This scheduler reads the annotations of an earlier agent's GPUs.
 func TestEarlierGPUs(t *testing.T) {
 	for _, version := range versions {
 		node := &scheduler.Node{Name: "node-1", Annotations: map[string]string{wire.AnnotationGPUs: text(t, golden(version, "node-gpus"))}}
@@ -108,7 +108,7 @@ func TestEarlierGPUs(t *testing.T) {
 	}
 }
 
-// What an earlier agent has booked, counts: with the limits and the use of containers that run on.
+// The reservations of an earlier agent count: with the limits and the use of containers that continue.
 func TestEarlierLedger(t *testing.T) {
 	ctx := context.Background()
 	for _, version := range versions {
@@ -129,7 +129,7 @@ func TestEarlierLedger(t *testing.T) {
 			require.NoError(t, err, version)
 		}
 		require.Equal(t, claims, active, version)
-		// A container whose grant isn't known keeps its GPU from being given to others.
+		// A container with an unknown grant keeps its GPU from being given to others.
 		_, err = l.Claim(ctx, ledger.Claim{ContainerID: "new", Owner: ledger.OwnerNRI, Container: "c", Shares: []grant.Share{{UUID: second, MemoryMiB: 1}}},
 			gpus, func(string) error { return nil })
 		require.ErrorIs(t, err, ledger.ErrBlocked, version)

@@ -1,4 +1,4 @@
-// Package upgrade tests that versions of gpuslice understand each other: what the last one wrote (testdata/compat) is read
-// by this one, and what this one writes is read by the last one's readers (previous.go). The rule is docs/UPGRADING.md's;
-// that nobody's job is hurt meanwhile is tested on a real Kubernetes, in test/e2e.
+// Package upgrade tests that versions of gpuslice can read each other's data: this version reads what the
+// last one wrote (testdata/compat), and the last one's readers (previous.go) read what this one writes. The
+// rule is in docs/UPGRADING.md. test/e2e tests on a real Kubernetes that no job is disturbed meanwhile.
 package upgrade

@@ -59,7 +59,7 @@ type Command struct {
 	Section string
 	Line    int
 	Text    string
-	// Refused: its comment says that it has to fail.
+	// Refused: by its comment, the command has to fail.
 	Refused bool
 }
 

@@ -38,7 +38,7 @@ for name in libcuda.so libnvidia-ml.so; do
   cp "$sim/$name.1" "/usr/lib/x86_64-linux-gnu/$name.570.172.08"
   ln -sf "$name.570.172.08" "/usr/lib/x86_64-linux-gnu/$name.1"
 done
-cp "$build/workloads/meminfo" /usr/bin/nvidia-smi # what the GPU says to who asks in a container
+cp "$build/workloads/meminfo" /usr/bin/nvidia-smi # what a container sees of the GPU
 ldconfig
 
 # There is no systemd here, and its only job would be a signal.

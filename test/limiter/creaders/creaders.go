@@ -31,7 +31,7 @@ const (
 	bucketMost  = C.BUCKET_MOST
 )
 
-// SetPaths says where the two files are. It fails inside a container of gpuslice's.
+// SetPaths sets the paths of the two files. It fails inside a container of gpuslice.
 func SetPaths(limits, usage string) error {
 	if _, err := os.Stat("/.gpuslice"); err == nil {
 		return errors.New("/.gpuslice is there, and the readers would read that")

@@ -166,7 +166,7 @@ func FuzzUsage(f *testing.F) {
 
 var size = regexp.MustCompile(`^([0-9]*)([kKmMgG]?)$`)
 
-// A limit of the environment is the number that it says, or none.
+// A limit in the environment is its number, or none.
 func FuzzSize(f *testing.F) {
 	for _, text := range []string{"4000m", "0", "", "18446744073709551617", "72057594037927935", "1G ", "-1", "99999999g", "1e3", "m", "1\xff"} {
 		f.Add(text, uint8(3))

@@ -32,7 +32,7 @@ func program(t *testing.T) string {
 type tab struct {
 	context.Context
 	mu sync.Mutex
-	// requests are all that it has sent, and complaints what it has to say of the page.
+	// requests are all that it has sent, and complaints are the page's errors.
 	requests, complaints []string
 }
 

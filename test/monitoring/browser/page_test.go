@@ -71,7 +71,7 @@ func TestNodePage(t *testing.T) {
 		assert.Contains(t, text, seen)
 	}
 	rows := b.rows(t)
-	// What the sample says: 96 of 128 GiB granted, 48 used; 75 of 100 % granted, 64 used.
+	// By the sample: 96 of 128 GiB granted, 48 used; 75 of 100 % granted, 64 used.
 	memory, compute := find(t, rows, "GPU in total", "Memory"), find(t, rows, "GPU in total", "Compute time")
 	assert.Equal(t, []string{"Memory", "96.0 GiB of 128.0 GiB", "48.0 GiB of 128.0 GiB"}, memory.Cells)
 	assertBars(t, memory, nil, []float64{0.75}, []float64{0.375})
@@ -174,7 +174,7 @@ func TestContrast(t *testing.T) {
 			got := ask[seen](t, b, contrast)
 			assert.Greater(t, got.Texts, 20.0, name)
 			assert.GreaterOrEqual(t, got.Text, 4.5, "%s, %s", name, scheme)
-			assert.GreaterOrEqual(t, got.Bar, 1.5, "%s, %s: the numbers say the same", name, scheme)
+			assert.GreaterOrEqual(t, got.Bar, 1.5, "%s, %s: the numbers show the same", name, scheme)
 			assert.Equal(t, scheme == "light", got.Paper > 0.5, "%s, %s", name, scheme)
 		}
 	}
