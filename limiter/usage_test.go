@@ -179,7 +179,7 @@ func TestUsageOfAnotherVersion(t *testing.T) {
 		"unknown layout":         {func(b []byte) []byte { b[usageOffLayout+3] = 9; return b }, false},
 		"unknown name":           {func(b []byte) []byte { b[7] = 'x'; return b }, false},
 		"other sizes, this name": {func(b []byte) []byte { b[usageOffSlot] = 1; return b }, false},
-		"too short for a layout":       {func(b []byte) []byte { b[usageOffLayout] = 2; return b[:10] }, false},
+		"too short for a layout": {func(b []byte) []byte { b[usageOffLayout] = 2; return b[:10] }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "usage")

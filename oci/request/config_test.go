@@ -228,7 +228,7 @@ func TestLoadFollowsLinks(t *testing.T) {
 	assert.Equal(t, 4, c.DeviceSplitCount)
 }
 
-// Users who can change or replace the file could change the limits.
+// Users that can change or replace the file could change the limits.
 func TestLoadRefusesWhatOthersCanChange(t *testing.T) {
 	for _, tt := range []struct {
 		description string

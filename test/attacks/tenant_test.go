@@ -50,7 +50,7 @@ type attempt struct {
 	pod       map[string]string // annotations
 	container harness.Container
 	want      outcome
-	// says must be part of the text of a refusal.
+	// This text must be in a refusal.
 	says string
 	// command is tried inside first, by a shell; it must fail.
 	command string

@@ -34,8 +34,8 @@ var plain = []struct {
 	{file: "admission/policy.yaml", head: "What the API server enforces by itself.", templates: []string{"admission/policy.yaml"}},
 }
 
-// plainValues are the values of all of them. They have no Secret of keys: a user who makes one sets it in the
-// settings.
+// plainValues are the values of all of them. They have no Secret of keys: a user that makes one sets it in
+// the settings.
 var plainValues = []string{`grantKey.enabled=false`, `image.tag="latest"`}
 
 // quotaRights let the settings name gpu-manager's quota.

@@ -143,7 +143,7 @@ func TestRights(t *testing.T) {
 		"quota":    {[]string{`scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`}, want(rights, ofQuota)},
 		"extender": {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofExtender)},
 		"agent":    {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"))},
-		// A user who keeps the certificate needs no right to the webhook's.
+		// A user that keeps the certificate needs no right to the webhook's.
 		"certificate": {[]string{`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`}, want(only("agent"), only("scheduler"))},
 	} {
 		t.Run(name, func(t *testing.T) {

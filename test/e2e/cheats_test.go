@@ -45,7 +45,7 @@ type cheat struct {
 	// try changes the pod. Its container main asks for cheatMiB and cheatCores.
 	try  func(*corev1.Pod)
 	want outcome
-	// says must be in the text of the refusal.
+	// This text must be in the refusal.
 	says string
 	// command is tried inside, and must fail.
 	command []string

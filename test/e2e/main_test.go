@@ -27,11 +27,11 @@ const takeDown = 2 * time.Minute
 // followed are all pods of the cluster.
 var followed *reservations
 
-// component is how the scheduler is asked.
+// component is the scheduler's component that places pods.
 var component = kube.Framework
 
 func init() {
-	flag.Func("component", fmt.Sprintf("how our scheduler is asked, of %q", kube.Components), func(name string) error {
+	flag.Func("component", fmt.Sprintf("the scheduler's component that places pods, of %q", kube.Components), func(name string) error {
 		component = kube.Component(name)
 		if !slices.Contains(kube.Components, component) {
 			return fmt.Errorf("must be one of %q", kube.Components)

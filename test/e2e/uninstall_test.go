@@ -157,7 +157,7 @@ func firstRelease(t *testing.T) {
 			require.Equal(t, private+public, nowPrivate+nowPublic, "another install finds the keys")
 		}
 	}
-	r.doesInText(inTexts(t, leftovers))
+	r.doesInText(inTexts(t, remaining))
 	for _, name := range ours(t) {
 		assert.Equal(t, "namespace/"+kube.Namespace, name, "it is left")
 	}

@@ -22,7 +22,7 @@ import (
 type Options struct {
 	// GPUs are the simulated GPUs; EightGPUs when empty.
 	GPUs []string
-	// Component is how our scheduler is asked; Framework when empty.
+	// Component is the one that places pods; Framework when empty.
 	Component Component
 	// Progress is called at each step; it may be nil.
 	Progress func(format string, args ...any)

@@ -32,8 +32,8 @@ const GPUQuota = "kube-system/gpuquota"
 
 // SchedulerName is which scheduler the webhook gives pods with GPUs to; empty leaves them
 // with the stock one.
-func (d Component) SchedulerName() string {
-	if d == Extender {
+func (c Component) SchedulerName() string {
+	if c == Extender {
 		return ""
 	}
 	return "gpuslice-scheduler"

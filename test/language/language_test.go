@@ -100,7 +100,7 @@ var (
 	// hamis are HAMi's names of reasons for which a GPU doesn't fit.
 	hamis = regexp.MustCompile(`\bCard(Insufficient(Memory|Core)|TypeMismatch|UUIDMismatch|TimeSlicingExhausted|ComputeUnitsExhausted|NotHealth|NotFoundCustomFilterRule)\b`)
 	// nvidias is an option of NVIDIA's hook update-ldcache.
-	nvidias = regexp.MustCompile(`--folder\b`)
+	nvidias = regexp.MustCompile(`--folder\b|^"folder"$`)
 	words   = regexp.MustCompile(`[A-Za-z][A-Za-z0-9]*`)
 	camel   = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
 )

@@ -235,14 +235,14 @@ func TestPolicies(t *testing.T) {
 		done    <-chan ran
 	}
 	runs := map[string]*run{
-		"default, single":          {30, limiter.PolicyDefault, 0, limiter.CoreState{}, 99, nil, nil},
+		"default, single":         {30, limiter.PolicyDefault, 0, limiter.CoreState{}, 99, nil, nil},
 		"default, contended":      {30, limiter.PolicyDefault, 0, limiter.CoreState{Contended: true}, 30, nil, nil},
-		"force, single":            {30, limiter.PolicyForce, 0, limiter.CoreState{}, 30, nil, nil},
+		"force, single":           {30, limiter.PolicyForce, 0, limiter.CoreState{}, 30, nil, nil},
 		"disabled":                {30, limiter.PolicyDisable, 0, limiter.CoreState{Contended: true}, 99, nil, nil},
 		"no limit":                {0, limiter.PolicyForce, 0, limiter.CoreState{Contended: true}, 99, nil, nil},
 		"what shares leave":       {0, limiter.PolicyDefault, 0, limiter.CoreState{Contended: true, ElasticPercent: 20}, 20, nil, nil},
 		"corrected":               {30, limiter.PolicyForce, 0, limiter.CoreState{Correction: 2000}, 60, nil, nil},
-		"soft, single":             {30, limiter.PolicyForce, 60, limiter.CoreState{}, 60, nil, nil},
+		"soft, single":            {30, limiter.PolicyForce, 60, limiter.CoreState{}, 60, nil, nil},
 		"soft, contended":         {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true}, 30, nil, nil},
 		"soft, found room":        {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true, ElasticPercent: 45}, 45, nil, nil},
 		"blocked":                 {30, limiter.PolicyDefault, 0, limiter.CoreState{Blocked: true}, 1, nil, nil},

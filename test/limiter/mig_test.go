@@ -76,7 +76,7 @@ func TestWholeMIGDevice(t *testing.T) {
 	assert.Equal(t, bare[:4], lines[:4], "as without the library")
 }
 
-// The MIG device of another container, and its GPU, are denied. NVML reports nothing of the GPU of the
+// The MIG device of another container, and a GPU, are denied. NVML reports nothing of the GPU of the
 // container's own MIG device, and a call for it gives no error line.
 func TestUnlistedMIGDevice(t *testing.T) {
 	state, uuids := newMIGMachine(t, "1g.18gb", "1g.18gb")

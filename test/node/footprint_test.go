@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// The node whose agent is weighed: 16 GPUs, 50 pods of 10 containers each, all reserved.
+// The node of the agent that is measured: 16 GPUs, 50 pods of 10 containers each, all reserved.
 const (
 	footprintGPUs       = 16
 	footprintPods       = 50
