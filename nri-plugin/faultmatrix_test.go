@@ -32,7 +32,7 @@ type faultRow struct {
 	before010 bool
 	// timeout is the runtime's patience with a creation; zero is longTimeout.
 	timeout time.Duration
-	// asksNames: only the kubelet knows the names of the containers of the grants.
+	// asksNames: only the kubelet has the names of the containers of the grants.
 	asksNames bool
 	config    func(*faultNode, *nriplugin.Config)
 	// setUp brings about a state that stays.
