@@ -62,7 +62,7 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 	}{
 		"its own GPUs":                  {agent, "node-1", "node-1", gpus, ""},
 		"its own GPUs, no more":         {agent, "node-1", "node-1", forget, ""},
-		"another's GPUs":                {agent, "node-1", "node-2", gpus, "the agent of node node-1"},
+		"another's GPUs":                {agent, "node-1", "node-2", gpus, "the agent of node node-1 writes only to that Node, not to node-2"},
 		"its own taints":                {agent, "node-1", "node-1", taint, "no Node's spec"},
 		"another's annotation":          {agent, "node-1", "node-1", cordon, "no annotation but"},
 		"another's label":               {agent, "node-1", "node-1", label, "no label but"},

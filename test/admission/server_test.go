@@ -154,7 +154,7 @@ func agentsNodes(t *testing.T, admin *rest.Config, api kubernetes.Interface) {
 		return nil
 	})
 	require.NoError(t, patch("node-1", gpus))
-	require.ErrorContains(t, patch("node-2", gpus), "the agent of node")
+	require.ErrorContains(t, patch("node-2", gpus), "writes only to that Node")
 }
 
 // noWarnings: the API server has no warnings about the policy's types.

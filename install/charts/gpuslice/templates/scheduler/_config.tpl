@@ -1,7 +1,7 @@
 {{/* kube-scheduler's configuration with the plugin on; install/scheduler/config.yaml is made of it. */}}
 {{- define "gpuslice.schedulerConfig" -}}
 {{- if not .Values.scheduler.name }}
-{{- fail "scheduler.name is empty with scheduler.mode=plugin: a kube-scheduler whose profile has no name is a second default-scheduler, for all pods of the cluster. Name it (gpuslice-scheduler), or set scheduler.mode=extender" }}
+{{- fail "scheduler.name is empty with scheduler.mode=plugin: a kube-scheduler with a profile without a name is a second default-scheduler, for all pods of the cluster. Set a name (gpuslice-scheduler), or set scheduler.mode=extender" }}
 {{- end -}}
 # kube-scheduler's configuration, with the plugin on: for gpuslice-scheduler --config. Pods that ask for GPUs and name
 # schedulerName {{ .Values.scheduler.name }} (the webhook does that for them) are placed by it; it can place all others too.
@@ -29,8 +29,8 @@ profiles:
       # prefers with a high weight. kube-scheduler's own plugins stay as they are.
       - name: GPUSlice
         weight: 5
-    # Before DefaultBinder, which it is not with multiPoint alone: it binds pods with GPUs and writes their grant with
-    # the bind. Pods without GPUs it leaves to DefaultBinder.
+    # Must be before DefaultBinder; multiPoint does not guarantee this. It binds pods with GPUs and writes their grant with
+    # the bind. DefaultBinder binds pods without GPUs.
     bind:
       enabled:
       - name: GPUSlice
