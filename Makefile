@@ -27,9 +27,9 @@ binaries: native # all but the scheduler, which takes minutes the first time
 	go build -trimpath $(STAMP) -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
 	CGO_ENABLED=0 go build -trimpath $(STAMP) -o $(BUILD)/bin/ ./cmd/gpuslice-runtime # no loader: it is run as root in containers
 
-# A module of its own, for it alone imports k8s.io/kubernetes. Build, vet and tests have the same flags, so that
-# Kubernetes is compiled once (minutes, the first time) and not three times; so its tests are without the race
-# detector. What they use of ours is tested with it in the main module.
+# A separate module, because only it imports k8s.io/kubernetes. Build, vet and tests have the same flags, so that
+# Kubernetes is compiled once (minutes, the first time) and not three times; therefore its tests run without the race
+# detector. The main module tests our packages with it.
 SCHEDULER := GOFLAGS="$(GOFLAGS) -trimpath" go -C cmd/gpuslice-scheduler
 
 scheduler:
@@ -41,7 +41,7 @@ native:
 	@$(MAKE) --no-print-directory -C testdata/simdriver OUT=$(BUILD)
 	@$(MAKE) --no-print-directory -C testdata/workloads OUT=$(BUILD)
 
-image: build ## Make the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile
+image: build ## Build the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile
 	go -C install/image run . -repository $(CURDIR) -version $(VERSION) -revision "$$(git rev-parse HEAD 2>/dev/null)"
 
 manifests: ## Write the chart's objects as one plain file: build/manifests/gpuslice.yaml (MANIFESTS_ARGS are helm's)
@@ -50,7 +50,7 @@ manifests: ## Write the chart's objects as one plain file: build/manifests/gpusl
 	"$$(test/setup.sh --where-helm)/helm" template gpuslice install/charts/gpuslice --namespace gpuslice-system --kube-version 1.36 \
 	  --set grantKey.existingSecret=gpuslice-grant-private-keys,grantKey.existingConfigMap=gpuslice-grant-public-keys $(MANIFESTS_ARGS) >$(BUILD)/manifests/gpuslice.yaml
 
-demo: setup binaries ## Show two containers sharing one (simulated) GPU on a real containerd, each inside its limits
+demo: setup binaries ## Show two containers that share one simulated GPU on a real containerd, each within its limits
 	go run ./test/demo
 
 test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
@@ -62,27 +62,27 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 	cd test/monitoring && go test -timeout 9m ./...
 	cd install/image && go test ./...
 
-test-faults: setup binaries ## Try to get a GPU past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
+test-faults: setup binaries ## Try to get a GPU without a grant while components fail: all faults on a real containerd (minutes, as root)
 	go test -tags nri_no_wasm,faults -timeout 30m -parallel 4 -v ./test/faults
 
-test-attacks: setup binaries ## Attack the isolation as a hostile tenant does, on real containerd and dockerd (10 minutes at most, as root)
+test-attacks: setup binaries ## Attack the isolation as a hostile tenant, on real containerd and dockerd (10 minutes at most, as root)
 	go test -tags nri_no_wasm,attacks -timeout 10m -v ./test/attacks
 
-test-steps: setup binaries ## Kill a process at every step of the limiter that another can see (STEPS=instructions: at every instruction)
+test-steps: setup binaries ## Kill a process at every step of the limiter that another process can see (STEPS=instructions: at every instruction)
 	VGPU_EVERY_STEP=$(or $(STEPS),stores) go test -count=1 -timeout 5h -v -run TestKilledAtEveryStep ./test/limiter
 
-# Built as the binaries and the scheduler are, so that nothing is compiled twice. With the extender only what it decides
-# is tested again.
+# Same flags as the binaries and the scheduler, so that no package is compiled twice. With the extender only the tests of its
+# decisions run again.
 E2E := go test -trimpath -tags nri_no_wasm,e2e -count=1 -v -timeout 40m
 
-e2e: setup image ## Install the chart on a real Kubernetes that is brought up on this machine, and test all of it (20 minutes at most, as root)
+e2e: setup image ## Install the chart on a real Kubernetes on this machine, and test all of it (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
 	cd test/admission && $(E2E) -run TestAPIServer .
 	$(E2E) ./test/e2e
 	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor' ./test/e2e -component=extender
 
 # The short form of the node's part is in `make test`.
-soak: setup image ## Have 10,000 containers of a node and 1,000 pods of a cluster come and go while everything is killed (hours, as root)
+soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pods of a cluster while all programs are killed (hours, as root)
 	go test -count=1 -v -timeout 1h ./test/node -run TestManyContainers -lifecycles=1000
 	go test -count=1 -v -timeout 24h ./test/soak -lifecycles=10000 $(SOAK_ARGS)
 	@test/setup.sh --kubernetes
@@ -94,14 +94,14 @@ gpu-test: ## Run the limiter on this machine's GPU (needs gcc and NVIDIA's drive
 bench: setup binaries ## Run the benchmarks; ratios come from one run
 	go test -run '^$$' -bench . -benchmem ./...
 
-bench-scheduler: setup build ## Bind thousands of pods on a thousand nodes that are objects, at a real API server, by each of the scheduler's doors
+bench-scheduler: setup build ## Bind thousands of pods on a thousand nodes that are objects, at a real API server, with the scheduler as plugin and as extender
 	@test/setup.sh --kubernetes
 	go run ./test/scale $(SCALE_ARGS)
 
 fuzz: binaries ## Fuzz each decoder of foreign data for FUZZTIME (default 30s)
 	test/fuzz.sh $(or $(FUZZTIME),30s)
 
-vulncheck: setup ## Look for known vulnerabilities in what the programs call; says so where https://vuln.go.dev can't be reached
+vulncheck: setup ## Look for known vulnerabilities in what the programs call; only warns if https://vuln.go.dev can't be reached
 	test/vulncheck.sh
 
 lint: setup ## Check the format and run go vet, staticcheck and shellcheck
