@@ -3,8 +3,8 @@
 {{- if not .Values.scheduler.name }}
 {{- fail "scheduler.name is empty with scheduler.mode=plugin: a kube-scheduler with a profile without a name is a second default-scheduler, for all pods of the cluster. Set a name (gpuslice-scheduler), or set scheduler.mode=extender" }}
 {{- end -}}
-# kube-scheduler's configuration, with the plugin on: for gpuslice-scheduler --config. Pods that ask for GPUs and name
-# schedulerName {{ .Values.scheduler.name }} (the webhook does that for them) are placed by it; it can place all others too.
+# kube-scheduler's configuration, with the plugin on: for gpuslice-scheduler --config. It places pods that request GPUs and have
+# schedulerName {{ .Values.scheduler.name }} (the webhook sets it); it can place all other pods too.
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 # The API server has fair queueing of its own. kube-scheduler's 50 requests a second are the limit long before it.
