@@ -115,8 +115,8 @@ func TestLargeAnnotationsDoNotLockTheAgentOut(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	n := newNode(t, harness.NodeOptions{})
-	for range 3 {
-		_, err := n.RunPod(ctx, harness.Pod{Name: "attacker", Annotations: map[string]string{"example.com/note": strings.Repeat("x", 250_000)}})
+	for i := range 3 { // containerd can release the name of a refused pod later
+		_, err := n.RunPod(ctx, harness.Pod{Name: fmt.Sprint("attacker", i), Annotations: map[string]string{"example.com/note": strings.Repeat("x", 250_000)}})
 		require.ErrorContains(t, err, "labels and annotations, and gpuslice allows 64 KiB")
 	}
 	require.NoError(t, n.Containerd.Stop())
