@@ -1,7 +1,6 @@
 package ledger_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -112,14 +111,16 @@ type model struct {
 func readLog(t *testing.T, path string) model {
 	t.Helper()
 	m := model{state: map[string]ledger.State{}}
-	file, err := os.Open(path)
+	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return m // killed before its first step
 	}
 	require.NoError(t, err)
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
+	for line := range strings.Lines(string(data)) {
+		if !strings.HasSuffix(line, "\n") {
+			break // killed in the middle of the write
+		}
+		fields := strings.Fields(line)
 		if fields[0] == "begin" {
 			m.step, m.stepID = fields[1], fields[2]
 			continue

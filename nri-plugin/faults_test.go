@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/net/multiplex"
 	"github.com/containerd/ttrpc"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -289,9 +290,11 @@ func TestHalfWrittenLimitsAreFixed(t *testing.T) {
 	require.ErrorIs(t, err, limiter.ErrHalfWritten)
 
 	f.start()
-	got, err := limiter.ReadLimits(path)
-	require.NoError(t, err)
-	require.Equal(t, want.Devices, got.Devices)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // limits are written after the plugin is ready
+		got, err := limiter.ReadLimits(path)
+		require.NoError(c, err)
+		require.Equal(c, want.Devices, got.Devices)
+	}, time.Minute, time.Millisecond)
 }
 
 // The state directory was wiped while containers ran: their claims come back from the
