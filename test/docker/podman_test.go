@@ -62,7 +62,7 @@ func testPodman(t *testing.T, p podman) {
 	// podman itself reports what can't be granted.
 	_, err = p.Run(ctx, p.runtime, share(140000, 10), "/bin/true")
 	require.Error(t, err)
-	require.ErrorContains(t, err, "there is no room")
+	require.ErrorContains(t, err, "not enough free GPU capacity")
 	requireReserved(t, p.m, 8192, 1)
 
 	// A second one shares the GPU, hardened.

@@ -215,7 +215,7 @@ func TestSameIdElsewhere(t *testing.T) {
 	first.start()
 	usage := n.stamp("run/slices/a/vgpu/usage")
 	for slice, want := range map[string]string{
-		"a": "has it",
+		"a": "uses it, and a slice is for one container at a time",
 		"b": "is already reserved",
 	} {
 		second := n.container("same-"+slice, n.glibc(), []string{"gpuslice.io/slice=" + slice}, meminfo...)
