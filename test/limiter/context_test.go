@@ -88,10 +88,11 @@ func TestKilledContext(t *testing.T) {
 	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=520"), 520*miB, gpu{gpuIDs[0], giB})
 	for range 5 {
 		cmd := hold(t, c, "init ctx 0 sleep 60000")
-		u, err := limiter.ReadUsage(c.usage())
-		require.NoError(t, err)
-		assert.Equal(t, uint64(520*miB), u.Devices[0].UsedBytes)
-		assert.Equal(t, uint64(520*miB), u.Devices[0].ContextBytes)
+		eventually(t, waitLong, "the context is charged", func() bool {
+			u, err := limiter.ReadUsage(c.usage())
+			require.NoError(t, err)
+			return u.Devices[0].UsedBytes == 520*miB && u.Devices[0].ContextBytes == 520*miB
+		})
 		lines, _ := c.probe(t, "init ctx 0")
 		require.Equal(t, "ctx 2", lines[1], "while it lives")
 		require.NoError(t, cmd.Process.Kill())
