@@ -105,7 +105,7 @@ func TestNodeWithMoreAllocatable(t *testing.T) {
 func TestInvalidRequest(t *testing.T) {
 	c := start(t, node("n1", 1))
 	c.create(gpuPod("p", 0, 0, 150))
-	require.Contains(t, c.rejected("p"), `container "main": nvidia.com/gpucores: 150: is percent of each GPU: ask for at most 100`)
+	require.Contains(t, c.rejected("p"), `container "main": nvidia.com/gpucores: 150: is percent of each GPU: request at most 100`)
 }
 
 func gang(name string, n int) (pods []*v1.Pod) {
