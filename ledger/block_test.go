@@ -32,7 +32,7 @@ func TestBlock(t *testing.T) {
 		assert.Equal(t, ledger.OwnerNRI, entry.Owner)
 		assert.Empty(t, entry.Blocks)
 		require.ErrorIs(t, entry.Problem, ledger.ErrBlocked)
-		assert.ErrorContains(t, entry.Problem, "no more is reserved on this node: pod ns/secret: the kubelet is down")
+		assert.ErrorContains(t, entry.Problem, "reserving nothing else on this node: pod ns/secret: the kubelet is down")
 		assert.WithinDuration(t, time.Now(), entry.CreatedAt, time.Minute)
 		assert.Empty(t, s.Claims())
 

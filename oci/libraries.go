@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
@@ -174,8 +175,12 @@ func RemoveLibraries(dir string) error {
 	}
 	var errs []error
 	for _, file := range files {
-		if name := file.Name(); isInstalled(name) || name == preloadFile {
-			errs = append(errs, os.Remove(filepath.Join(dir, name)))
+		name := file.Name()
+		if complete, is := atomicfile.Unfinished(name); is {
+			name = complete
+		}
+		if isInstalled(name) || name == preloadFile {
+			errs = append(errs, os.Remove(filepath.Join(dir, file.Name())))
 		}
 	}
 	return errors.Join(errs...)

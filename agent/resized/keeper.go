@@ -64,6 +64,9 @@ func Open(c Config) (*Keeper, error) {
 	if err := os.MkdirAll(k.dir(), 0o700); err != nil {
 		return nil, fmt.Errorf("read the stored grants: %w", err)
 	}
+	if err := atomicfile.RemoveUnfinished(k.dir(), func(string) bool { return true }); err != nil {
+		return nil, fmt.Errorf("remove unfinished grants: %w", err)
+	}
 	files, err := os.ReadDir(k.dir())
 	if err != nil {
 		return nil, fmt.Errorf("read the stored grants: %w", err)

@@ -204,6 +204,7 @@ func TestPodsThatWentMeanwhile(t *testing.T) {
 	for _, uid := range []string{"u1", "u2"} {
 		n.Set(podOf(t, uid, 1, nil, share(3000, 20)))
 	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "resized", ".new-u1.json.123"), nil, 0o600))
 	again := open(t, dir, nil)
 	again.Listed(map[string]bool{"u2": true})
 	first := podOf(t, "u1", 0, nil, share(1000, 10))

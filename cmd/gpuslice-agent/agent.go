@@ -22,6 +22,7 @@ import (
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -365,6 +366,10 @@ func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
 			return nil, fmt.Errorf("--state-dir %s: in use by another gpuslice-agent: stop it first", dir)
 		}
 		return nil, fmt.Errorf("--state-dir %s: %w", dir, err)
+	}
+	if err := atomicfile.RemoveUnfinished(dir, func(file string) bool { return file == "node.json" || file == allowedFile }); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
 	return func() { lock.Close() }, nil
 }

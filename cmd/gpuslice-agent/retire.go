@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
@@ -101,11 +102,13 @@ var stateNames = []string{
 	"gpus.json", "cdi.json", "limiter.json",
 }
 
-// ours accepts stateNames, their locks and unfinished copies (gpus.json.lock, node.json.new,
-// .node.json-123).
+// ours accepts stateNames, their locks (gpus.json.lock) and unfinished copies.
 func ours(name string) bool {
+	if file, is := atomicfile.Unfinished(name); is {
+		name = file
+	}
 	return slices.ContainsFunc(stateNames, func(known string) bool {
-		return name == known || strings.HasPrefix(name, known+".") || strings.HasPrefix(name, "."+known+"-")
+		return name == known || strings.HasPrefix(name, known+".")
 	})
 }
 

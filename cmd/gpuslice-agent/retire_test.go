@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,6 +30,7 @@ func retired(t *testing.T, owner string) options {
 	require.NoError(t, store.Close())
 	for _, file := range []string{
 		filepath.Join(o.LibraryDir, "libvgpu-0123456789abcdef.so"), filepath.Join(o.LibraryDir, "ld.so.preload"), filepath.Join(o.LibraryDir, "notes.txt"),
+		filepath.Join(o.LibraryDir, ".new-libvgpu-0123456789abcdef.so.123"),
 		filepath.Join(o.StateDir, "node.json"), filepath.Join(o.DevicePluginDir, "nvidia.sock"),
 	} {
 		require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -63,15 +65,27 @@ func TestRetireLeavesTheRuntimeWrappers(t *testing.T) {
 	o := retired(t, ledger.OwnerRuntime)
 	require.ErrorContains(t, removeFiles(context.Background(), o), "gpuslice uninstall")
 	require.NotEmpty(t, left(t, o.StateDir))
-	require.Len(t, left(t, o.LibraryDir), 3)
+	require.Len(t, left(t, o.LibraryDir), 4)
 }
 
 // A directory of the machine's that was given as --state-dir by mistake is not emptied.
 func TestRetireLeavesWhatIsNotOurs(t *testing.T) {
 	o := retired(t, ledger.OwnerNRI)
-	for _, name := range []string{"containerd", ".cache", "containers-of-others", "gpus.json.lock", ".node.json-123", "audit-allowed.json.new"} {
+	for _, name := range []string{"containerd", ".cache", "containers-of-others", "gpus.json.lock", ".new-node.json.123", ".new-" + allowedFile + ".4", ".new-others.json.5"} {
 		require.NoError(t, os.WriteFile(filepath.Join(o.StateDir, name), nil, 0o600))
 	}
 	require.NoError(t, removeFiles(context.Background(), o))
-	require.Equal(t, []string{".cache", "containerd", "containers-of-others"}, left(t, o.StateDir))
+	require.Equal(t, []string{".cache", ".new-others.json.5", "containerd", "containers-of-others"}, left(t, o.StateDir))
+}
+
+// An agent that was killed while it wrote a file leaves an unfinished copy. The next one removes it.
+func TestUnfinishedFilesAreRemovedAtTheStart(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{".new-node.json.1", ".new-" + allowedFile + ".2", ".new-gpus.json.3"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	unlock, err := prepareStateDir(dir, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	unlock()
+	require.Equal(t, []string{".new-gpus.json.3", "agent.lock"}, left(t, dir), "gpuslice-runtime can be writing gpus.json")
 }

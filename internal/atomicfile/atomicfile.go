@@ -2,10 +2,12 @@
 package atomicfile
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Write replaces the file at path. Its mode is perm, whatever the umask is. A crash of the machine can lose the change.
@@ -18,7 +20,7 @@ func WriteSync(path string, data []byte, perm fs.FileMode) error {
 
 func write(path string, data []byte, perm fs.FileMode, sync bool) (err error) {
 	dir, name := filepath.Split(path)
-	f, err := os.CreateTemp(filepath.Clean(dir), TempPrefix+name+".")
+	f, err := os.CreateTemp(filepath.Clean(dir), tempPrefix+name+".")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -49,8 +51,31 @@ func write(path string, data []byte, perm fs.FileMode, sync bool) (err error) {
 	return syncDir(filepath.Clean(dir))
 }
 
-// TempPrefix begins the names of unfinished files. A crash can leave them behind.
-const TempPrefix = ".new-"
+// tempPrefix begins the names of unfinished files. A crash can leave them behind.
+const tempPrefix = ".new-"
+
+// Unfinished returns the name of the file of which an interrupted write left the file name.
+func Unfinished(name string) (file string, is bool) {
+	rest, is := strings.CutPrefix(name, tempPrefix)
+	dot := strings.LastIndexByte(rest, '.')
+	if !is || dot < 1 {
+		return "", false
+	}
+	return rest[:dot], true
+}
+
+// RemoveUnfinished removes what interrupted writes left in a directory, of the files that match reports.
+// No other process may write these files meanwhile.
+func RemoveUnfinished(dir string, match func(file string) bool) error {
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, e := range entries {
+		if file, is := Unfinished(e.Name()); is && match(file) {
+			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 func syncDir(dir string) error {
 	d, err := os.Open(dir)

@@ -40,6 +40,16 @@ func TestWriteThatFailsLeavesTheOldFile(t *testing.T) {
 	require.ErrorIs(t, atomicfile.Write(filepath.Join(dir, "missing", "file"), nil, 0o644), fs.ErrNotExist)
 }
 
+// A process that is killed leaves its unfinished file.
+func TestRemoveUnfinished(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{".new-file.json.123", ".new-other.123", ".new-.1", ".new-x", "file.json"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	require.NoError(t, atomicfile.RemoveUnfinished(dir, func(file string) bool { return file == "file.json" }))
+	requireNames(t, dir, ".new-.1", ".new-other.123", ".new-x", "file.json")
+}
+
 func requireNames(t *testing.T, dir string, want ...string) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)

@@ -62,7 +62,7 @@ func TestTermsAreFew(t *testing.T) {
 func TestCheckFinds(t *testing.T) {
 	rules := readRules(t)
 	for text, want := range map[string]int{
-		"package a\n\n// The card is told.\n":     2,
+		"package a\n\n// The card is told.\n":     2, // examples of words that are not used
 		"package a\n\nvar cardCount, CARDS int\n": 2,
 		"package a\n\nvar s = \"nobody\"\n":       1,
 		"package a\n\nvar s = `discard`\n":        0,
