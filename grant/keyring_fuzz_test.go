@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/test/granttest"
 )
 
 // If ParseSigningKeys accepts a file, its key signs what its public keys verify. Errors contain nothing of a key.

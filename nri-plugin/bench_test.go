@@ -18,12 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
-	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
 	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/test/granttest"
+	"github.com/gpuslice/gpuslice/test/vgpufstest"
 )
 
 const (

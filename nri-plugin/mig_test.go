@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/test/granttest"
 )
 
 const (

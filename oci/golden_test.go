@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/oci/ocitest"
+	"github.com/gpuslice/gpuslice/test/ocitest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files of testdata")

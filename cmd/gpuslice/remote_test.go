@@ -18,8 +18,8 @@ import (
 	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
-	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 // apiServer serves a node, its agent and its pods, within the rights of gpuslice-view and gpuslice-ask.

@@ -11,8 +11,8 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/monitor/node"
-	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 // dockerNode is a node with containers of docker, of a slice and of a pod.

@@ -10,8 +10,8 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
-	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 // What top does each second on a node of 500 containers: to read it, and to draw it.

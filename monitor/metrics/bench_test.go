@@ -16,9 +16,9 @@ import (
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
 	"github.com/gpuslice/gpuslice/monitor/node"
-	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 // crowd is a node with many containers that use its GPU.

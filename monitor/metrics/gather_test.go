@@ -17,8 +17,8 @@ import (
 
 	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
-	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 // busy is a node with a container that has all numbers, one that has none, and one that has ended.

@@ -3,8 +3,8 @@ package metrics_test
 import (
 	"time"
 
-	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 func pointer[T any](v T) *T { return &v }

@@ -15,11 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/ocitest"
 	"github.com/gpuslice/gpuslice/oci/request"
+	"github.com/gpuslice/gpuslice/test/ocitest"
+	"github.com/gpuslice/gpuslice/test/vgpufstest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files of testdata")

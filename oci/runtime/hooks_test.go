@@ -19,7 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/ocitest"
+	"github.com/gpuslice/gpuslice/test/ocitest"
 )
 
 // hook runs a hook with an input, and returns what it wrote and output.

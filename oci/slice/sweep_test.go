@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
-	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
+	"github.com/gpuslice/gpuslice/test/vgpufstest"
 )
 
 // A generation that was killed leaves hidden directories, with a file system mounted in them. The next one removes them, but

@@ -9,11 +9,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
+	"github.com/gpuslice/gpuslice/test/granttest"
 )
 
 // to is a request for memory and cores; below 0: as it is.

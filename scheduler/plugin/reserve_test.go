@@ -18,9 +18,9 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
+	"github.com/gpuslice/gpuslice/test/granttest"
 )
 
 const binding = `{"apiVersion":"gpuslice.io/v1","kind":"GPUSliceArgs","annotate":"Binding"}`

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/test/granttest"
 )
 
 // pod is one of an init container and two others.

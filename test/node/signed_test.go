@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/test/granttest"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 

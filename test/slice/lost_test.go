@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
+	"github.com/gpuslice/gpuslice/test/vgpufstest"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/granttest"
-	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
+	"github.com/gpuslice/gpuslice/test/granttest"
 	"github.com/gpuslice/gpuslice/test/upgrade"
+	"github.com/gpuslice/gpuslice/test/vgpufstest"
 )
 
 const (

@@ -1,5 +1,4 @@
-// Package granttest holds grants for tests: what a node must refuse. It imports
-// grant, and it is called by tests only, grant's own and the NRI plugin's.
+// Package granttest has grants that a node must refuse.
 package granttest
 
 import (
