@@ -120,7 +120,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	shellcheck $(SHELL_SCRIPTS)
 
 generate: ## Regenerate golden files from the code (look at the diff)
-	go test ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent ./install/monitoring -update
+	go test ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent -update
 	go test ./cmd/gpuslice -update -update-reference
 	@test/setup.sh --helm
 	go test ./test/chart -update

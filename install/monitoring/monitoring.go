@@ -1,23 +1,14 @@
-// Package monitoring has rules for Prometheus and a dashboard for Grafana: `make generate` writes dashboard.json.
+// Package monitoring has rules for Prometheus and a dashboard for Grafana.
 package monitoring
 
-import (
-	_ "embed"
-	"encoding/json"
-)
+import _ "embed"
 
 // Rules are Prometheus' recording and alert rules.
 //
 //go:embed rules.yaml
 var Rules []byte
 
-// Imported is dashboard.json.
+// Dashboard is the dashboard that Grafana imports.
 //
 //go:embed dashboard.json
-var Imported []byte
-
-// JSON is the dashboard that Grafana imports.
-func JSON() ([]byte, error) {
-	data, err := json.MarshalIndent(dashboard(), "", " ")
-	return append(data, '\n'), err
-}
+var Dashboard []byte

@@ -37,7 +37,7 @@ type dashboard struct {
 func TestDashboard(t *testing.T) {
 	s := newServer(t)
 	var d dashboard
-	require.NoError(t, json.Unmarshal(monitoring.Imported, &d))
+	require.NoError(t, json.Unmarshal(monitoring.Dashboard, &d))
 	expressions := 0
 	for _, p := range d.Panels {
 		var columns []string // of a table
@@ -64,7 +64,7 @@ var labelValues = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
 func TestVariables(t *testing.T) {
 	s := newServer(t)
 	var d dashboard
-	require.NoError(t, json.Unmarshal(monitoring.Imported, &d))
+	require.NoError(t, json.Unmarshal(monitoring.Dashboard, &d))
 	var names []string
 	for _, v := range d.Templating.List {
 		names = append(names, v.Name)
