@@ -15,9 +15,9 @@ const reference = "../../docs/configuration/agent.md"
 
 const referenceHead = `# The agent's options
 
-Each can be given on the command line (` + "`--state-dir DIR`" + `), as a variable (` + "`GPUSLICE_STATE_DIR=DIR`" + `), or by its name in the YAML file that ` + "`--config`" + `
-names (` + "`state-dir: DIR`" + `). The first of these that has it wins; a bad value anywhere stops the agent at its start. The file's schema is
-` + "`install/agent.schema.json`" + `.
+Set an option on the command line (` + "`--state-dir DIR`" + `), by an environment variable (` + "`GPUSLICE_STATE_DIR=DIR`" + `), or by its
+name in the YAML file of ` + "`--config`" + ` (` + "`state-dir: DIR`" + `). The first of these that sets the option is used. The agent does
+not start with an invalid value in any of them. The file's schema is ` + "`install/agent.schema.json`" + `.
 `
 
 // The reference is that of the options: `make generate` writes it.

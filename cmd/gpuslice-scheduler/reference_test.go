@@ -23,9 +23,10 @@ const reference = "../../docs/configuration/scheduler.md"
 
 const referenceHead = `# The scheduler's options
 
-` + "`gpuslice-scheduler`" + ` itself is kube-scheduler with the plugin: it has kube-scheduler's flags, and ` + "`--debug-address`" + ` (default 127.0.0.1:10261; empty: disabled),
-where it serves pages about GPUs and pods. The plugin's settings are its args in the KubeSchedulerConfiguration (` + "`install/scheduler/config.yaml`" + `), and the same
-file is ` + "`--config`" + ` of ` + "`" + `extender` + "`" + ` and ` + "`" + `webhook` + "`" + `.
+` + "`gpuslice-scheduler`" + ` without a command is kube-scheduler with the plugin. It has kube-scheduler's options, and
+` + "`--debug-address`" + ` (default 127.0.0.1:10261; empty: disabled), where it serves pages about GPUs and pods. The plugin's
+settings are its args in the KubeSchedulerConfiguration (` + "`install/scheduler/config.yaml`" + `). ` + "`extender`" + ` and ` + "`webhook`" + ` read
+the same file with ` + "`--config`" + `.
 `
 
 // `make generate` writes the reference.

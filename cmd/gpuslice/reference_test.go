@@ -17,7 +17,8 @@ const reference = "../../docs/configuration/cli.md"
 
 const referenceHead = `# The commands of gpuslice
 
-Each option can be given as a variable, too: ` + "`GPUSLICE_STATE_DIR`" + ` is ` + "`--state-dir`" + `. What the commands print and how they end is in [CLI.md](../CLI.md).
+Each option can also be set by an environment variable: ` + "`GPUSLICE_STATE_DIR`" + ` is ` + "`--state-dir`" + `. [CLI.md](../CLI.md)
+describes the output and the exit status of the commands.
 `
 
 // The reference is that of the commands: `make generate` writes it.

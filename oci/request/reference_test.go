@@ -17,8 +17,9 @@ const referenceFile = "../../docs/configuration/runtime.md"
 const referenceHead = `<!-- Generated from install/runtime.schema.json by ` + "`make generate`" + `. -->
 # /etc/gpuslice/runtime.yaml
 
-Limits of the GPU requests of containers without Kubernetes (docker, podman, nerdctl). The file is read for each container. If it has a mistake, no container
-is created, and the error has the line. ` + "`install/runtime.example.yaml`" + ` is an example, and ` + "`install/runtime.schema.json`" + ` the schema.
+Limits of the GPU requests of containers without Kubernetes (docker, podman, nerdctl). The file is read for each
+container. If it has an error, no container is created, and the message names the line. Example:
+` + "`install/runtime.example.yaml`" + `. Schema: ` + "`install/runtime.schema.json`" + `.
 
 | key | what | values |
 |---|---|---|

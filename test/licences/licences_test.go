@@ -27,9 +27,9 @@ const list = "../../docs/LICENCES.md"
 const head = `<!-- Generated from the code by ` + "`make generate`" + `. -->
 # Licences
 
-gpuslice is under Apache-2.0. The programs are linked with the modules below, each under the licence in its own files. The container image has glibc's
-libraries besides (LGPL-2.1, from the distribution that it is built on). The limiter and the simulated driver are linked only with libc. Tools and tests use more, of which
-nothing is shipped.
+gpuslice is under Apache-2.0. The programs are linked with the modules below, each under the licence in its own files.
+The container image also contains glibc's libraries (LGPL-2.1), from the distribution on which it is built. The limiter
+and the simulated driver are linked only with libc. Tools and tests use more modules, which are not shipped.
 
 | module | version | licence | in |
 |---|---|---|---|
