@@ -179,9 +179,13 @@ func TestEditsGolden(t *testing.T) {
 				visible, err = registry.DeviceEdits(uuidsOf(tt.shares))
 				require.NoError(t, err)
 			}
-			golden(t, tt.name+".diff", fmt.Sprintf("%s\ninjection %s, enforcement %s, replaced variables %q, replaced mounts %q\n\n%s\n%s",
-				tt.description, result.Injection, result.Enforcement, result.Replaced.Env, result.Replaced.Mounts,
-				changes(t, "edits", visible, result.Edits), changes(t, "spec", before, spec)))
+			like := "one-gpu"
+			if result.Injection == InjectEnvvar {
+				like = "envvar"
+			}
+			checkGolden(t, tt.name, fmt.Sprintf("%s\ninjection %s, enforcement %s, replaced variables %q, replaced mounts %q",
+				tt.description, result.Injection, result.Enforcement, result.Replaced.Env, result.Replaced.Mounts),
+				changes(t, "edits", visible, result.Edits)+"\n"+changes(t, "spec", before, spec), like)
 		})
 	}
 }

@@ -1,19 +1,16 @@
 package oci
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
-	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
-	"github.com/rogpeppe/go-internal/diff"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -79,68 +76,43 @@ func one(mib int64, cores int) []grant.Share {
 	return []grant.Share{{UUID: gpu0, MemoryMiB: mib, CorePercent: cores}}
 }
 
-// golden compares a text with a golden file, or writes the file.
-func golden(t testing.TB, name, made string) {
+// checkGolden compares a case's text with its golden file, or writes the file. Of the body, the file of
+// a case has only what differs from the golden file of the case `like`, if any.
+func checkGolden(t testing.TB, name, head, body, like string) {
 	t.Helper()
-	path := filepath.Join("testdata/golden", name)
+	file := func(name string) string { return filepath.Join("testdata/golden", name+".diff") }
+	if like != name {
+		other, err := os.ReadFile(file(like))
+		require.NoError(t, err, "go test ./oci -update writes it")
+		_, rest, _ := strings.Cut(string(other), "\n\n")
+		head, body = head+"\nlike "+like+", but", ocitest.DifferingLines(rest, body)
+	}
+	made := head + "\n\n" + body
 	if *update {
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(made), 0o644))
+		require.NoError(t, os.MkdirAll(filepath.Dir(file(name)), 0o755))
+		require.NoError(t, os.WriteFile(file(name), []byte(made), 0o644))
 		return
 	}
-	want, err := os.ReadFile(path)
+	want, err := os.ReadFile(file(name))
 	require.NoError(t, err, "go test ./oci -update writes it")
 	if diff := cmp.Diff(string(want), made); diff != "" {
-		t.Errorf("%s differs (go test ./oci -update rewrites it):\n%s", path, diff)
+		t.Errorf("%s differs (go test ./oci -update rewrites it):\n%s", file(name), diff)
 	}
 }
 
-// changes returns the lines that differ between two documents, each group of them after the line that precedes it.
-func changes(t testing.TB, root string, old, now any) string {
+// changes returns what differs between two values, in JSON.
+func changes(t testing.TB, root string, before, after any) string {
 	t.Helper()
-	var text strings.Builder
-	lines := strings.SplitAfter(string(diff.Diff("", []byte(flat(t, root, old)), "", []byte(flat(t, root, now)))), "\n")
-	for i, line := range lines {
-		changed := func(line string) bool { return strings.HasPrefix(line, "+") || strings.HasPrefix(line, "-") }
-		if i > 2 && (changed(line) || strings.HasPrefix(line, " ") && changed(lines[i+1])) { // 0 to 2: names
-			text.WriteString(line)
-		}
+	text := func(value any) []byte {
+		var text bytes.Buffer
+		enc := json.NewEncoder(&text)
+		enc.SetEscapeHTML(false)
+		require.NoError(t, enc.Encode(value))
+		return text.Bytes()
 	}
-	return text.String()
-}
-
-// flat writes a document with one line for each value that is not an object, and for each item of a list: path and JSON.
-func flat(t testing.TB, path string, value any) string {
-	t.Helper()
-	var text strings.Builder
-	var write func(path string, value any)
-	write = func(path string, value any) {
-		switch value := value.(type) {
-		case map[string]any:
-			for _, name := range slices.Sorted(maps.Keys(value)) {
-				write(path+"."+name, value[name])
-			}
-		case []any:
-			for _, item := range value {
-				fmt.Fprintf(&text, "%s[] %s\n", path, compact(t, item))
-			}
-		default:
-			fmt.Fprintf(&text, "%s %s\n", path, compact(t, value))
-		}
-	}
-	var document any
-	require.NoError(t, json.Unmarshal([]byte(compact(t, value)), &document))
-	write(path, document)
-	return text.String()
-}
-
-func compact(t testing.TB, value any) string {
-	t.Helper()
-	var text strings.Builder
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	require.NoError(t, enc.Encode(value))
-	return strings.TrimSpace(text.String())
+	lines, err := ocitest.Changes(root, text(before), text(after))
+	require.NoError(t, err)
+	return lines
 }
 
 // checkSpec validates an OCI spec against the runtime-spec's own schema.

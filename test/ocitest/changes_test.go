@@ -1,0 +1,26 @@
+package ocitest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestChanges(t *testing.T) {
+	for _, tt := range []struct{ before, after, want string }{
+		{`{"a":1}`, `{ "a": 1 }`, ""},
+		{`{"a":{"b":1.0,"c":[1,{"d":2}]}}`, `{"a":{"b":1,"c":[{"d":2},3]}}`, "-x.a.b 1.0\n-x.a.c[] 1\n+x.a.b 1\n x.a.c[] {\"d\":2}\n+x.a.c[] 3\n"},
+		{`{"a":1,"b":2}`, `{"b":2,"a":1}`, ""},
+		{`{"a":[]}`, `{"a":{}}`, "-x.a []\n+x.a {}\n"},
+		{`{}`, `{"a":null,"b":"[]"}`, "-x {}\n+x.a null\n+x.b \"[]\"\n"},
+		{`["<"]`, `["\u003c"]`, "-x[] \"<\"\n+x[] \"\\u003c\"\n"},
+	} {
+		got, err := Changes("x", []byte(tt.before), []byte(tt.after))
+		require.NoError(t, err)
+		require.Equal(t, tt.want, got, "%s to %s", tt.before, tt.after)
+	}
+	for _, bad := range []string{``, `{`, `{"a":}`, `{} {}`} {
+		_, err := Changes("x", []byte(bad), []byte(`{}`))
+		require.Error(t, err, bad)
+	}
+}
