@@ -31,6 +31,7 @@ const (
 var forbidden = []struct{ from, to, why string }{
 	{"...", "cmd/...", "programs are not imported"},
 	{"...", "test/...", "the product does not depend on tests"},
+	{"api", "*", "what components share depends on none of them"},
 	{"internal/...", "grant", "internal packages are for all and know none"},
 	{"internal/...", "oci/...", "internal packages are for all and know none"},
 	{"grant/...", "oci/...", "a decision does not depend on how it is expressed"},
@@ -117,8 +118,12 @@ var ourPaths = map[string]bool{}
 func isOurs(path string) bool { return ourPaths[path] }
 
 func matches(pattern, path string) bool {
-	if pattern == "..." {
+	switch pattern {
+	case "...":
 		return ourPaths[path]
+	case "*": // all but the standard library
+		first, _, _ := strings.Cut(path, "/")
+		return ourPaths[path] || strings.Contains(first, ".")
 	}
 	if dir, all := strings.CutSuffix(pattern, "/..."); all {
 		return path == dir || strings.HasPrefix(path, dir+"/")

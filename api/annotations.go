@@ -1,0 +1,130 @@
+package api
+
+import "strings"
+
+// Annotations of pods. The scheduler writes them, except where a comment names another writer.
+const (
+	// AnnotationGrant is gpuslice's grant, keyed by container name (grant.DecodeGrant).
+	AnnotationGrant = "gpuslice.io/grant"
+	// AnnotationSignature is the signature of AnnotationGrant (grant.SigningKey).
+	AnnotationSignature = "gpuslice.io/grant-signature"
+	// AnnotationResize is a user's request to resize the running pod. The scheduler removes it.
+	AnnotationResize = "gpuslice.io/resize"
+	// AnnotationResizeStatus is the result of the last AnnotationResize.
+	AnnotationResizeStatus = "gpuslice.io/resize-status"
+	// AnnotationRequeued has the time at which the extender made kube-scheduler retry the pod.
+	AnnotationRequeued = "gpuslice.io/requeued"
+	// AnnotationBindUnclear is written to change a pod if the result of its binding is unknown. Its value is never read.
+	AnnotationBindUnclear = "gpuslice.io/bind-unclear"
+
+	// AnnotationTolerance is for NRI's default validator: containers of the pod can be created without the node's
+	// agent. Only operators may set it. A suffix "/pod" or "/container.NAME" limits it.
+	AnnotationTolerance = "gpuslice.io/tolerate-missing-plugins"
+)
+
+// Annotations of pods and of containers without Kubernetes, which their author writes.
+const (
+	// AnnotationCoreCeiling is a soft ceiling, in percent of a GPU; the second is gpu-manager's.
+	AnnotationCoreCeiling      = "gpuslice.io/core-ceiling"
+	AnnotationVcudaCoreCeiling = "tencent.com/vcuda-core-limit"
+	// AnnotationGroupMin is how many pods of LabelGroup have to be placed together.
+	AnnotationGroupMin = "gpuslice.io/pod-group-min"
+
+	// HAMi's, which select GPUs and policies.
+	AnnotationUseTypes   = "nvidia.com/use-gputype"
+	AnnotationAvoidTypes = "nvidia.com/nouse-gputype"
+	AnnotationUseUUIDs   = "nvidia.com/use-gpuuuid"
+	AnnotationAvoidUUIDs = "nvidia.com/nouse-gpuuuid"
+	AnnotationNUMABind   = "nvidia.com/numa-bind"
+	AnnotationMode       = "nvidia.com/vgpu-mode"
+	AnnotationNodePolicy = "hami.io/node-scheduler-policy"
+	AnnotationGPUPolicy  = "hami.io/gpu-scheduler-policy"
+	AnnotationWeights    = "hami.io/device-scoring-weights"
+
+	// Of a container without Kubernetes, with the meaning of the variables EnvMemory to EnvSlice.
+	AnnotationMemory   = "gpuslice.io/memory"
+	AnnotationCores    = "gpuslice.io/cores"
+	AnnotationDevices  = "gpuslice.io/devices"
+	AnnotationPriority = "gpuslice.io/priority"
+	AnnotationSlice    = "gpuslice.io/slice"
+)
+
+// Annotations of containers. The node writes them; pod authors can't.
+const (
+	// AnnotationReplicas has the replicas that the kubelet chose, "<UUID>::<n>,…", n from 0.
+	AnnotationReplicas = "gpuslice.io/replicas"
+	// AnnotationMIGPrefix begins the annotation of a MIG resource ("gpuslice.io/mig-1g.10gb"): the devices that
+	// the kubelet chose, "MIG-<UUID>::0,MIG-<UUID>::0". A node that offers MIG devices as GPUs uses
+	// AnnotationReplicas.
+	AnnotationMIGPrefix = "gpuslice.io/mig-"
+	// AnnotationVcudaCore and AnnotationVcudaMemory have the devices of gpu-manager's resources.
+	AnnotationVcudaCore   = "gpuslice.io/vcuda-core"
+	AnnotationVcudaMemory = "gpuslice.io/vcuda-memory"
+	// AnnotationShares has the shares that the container was created with, in case the ledger is lost.
+	AnnotationShares = "gpuslice.io/shares"
+	// AnnotationEnforcement is how the container's limits are enforced.
+	AnnotationEnforcement = "gpuslice.io/enforcement"
+)
+
+// HAMi's annotations of pods.
+const (
+	// AnnotationHAMiToAllocate is emptied position by position by HAMi's device plugin.
+	AnnotationHAMiToAllocate = "hami.io/vgpu-devices-to-allocate"
+	// AnnotationHAMiAllocated is the same value, never emptied.
+	AnnotationHAMiAllocated = "hami.io/vgpu-devices-allocated"
+	// AnnotationHAMiNode is the node of the devices.
+	AnnotationHAMiNode = "hami.io/vgpu-node"
+	// By these HAMi's device plugin finds the pod to serve.
+	AnnotationHAMiTime      = "hami.io/vgpu-time"
+	AnnotationHAMiBindPhase = "hami.io/bind-phase"
+	AnnotationHAMiBindTime  = "hami.io/bind-time"
+	AnnotationHAMiMIG       = "hami.io/vgpu-mig-allocations"
+)
+
+// gpu-manager's annotations of pods.
+const (
+	AnnotationTencentPredicatePrefix = "tencent.com/predicate-"
+	AnnotationTencentAssigned        = "tencent.com/gpu-assigned"
+)
+
+// Annotations of nodes.
+const (
+	// AnnotationNodeGPUs has the node's GPUs, a NodeGPUs. The agent writes it.
+	AnnotationNodeGPUs = "gpuslice.io/node-gpus"
+	// AnnotationHAMiRegister and AnnotationHAMiScore have the same for HAMi: lists of HAMiGPU and of HAMiScore.
+	AnnotationHAMiRegister = "hami.io/node-nvidia-register"
+	AnnotationHAMiScore    = "hami.io/node-nvidia-score"
+	// AnnotationHAMiHandshake has the schedulers' requests for a sign of life, and the agent's answers.
+	AnnotationHAMiHandshake = "hami.io/node-handshake"
+	// AnnotationHAMiCordon lists GPUs that get no new containers. An operator sets it.
+	AnnotationHAMiCordon = "hami.io/device-cordon"
+)
+
+// Owned are the annotations of pods that only the scheduler and the node may write. "*" ends a prefix. The admission
+// policies are generated from it.
+var Owned = []string{
+	AnnotationGrant,
+	AnnotationSignature,
+	AnnotationResizeStatus,
+	AnnotationReplicas, // of containers only
+	AnnotationMIGPrefix + "*",
+	AnnotationHAMiNode,
+	AnnotationHAMiToAllocate,
+	AnnotationHAMiAllocated,
+	AnnotationHAMiTime,
+	AnnotationHAMiBindPhase,
+	AnnotationHAMiBindTime,
+	AnnotationHAMiMIG,
+	AnnotationTencentPredicatePrefix + "*",
+	AnnotationTencentAssigned,
+}
+
+// IsOwned reports whether key matches Owned.
+func IsOwned(key string) bool {
+	for _, owned := range Owned {
+		if prefix, is := strings.CutSuffix(owned, "*"); key == owned || is && strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,72 @@
+package api
+
+import "encoding/json"
+
+// NodeGPUsVersion changes with the meaning of a field of NodeGPUs, not with a new field.
+const NodeGPUsVersion = 1
+
+// NodeGPUs is the value of AnnotationNodeGPUs. Unknown fields are ignored.
+type NodeGPUs struct {
+	Version int       `json:"version"`
+	GPUs    []NodeGPU `json:"gpus"`
+	// Links are the scores of the connections between GPUs (HAMiScore), symmetric, by index of GPUs; absent: unknown.
+	Links [][]int `json:"links,omitempty"`
+}
+
+// NodeGPU is a GPU that a node offers. Pointers are required fields, except NUMA.
+type NodeGPU struct {
+	UUID  string `json:"uuid"`
+	Model string `json:"model"` // as in HAMiGPU
+	Index int    `json:"index"`
+	NUMA  *int   `json:"numa,omitempty"` // absent: unknown
+	// MemoryMiB, Cores and Slots are the grantable amounts.
+	MemoryMiB *int64 `json:"memoryMiB"`
+	Cores     *int   `json:"cores"`
+	Slots     *int   `json:"slots"`
+	Mode      string `json:"mode"`
+	Healthy   *bool  `json:"healthy"`
+}
+
+// Modes of a GPU.
+const (
+	ModeShared = "hami-core"
+	ModeMIG    = "mig"
+	ModeMPS    = "mps"
+)
+
+// HAMiGPU is a GPU in AnnotationHAMiRegister. HAMi omits zero values: a GPU without "health" is unhealthy. It reads
+// numbers as int32.
+type HAMiGPU struct {
+	ID     string `json:"id,omitempty"`
+	Index  int    `json:"index,omitempty"`
+	Count  int    `json:"count,omitempty"`
+	Memory int64  `json:"devmem,omitempty"` // MiB
+	Core   int    `json:"devcore,omitempty"`
+	Type   string `json:"type,omitempty"` // the model, with the prefix "NVIDIA"
+	NUMA   int    `json:"numa,omitempty"`
+	Mode   string `json:"mode,omitempty"`
+	// Profiles are []HAMiMIGProfile; gpuslice's scheduler does not read them.
+	Profiles json.RawMessage `json:"migProfiles,omitempty"`
+	Health   bool            `json:"health,omitempty"`
+}
+
+// HAMiMIGProfile is HAMi's kind of MIG instance.
+type HAMiMIGProfile struct {
+	Name       string             `json:"name"`
+	MemoryMiB  int32              `json:"memoryMB"`
+	Core       int32              `json:"core"`
+	Slices     uint32             `json:"sliceCount"`
+	Placements []HAMiMIGPlacement `json:"placements"`
+}
+
+// HAMiMIGPlacement is a possible position of an instance.
+type HAMiMIGPlacement struct {
+	Start uint32 `json:"start"`
+	Size  uint32 `json:"size"`
+}
+
+// HAMiScore is a GPU in AnnotationHAMiScore: the scores of its connections, by UUID.
+type HAMiScore struct {
+	UUID   string         `json:"uuid"`
+	Scores map[string]int `json:"score"`
+}

@@ -1,0 +1,35 @@
+package api
+
+// Default paths on the host.
+const (
+	// StateDir has the agent's state: the ledger, and the containers' limits and usage files.
+	StateDir = "/run/gpuslice"
+	// LibraryDir has the installed limiter.
+	LibraryDir = "/var/lib/gpuslice/lib"
+	// Library is the limiter to install.
+	Library = "/usr/lib/gpuslice/libvgpu.so"
+	// RuntimeConfig is the configuration of gpuslice-runtime.
+	RuntimeConfig = "/etc/gpuslice/runtime.yaml"
+
+	ContainerdConfig   = "/etc/containerd/config.toml"
+	ContainerdSocket   = "/run/containerd/containerd.sock"
+	NRISocket          = "/var/run/nri/nri.sock"
+	KubeletDir         = "/var/lib/kubelet"
+	DevicePluginDir    = KubeletDir + "/device-plugins"
+	PodResourcesSocket = KubeletDir + "/pod-resources/kubelet.sock"
+)
+
+// CDISpecDirs returns the directories of CDI specs; a later one overrides an earlier one.
+func CDISpecDirs() []string { return []string{"/etc/cdi", CDIDynamicDir} }
+
+// CDIDynamicDir is for specs that a reboot removes.
+const CDIDynamicDir = "/var/run/cdi"
+
+// Paths in a container.
+const (
+	ContainerDir         = "/.gpuslice"
+	ContainerLibraryPath = ContainerDir + "/libvgpu.so"
+	ContainerLimitsPath  = ContainerDir + "/limits"
+	ContainerUsagePath   = ContainerDir + "/usage"
+	ContainerPreloadPath = "/etc/ld.so.preload"
+)
