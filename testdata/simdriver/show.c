@@ -102,7 +102,7 @@ static void json_gpu(FILE *out, const struct gpu *c, unsigned index)
 
 static void json_group(FILE *out, const struct state *s, const struct group *g)
 {
-	fprintf(out, "{\"id\":%llu,\"clients\":%u,\"GPUs\":[", (unsigned long long)g->id, g->clients);
+	fprintf(out, "{\"id\":%llu,\"clients\":%u,\"gpus\":[", (unsigned long long)g->id, g->clients);
 	for (unsigned c = 0; c < s->gpu_count; c++) {
 		const struct group_gpu *gc = &g->gpus[c];
 
@@ -122,7 +122,7 @@ static void json_client(FILE *out, const struct view *v, unsigned slot)
 	const struct state *s = v->s;
 	const struct client *cl = &s->clients[slot];
 
-	fprintf(out, "{\"slot\":%u,\"pid\":%u,\"host_pid\":%u,\"pid_namespace\":%llu,\"group\":%llu,\"live\":%s,\"GPUs\":[", slot, cl->pid,
+	fprintf(out, "{\"slot\":%u,\"pid\":%u,\"host_pid\":%u,\"pid_namespace\":%llu,\"group\":%llu,\"live\":%s,\"gpus\":[", slot, cl->pid,
 		atomic_load(&cl->host_pid),
 		(unsigned long long)cl->pid_namespace, (unsigned long long)s->groups[cl->group % MAX_GROUPS].id,
 		client_lives(v, slot) ? "true" : "false");
@@ -163,7 +163,7 @@ static void print_json(FILE *out, const struct view *v, const char *path)
 	json_string(out, path);
 	fprintf(out, ",\"driver_version\":");
 	json_string(out, s->driver_version);
-	fprintf(out, ",\"cuda_version\":%u,\"GPUs\":[", s->cuda_version);
+	fprintf(out, ",\"cuda_version\":%u,\"gpus\":[", s->cuda_version);
 	for (unsigned c = 0; c < s->gpu_count; c++) {
 		fprintf(out, "%s", c ? "," : "");
 		json_gpu(out, &s->gpus[c], c);
