@@ -42,6 +42,7 @@ static const struct {
 	{"pci_switch", offsetof(struct gpu, pci_switch), PLAIN32},
 	{"pci_board", offsetof(struct gpu, pci_board), PLAIN32},
 	{"nvswitch", offsetof(struct gpu, nvswitch_links), PLAIN32},
+	{"utilization_delay_ms", offsetof(struct gpu, utilization_delay_ms), PLAIN32},
 	{"sm", offsetof(struct gpu, sm_count), PLAIN32},
 };
 
@@ -112,6 +113,30 @@ static bool set_nvlink(struct gpu *c, const char *value)
 	return true;
 }
 
+/* One of the words of a table, as its index. */
+static bool set_word(uint32_t *to, const char *key, const char *value, const char *const *words, unsigned count)
+{
+	char list[128];
+	unsigned used = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		if (!strcmp(value, words[i])) {
+			*to = i;
+			return true;
+		}
+	}
+	for (unsigned i = 0; i < count; i++)
+		used += (unsigned)snprintf(list + used, sizeof(list) - used, "%s%s", !i ? "" : i + 1 < count ? ", " : " or ", words[i]);
+	return complain("%s: want %s: %s", key, list, value);
+}
+
+#define SET_WORD(to, key, value, words) set_word(to, key, value, words, sizeof(words) / sizeof((words)[0]))
+
+static const char *const utilizations[] = {
+	[UTILIZATION_DETAILED] = "detailed", [UTILIZATION_INFO] = "info",	[UTILIZATION_ZERO] = "zero",
+	[UTILIZATION_NONE] = "none",	     [UTILIZATION_MISSING] = "missing",
+};
+
 bool gpu_set(struct gpu *c, const char *key, const char *value)
 {
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
@@ -124,6 +149,8 @@ bool gpu_set(struct gpu *c, const char *key, const char *value)
 		return set_fixed(&c->fixed_power_mw, key, value, 10000000);
 	if (!strcmp(key, "utilization"))
 		return set_fixed(&c->fixed_percent, key, value, 100);
+	if (!strcmp(key, "process_utilization"))
+		return SET_WORD(&c->process_utilization, key, value, utilizations);
 	if (!strcmp(key, "pci"))
 		return set_pci(c, value);
 	if (!strcmp(key, "nvlink"))
@@ -158,15 +185,8 @@ bool driver_set(struct state *s, const char *key, const char *value)
 		s->cuda_version = major * 1000 + minor * 10;
 		return true;
 	}
-	if (!strcmp(key, "pids")) {
-		for (unsigned i = 0; i < sizeof(pid_kinds) / sizeof(pid_kinds[0]); i++) {
-			if (!strcmp(value, pid_kinds[i])) {
-				s->nvml_pids = i;
-				return true;
-			}
-		}
-		return complain("pids: want own, host or mixed: %s", value);
-	}
+	if (!strcmp(key, "pids"))
+		return SET_WORD(&s->nvml_pids, key, value, pid_kinds);
 	return complain("unknown key of the driver: %s", key);
 }
 

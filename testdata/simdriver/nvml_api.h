@@ -73,6 +73,29 @@ typedef struct {
 
 typedef struct {
 	nvmlU64 timeStamp;
+	unsigned int pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+} nvmlProcessUtilizationInfo_v1_t;
+
+typedef struct {
+	unsigned int version, processSamplesCount;
+	nvmlU64 lastSeenTimeStamp;
+	nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_v1_t;
+
+typedef struct {
+	unsigned int pid;
+	nvmlU64 usedGpuMemory;
+	unsigned int gpuInstanceId, computeInstanceId;
+	nvmlU64 usedGpuCcProtectedMemory;
+} nvmlProcessDetail_v1_t;
+
+typedef struct {
+	unsigned int version, mode, numProcArrayEntries;
+	nvmlProcessDetail_v1_t *procArray;
+} nvmlProcessDetailList_v1_t;
+
+typedef struct {
+	nvmlU64 timeStamp;
 	union {
 		double dVal;
 		unsigned int uiVal;
@@ -96,6 +119,8 @@ typedef struct {
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "NVML's layout");
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40 && sizeof(nvmlPciInfo_t) == 68, "NVML's layout");
 _Static_assert(sizeof(nvmlProcessInfo_t) == 24 && sizeof(nvmlProcessInfo_v1_t) == 16, "NVML's layout");
+_Static_assert(sizeof(nvmlProcessUtilizationInfo_v1_t) == 40 && sizeof(nvmlProcessesUtilizationInfo_v1_t) == 24, "NVML's layout");
+_Static_assert(sizeof(nvmlProcessDetail_v1_t) == 32 && sizeof(nvmlProcessDetailList_v1_t) == 24, "NVML's layout");
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlEventData_t) == 32, "NVML's layout");
 
 enum {

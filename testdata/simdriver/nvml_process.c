@@ -19,11 +19,19 @@ static void fill_instance(const struct client *cl, unsigned gpu, nvmlProcessInfo
 	info->computeInstanceId = in ? 0 : NO_INSTANCE;
 }
 
-enum list { LIST_COMPUTE, LIST_GRAPHICS };
+/* As the modes of nvmlDeviceGetRunningProcessDetailList. No process is an MPS client. */
+enum list { LIST_COMPUTE, LIST_GRAPHICS, LIST_MPS, LIST_ALL };
 
 static bool listed(const struct client *cl, enum list which)
 {
-	return which == LIST_COMPUTE ? cl->graphics != GRAPHICS_ONLY : cl->graphics != GRAPHICS_NO;
+	switch (which) {
+	case LIST_COMPUTE:
+		return cl->graphics != GRAPHICS_ONLY;
+	case LIST_GRAPHICS:
+		return cl->graphics != GRAPHICS_NO;
+	default:
+		return which == LIST_ALL;
+	}
 }
 
 /* Copies what is asked of the live clients of a GPU, or of one MIG device (slot not 0); identities are resolved after the lock is dropped. */
@@ -128,6 +136,32 @@ static nvmlReturn_t none(nvmlDevice_t device, unsigned int *count)
 GRAPHICS_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, true)
 GRAPHICS_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, false)
 GRAPHICS_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, false)
+
+EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_v1_t *out)
+{
+	nvmlProcessInfo_t *list;
+	unsigned n, room;
+
+	GPU_AND_MIG_OR_RETURN(c, in, device);
+	(void)c, (void)in;
+	if (!out)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (out->version != NVML_STRUCT_VERSION(*out, 1))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (out->mode > LIST_ALL || (out->numProcArrayEntries && !out->procArray))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	list = calloc(MAX_CLIENTS, sizeof(*list));
+	if (!list)
+		return NVML_ERROR_MEMORY;
+	n = list_clients(device->gpu, device->slot, (enum list)out->mode, list);
+	room = out->numProcArrayEntries;
+	out->numProcArrayEntries = n;
+	for (unsigned i = 0; i < n && n <= room; i++)
+		out->procArray[i] = (nvmlProcessDetail_v1_t){list[i].pid, list[i].usedGpuMemory, list[i].gpuInstanceId,
+							     list[i].computeInstanceId, 0};
+	free(list);
+	return n <= room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+}
 
 /* No MPS. */
 #define NO_PROCESSES(name)                                                                   \

@@ -81,9 +81,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 }
 
 /* One for each process that had the GPU in that time, with its share of all of it. */
-static unsigned list_samples(unsigned gpu, const struct clocks *k, uint64_t from, nvmlProcessUtilizationSample_t *list)
+static unsigned list_samples(unsigned gpu, const struct clocks *k, uint64_t from, nvmlProcessUtilizationInfo_v1_t *list)
 {
 	const struct state *s = nvml.view.s;
+	bool zero = s->gpus[gpu].process_utilization == UTILIZATION_ZERO;
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
@@ -98,11 +99,36 @@ static unsigned list_samples(unsigned gpu, const struct clocks *k, uint64_t from
 		memset(&list[n], 0, sizeof(list[n]));
 		list[n].pid = client_pid(&nvml.view, i, s->nvml_pids != PIDS_OWN);
 		list[n].timeStamp = timestamp(k, k->last);
-		list[n].smUtil = percent;
-		list[n].memUtil = percent / 2;
+		list[n].smUtil = zero ? 0 : percent;
+		list[n].memUtil = zero ? 0 : percent / 2;
 		n += list[n].pid != 0;
 	}
 	return n;
+}
+
+/* The samples since last_seen, which the caller frees. */
+static nvmlReturn_t get_samples(nvmlDevice_t device, const struct gpu *c, nvmlU64 last_seen,
+				nvmlProcessUtilizationInfo_v1_t **list, unsigned *count)
+{
+	uint64_t delay = (uint64_t)c->utilization_delay_ms * 1000000;
+	struct clocks k;
+
+	if (atomic_load(&c->mig_enabled) || c->process_utilization == UTILIZATION_MISSING)
+		return NVML_ERROR_NOT_SUPPORTED;
+	if (c->process_utilization == UTILIZATION_NONE)
+		return NVML_ERROR_NOT_FOUND;
+	*list = calloc(MAX_CLIENTS, sizeof(**list));
+	if (!*list)
+		return NVML_ERROR_MEMORY;
+	state_reap(&nvml.view);
+	k = clocks_of(c);
+	bring_up_to_date(device->gpu);
+	k.last = k.last > delay ? (k.last - delay) / k.period * k.period : 0;
+	*count = list_samples(device->gpu, &k, period_after(&k, last_seen), *list);
+	if (*count)
+		return NVML_SUCCESS;
+	free(*list);
+	return NVML_ERROR_NOT_FOUND;
 }
 
 /*
@@ -112,32 +138,50 @@ static unsigned list_samples(unsigned gpu, const struct clocks *k, uint64_t from
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
 						    unsigned int *count, nvmlU64 last_seen)
 {
-	nvmlProcessUtilizationSample_t *list;
-	struct clocks k;
-	struct gpu *c;
+	nvmlProcessUtilizationInfo_v1_t *list;
 	nvmlReturn_t r;
-	unsigned n, room;
+	unsigned n = 0, room;
 
-	ENTER();
-	r = nvml_find(device, &c);
-	if (r || !count)
-		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
-	if (atomic_load(&c->mig_enabled))
+	GPU_OR_RETURN(c, device);
+	if (!count)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (c->process_utilization == UTILIZATION_INFO)
 		return NVML_ERROR_NOT_SUPPORTED;
-	list = calloc(MAX_CLIENTS, sizeof(*list));
-	if (!list)
-		return NVML_ERROR_MEMORY;
-	state_reap(&nvml.view);
-	k = clocks_of(c);
-	bring_up_to_date(device->gpu);
-	n = list_samples(device->gpu, &k, period_after(&k, last_seen), list);
+	r = get_samples(device, c, last_seen, &list, &n);
+	if (r && r != NVML_ERROR_NOT_FOUND)
+		return r;
 	room = out ? *count : 0;
 	*count = n;
-	if (out && n <= room)
-		memcpy(out, list, n * sizeof(*list));
+	if (r)
+		return r;
+	for (unsigned i = 0; n <= room && i < n; i++)
+		out[i] = (nvmlProcessUtilizationSample_t){list[i].pid, list[i].timeStamp, list[i].smUtil, list[i].memUtil, 0, 0};
 	free(list);
-	if (!n)
-		return NVML_ERROR_NOT_FOUND;
+	return n <= room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+/* The same since driver 550, and the only one that answers on some GPUs. */
+EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *info)
+{
+	nvmlProcessUtilizationInfo_v1_t *list;
+	nvmlReturn_t r;
+	unsigned n = 0, room;
+
+	GPU_OR_RETURN(c, device);
+	if (!info)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (info->version != NVML_STRUCT_VERSION(*info, 1))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	r = get_samples(device, c, info->lastSeenTimeStamp, &list, &n);
+	if (r && r != NVML_ERROR_NOT_FOUND)
+		return r;
+	room = info->procUtilArray ? info->processSamplesCount : 0;
+	info->processSamplesCount = n;
+	if (r)
+		return r;
+	if (n <= room)
+		memcpy(info->procUtilArray, list, n * sizeof(*list));
+	free(list);
 	return n <= room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }
 

@@ -41,7 +41,7 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
-#define STATE_LAYOUT 7u
+#define STATE_LAYOUT 8u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
 #define MAX_GPUS 32u
@@ -72,6 +72,15 @@ enum nvml_pids {
 	PIDS_OWN = 0,  /* its own namespace's */
 	PIDS_HOST = 1, /* the host's */
 	PIDS_MIXED = 2 /* its own in lists of processes, the host's with utilisation, as some drivers do */
+};
+
+/* What NVML tells of the utilisation of single processes. */
+enum process_utilization {
+	UTILIZATION_DETAILED = 0, /* both of its calls answer */
+	UTILIZATION_INFO = 1,     /* only nvmlDeviceGetProcessesUtilizationInfo does, as on Blackwell */
+	UTILIZATION_ZERO = 2,     /* every process has 0 % */
+	UTILIZATION_NONE = 3,     /* there are never samples: NOT_FOUND */
+	UTILIZATION_MISSING = 4   /* NOT_SUPPORTED */
 };
 
 enum charge { CHARGE_CONTEXT = 0, CHARGE_DATA = 1, CHARGE_KINDS = 2 };
@@ -177,6 +186,8 @@ struct gpu {
 	uint32_t threads_per_sm, shared_per_sm, shared_optin;
 	uint32_t clock_khz, memory_clock_khz, bus_width, l2_bytes;
 	uint32_t architecture, brand, power_mw, max_mig;
+	uint32_t process_utilization;  /* enum process_utilization */
+	uint32_t utilization_delay_ms; /* a process's samples are given out that long after their time */
 	uint32_t fixed_celsius, fixed_power_mw, fixed_percent; /* 1 + the value that NVML reports; 0: it reports the simulated value */
 
 	/* Written by `simctl lose` and `simctl restore` (lock). Each adds one to epoch: what was opened before stays lost. */

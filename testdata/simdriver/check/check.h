@@ -55,6 +55,8 @@ void check_arrays(void);
 void check_shared(void);
 /* Not in the list: */
 void check_nvml_pids(void);
+void check_nvml_details(void);
+void check_nvml_utilization(void);
 void check_orphan(void); /* ends by SIGKILL */
 void check_export_orphan(void); /* the same */
 void check_mig(void);

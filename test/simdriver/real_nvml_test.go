@@ -1,0 +1,89 @@
+package simdriver
+
+import (
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/stretchr/testify/require"
+)
+
+// busySim is a GPU whose one process keeps it busy, as NVML has noticed.
+func busySim(t *testing.T, gpu string) (*Sim, nvml.Device, *Process) {
+	t.Helper()
+	s := New(t, Plain, gpu)
+	d := device(t, openNVML(t, s), 0)
+	worker := s.Start("workloads/launch", "--seconds=60", "--duration-us=20000", "--in-flight=2")
+	require.Eventually(t, func() bool {
+		return good(d.GetUtilizationRates())(t).Gpu >= 80
+	}, 20*time.Second, 20*time.Millisecond)
+	return s, d, worker
+}
+
+// On Blackwell GPUs nvmlDeviceGetProcessUtilization gives NOT_SUPPORTED where nvmlDeviceGetProcessesUtilizationInfo answers.
+// Source: github.com/Project-HAMi/HAMi-core/pull/218, github.com/Project-HAMi/HAMi/issues/2015.
+func TestRealBlackwellHasUtilizationOfProcessesInOneCallOnly(t *testing.T) {
+	s, d, worker := busySim(t, "H200:process_utilization=info")
+	_, ret := d.GetProcessUtilization(0)
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	values, code := s.Run("sim/check", "nvml-utilization")
+	require.Zero(t, code)
+	require.EqualValues(t, worker.Process.Pid, values.Int("pid"))
+}
+
+// Driver 560.35 and open kernel modules 535 name the processes, and 0 % for each.
+// Source: github.com/Project-HAMi/HAMi-core/issues/54 and /issues/112.
+func TestRealUtilizationOfProcessesIsZeroWithSomeDrivers(t *testing.T) {
+	_, d, worker := busySim(t, "T4:process_utilization=zero")
+	samples, ret := d.GetProcessUtilization(0)
+	require.Equal(t, nvml.SUCCESS, ret)
+	require.Len(t, samples, 1)
+	require.EqualValues(t, worker.Process.Pid, samples[0].Pid)
+	require.Zero(t, samples[0].SmUtil)
+	require.GreaterOrEqual(t, good(d.GetUtilizationRates())(t).Gpu, uint32(80), "the GPU's own is right")
+}
+
+// Both calls are documented to give NOT_FOUND without a sample, and NOT_SUPPORTED where a device has none.
+// Source: docs.nvidia.com/deploy/nvml-api, nvmlDeviceGetProcessUtilization and nvmlDeviceGetProcessesUtilizationInfo.
+func TestRealUtilizationOfProcessesCanBeAbsent(t *testing.T) {
+	s, d, _ := busySim(t, "T4:process_utilization=none")
+	for _, state := range []struct {
+		word string
+		want nvml.Return
+	}{{"none", nvml.ERROR_NOT_FOUND}, {"missing", nvml.ERROR_NOT_SUPPORTED}} {
+		s.Ctl("set", "0", "process_utilization="+state.word)
+		_, ret := d.GetProcessUtilization(0)
+		require.Equal(t, state.want, ret, state.word)
+		_, ret = d.GetProcessesUtilizationInfo()
+		require.Equal(t, state.want, ret, state.word)
+	}
+	s.Ctl("set", "0", "process_utilization=detailed")
+	_, ret := d.GetProcessUtilization(0)
+	require.Equal(t, nvml.SUCCESS, ret)
+	info, ret := d.GetProcessesUtilizationInfo()
+	require.Equal(t, nvml.ERROR_INSUFFICIENT_SIZE, ret, "there is no room for it")
+	require.EqualValues(t, 1, info.ProcessSamplesCount)
+}
+
+// A sample is of a period that is over, and can come later still; its time stamp is that of the period.
+// Source: docs.nvidia.com/deploy/nvml-api, nvmlDeviceGetProcessUtilization ("since a given timestamp", sampling buffer).
+func TestRealUtilizationOfProcessesComesLate(t *testing.T) {
+	s, d, worker := busySim(t, "T4:utilization_delay_ms=60000")
+	_, ret := d.GetProcessUtilization(0)
+	require.Equal(t, nvml.ERROR_NOT_FOUND, ret, "nothing is a minute old")
+	s.Ctl("set", "0", "utilization_delay_ms=300")
+	require.Eventually(t, func() bool {
+		samples, ret := d.GetProcessUtilization(0)
+		return ret == nvml.SUCCESS && int(samples[0].Pid) == worker.Process.Pid &&
+			time.Since(time.UnixMicro(int64(samples[0].TimeStamp))) >= 300*time.Millisecond
+	}, 20*time.Second, 20*time.Millisecond)
+}
+
+// nvmlDeviceGetRunningProcessDetailList gives processes by mode.
+// Source: docs.nvidia.com/deploy/nvml-api, nvmlProcessDetailList_v1_t.
+func TestRealProcessDetailsAreByMode(t *testing.T) {
+	s := New(t, Plain, "T4")
+	s.Env = []string{"SIMGPU_GRAPHICS=only"}
+	_, code := s.Run("sim/check", "nvml-details")
+	require.Zero(t, code)
+}

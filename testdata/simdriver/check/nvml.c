@@ -1,0 +1,77 @@
+/* What go-nvml has no way to ask. */
+#include "check.h"
+
+#include "../nvml_api.h"
+
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+
+static void *nvml_function(const char *name)
+{
+	static void *library;
+	void *function;
+
+	if (!library)
+		library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	CHECK(library);
+	function = dlsym(library, name);
+	CHECK(function);
+	return function;
+}
+
+static nvmlDevice_t first_gpu(void)
+{
+	nvmlReturn_t (*by_index)(unsigned, nvmlDevice_t *) = nvml_function("nvmlDeviceGetHandleByIndex_v2");
+	nvmlReturn_t (*init)(void) = nvml_function("nvmlInit_v2");
+	nvmlDevice_t device;
+
+	CHECK(!init());
+	CHECK(!by_index(0, &device));
+	return device;
+}
+
+/* Run as a process that only draws. */
+void check_nvml_details(void)
+{
+	nvmlReturn_t (*list)(nvmlDevice_t, nvmlProcessDetailList_v1_t *) = nvml_function("nvmlDeviceGetRunningProcessDetailList");
+	static const unsigned wanted[] = {0, 1, 0, 1}; /* compute, graphics, MPS, all */
+	nvmlDevice_t device = first_gpu();
+	nvmlProcessDetail_v1_t entries[4];
+
+	start();
+	for (unsigned mode = 0; mode < 4; mode++) {
+		nvmlProcessDetailList_v1_t l = {NVML_STRUCT_VERSION(l, 1), mode, 4, entries};
+
+		CHECK(list(device, &l) == NVML_SUCCESS);
+		CHECK(l.numProcArrayEntries == wanted[mode]);
+		CHECK(!wanted[mode] || (entries[0].pid == (unsigned)getpid() && entries[0].usedGpuMemory > 0));
+	}
+	{
+		nvmlProcessDetailList_v1_t l = {NVML_STRUCT_VERSION(l, 1), 3, 0, NULL};
+
+		CHECK(list(device, &l) == NVML_ERROR_INSUFFICIENT_SIZE && l.numProcArrayEntries == 1);
+		l.mode = 4;
+		CHECK(list(device, &l) == NVML_ERROR_INVALID_ARGUMENT);
+		l.mode = l.version = 0;
+		CHECK(list(device, &l) == NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	}
+}
+
+/* Run beside a process that keeps the GPU busy. */
+void check_nvml_utilization(void)
+{
+	nvmlReturn_t (*get)(nvmlDevice_t, nvmlProcessesUtilizationInfo_v1_t *) = nvml_function("nvmlDeviceGetProcessesUtilizationInfo");
+	nvmlProcessUtilizationInfo_v1_t entries[2];
+	nvmlProcessesUtilizationInfo_v1_t info = {0, 2, 0, entries};
+	nvmlDevice_t device = first_gpu();
+
+	CHECK(get(device, &info) == NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	info.version = NVML_STRUCT_VERSION(info, 1);
+	CHECK(get(device, &info) == NVML_SUCCESS);
+	CHECK(info.processSamplesCount == 1 && entries[0].smUtil > 0 && entries[0].smUtil <= 100);
+	printf("pid=%u\n", entries[0].pid);
+	info.lastSeenTimeStamp = entries[0].timeStamp + 3600000000ull;
+	CHECK(get(device, &info) == NVML_ERROR_NOT_FOUND && info.processSamplesCount == 0);
+	CHECK(get(device, NULL) == NVML_ERROR_INVALID_ARGUMENT);
+}
