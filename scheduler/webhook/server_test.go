@@ -63,7 +63,7 @@ func TestRunWithItsOwnCertificate(t *testing.T) {
 	at := run(t, o)
 	require.Eventually(t, func() bool {
 		secret, err := client.CoreV1().Secrets("kube-system").Get(context.Background(), o.Certificate.Secret, metav1.GetOptions{})
-		return err == nil && healthy(at, secret.Data["ca.crt"]) == nil
+		return err == nil && healthy(at, secret.Data["tls.crt"]) == nil
 	}, time.Minute, 10*time.Millisecond)
 }
 
@@ -73,12 +73,12 @@ func TestRunWithFiles(t *testing.T) {
 	o := DefaultOptions()
 	dir := t.TempDir()
 	o.CertFile, o.KeyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	require.NoError(t, os.WriteFile(o.CertFile, b.Cert, 0o600))
-	require.NoError(t, os.WriteFile(o.KeyFile, b.Key, 0o600))
+	require.NoError(t, os.WriteFile(o.CertFile, b.Certs, 0o600))
+	require.NoError(t, os.WriteFile(o.KeyFile, b.Keys, 0o600))
 	at := run(t, o)
-	require.NoError(t, healthy(at, b.Trusted))
+	require.NoError(t, healthy(at, b.Certs))
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(b.Trusted)
+	roots.AppendCertsFromPEM(b.Certs)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "gpuslice-webhook.kube-system.svc"}}}
 	defer client.CloseIdleConnections()
 	body, err := os.ReadFile("testdata/binding.json")
@@ -109,17 +109,17 @@ func TestRunLingers(t *testing.T) {
 		return lingered
 	}
 	o.CertFile, o.KeyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	require.NoError(t, os.WriteFile(o.CertFile, b.Cert, 0o600))
-	require.NoError(t, os.WriteFile(o.KeyFile, b.Key, 0o600))
+	require.NoError(t, os.WriteFile(o.CertFile, b.Certs, 0o600))
+	require.NoError(t, os.WriteFile(o.KeyFile, b.Keys, 0o600))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, o) }()
-	require.NoError(t, healthy(listener.Addr().String(), b.Trusted))
+	require.NoError(t, healthy(listener.Addr().String(), b.Certs))
 	cancel()
-	require.ErrorContains(t, healthy(listener.Addr().String(), b.Trusted), "the server is shutting down")
+	require.ErrorContains(t, healthy(listener.Addr().String(), b.Certs), "the server is shutting down")
 	close(lingered)
 	require.NoError(t, <-ended)
-	require.Error(t, healthy(listener.Addr().String(), b.Trusted))
+	require.Error(t, healthy(listener.Addr().String(), b.Certs))
 }
 
 func TestRunErrors(t *testing.T) {

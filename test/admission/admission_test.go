@@ -87,7 +87,7 @@ func TestWebhooks(t *testing.T) {
 	secret, err := s.client.CoreV1().Secrets("kube-system").Get(context.Background(), "gpuslice-webhook-certificate", metav1.GetOptions{})
 	require.NoError(t, err)
 	for _, w := range configuration.Webhooks {
-		require.Equal(t, string(secret.Data["ca.crt"]), string(w.ClientConfig.CABundle))
+		require.Equal(t, string(secret.Data["tls.crt"]), string(w.ClientConfig.CABundle))
 	}
 
 	for _, tc := range testcases.AllAnnotations() {

@@ -2,130 +2,171 @@ package certificate
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
 
 const (
-	authorityLife = 10 * 365 * 24 * time.Hour
-	servingLife   = 365 * 24 * time.Hour
-	// A certificate is renewed when this time is left.
-	renewServing   = servingLife / 3
-	renewAuthority = 2 * servingLife // for two more certificates
+	life = 365 * 24 * time.Hour
+	// renew is the time left at which a certificate is replaced.
+	renew = life / 3
 	// settle is how long API servers and replicas may need to receive a change.
 	settle = time.Hour
+	// backdate is for clocks that are behind.
+	backdate = time.Hour
 )
 
-// Bundle is the content of the Secret, in PEM.
+// Bundle is the content of the Secret, in PEM: self-signed certificates, the newest first, and their keys. All
+// of them are trusted.
 type Bundle struct {
-	// Trusted is the caBundle: authorities, the newest first.
-	Trusted []byte
-	// AuthorityKey belongs to the newest authority.
-	AuthorityKey []byte
-	Cert, Key    []byte
+	Certs, Keys []byte
 }
 
-// Next returns the bundle for this time and these names, and the reason of a change. It replaces
-// missing, expired and damaged parts.
+// Next returns the bundle for this time and these names, and the reason of a change. It replaces expired and
+// damaged certificates.
 //
-// A new authority signs only after settle, when all API servers trust it. The old one stays trusted
-// until settle after its last certificate was replaced.
+// A new certificate is served only after settle, when all API servers trust it. The old one stays trusted until
+// settle after that, because replicas may still serve it.
 func (b Bundle) Next(now time.Time, names []string) (Bundle, string, error) {
 	if len(names) == 0 {
 		return b, "", errors.New("no names for the certificate: set the webhook's Service")
 	}
-	var reasons []string
-	trusted := slices.DeleteFunc(parseAuthorities(b.Trusted), func(c *x509.Certificate) bool {
-		return now.Before(c.NotBefore) || now.After(c.NotAfter)
-	})
-	newest, err := b.newest(trusted, now)
+	pairs := b.pairs(now)
+	reason := missing(pairs, names, now)
+	if reason != "" {
+		pair, err := selfSigned(names, now)
+		if err != nil {
+			return b, "", fmt.Errorf("create a certificate for %s: %w", names[0], err)
+		}
+		pairs = slices.Insert(pairs, 0, pair)
+	} else if i := served(pairs, names[0], now); i < len(pairs)-1 && age(&pairs[i], now) >= 2*settle {
+		pairs = pairs[:i+1]
+		reason = "removed former certificates: no replica serves them"
+	}
+	next, err := encode(pairs)
 	if err != nil {
-		reasons = append(reasons, "new authority: "+err.Error())
-		if newest, err = newAuthority(now); err != nil {
-			return b, "", err
-		}
-		if b.AuthorityKey, err = keyutil.MarshalPrivateKeyToPEM(newest.key); err != nil {
-			return b, "", err
-		}
-		trusted = append([]*x509.Certificate{newest.cert}, trusted...)
+		return b, "", err
 	}
-	serving, err := b.serving(trusted, names, now)
-	ripe := !now.Before(newest.cert.NotBefore.Add(backdate + settle))
-	renew := true
-	switch {
-	case err != nil:
-		reasons = append(reasons, "new certificate: "+err.Error())
-	case ripe && serving.CheckSignatureFrom(newest.cert) != nil:
-		reasons = append(reasons, "new certificate: signed by the new authority")
-	case now.After(serving.NotAfter.Add(-renewServing)) && (ripe || len(trusted) == 1):
-		reasons = append(reasons, "new certificate: the old one expires "+serving.NotAfter.Format(time.RFC3339))
-	default:
-		renew = false
+	if reason == "" && !bytes.Equal(next.Certs, b.Certs) {
+		reason = "removed expired or unreadable certificates"
 	}
-	if renew {
-		if b.Cert, b.Key, err = newest.issue(names, now); err != nil {
-			return b, "", err
-		}
-	} else if settled := serving.NotBefore.Add(backdate + settle); len(trusted) > 1 && serving.CheckSignatureFrom(newest.cert) == nil && !now.Before(settled) {
-		trusted = trusted[:1]
-		reasons = append(reasons, "removed former authorities: none of their certificates is served")
-	}
-	encoded := encode(trusted...)
-	if len(reasons) == 0 && !bytes.Equal(encoded, b.Trusted) {
-		reasons = append(reasons, "removed expired or unreadable authorities")
-	}
-	b.Trusted = encoded
-	return b, strings.Join(reasons, "; "), nil
+	return next, reason, nil
 }
 
-// newest returns an error if a new authority is needed.
-func (b Bundle) newest(trusted []*x509.Certificate, now time.Time) (*authority, error) {
-	if len(trusted) == 0 {
-		return nil, errors.New("there is none")
+// missing returns why a new certificate is needed; "" if it is not.
+func missing(pairs []tls.Certificate, names []string, now time.Time) string {
+	hasAll := func(pair tls.Certificate) bool {
+		return !slices.ContainsFunc(names, func(name string) bool { return pair.Leaf.VerifyHostname(name) != nil })
 	}
-	key, err := parseAuthorityKey(b.AuthorityKey, trusted[0])
-	if err != nil {
-		return nil, fmt.Errorf("unusable key: %w", err)
+	switch i := slices.IndexFunc(pairs, hasAll); {
+	case len(pairs) == 0:
+		return "new certificate: there is no usable one"
+	case i < 0:
+		return "new certificate: none is for all of " + strings.Join(names, ", ")
+	case now.After(pairs[i].Leaf.NotAfter.Add(-renew)):
+		return "new certificate: the old one expires " + pairs[i].Leaf.NotAfter.Format(time.RFC3339)
 	}
-	if now.After(trusted[0].NotAfter.Add(-renewAuthority)) {
-		return nil, fmt.Errorf("the old one expires %s", trusted[0].NotAfter.Format(time.RFC3339))
-	}
-	return &authority{cert: trusted[0], key: key}, nil
+	return ""
 }
 
-// serving returns an error if a new certificate is needed.
-func (b Bundle) serving(trusted []*x509.Certificate, names []string, now time.Time) (*x509.Certificate, error) {
-	pair, err := b.Pair()
-	if err != nil {
-		return nil, err
+// Serving returns the certificate to serve at this time: API servers call the webhook by name.
+func (b Bundle) Serving(name string, now time.Time) (*tls.Certificate, error) {
+	pairs := b.pairs(now)
+	if len(pairs) == 0 {
+		return nil, errors.New("there is no usable certificate")
 	}
-	roots := x509.NewCertPool()
-	for _, c := range trusted {
-		roots.AddCert(c)
+	return &pairs[served(pairs, name, now)], nil
+}
+
+// served returns the newest settled certificate for the name; without one, the oldest for the name.
+func served(pairs []tls.Certificate, name string, now time.Time) (found int) {
+	for i := range pairs {
+		if pairs[i].Leaf.VerifyHostname(name) != nil {
+			continue
+		}
+		if found = i; age(&pairs[i], now) >= settle {
+			break
+		}
+	}
+	return found
+}
+
+func age(pair *tls.Certificate, now time.Time) time.Duration {
+	return now.Sub(pair.Leaf.NotBefore.Add(backdate))
+}
+
+// pairs returns the valid certificates that have a key.
+func (b Bundle) pairs(now time.Time) (found []tls.Certificate) {
+	for _, c := range blocks(b.Certs) {
+		for _, key := range blocks(b.Keys) {
+			pair, err := tls.X509KeyPair(c, key)
+			if err == nil && !now.Before(pair.Leaf.NotBefore) && !now.After(pair.Leaf.NotAfter) {
+				found = append(found, pair)
+				break
+			}
+		}
+	}
+	return found
+}
+
+func blocks(data []byte) (all [][]byte) {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		all = append(all, pem.EncodeToMemory(block))
+	}
+	return all
+}
+
+func encode(pairs []tls.Certificate) (b Bundle, err error) {
+	for i := range pairs {
+		encoded, err := cert.EncodeCertificates(pairs[i].Leaf)
+		if err != nil {
+			return b, err
+		}
+		key, err := keyutil.MarshalPrivateKeyToPEM(pairs[i].PrivateKey)
+		if err != nil {
+			return b, err
+		}
+		b.Certs, b.Keys = append(b.Certs, encoded...), append(b.Keys, key...)
+	}
+	return b, nil
+}
+
+func selfSigned(names []string, now time.Time) (pair tls.Certificate, err error) {
+	template := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: names[0][:min(len(names[0]), 64)]}, // limit of X.509
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		NotBefore:   now.Add(-backdate), NotAfter: now.Add(life),
 	}
 	for _, name := range names {
-		if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: now}); err != nil {
-			return nil, err
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
 		}
 	}
-	return pair.Leaf, nil
-}
-
-// Pair returns what to serve.
-func (b Bundle) Pair() (*tls.Certificate, error) {
-	if len(b.Cert) == 0 {
-		return nil, errors.New("there is none")
-	}
-	pair, err := tls.X509KeyPair(b.Cert, b.Key)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("read the certificate and its key: %w", err)
+		return pair, err
 	}
-	return &pair, nil
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return pair, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
 }

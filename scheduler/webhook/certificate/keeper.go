@@ -1,9 +1,8 @@
-// Package certificate provides the webhook's TLS certificate: Files loads one from files, Keeper
-// manages one, with its authority, in a Secret that replicas share.
+// Package certificate provides the webhook's TLS certificate: Files loads one from files, Keeper manages one in a
+// Secret that replicas share.
 package certificate
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,19 +10,19 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
-)
 
-// ErrConflict: another replica has written the bundle.
-var ErrConflict = errors.New("changed by another replica")
+	"k8s.io/client-go/util/retry"
+)
 
 // Store has the bundle of all replicas.
 type Store interface {
 	// Load returns version "" if there is no bundle.
 	Load(ctx context.Context) (Bundle, string, error)
+	// Save returns a Conflict error of the API server if another replica has written the bundle.
 	Save(ctx context.Context, b Bundle, version string) error
 }
 
-// Announcer makes API servers trust authorities.
+// Announcer makes API servers trust certificates.
 type Announcer interface {
 	Announce(ctx context.Context, trusted []byte) error
 }
@@ -31,20 +30,18 @@ type Announcer interface {
 const (
 	syncInterval  = time.Minute
 	retryInterval = 5 * time.Second // after an error
-	maxAttempts   = 5               // at conflicts
 )
 
 // Keeper renews and announces the bundle and serves its certificate.
 type Keeper struct {
 	Store    Store
 	Announce Announcer
-	// Names are host names and IP addresses.
+	// Names are host names and IP addresses; API servers call the first.
 	Names []string
 	Now   func() time.Time
 	Log   *slog.Logger
 
 	served atomic.Pointer[tls.Certificate]
-	cert   []byte // used only by Sync
 }
 
 // Run calls Sync every minute.
@@ -67,41 +64,35 @@ func (k *Keeper) Run(ctx context.Context) {
 func (k *Keeper) Sync(ctx context.Context) error {
 	b, err := k.renew(ctx)
 	if err != nil {
+		return fmt.Errorf("update the certificate: %w", err)
+	}
+	announced := k.Announce.Announce(ctx, b.Certs)
+	pair, err := b.Serving(k.Names[0], k.Now())
+	if err != nil {
 		return err
 	}
-	announced := k.Announce.Announce(ctx, b.Trusted)
-	if !bytes.Equal(b.Cert, k.cert) {
-		pair, err := b.Pair()
-		if err != nil {
-			return err
-		}
-		k.served.Store(pair)
-		k.cert = b.Cert
+	if old := k.served.Swap(pair); old == nil || !old.Leaf.Equal(pair.Leaf) {
 		k.Log.Info("certificate loaded", "names", pair.Leaf.DNSNames, "until", pair.Leaf.NotAfter)
 	}
 	return announced
 }
 
-func (k *Keeper) renew(ctx context.Context) (Bundle, error) {
-	for range maxAttempts {
+func (k *Keeper) renew(ctx context.Context) (next Bundle, err error) {
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		b, version, err := k.Store.Load(ctx)
 		if err != nil {
-			return b, err
+			return err
 		}
-		next, reason, err := b.Next(k.Now(), k.Names)
-		if err != nil || reason == "" {
-			return next, err
+		var reason string
+		if next, reason, err = b.Next(k.Now(), k.Names); err != nil || reason == "" {
+			return err
 		}
-		err = k.Store.Save(ctx, next, version)
-		if errors.Is(err, ErrConflict) {
-			continue
-		}
-		if err == nil {
+		if err = k.Store.Save(ctx, next, version); err == nil {
 			k.Log.Info("certificates renewed", "reason", reason)
 		}
-		return next, err
-	}
-	return Bundle{}, fmt.Errorf("update the certificate: %d tries: %w", maxAttempts, ErrConflict)
+		return err
+	})
+	return next, err
 }
 
 // GetCertificate is for tls.Config.

@@ -10,7 +10,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
+
+var conflict = apierrors.NewConflict(corev1.Resource("secrets"), "cert", nil)
 
 // memory is a Store that several replicas write to.
 type memory struct {
@@ -34,7 +38,7 @@ func (m *memory) Save(_ context.Context, b Bundle, version string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.version != 0 && version != strconv.Itoa(m.version) || m.version == 0 && version != "" {
-		return ErrConflict
+		return conflict
 	}
 	m.bundle, m.version, m.saves = b, m.version+1, m.saves+1
 	return nil
@@ -80,8 +84,8 @@ func TestReplicasAgree(t *testing.T) {
 		require.Equal(t, first.Certificate, pair.Certificate)
 	}
 	require.Equal(t, 1, store.saves)
-	require.Equal(t, store.bundle.Trusted, api.trusted)
-	require.NoError(t, trusts(api.trusted, store.bundle, start))
+	require.Equal(t, store.bundle.Certs, api.trusted)
+	require.NoError(t, trusts(api.trusted, serving(t, store.bundle, start), start))
 }
 
 func TestRenewalReachesReplicas(t *testing.T) {
@@ -92,9 +96,11 @@ func TestRenewalReachesReplicas(t *testing.T) {
 	require.NoError(t, one.Sync(context.Background()))
 	require.NoError(t, two.Sync(context.Background()))
 	before, _ := two.GetCertificate(nil)
-	at = start.Add(servingLife - renewServing + time.Hour)
-	require.NoError(t, one.Sync(context.Background()))
-	require.NoError(t, two.Sync(context.Background()))
+	for _, later := range []time.Duration{life - renew + time.Second, settle} { // until API servers trust the new one
+		at = at.Add(later)
+		require.NoError(t, one.Sync(context.Background()))
+		require.NoError(t, two.Sync(context.Background()))
+	}
 	after, _ := two.GetCertificate(nil)
 	require.NotEqual(t, before.Certificate, after.Certificate)
 	require.Equal(t, 2, store.saves)

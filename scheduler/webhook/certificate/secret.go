@@ -2,18 +2,13 @@ package certificate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-)
-
-// Keys, besides those of type kubernetes.io/tls.
-const (
-	keyTrusted      = "ca.crt"
-	keyAuthorityKey = "ca.key"
 )
 
 // Secret is a Store.
@@ -31,47 +26,35 @@ func (s Secret) Load(ctx context.Context) (Bundle, string, error) {
 	if err != nil {
 		return Bundle{}, "", fmt.Errorf("read secret %s/%s: %w", s.Namespace, s.Name, err)
 	}
-	return Bundle{
-		Trusted: found.Data[keyTrusted], AuthorityKey: found.Data[keyAuthorityKey],
-		Cert: found.Data[corev1.TLSCertKey], Key: found.Data[corev1.TLSPrivateKeyKey],
-	}, found.ResourceVersion, nil
+	b := Bundle{Certs: found.Data[corev1.TLSCertKey], Keys: found.Data[corev1.TLSPrivateKeyKey]}
+	return b, found.ResourceVersion, nil
 }
 
 // Save implements Store.
 func (s Secret) Save(ctx context.Context, b Bundle, version string) error {
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
-		Data: map[string][]byte{
-			keyTrusted: b.Trusted, keyAuthorityKey: b.AuthorityKey,
-			corev1.TLSCertKey: b.Cert, corev1.TLSPrivateKeyKey: b.Key,
-		},
-	}
 	secrets := s.Client.Secrets(s.Namespace)
+	data := map[string][]byte{corev1.TLSCertKey: b.Certs, corev1.TLSPrivateKeyKey: b.Keys}
+	var changed bool
+	var err error
 	if version == "" {
-		_, err := secrets.Create(ctx, secret, metav1.CreateOptions{})
-		switch {
-		case apierrors.IsAlreadyExists(err):
-			return fmt.Errorf("secret %s/%s: %w", s.Namespace, s.Name, ErrConflict)
-		case apierrors.IsForbidden(err):
-			return fmt.Errorf("secret %s/%s does not exist and the webhook may not create it: apply install/admission/webhook.yaml: %w", s.Namespace, s.Name, err)
-		case err != nil:
-			return fmt.Errorf("create secret %s/%s: %w", s.Namespace, s.Name, err)
+		meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}
+		_, err = secrets.Create(ctx, &corev1.Secret{ObjectMeta: meta, Data: data}, metav1.CreateOptions{})
+	} else {
+		var found *corev1.Secret
+		found, err = secrets.Get(ctx, s.Name, metav1.GetOptions{})
+		if changed = err == nil && found.ResourceVersion != version; err == nil && !changed {
+			found.Data = data // labels, owner and type stay
+			_, err = secrets.Update(ctx, found, metav1.UpdateOptions{})
 		}
+	}
+	switch {
+	case changed || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err):
+		err = apierrors.NewConflict(corev1.Resource("secrets"), s.Name, errors.New("changed by another replica"))
+	case version == "" && apierrors.IsForbidden(err):
+		err = fmt.Errorf("it does not exist and the webhook may not create it: apply install/admission/webhook.yaml: %w", err)
+	}
+	if err == nil {
 		return nil
 	}
-	// Keep labels, owner and type.
-	found, err := secrets.Get(ctx, s.Name, metav1.GetOptions{})
-	if err == nil && found.ResourceVersion == version {
-		found.Data = secret.Data
-		_, err = secrets.Update(ctx, found, metav1.UpdateOptions{})
-	} else if err == nil {
-		err = ErrConflict
-	}
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		err = ErrConflict
-	}
-	if err != nil {
-		return fmt.Errorf("write secret %s/%s: %w", s.Namespace, s.Name, err)
-	}
-	return nil
+	return fmt.Errorf("write secret %s/%s: %w", s.Namespace, s.Name, err)
 }
