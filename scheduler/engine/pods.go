@@ -119,9 +119,9 @@ func (w *expiryHeap) Pop() any {
 	return p
 }
 
-// startTimer (re)starts the reservation's TTL. The caller holds mu.
-func (e *Engine) startTimer(p *pod) {
-	p.expiry = e.options.Clock().Add(e.options.ReservationTTL)
+// startTimer (re)starts the time until the reservation expires. The caller holds mu.
+func (e *Engine) startTimer(p *pod, ttl time.Duration) {
+	p.expiry = e.options.Clock().Add(ttl)
 	if p.heapIndex == 0 {
 		heap.Push(&e.reservations, p)
 	} else {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -35,6 +36,11 @@ type counters struct {
 // The owner identifies the caller for Unreserve. The reservation expires after ReservationTTL unless SetPod
 // confirms it.
 func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
+	return e.ReserveFor(e.options.ReservationTTL, object, r, node, owner)
+}
+
+// ReserveFor is Reserve with another time until expiry.
+func (e *Engine) ReserveFor(ttl time.Duration, object *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
 	entry, err := e.cacheEntry(r)
 	if err != nil {
 		return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w", node, object.Namespace, object.Name, err)
@@ -52,7 +58,7 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 		case same && e.stillUsable(object.UID):
 			e.stats.repeated.Add(1)
 			p.owner = owner
-			e.startTimer(p)
+			e.startTimer(p, ttl)
 			return p.allocation.placement, nil
 		}
 	}
@@ -76,7 +82,7 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	p = e.podEntry(object)
 	e.allocate(p, newAllocation(object, placement))
 	p.owner, p.choice = owner, e.newChoice(r, n)
-	e.startTimer(p)
+	e.startTimer(p, ttl)
 	e.stats.reserved.Add(1)
 	return placement, nil
 }

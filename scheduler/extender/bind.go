@@ -38,7 +38,6 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 	if r == nil {
 		return s.Cluster.Bind(ctx, object, args.Node, nil)
 	}
-	s.reservations.remove(pod.UID)
 	placement, err := s.Engine.Reserve(pod, r, args.Node, owner(pod.UID))
 	if err != nil {
 		if errors.Is(err, engine.ErrNoFit) {

@@ -146,12 +146,14 @@ type world struct {
 	server  *Server
 	url     string
 	nodes   []string
+	now     func() time.Time
 }
 
 func newWorld(t *testing.T, nodes, gpus int, options ...func(*Options)) *world {
-	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
+	w := &world{t: t, now: time.Now}
+	e, err := engine.New(engine.Options{Request: request.DefaultOptions(), Clock: func() time.Time { return w.now() }})
 	require.NoError(t, err)
-	w := &world{t: t, engine: e, cluster: &fakeCluster{engine: e, pods: map[types.UID]*v1.Pod{}}}
+	w.engine, w.cluster = e, &fakeCluster{engine: e, pods: map[types.UID]*v1.Pod{}}
 	for i := range nodes {
 		name := fmt.Sprintf("node-%02d", i)
 		w.nodes = append(w.nodes, name)
@@ -387,20 +389,35 @@ func TestDryRunChangesNothing(t *testing.T) {
 
 // A reservation of filter expires without a bind; a bind in progress keeps it.
 func TestReservationsExpire(t *testing.T) {
+	w := newWorld(t, 1, 1, func(o *Options) { o.ReservationTimeout = time.Minute })
 	now := time.Now()
-	w := newWorld(t, 1, 1, func(o *Options) { o.ReservationTimeout = time.Minute; o.Clock = func() time.Time { return now } })
+	w.now = func() time.Time { return now }
+	other := pod("other", 81920, 100)
 	w.filter(pod("gone", 81920, 100))
-	w.server.reservations.expire(now.Add(59 * time.Second))
-	require.NotEmpty(t, w.engine.AllocatedNode("uid-gone"))
-	w.server.reservations.expire(now.Add(61 * time.Second))
+	now = now.Add(59 * time.Second)
+	passed, _ := w.filter(other)
+	require.Empty(t, passed)
+	now = now.Add(2 * time.Second)
+	passed, _ = w.filter(other)
+	require.Equal(t, w.nodes, passed)
 	require.Empty(t, w.engine.AllocatedNode("uid-gone"))
+	now = now.Add(time.Hour)
 
 	p := pod("bound", 81920, 100)
 	w.cluster.add(p)
 	w.filter(p)
 	require.Empty(t, w.bind(p, w.nodes[0]))
-	w.server.reservations.expire(now.Add(time.Hour))
+	now = now.Add(time.Hour)
+	passed, _ = w.filter(other)
+	require.Empty(t, passed)
 	require.Equal(t, w.nodes[0], w.engine.AllocatedNode("uid-bound"))
+}
+
+func TestBadTimeouts(t *testing.T) {
+	for _, c := range []Config{{ReservationTimeout: -time.Second}, {GroupTimeout: -time.Second}} {
+		require.ErrorContains(t, Run(t.Context(), c), "-1s")
+		require.ErrorContains(t, Run(t.Context(), c), "must not be negative")
+	}
 }
 
 // 8 callers, as 8 schedulers at once, on a cluster that fits exactly: every pod is placed,

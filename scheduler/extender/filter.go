@@ -60,7 +60,6 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 		_, err := s.reserve(pod, r, best(fits), owner(pod.UID))
 		switch {
 		case err == nil:
-			s.reservations.add(pod.UID, s.Clock())
 			s.requeuer.remove(args.Pod.UID)
 			return result, nil
 		case errors.Is(err, engine.ErrNoFit): // another pod reserved since the evaluation

@@ -68,6 +68,10 @@ type GPUQuota struct {
 
 // Run serves until ctx ends or the Lease is lost.
 func Run(ctx context.Context, c Config) (err error) {
+	if c.ReservationTimeout < 0 || c.GroupTimeout < 0 {
+		return fmt.Errorf("reservation timeout %v, group timeout %v: must not be negative: set --reservation-timeout and "+
+			"--group-timeout to more than 0, or leave them out for the defaults", c.ReservationTimeout, c.GroupTimeout)
+	}
 	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	e, err := engine.New(c.Engine)

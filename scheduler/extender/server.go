@@ -7,6 +7,7 @@
 package extender
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,7 +62,8 @@ type Options struct {
 	// Ready, Key and Find may be nil.
 	Ready func() error
 	Key   func() *grant.SigningKey
-	// ReservationTimeout limits the time from filter to bind; 0: the default.
+	// ReservationTimeout limits the time from filter to bind; 0: the default. It is shorter than the engine's,
+	// which covers a bind in progress.
 	ReservationTimeout time.Duration
 	// GroupTimeout limits how long a pod waits for its group in bind; 0: the default.
 	GroupTimeout time.Duration
@@ -81,21 +83,16 @@ type Options struct {
 // Server answers the calls of kube-schedulers.
 type Server struct {
 	Options
-	reservations *reservations
-	requeuer     *requeuer
-	groups       *groups
+	requeuer *requeuer
+	groups   *groups
 	// replaced by tests
 	reserve func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
 }
 
-// New returns a Server. Run starts its background tasks.
+// New returns a Server.
 func New(o Options) *Server {
-	if o.ReservationTimeout <= 0 {
-		o.ReservationTimeout = DefaultReservationTimeout
-	}
-	if o.GroupTimeout <= 0 {
-		o.GroupTimeout = DefaultGroupTimeout
-	}
+	o.ReservationTimeout = cmp.Or(o.ReservationTimeout, DefaultReservationTimeout)
+	o.GroupTimeout = cmp.Or(o.GroupTimeout, DefaultGroupTimeout)
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
@@ -114,22 +111,21 @@ func New(o Options) *Server {
 	if o.Find == nil {
 		o.Find = func(string, string) (*scheduler.Pod, error) { return nil, errors.New("the server cannot look up pods") }
 	}
-	return &Server{
-		Options: o, groups: newGroups(), reserve: o.Engine.Reserve, requeuer: newRequeuer(o.Clock),
-		reservations: newReservations(o.ReservationTimeout, func(podUID string) { o.Engine.Unreserve(podUID, owner(podUID)) }),
+	reserve := func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
+		return o.Engine.ReserveFor(o.ReservationTimeout, pod, r, node, owner)
 	}
+	return &Server{Options: o, groups: newGroups(), reserve: reserve, requeuer: newRequeuer(o.Clock)}
 }
 
 func owner(podUID string) string { return component + "/" + podUID }
 
-// Run releases expired reservations and requeues pods until ctx ends.
+// Run requeues pods until ctx ends.
 func (s *Server) Run(ctx context.Context) {
-	go s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
+	s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
 		if err := s.Cluster.Requeue(ctx, pod); err != nil {
 			s.Log.Info("failed to requeue pod", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}
 	})
-	s.reservations.run(ctx)
 }
 
 // Handler returns the handler of all paths, gpu-admission's (/scheduler/...) included.
