@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -60,8 +58,7 @@ func benchFilter(b *testing.B, nodes, pods, callers int) {
 		require.NoError(b, err)
 		e.SetPod(p)
 	}
-	cluster := &fakeCluster{engine: e, pods: map[types.UID]*v1.Pod{}}
-	server := httptest.NewServer(New(Options{Engine: e, Cluster: cluster}).Handler())
+	server := httptest.NewServer(New(Options{Engine: e, Cluster: newCluster(b, e).Cluster}).Handler())
 	defer server.Close()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers}}
 

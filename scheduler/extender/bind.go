@@ -24,7 +24,7 @@ func (s *Server) bind(ctx context.Context, args *extenderv1.ExtenderBindingArgs)
 }
 
 func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingArgs) error {
-	object, err := s.Cluster.Pod(ctx, args.PodNamespace, args.PodName, args.PodUID)
+	object, err := s.Cluster.pod(ctx, args.PodNamespace, args.PodName, args.PodUID)
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 		return err
 	}
 	if r == nil {
-		return s.Cluster.Bind(ctx, object, args.Node, nil)
+		return kube.Bind(ctx, s.Cluster.client, object, args.Node, nil)
 	}
 	placement, err := s.Engine.Reserve(pod, r, args.Node, owner(pod.UID))
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 		annotations, err = wire.Annotations(pod, placement, s.Key(), s.Clock())
 	}
 	if err == nil {
-		err = s.Cluster.Bind(ctx, object, args.Node, annotations)
+		err = kube.Bind(ctx, s.Cluster.client, object, args.Node, annotations)
 	}
 	// Without an answer of the API server the pod may be bound: then the reservation stays until
 	// the pod's event or the engine's timeout.
@@ -64,7 +64,7 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 // waitForGroup does not wait if pods of the group are bound: then the pod replaces one that failed.
 func (s *Server) waitForGroup(ctx context.Context, pod *scheduler.Pod, r *request.Request) error {
 	group := r.Rules.Group
-	if group == "" || r.Rules.GroupMin < 2 || s.Cluster.Bound(pod.Namespace, group) > 0 {
+	if group == "" || r.Rules.GroupMin < 2 || s.Cluster.bound(pod.Namespace, group) > 0 {
 		return nil
 	}
 	return s.groups.wait(ctx, s.GroupTimeout, pod.Namespace+"/"+group, pod.UID, r.Rules.GroupMin)

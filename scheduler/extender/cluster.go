@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -19,11 +18,11 @@ import (
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-type apiServer struct {
+// Cluster reads pods and PodDisruptionBudgets from caches.
+type Cluster struct {
 	client kubernetes.Interface
 	pods   corelisters.PodLister
 	index  cache.Indexer
@@ -31,12 +30,12 @@ type apiServer struct {
 }
 
 // NewCluster returns a Cluster with caches of the factory, which must not be started yet.
-func NewCluster(client kubernetes.Interface, factory informers.SharedInformerFactory) (Cluster, error) {
+func NewCluster(client kubernetes.Interface, factory informers.SharedInformerFactory) (*Cluster, error) {
 	pods, pdbs := factory.Core().V1().Pods(), factory.Policy().V1().PodDisruptionBudgets()
 	if err := pods.Informer().AddIndexers(cache.Indexers{nominatedIndex: indexNominated}); err != nil {
 		return nil, fmt.Errorf("index pods by nominated node: %w", err)
 	}
-	return apiServer{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister()}, nil
+	return &Cluster{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister()}, nil
 }
 
 // nominatedIndex is the name and the only key of an index: pending pods with a nominated node.
@@ -49,9 +48,9 @@ func indexNominated(object any) ([]string, error) {
 	return nil, nil
 }
 
-// Nominated implements Cluster.
-func (a apiServer) Nominated() map[string][]*v1.Pod {
-	objects, _ := a.index.ByIndex(nominatedIndex, nominatedIndex) // the index exists
+// nominated returns the pending pods by nominated node.
+func (c *Cluster) nominated() map[string][]*v1.Pod {
+	objects, _ := c.index.ByIndex(nominatedIndex, nominatedIndex) // the index exists
 	all := map[string][]*v1.Pod{}
 	for _, object := range objects {
 		if p, ok := object.(*v1.Pod); ok {
@@ -64,18 +63,18 @@ func (a apiServer) Nominated() map[string][]*v1.Pod {
 	return all
 }
 
-// Budgets implements Cluster.
-func (a apiServer) Budgets() []*policyv1.PodDisruptionBudget {
-	budgets, _ := a.pdbs.List(labels.Everything()) // listers of caches return no errors
+func (c *Cluster) budgets() []*policyv1.PodDisruptionBudget {
+	budgets, _ := c.pdbs.List(labels.Everything()) // listers of caches return no errors
 	return budgets
 }
 
-// Pod implements Cluster. It reads the API server if the cache lacks the pod.
-func (a apiServer) Pod(ctx context.Context, namespace, name string, uid types.UID) (*v1.Pod, error) {
-	if p, err := a.pods.Pods(namespace).Get(name); err == nil && p.UID == uid {
+// pod reads the API server if the cache lacks the pod. It returns a NotFound error of the API server if there is no
+// pod of that UID.
+func (c *Cluster) pod(ctx context.Context, namespace, name string, uid types.UID) (*v1.Pod, error) {
+	if p, err := c.pods.Pods(namespace).Get(name); err == nil && p.UID == uid {
 		return p, nil
 	}
-	p, err := a.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	p, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -85,9 +84,9 @@ func (a apiServer) Pod(ctx context.Context, namespace, name string, uid types.UI
 	return p, nil
 }
 
-// Bound implements Cluster.
-func (a apiServer) Bound(namespace, group string) (n int) {
-	pods, _ := a.pods.Pods(namespace).List(labels.SelectorFromSet(labels.Set{request.LabelGroup: group}))
+// bound counts the bound pods of a group.
+func (c *Cluster) bound(namespace, group string) (n int) {
+	pods, _ := c.pods.Pods(namespace).List(labels.SelectorFromSet(labels.Set{request.LabelGroup: group}))
 	for _, p := range pods {
 		if p.Spec.NodeName != "" && p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed {
 			n++
@@ -96,9 +95,9 @@ func (a apiServer) Bound(namespace, group string) (n int) {
 	return n
 }
 
-// Lower implements Cluster.
-func (a apiServer) Lower(priority int32) map[string][]*v1.Pod {
-	pods, _ := a.pods.List(labels.Everything())
+// lower returns the pods of lower priority by node, highest priority and oldest first.
+func (c *Cluster) lower(priority int32) map[string][]*v1.Pod {
+	pods, _ := c.pods.List(labels.Everything())
 	below := map[string][]*v1.Pod{}
 	for _, p := range pods {
 		if p.Spec.NodeName != "" && priorityOf(p) < priority {
@@ -119,14 +118,4 @@ func priorityOf(p *v1.Pod) int32 {
 		return 0
 	}
 	return *p.Spec.Priority
-}
-
-// Requeue implements Cluster.
-func (a apiServer) Requeue(ctx context.Context, pod *v1.Pod) error {
-	return kube.Annotate(ctx, a.client, pod, map[string]string{AnnotationRequeued: time.Now().UTC().Format(time.RFC3339Nano)}, nil)
-}
-
-// Bind implements Cluster.
-func (a apiServer) Bind(ctx context.Context, pod *v1.Pod, node string, annotations map[string]string) error {
-	return kube.Bind(ctx, a.client, pod, node, annotations)
 }

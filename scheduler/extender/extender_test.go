@@ -2,10 +2,12 @@ package extender
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -18,11 +20,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -32,109 +37,80 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// fakeCluster has pods, binds them as the API server does, and updates the engine.
-type fakeCluster struct {
-	engine *engine.Engine
+// testCluster has pods, binds them as the API server does, and updates the engine.
+type testCluster struct {
+	*Cluster
+	factory informers.SharedInformerFactory
+	engine  *engine.Engine
 
-	mu   sync.Mutex
-	pods map[types.UID]*v1.Pod
-	fail error // of the next binds
-
-	budgets  []*policyv1.PodDisruptionBudget
-	requeued []string
+	mu         sync.Mutex
+	bind, look error // of the next calls
+	requeued   []string
 }
 
-func (c *fakeCluster) Pod(_ context.Context, _, name string, uid types.UID) (*v1.Pod, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if p := c.pods[uid]; p != nil {
-		return p.DeepCopy(), nil
-	}
-	return nil, apierrors.NewNotFound(v1.Resource("pods"), name)
-}
-
-func (c *fakeCluster) Bound(namespace, group string) (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.pods {
-		if p.Namespace == namespace && p.Labels[request.LabelGroup] == group && p.Spec.NodeName != "" {
-			n++
+func newCluster(t testing.TB, e *engine.Engine) *testCluster {
+	client := fake.NewClientset()
+	factory := kube.NewInformers(client)
+	cluster, err := NewCluster(client, factory)
+	require.NoError(t, err)
+	c := &testCluster{Cluster: cluster, factory: factory, engine: e}
+	reaction := func(f func(clienttesting.Action) (runtime.Object, error)) clienttesting.ReactionFunc {
+		return func(a clienttesting.Action) (bool, runtime.Object, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			object, err := f(a)
+			return true, object, err
 		}
 	}
-	return n
+	client.PrependReactor("create", "pods", reaction(func(a clienttesting.Action) (runtime.Object, error) {
+		b := a.(clienttesting.CreateAction).GetObject().(*v1.Binding)
+		return b, c.bound(b)
+	}))
+	client.PrependReactor("get", "pods", reaction(func(a clienttesting.Action) (runtime.Object, error) {
+		p, err := cluster.pods.Pods(a.GetNamespace()).Get(a.(clienttesting.GetAction).GetName())
+		return p, cmp.Or(c.look, err)
+	}))
+	client.PrependReactor("patch", "pods", reaction(func(a clienttesting.Action) (runtime.Object, error) {
+		c.requeued = append(c.requeued, a.(clienttesting.PatchAction).GetName())
+		return &v1.Pod{}, nil
+	}))
+	return c
 }
 
-func (c *fakeCluster) Lower(priority int32) map[string][]*v1.Pod {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := map[string][]*v1.Pod{}
-	for _, p := range c.pods {
-		if p.Spec.NodeName != "" && priorityOf(p) < priority {
-			all[p.Spec.NodeName] = append(all[p.Spec.NodeName], p)
-		}
+func (c *testCluster) bound(b *v1.Binding) error {
+	if c.bind != nil {
+		return c.bind
 	}
-	for _, pods := range all {
-		slices.SortFunc(pods, func(a, b *v1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	}
-	return all
-}
-
-func (c *fakeCluster) Budgets() []*policyv1.PodDisruptionBudget { return c.budgets }
-
-func (c *fakeCluster) Nominated() map[string][]*v1.Pod {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := map[string][]*v1.Pod{}
-	for _, p := range c.pods {
-		if p.Spec.NodeName == "" && p.Status.NominatedNodeName != "" {
-			all[p.Status.NominatedNodeName] = append(all[p.Status.NominatedNodeName], p)
-		}
-	}
-	return all
-}
-
-func (c *fakeCluster) Requeue(_ context.Context, pod *v1.Pod) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.requeued = append(c.requeued, pod.Name)
-	return nil
-}
-
-func (c *fakeCluster) Bind(_ context.Context, pod *v1.Pod, node string, annotations map[string]string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.fail != nil {
-		return c.fail
-	}
-	p := c.pods[pod.UID]
+	p := c.named(b.Name).DeepCopy()
 	if p.Spec.NodeName != "" {
-		return apierrors.NewConflict(v1.Resource("pods"), pod.Name, errors.New("it is bound"))
+		return apierrors.NewConflict(v1.Resource("pods"), b.Name, errors.New("it is bound"))
 	}
-	p.Spec.NodeName = node
+	p.Spec.NodeName = b.Target.Name
+	p.Annotations = maps.Clone(p.Annotations)
 	if p.Annotations == nil {
 		p.Annotations = map[string]string{}
 	}
-	for k, v := range annotations {
-		p.Annotations[k] = v
-	}
-	c.engine.SetPod(kube.Pod(p.DeepCopy()))
+	maps.Copy(p.Annotations, b.Annotations)
+	c.add(p)
+	c.engine.SetPod(kube.Pod(p))
 	return nil
 }
 
-func (c *fakeCluster) remove(uids ...types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, uid := range uids {
-		delete(c.pods, uid)
-		c.engine.DeletePod(string(uid))
+func (c *testCluster) named(name string) *v1.Pod {
+	p, err := c.pods.Pods("default").Get(name)
+	if err != nil {
+		panic(err)
 	}
+	return p
 }
 
-func (c *fakeCluster) add(pods ...*v1.Pod) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range pods {
-		c.pods[p.UID] = p
+func (c *testCluster) add(p *v1.Pod) { _ = c.index.Add(p) }
+
+func (c *testCluster) remove(names ...string) {
+	for _, name := range names {
+		p := c.named(name)
+		_ = c.index.Delete(p)
+		c.engine.DeletePod(string(p.UID))
 	}
 }
 
@@ -142,7 +118,7 @@ func (c *fakeCluster) add(pods ...*v1.Pod) {
 type world struct {
 	t       *testing.T
 	engine  *engine.Engine
-	cluster *fakeCluster
+	cluster *testCluster
 	server  *Server
 	url     string
 	nodes   []string
@@ -153,13 +129,13 @@ func newWorld(t *testing.T, nodes, gpus int, options ...func(*Options)) *world {
 	w := &world{t: t, now: time.Now}
 	e, err := engine.New(engine.Options{Request: request.DefaultOptions(), Clock: func() time.Time { return w.now() }})
 	require.NoError(t, err)
-	w.engine, w.cluster = e, &fakeCluster{engine: e, pods: map[types.UID]*v1.Pod{}}
+	w.engine, w.cluster = e, newCluster(t, e)
 	for i := range nodes {
 		name := fmt.Sprintf("node-%02d", i)
 		w.nodes = append(w.nodes, name)
 		e.SetNode(&scheduler.Node{Name: name, Annotations: map[string]string{"hami.io/node-nvidia-register": register(i, gpus)}})
 	}
-	o := Options{Engine: e, Cluster: w.cluster, Version: "test"}
+	o := Options{Engine: e, Cluster: w.cluster.Cluster, Version: "test"}
 	for _, f := range options {
 		f(&o)
 	}
@@ -259,9 +235,8 @@ func (w *world) audit() (memoryMiB map[string]int64) {
 	memoryMiB = map[string]int64{}
 	cores := map[string]int{}
 	slots := map[string]int{}
-	w.cluster.mu.Lock()
-	defer w.cluster.mu.Unlock()
-	for _, p := range w.cluster.pods {
+	for _, object := range w.cluster.index.List() {
+		p := object.(*v1.Pod)
 		if p.Spec.NodeName == "" {
 			continue
 		}
@@ -328,7 +303,7 @@ func TestPodsWithoutGPUsPass(t *testing.T) {
 	passed, _ := w.filter(p)
 	require.Equal(t, w.nodes, passed)
 	require.Empty(t, w.bind(p, w.nodes[1]))
-	require.Empty(t, w.cluster.pods[p.UID].Annotations)
+	require.Empty(t, w.cluster.named(p.Name).Annotations)
 }
 
 // A filter is repeated after a bind that failed, by the same scheduler or another one; its
@@ -344,7 +319,7 @@ func TestFilterIsIdempotent(t *testing.T) {
 	passed, _ := w.filter(pod("other", 1000, 0))
 	require.Empty(t, passed, "the GPU is reserved")
 
-	w.cluster.fail = apierrors.NewForbidden(v1.Resource("pods"), p.Name, errors.New("a webhook denied it"))
+	w.cluster.bind = apierrors.NewForbidden(v1.Resource("pods"), p.Name, errors.New("a webhook denied it"))
 	require.Contains(t, w.bind(p, w.nodes[0]), "a webhook denied it")
 	passed, _ = w.filter(pod("other", 1000, 0))
 	require.Equal(t, w.nodes, passed, "a failed bind releases its reservation")
@@ -528,7 +503,7 @@ func TestGroups(t *testing.T) {
 	require.Equal(t, 0, place(2, "more", 2), "one GPU is left")
 	require.Len(t, w.audit(), 3)
 	// A further pod of a group with bound pods does not wait, however many are missing.
-	w.cluster.remove("uid-whole-0", "uid-whole-1")
+	w.cluster.remove("whole-0", "whole-1")
 	node, why := w.place(pod("whole-late", 81920, 100, grouped("whole", 3)))
 	require.NotEmpty(t, node, why)
 }

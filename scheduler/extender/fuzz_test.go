@@ -25,10 +25,11 @@ func FuzzCalls(f *testing.F) {
 	} {
 		f.Add([]byte(body))
 	}
+	cluster := newCluster(f, nil)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
 		require.NoError(t, err)
-		handler := New(Options{Engine: e, Cluster: &fakeCluster{engine: e}, Version: "fuzz"}).Handler()
+		handler := New(Options{Engine: e, Cluster: cluster.Cluster, Version: "fuzz"}).Handler()
 		for _, verb := range []string{"filter", "filter-dryrun", "prioritize", "bind", "preempt"} {
 			r := httptest.NewRequest(http.MethodPost, "/"+verb, bytes.NewReader(body))
 			w := httptest.NewRecorder()

@@ -29,7 +29,7 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 		return result, nil
 	}
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
-	lower, nominated, budgets := s.Cluster.Lower(pod.Priority), s.nominated(pod), s.Cluster.Budgets()
+	lower, nominated, budgets := s.Cluster.lower(pod.Priority), s.nominated(pod), s.Cluster.budgets()
 	for node, victims := range metaVictims(args) {
 		overlay := s.withPods(evaluation.Snapshot().Overlay(), node, nominated[node])
 		chosen := make([]string, len(victims.Pods))
@@ -99,7 +99,7 @@ func byBudget(pods []*v1.Pod, chosen []string, budgets []*policyv1.PodDisruption
 // nominated returns, by node, the nominated pods of at least the pod's priority: victims were
 // evicted for them.
 func (s *Server) nominated(pod *scheduler.Pod) map[string][]*v1.Pod {
-	all := s.Cluster.Nominated()
+	all := s.Cluster.nominated()
 	for node, pods := range all {
 		all[node] = slices.DeleteFunc(pods, func(p *v1.Pod) bool { return string(p.UID) == pod.UID || priorityOf(p) < pod.Priority })
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
@@ -57,7 +58,9 @@ func TestBudgetsSparePods(t *testing.T) {
 				_, why := w.place(pod(name, 25000, 0, priority(int32(3-i), labelled(name))))
 				require.Empty(t, why)
 			}
-			w.cluster.budgets = tc.budgets
+			for _, b := range tc.budgets {
+				require.NoError(t, w.cluster.factory.Policy().V1().PodDisruptionBudgets().Informer().GetIndexer().Add(b))
+			}
 			going := &extenderv1.MetaVictims{}
 			for _, uid := range tc.going {
 				going.Pods = append(going.Pods, &extenderv1.MetaPod{UID: uid})
@@ -87,7 +90,7 @@ func TestNominatedPodKeepsItsGPUs(t *testing.T) {
 		require.Equal(t, want, passed, "priority %d", n)
 		w.engine.Unreserve(string(p.UID), owner(string(p.UID)))
 	}
-	own := w.cluster.pods["uid-nominated"]
+	own := w.cluster.named("nominated")
 	passed, _ := w.filter(own)
 	require.Equal(t, w.nodes, passed, "it doesn't stand in its own way")
 }
@@ -101,23 +104,23 @@ func TestClusterNominatedAndBudgets(t *testing.T) {
 	require.NoError(t, err)
 	factory.Start(t.Context().Done())
 	factory.WaitForCacheSync(t.Context().Done())
-	all := cluster.Nominated()
+	all := cluster.nominated()
 	require.Len(t, all, 1)
 	require.Len(t, all["n"], 1)
 	require.Equal(t, "waits", all["n"][0].Name)
-	require.Len(t, cluster.Budgets(), 1)
+	require.Len(t, cluster.budgets(), 1)
 }
 
 // A pod that may be bound keeps its GPUs; one that is surely not doesn't.
 func TestReservationAfterFailedBind(t *testing.T) {
 	for _, tc := range []struct {
-		fail error
+		look error
 		kept bool
-	}{{fmt.Errorf("bind: %w: no right to look", kube.ErrUnknown), true}, {errors.New("refused"), false}} {
+	}{{apierrors.NewForbidden(v1.Resource("pods"), "p", errors.New("no right to look")), true}, {nil, false}} {
 		w := newWorld(t, 1, 1)
-		w.cluster.fail = tc.fail
+		w.cluster.bind, w.cluster.look = errors.New("the answer is lost"), tc.look
 		_, why := w.place(pod("p", 1000, 0))
-		require.Contains(t, why, tc.fail.Error())
+		require.Contains(t, why, "the answer is lost")
 		require.Equal(t, tc.kept, w.engine.AllocatedNode("uid-p") != "")
 	}
 }

@@ -18,12 +18,11 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
@@ -36,28 +35,10 @@ const DefaultReservationTimeout = 30 * time.Second
 
 const maxBody = 256 << 20 // without nodeCacheCapable: all nodes, about 20 KiB each
 
-// Cluster reads and writes pods.
-type Cluster interface {
-	// Pod returns a NotFound error of the API server if there is no pod of that UID.
-	Pod(ctx context.Context, namespace, name string, uid types.UID) (*v1.Pod, error)
-	// Bound counts the bound pods of a group.
-	Bound(namespace, group string) int
-	// Lower returns the pods of lower priority by node, highest priority and oldest first.
-	Lower(priority int32) map[string][]*v1.Pod
-	// Budgets returns all PodDisruptionBudgets.
-	Budgets() []*policyv1.PodDisruptionBudget
-	// Nominated returns the pending pods by nominated node.
-	Nominated() map[string][]*v1.Pod
-	// Requeue makes kube-scheduler retry the pod.
-	Requeue(ctx context.Context, pod *v1.Pod) error
-	// Bind writes the annotations in the same transaction.
-	Bind(ctx context.Context, pod *v1.Pod, node string, annotations map[string]string) error
-}
-
 // Options configure a Server.
 type Options struct {
 	Engine  *engine.Engine
-	Cluster Cluster
+	Cluster *Cluster
 	Metrics *metrics.Metrics
 	// Ready, Key and Find may be nil.
 	Ready func() error
@@ -122,7 +103,8 @@ func owner(podUID string) string { return component + "/" + podUID }
 // Run requeues pods until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
-		if err := s.Cluster.Requeue(ctx, pod); err != nil {
+		now := map[string]string{AnnotationRequeued: time.Now().UTC().Format(time.RFC3339Nano)}
+		if err := kube.Annotate(ctx, s.Cluster.client, pod, now, nil); err != nil {
 			s.Log.Info("failed to requeue pod", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}
 	})
