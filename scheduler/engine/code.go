@@ -53,7 +53,7 @@ func (c Code) Brief() string {
 	return briefs[c]
 }
 
-// Counts counts a node's GPUs by reason.
+// Counts counts a node's GPUs, or nodes, by reason.
 type Counts [codes]uint16
 
 // Main is the most frequent reason; among equals the later check.

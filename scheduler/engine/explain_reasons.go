@@ -160,35 +160,31 @@ func (v *Evaluation) Summary() string {
 	if v.err != nil {
 		return v.err.Error()
 	}
-	type group struct {
-		code  Code
-		count int
-		first string
+	counts, fit := v.Reasons()
+	if fit > 0 {
+		return ""
 	}
-	var groups [codes]group
+	var reasons []Code
 	total := 0
-	for _, name := range v.Nodes() {
-		verdict := v.Verdict(name)
-		if verdict.Fits {
-			return ""
-		}
-		total++
-		g := &groups[verdict.Reason()]
-		if g.count++; g.count == 1 {
-			g.code, g.first = verdict.Reason(), name
+	for code, n := range counts {
+		if n > 0 {
+			reasons, total = append(reasons, Code(code)), total+int(n)
 		}
 	}
 	if total == 0 {
 		return "no node has GPUs registered"
 	}
-	slices.SortStableFunc(groups[:], func(a, b group) int { return cmp.Compare(b.count, a.count) })
+	slices.SortStableFunc(reasons, func(a, b Code) int { return cmp.Compare(counts[b], counts[a]) })
 	var texts []string
-	for _, g := range groups {
-		if g.count > 0 {
-			texts = append(texts, fmt.Sprintf("%d: %s", g.count, g.code.Brief()))
+	for _, code := range reasons {
+		texts = append(texts, fmt.Sprintf("%d: %s", counts[code], code.Brief()))
+	}
+	var example Verdict
+	for _, name := range v.Nodes() {
+		if example = v.Verdict(name); example.Reason() == reasons[0] {
+			break
 		}
 	}
-	example := v.Verdict(groups[0].first)
 	nodes := "1 node"
 	if total > 1 {
 		nodes = fmt.Sprintf("%d nodes", total)

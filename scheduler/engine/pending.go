@@ -136,28 +136,24 @@ func (e *Engine) pendingState(s *Snapshot, free freeTotals, object *scheduler.Po
 	if v.Err() != nil {
 		return pendingState{reason: PendingBadRequest, err: v.Err()}
 	}
-	code := v.Reason()
-	if code == OK {
+	counts, fit := v.Reasons()
+	if fit > 0 {
 		return pendingState{reason: PendingFits}
 	}
+	code := cmp.Or(counts.Main(), NodeUnregistered) // if there are no nodes
 	return pendingState{reason: code.String(), evaluation: v, fragmented: code == CardInsufficientMemory && free.enough(r)}
 }
 
-// Reason is the reason of most nodes; OK if one fits.
-func (v *Evaluation) Reason() Code {
-	var counts [codes]int
-	main := NodeUnregistered // if there are no nodes
+// Reasons counts the nodes that do not fit by their main reason, and the others.
+func (v *Evaluation) Reasons() (counts Counts, fit int) {
 	for _, name := range v.Nodes() {
-		verdict := v.Verdict(name)
-		if verdict.Fits {
-			return OK
-		}
-		code := verdict.Reason()
-		if counts[code]++; counts[code] > counts[main] || counts[code] == counts[main] && code > main {
-			main = code
+		if verdict := v.Verdict(name); verdict.Fits {
+			fit++
+		} else {
+			counts[verdict.Reason()]++
 		}
 	}
-	return main
+	return counts, fit
 }
 
 type freeTotals struct{ freeMiB, largestMiB int64 }

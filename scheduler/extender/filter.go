@@ -95,7 +95,7 @@ func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList
 		return nil, nodes.none(err.Error()), engine.NodeUnregistered
 	}
 	failed, unresolvable := extenderv1.FailedNodesMap{}, extenderv1.FailedNodesMap{}
-	count := map[engine.Code]int{}
+	var count engine.Counts
 	nominated := s.nominated(pod)
 	passed := []string{}
 	for _, name := range nodes.names {
@@ -107,17 +107,14 @@ func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList
 			fits, passed = append(fits, fitting{name, v.Score}), append(passed, name)
 			continue
 		}
-		code := v.Reason()
-		if count[code]++; count[code] > count[reason] || count[code] == count[reason] && code > reason {
-			reason = code
-		}
+		count[v.Reason()]++
 		if reasons := v.Reasons(); reasons.Evictable() {
 			failed[name] = v.Text()
 		} else {
 			unresolvable[name] = v.Text()
 		}
 	}
-	return fits, nodes.answer(passed, failed, unresolvable), reason
+	return fits, nodes.answer(passed, failed, unresolvable), count.Main()
 }
 
 // prioritize scores the nodes from 0 to 10. Only the best one, or the one that filter reserved, gets 10.

@@ -22,16 +22,8 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 	if c == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	var counts [256]int
-	main := engine.OK
-	for _, node := range c.evaluation.Nodes() {
-		verdict := c.evaluation.Verdict(node)
-		code := verdict.Reason()
-		if counts[code]++; code != engine.OK && (main == engine.OK || counts[code] > counts[main]) {
-			main = code
-		}
-	}
-	if main != engine.OK {
+	counts, _ := c.evaluation.Reasons()
+	if main := counts.Main(); main != engine.OK {
 		p.metrics.Denied(component, main.String())
 	}
 	if counts[engine.ResourceQuotaNotFit] > 0 {
