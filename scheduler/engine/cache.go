@@ -47,7 +47,7 @@ func (c *cache) get(signature string, make func() (*compiled, error)) (*cacheEnt
 	return s, nil
 }
 
-// outcomeTable has the outcomes of a snapshot's nodes by slot. Immutable; it does not reference the
+// outcomeTable has the outcomes of a snapshot's nodes by row. Immutable; it does not reference the
 // snapshot.
 type outcomeTable struct {
 	version uint64 // the snapshot's

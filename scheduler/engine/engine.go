@@ -56,8 +56,8 @@ type Engine struct {
 	problemPods  map[string]*pod
 	// pending are unbound pods that request GPUs, by UID.
 	pending  map[string]*scheduler.Pod
-	free     []int // free slots of the table
-	slots    int   // slots ever used
+	free     []int // free rows of the table
+	rows     int   // rows ever used
 	versions uint64
 
 	stats counters
@@ -105,7 +105,7 @@ func (e *Engine) Snapshot() *Snapshot {
 type Snapshot struct {
 	version      uint64
 	table        table
-	slots        shards[int] // of the table, by node name
+	rows         shards[int] // of the table, by node name
 	totals       totals
 	nodesVersion uint64
 }
@@ -133,11 +133,11 @@ func (s *Snapshot) NodesVersion() uint64 { return s.nodesVersion }
 func (n *node) offers() bool { return n != nil && n.registered && len(n.gpus.total) > 0 }
 
 func (s *Snapshot) node(name string) *node {
-	slot, ok := s.slots.get(name)
+	row, ok := s.rows.get(name)
 	if !ok {
 		return nil
 	}
-	return s.table.at(slot)
+	return s.table.at(row)
 }
 
 // change builds a snapshot; the caller holds mu from begin to commit.
@@ -163,10 +163,10 @@ func (c change) node(name string) *node {
 
 // set replaces the node's state.
 func (c change) set(n *node) {
-	slot, ok := c.next.slots.get(n.name)
+	row, ok := c.next.rows.get(n.name)
 	var old *node
 	if ok {
-		old = c.next.table.at(slot)
+		old = c.next.table.at(row)
 		c.next.totals.add(old, -1)
 	}
 	if old.offers() != n.offers() {
@@ -176,27 +176,27 @@ func (c change) set(n *node) {
 	case n.empty() && !ok:
 		return
 	case n.empty():
-		c.next.slots = c.next.slots.without(n.name)
-		c.e.free = append(c.e.free, slot)
+		c.next.rows = c.next.rows.without(n.name)
+		c.e.free = append(c.e.free, row)
 		n = nil
 	case !ok:
-		slot = c.e.slot()
-		c.next.slots = c.next.slots.with(n.name, slot)
+		row = c.e.newRow()
+		c.next.rows = c.next.rows.with(n.name, row)
 	}
 	c.e.versions++
 	if n != nil {
 		n.version = c.e.versions
 		c.next.totals.add(n, 1)
 	}
-	c.next.table = c.next.table.with(slot, n, c.e.versions)
+	c.next.table = c.next.table.with(row, n, c.e.versions)
 }
 
-func (e *Engine) slot() int {
+func (e *Engine) newRow() int {
 	if last := len(e.free) - 1; last >= 0 {
-		slot := e.free[last]
+		row := e.free[last]
 		e.free = e.free[:last]
-		return slot
+		return row
 	}
-	e.slots++
-	return e.slots - 1
+	e.rows++
+	return e.rows - 1
 }

@@ -287,7 +287,7 @@ func TestPodsBeforeTheirNodes(t *testing.T) {
 	e.DeletePod("u1")
 	require.Empty(t, e.State("").Nodes)
 	e.SetNode(nodeOf("b", h100(1, 0)))
-	require.Equal(t, 1, e.slots, "a slot of a node that is gone is used again")
+	require.Equal(t, 1, e.rows, "the row of a node that is gone is used again")
 }
 
 func TestProblems(t *testing.T) {

@@ -71,7 +71,7 @@ func (v *Evaluation) Snapshot() *Snapshot { return v.snapshot }
 func (v *Evaluation) Verdict(node string) Verdict { return v.cached(node, v.quotas) }
 
 func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {
-	slot, ok := v.snapshot.slots.get(node)
+	row, ok := v.snapshot.rows.get(node)
 	switch {
 	case v.err != nil:
 		verdict := v.verdict(node, nil, &unknown, nil)
@@ -82,7 +82,7 @@ func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {
 	case v.ownNode != nil && node == v.own:
 		return v.verdict(node, v.ownNode, &v.ownOutcome, l)
 	}
-	return v.verdict(node, v.snapshot.table.at(slot), &v.outcomes.chunks[slot/chunkSize].outcomes[slot%chunkSize], l)
+	return v.verdict(node, v.snapshot.table.at(row), &v.outcomes.chunks[row/chunkSize].outcomes[row%chunkSize], l)
 }
 
 var unknown = outcome{counts: Counts{NodeUnregistered: 1}}

@@ -28,12 +28,12 @@ func (o *Overlay) Without(node, podUID string) *Overlay {
 }
 
 func (o *Overlay) set(n *node, m quotaChange) *Overlay {
-	slot, ok := o.state.slots.get(n.name)
+	row, ok := o.state.rows.get(n.name)
 	if !ok {
 		return o
 	}
 	next := *o.state
-	next.table = o.state.table.with(slot, n, 0)
+	next.table = o.state.table.with(row, n, 0)
 	return &Overlay{o.base, &next, append(slices.Clip(o.changes), m)}
 }
 

@@ -341,8 +341,8 @@ func (m *machine) checkCache(t *rapid.T) {
 		for k := range 5 {
 			a, b := cached.Verdict(nodeName(k)), fresh.Verdict(nodeName(k))
 			f := fresh.compiled.fitter()
-			if n := s.node(nodeName(k)); n != nil && len(n.gpus.total) > 0 && fresh.outcomes.chunks[0].outcomes[fresh.slot(nodeName(k))] != f.fit(n) {
-				t.Fatalf("%v on %s: fast path %v, with GPUs %v", shape, nodeName(k), fresh.outcomes.chunks[0].outcomes[fresh.slot(nodeName(k))], f.fit(n))
+			if n := s.node(nodeName(k)); n != nil && len(n.gpus.total) > 0 && fresh.outcomes.chunks[0].outcomes[fresh.row(nodeName(k))] != f.fit(n) {
+				t.Fatalf("%v on %s: fast path %v, with GPUs %v", shape, nodeName(k), fresh.outcomes.chunks[0].outcomes[fresh.row(nodeName(k))], f.fit(n))
 			}
 			f.release()
 			if a.Fits != b.Fits || a.Score != b.Score || *a.outcome != *b.outcome || a.Text() != b.Text() {
@@ -355,9 +355,9 @@ func (m *machine) checkCache(t *rapid.T) {
 	}
 }
 
-func (v *Evaluation) slot(name string) int {
-	slot, _ := v.snapshot.slots.get(name)
-	return slot
+func (v *Evaluation) row(name string) int {
+	row, _ := v.snapshot.rows.get(name)
+	return row
 }
 
 // TestAnySequence is of all events and calls, in any order.

@@ -13,26 +13,26 @@ type chunk struct {
 	nodes   [chunkSize]*node
 }
 
-// table is a persistent array of nodes by slot. A node keeps its slot, so chunks with equal versions are
+// table is a persistent array of nodes by row. A node keeps its row, so chunks with equal versions are
 // equal.
 type table []*chunk
 
-func (t table) at(slot int) *node {
-	if c := slot / chunkSize; c < len(t) {
-		return t[c].nodes[slot%chunkSize]
+func (t table) at(row int) *node {
+	if c := row / chunkSize; c < len(t) {
+		return t[c].nodes[row%chunkSize]
 	}
 	return nil
 }
 
-func (t table) with(slot int, n *node, version uint64) table {
-	c := slot / chunkSize
+func (t table) with(row int, n *node, version uint64) table {
+	c := row / chunkSize
 	next := make(table, max(len(t), c+1))
 	copy(next, t)
 	changed := new(chunk)
 	if next[c] != nil {
 		*changed = *next[c]
 	}
-	changed.version, changed.nodes[slot%chunkSize] = version, n
+	changed.version, changed.nodes[row%chunkSize] = version, n
 	next[c] = changed
 	return next
 }
