@@ -4,13 +4,16 @@ SHELL       := /usr/bin/env bash
 .DEFAULT_GOAL := help
 
 BUILD := $(CURDIR)/build
-# Drops the WebAssembly engine that NRI can carry; gpuslice runs no wasm plugins.
-export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
+# nri_no_wasm drops the WebAssembly engine that NRI can carry; gpuslice runs no wasm plugins. root adds the tests that need
+# root, a daemon, or a program that `make check` does without. All commands have the same flags, so that nothing is
+# compiled twice.
+TAGS := nri_no_wasm,root
+export GOFLAGS := -tags=$(TAGS) -buildvcs=false -trimpath
 # go-nvml declares every function of NVML, the deprecated ones too.
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build binaries native scheduler image manifests demo test test-faults test-attacks test-steps e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate screenshots clean
+.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test test-faults test-attacks test-steps e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,19 +21,21 @@ help: ## List the targets
 setup: ## Install what the demo and the tests need (Debian packages, containerd and linters built once)
 	@test/setup.sh
 
+setup-check: # what `make check` needs: compilers and linters
+	@test/setup.sh --check
+
 build: binaries scheduler ## Build the binaries, the limiter and the simulated driver into build/
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 STAMP = -ldflags "-X github.com/gpuslice/gpuslice/cmd/internal/version.version=$(VERSION)"
 
 binaries: native # all but the scheduler, which takes minutes the first time
-	go build -trimpath $(STAMP) -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
-	CGO_ENABLED=0 go build -trimpath $(STAMP) -o $(BUILD)/bin/ ./cmd/gpuslice-runtime # no loader: it is run as root in containers
+	go build $(STAMP) -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
+	CGO_ENABLED=0 go build $(STAMP) -o $(BUILD)/bin/ ./cmd/gpuslice-runtime # no loader: it is run as root in containers
 
-# A separate module, because only it imports k8s.io/kubernetes. Build, vet and tests have the same flags, so that
-# Kubernetes is compiled once (minutes, the first time) and not three times; therefore its tests run without the race
-# detector. The main module tests our packages with it.
-SCHEDULER := GOFLAGS="$(GOFLAGS) -trimpath" go -C cmd/gpuslice-scheduler
+# A separate module, because only it imports k8s.io/kubernetes. Its tests run without the race detector, so that Kubernetes
+# is compiled once (minutes, the first time). The main module tests our packages with it.
+SCHEDULER := go -C cmd/gpuslice-scheduler
 
 scheduler:
 	$(SCHEDULER) build $(STAMP) -o $(BUILD)/bin/gpuslice-scheduler .
@@ -53,9 +58,20 @@ manifests: ## Write the chart's objects as one plain file: build/manifests/gpusl
 demo: setup binaries ## Show two containers that share one simulated GPU on a real containerd, each within its limits
 	go run ./test/demo
 
+# Started by root, the tests have no capabilities: they see what a user sees.
+UNPRIVILEGED := $(if $(filter 0,$(shell id -u)),setpriv --bounding-set=-all --inh-caps=-all --no-new-privs)
+
+check: lint build ## Build, lint, and run the tests that need neither root nor a daemon (two minutes)
+	$(UNPRIVILEGED) go test -tags nri_no_wasm ./...
+	$(UNPRIVILEGED) $(SCHEDULER) test -tags nri_no_wasm ./...
+
+# The suites of test/ run programs that were built: the race detector would see only the test. The longest start first.
+SUITES := ./test/node ./test/limiter ./test/docker ./test/slice ./test/...
+
 test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
 	@test/setup.sh --helm
-	go test -race -timeout 20m ./...
+	go test -race -timeout 20m $$(go list ./... | grep -v /gpuslice/test/)
+	go test -timeout 20m $(SUITES)
 	$(SCHEDULER) test -timeout 9m ./...
 	cd test/admission && go test -timeout 9m ./...
 	@test/setup.sh --monitoring
@@ -63,17 +79,17 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 	cd install/image && go test ./...
 
 test-faults: setup binaries ## Try to get a GPU without a grant while components fail: all faults on a real containerd (minutes, as root)
-	go test -tags nri_no_wasm,faults -timeout 30m -parallel 4 -v ./test/faults
+	go test -tags $(TAGS),faults -timeout 30m -parallel 4 -v ./test/faults
 
 test-attacks: setup binaries ## Attack the isolation as a hostile tenant, on real containerd and dockerd (10 minutes at most, as root)
-	go test -tags nri_no_wasm,attacks -timeout 10m -v ./test/attacks
+	go test -tags $(TAGS),attacks -timeout 10m -v ./test/attacks
 
 test-steps: setup binaries ## Kill a process at every step of the limiter that another process can see (STEPS=instructions: at every instruction)
 	VGPU_EVERY_STEP=$(or $(STEPS),stores) go test -count=1 -timeout 5h -v -run TestKilledAtEveryStep ./test/limiter
 
 # Same flags as the binaries and the scheduler, so that no package is compiled twice. With the extender only the tests of its
 # decisions run again.
-E2E := go test -trimpath -tags nri_no_wasm,e2e -count=1 -v -timeout 40m
+E2E := go test -tags $(TAGS),e2e -count=1 -v -timeout 40m
 
 e2e: setup image ## Install the chart on a real Kubernetes on this machine, and test all of it (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
@@ -86,7 +102,7 @@ soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pod
 	go test -count=1 -v -timeout 1h ./test/node -run TestManyContainers -lifecycles=1000
 	go test -count=1 -v -timeout 24h ./test/soak -lifecycles=10000 $(SOAK_ARGS)
 	@test/setup.sh --kubernetes
-	$(E2E) -tags nri_no_wasm,e2e,soak -timeout 24h -run 'TestSoak$$' ./test/e2e -soak=1000 $(SOAK_CLUSTER_ARGS)
+	$(E2E) -tags $(TAGS),e2e,soak -timeout 24h -run 'TestSoak$$' ./test/e2e -soak=1000 $(SOAK_CLUSTER_ARGS)
 
 gpu-test: ## Run the limiter on this machine's GPU (needs gcc and NVIDIA's driver, and neither Go nor containers)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)
@@ -104,20 +120,21 @@ fuzz: binaries ## Fuzz each decoder of foreign data for FUZZTIME (default 30s)
 vulncheck: setup ## Look for known vulnerabilities in what the programs call; only warns if https://vuln.go.dev can't be reached
 	test/vulncheck.sh
 
-lint: setup ## Check the format and run go vet, staticcheck and shellcheck
+# All files of all modules.
+LINT_TAGS := $(TAGS),faults,attacks,e2e,soak
+MODULES := . cmd/gpuslice-scheduler install/image test/admission test/monitoring
+C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads
+
+lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck and cppcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
-	go vet ./...
-	go vet -tags nri_no_wasm,faults ./test/faults
-	go vet -tags nri_no_wasm,attacks ./test/attacks
-	go vet -tags nri_no_wasm,e2e ./test/e2e
-	go vet -tags nri_no_wasm,e2e,soak ./test/e2e
-	cd test/admission && go vet -tags nri_no_wasm,e2e ./...
-	cd test/monitoring && go vet ./... && "$$(../setup.sh --where)/staticcheck" ./...
-	cd install/image && go vet ./... && "$$(../../test/setup.sh --where)/staticcheck" ./...
-	"$$(test/setup.sh --where)/staticcheck" ./...
-	$(SCHEDULER) vet ./...
-	cd cmd/gpuslice-scheduler && GOFLAGS="$(GOFLAGS) -trimpath" "$$(../../test/setup.sh --where)/staticcheck" ./...
+	@for module in $(MODULES); do \
+	  echo "go vet and staticcheck in $$module"; \
+	  (cd $$module && go vet -tags $(LINT_TAGS) ./... && "$$($(CURDIR)/test/setup.sh --where)/staticcheck" -tags $(LINT_TAGS) ./...); \
+	done
 	shellcheck $(SHELL_SCRIPTS)
+	@mkdir -p $(BUILD)/cppcheck
+	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr -j $$(nproc) \
+	  --cppcheck-build-dir=$(BUILD)/cppcheck -D'ElfW(type)=Elf64_##type' $(C_DIRS)
 
 generate: ## Regenerate golden files from the code (look at the diff)
 	go test ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent -update

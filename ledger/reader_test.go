@@ -87,15 +87,6 @@ func TestReaderChangesNothing(t *testing.T) {
 	}
 }
 
-func TestReaderOfAReadOnlyMount(t *testing.T) {
-	dir := t.TempDir()
-	everyState(t, dir)
-	require.NoError(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""), "bind mount: this test needs root")
-	t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
-	require.NoError(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	assert.Len(t, readOnly(t, dir).Entries, 5)
-}
-
 func TestReaderMakesNoLedger(t *testing.T) {
 	empty := t.TempDir()
 	before := tree(t, empty)

@@ -8,7 +8,7 @@ set -euo pipefail
 shopt -s inherit_errexit
 
 cd "$(dirname "$0")/.."
-export GOFLAGS="${GOFLAGS--tags=nri_no_wasm -buildvcs=false}"
+export GOFLAGS="${GOFLAGS--tags=nri_no_wasm,root -buildvcs=false -trimpath}"
 export CGO_CFLAGS="${CGO_CFLAGS--g -O2 -Wno-deprecated-declarations}"
 # Targets that need a file write it at each run: keep it in memory.
 if [ -d /dev/shm ]; then export TMPDIR=/dev/shm; fi

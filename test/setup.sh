@@ -4,7 +4,7 @@
 #
 #   1. Debian packages (as root; otherwise the missing one is named and the script fails):
 #        gcc libc6-dev make  the C parts            runc            the container runtime
-#        busybox-static      the test images        shellcheck      lint of the scripts
+#        busybox-static      the test images        shellcheck cppcheck   lint of the scripts and of the C parts
 #        python3-minimal ripgrep (in Rust)          programs that must not notice the limiter
 #        tmux bash-completion zsh fish              a terminal, for what is drawn on one; shells that complete
 #        docker.io podman            the other engines  containerd   an old one (1.6), beside the one of 2.
@@ -22,6 +22,7 @@
 #   5. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
 #
 # Usage: test/setup.sh                      set everything up
+#        test/setup.sh --check              only what `make check` needs: compiler, linters, the tools of 2.
 #        test/setup.sh --helm               and what the tests of the chart need
 #        test/setup.sh --monitoring         and what the tests of dashboards and pages need
 #        test/setup.sh --kubernetes         and what a real Kubernetes needs, and helm
@@ -107,24 +108,30 @@ build_tools() {
   trap - EXIT
 }
 
-packages=(gcc libc6-dev make curl runc busybox-static musl-tools shellcheck python3-minimal ripgrep tmux bash-completion zsh fish docker.io podman containerd)
+lint=(gcc libc6-dev make shellcheck cppcheck)
+packages=("${lint[@]}" curl runc busybox-static musl-tools python3-minimal ripgrep tmux bash-completion zsh fish docker.io podman containerd)
+tools="containerd, ctr, the runc shim and staticcheck once (about a minute)"
 
 case "${1:-}" in
   --where) tools_dir tools ;;
   --where-nvidia) tools_dir tools-nvidia ;;
   --where-helm) tools_dir tools-helm ;;
   --where-kubernetes) tools_dir tools-kubernetes ;;
+  --check)
+    install_packages "${lint[@]}"
+    build_tools tools "$tools"
+    ;;
   "" | --helm | --monitoring | --kubernetes)
     [ "${1:-}" != --monitoring ] || packages+=(prometheus chromium-headless-shell)
     [ "${1:-}" != --kubernetes ] || packages+=(containernetworking-plugins nftables iproute2)
     install_packages "${packages[@]}"
-    build_tools tools "containerd, ctr, the runc shim and staticcheck once (about a minute)"
+    build_tools tools "$tools"
     build_tools tools-nvidia "NVIDIA's container runtime once (ten seconds)"
     case "${1:-}" in --helm | --kubernetes) build_tools tools-helm "helm once (about a minute)" ;; esac
     [ "${1:-}" != --kubernetes ] || build_tools tools-kubernetes "etcd and Kubernetes once (about four minutes)"
     ;;
   *)
-    log "unknown argument: $1 (there are --helm, --monitoring, --kubernetes, --where, --where-nvidia, --where-helm and --where-kubernetes)"
+    log "unknown argument: $1 (there are --check, --helm, --monitoring, --kubernetes, --where, --where-nvidia, --where-helm and --where-kubernetes)"
     exit 2
     ;;
 esac

@@ -1,12 +1,9 @@
 package vgpufs
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 // Commas separate a label's categories, and mount options too.
@@ -14,23 +11,4 @@ func TestMountHasTheLabelOfItsDirectory(t *testing.T) {
 	bare := options("")
 	require.NotContains(t, bare, "context")
 	require.Equal(t, bare+`,context="system_u:object_r:container_file_t:s0:c1,c2"`, options("system_u:object_r:container_file_t:s0:c1,c2"))
-}
-
-// Files keep their labels while SELinux is disabled.
-func TestLabelOfADirectory(t *testing.T) {
-	claim := filepath.Join(t.TempDir(), "claim")
-	require.NoError(t, os.Mkdir(claim, 0o755))
-	label, err := labelOf(claim, true) // with SELinux it has one
-	require.NoError(t, err)
-	if label == "" {
-		label = "system_u:object_r:container_file_t:s0"
-		require.NoError(t, unix.Setxattr(claim, "security.selinux", []byte(label+"\x00"), 0))
-	}
-	for on, want := range map[bool]string{true: label, false: ""} {
-		got, err := labelOf(claim, on)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
-	}
-	t.Cleanup(func() { require.NoError(t, RemoveAll(claim)) })
-	require.NoError(t, Mount(claim))
 }

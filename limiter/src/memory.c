@@ -31,8 +31,10 @@ static CUresult spill(CUdeviceptr *ptr, size_t size, CUresult refusal)
 	struct charge charge;
 	CUdevice device;
 
-	if (refusal != CUDA_ERROR_OUT_OF_MEMORY || !ptr || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
-	    !limits_physical_bytes(device_cell(device)))
+	if (refusal != CUDA_ERROR_OUT_OF_MEMORY || !ptr || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+		return refusal;
+	/* cppcheck-suppress uninitvar ; cuCtxGetDevice has set it */
+	if (!limits_physical_bytes(device_cell(device)))
 		return refusal;
 	CUresult result = charge_begin_spilling(&charge, size, false);
 	if (result != CUDA_SUCCESS)

@@ -168,24 +168,3 @@ func TestNoGPUs(t *testing.T) {
 	_, err := i.GPUs(context.Background())
 	require.EqualError(t, err, "list the node's GPUs without gpuslice-agent: the driver: nvmlInit: no library")
 }
-
-// The output of the real `gpuslice gpus`, and its error without a driver.
-func TestQueryDriver(t *testing.T) {
-	m := newMachine(t, "")
-	config, err := LoadConfig(m.path("runtime.yaml"))
-	require.NoError(t, err)
-	t.Setenv("SIMGPU_STATE", m.path("sim/state"))
-	gpus, err := NewInventory(config, m.artefact("bin", "gpuslice-runtime")).GPUs(context.Background())
-	require.NoError(t, err)
-	require.Equal(t, grant.GPU{UUID: h200, MemoryMiB: 143771, CorePercent: 100, Slots: 10}, gpus.Capacity[h200])
-	require.Equal(t, map[string]string{h200: "0", t4: "1"}, gpus.Indices)
-	require.EqualValues(t, 105, gpus.ContextMiB[t4])
-
-	require.NoError(t, os.Remove(m.path("run/gpus.json")))
-	config.NVMLLibrary = "/no/such/libnvidia-ml.so.1"
-	_, err = NewInventory(config, m.artefact("bin", "gpuslice-runtime")).GPUs(context.Background())
-	require.ErrorContains(t, err, "nvmlInit")
-	t.Setenv("PATH", "")
-	_, err = NewInventory(config, m.path("nowhere/gpuslice-runtime")).GPUs(context.Background())
-	require.ErrorContains(t, err, "install gpuslice in the directory of gpuslice-runtime, or run gpuslice-agent")
-}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // With these variables the test program is gpuslice-runtime, and can be killed at a step.
@@ -72,3 +73,9 @@ func read(t testing.TB, path string) string {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+// How long the tests wait for something, and how often they look.
+const (
+	patience = 20 * time.Second
+	pause    = 5 * time.Millisecond
+)

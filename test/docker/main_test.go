@@ -1,3 +1,5 @@
+//go:build root
+
 // Package docker tests containers that no Kubernetes speaks for, end to end: Debian's
 // dockerd and podman, containerd with the runtime wrapper, runc under all of them, the
 // simulated driver as the GPU and the limiter inside. What a container may do is asked

@@ -1,3 +1,5 @@
+//go:build root
+
 // Package image_test runs the container image that install/image makes, on a real containerd: its programs
 // start without a shell, a distribution or a right, and the agent in it connects to the runtime with what the
 // chart gives it and no more.

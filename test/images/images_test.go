@@ -1,3 +1,5 @@
+//go:build root
+
 // Package images_test runs images of several kinds in plain runc, with the edits that
 // package oci makes when it can look into them: other C libraries, no /etc, a preload of
 // their own. Whatever the image is, it has its share of the simulated GPU or no GPU.

@@ -40,7 +40,7 @@ func (c *Cluster) ImportNextImage(ctx context.Context) error {
 	if err := copyFile(filepath.Join(root, "LICENSE"), filepath.Join(dir, "LICENSE")); err != nil {
 		return err
 	}
-	env := []string{"GOFLAGS=-tags=nri_no_wasm -buildvcs=false", "CGO_CFLAGS=-g -O2 -Wno-deprecated-declarations"}
+	env := []string{"GOFLAGS=-tags=nri_no_wasm,root -buildvcs=false -trimpath", "CGO_CFLAGS=-g -O2 -Wno-deprecated-declarations"}
 	for _, command := range [][]string{
 		{"make", "-s", "-C", filepath.Join(root, "limiter/src"), "OUT=" + filepath.Join(dir, "build"), "CFLAGS=-O1"},
 		{"go", "-C", root, "build", "-trimpath", "-ldflags", "-X github.com/gpuslice/gpuslice/cmd/internal/version.version=v-next", "-o", bin + "/", "./cmd/gpuslice-agent", "./cmd/gpuslice"},

@@ -1,3 +1,5 @@
+//go:build root
+
 // Package limiter_test runs the preload library on the simulated driver: what it
 // lets through, what it hides, and what it does when processes die. The tests
 // need a C compiler and make; they build what they run.

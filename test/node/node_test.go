@@ -1,3 +1,5 @@
+//go:build root
+
 // Package node tests the whole node half of gpuslice end to end: real containerd,
 // runc and NRI, the agent as a process, containers made through CRI, the simulated
 // driver as their GPU and the limiter inside them. What a container may do is

@@ -1,3 +1,5 @@
+//go:build root
+
 // Package slice tests the operator's slices, gpuslice.io/slice=NAME, from the config to
 // a container that real runc makes: gpuslice cdi generate writes the spec, CDI's library
 // puts it into a container as docker and podman do, and its hooks are the built

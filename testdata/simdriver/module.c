@@ -111,7 +111,7 @@ static CUresult check_image(const unsigned char *image)
 		return CUDA_ERROR_NO_BINARY_FOR_GPU; /* a cubin: there is no machine here to run it */
 	if (image[0] == 0x50 && image[1] == 0xed)
 		return CUDA_ERROR_NO_BINARY_FOR_GPU; /* a fat binary */
-	for (int i = 0; image[i] && i < 64; i++) {
+	for (int i = 0; i < 64 && image[i]; i++) {
 		if (image[i] > 126 || (image[i] < 32 && !isspace(image[i])))
 			return CUDA_ERROR_INVALID_IMAGE;
 	}

@@ -118,7 +118,7 @@ static bool start_worker(struct worker *w, char **argv, long worker_seed, double
 
 	if (pipe2(ends, O_CLOEXEC))
 		return false;
-	for (; argv[n] && n < 56; n++)
+	for (; n < 56 && argv[n]; n++)
 		args[n] = argv[n];
 	snprintf(seed_text, sizeof(seed_text), "--seed=%ld", worker_seed);
 	snprintf(seconds_text, sizeof(seconds_text), "--seconds=%.3f", left);

@@ -33,6 +33,7 @@ static int find_calls(struct nvml_calls *n)
 {
 	void *handle = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 
+	*n = (struct nvml_calls){0};
 	if (!handle)
 		return 0;
 	*(void **)&n->init = dlsym(handle, "nvmlInit_v2");

@@ -1,3 +1,5 @@
+//go:build root
+
 package ociruntime
 
 import (
@@ -10,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
@@ -232,9 +233,3 @@ func (m *machine) lastLog() string {
 	require.Equal(m, "error", entry.Level)
 	return entry.Msg
 }
-
-// How long the tests wait for something, and how often they look.
-const (
-	patience = 20 * time.Second
-	pause    = 5 * time.Millisecond
-)
