@@ -1,5 +1,28 @@
-/* Functions that the simulated GPUs do not support, as their attributes report. These functions return errors. */
+/*
+ * Functions that give errors: what the simulated GPUs do not support, as their attributes report, and those that the driver has
+ * by name only.
+ */
+#include "absent.h"
 #include "driver.h"
+
+static CUresult absent(struct miss_row *row, const char *symbol)
+{
+	CUresult r = enter(symbol);
+
+	if (r)
+		return r;
+	miss(&process.view, row, symbol);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+#define SYM(name, base, version, kind)      \
+	CUresult name(void)                 \
+	{                                   \
+		static struct miss_row row; \
+		return absent(&row, #name); \
+	}
+#include "absent.def"
+#undef SYM
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 {

@@ -1,4 +1,5 @@
-/* Looking functions up, and the names of errors. symbols.def is the one table behind it. */
+/* Looking functions up, and the names of errors. symbols.def and absent.def are the one table behind it. */
+#include "absent.h"
 #include "driver.h"
 
 #include <string.h>
@@ -16,6 +17,7 @@ struct symbol {
 #define SYM(name, base, version, kind) {#name, #base, version, kind, (void (*)(void))name},
 static const struct symbol symbols[] = {
 #include "symbols.def"
+#include "absent.def"
 };
 #undef SYM
 

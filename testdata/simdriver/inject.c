@@ -1,4 +1,4 @@
-/* simctl fail and unfail: calls that fail on purpose. */
+/* simctl fail and unfail: calls that fail on purpose; simctl missed: calls that failed because nothing answers them. */
 #define _GNU_SOURCE
 #include "simctl.h"
 #include "cuda_api.h"
@@ -8,11 +8,17 @@
 
 static bool known_symbol(const char *name)
 {
-#define SYM(symbol, base, version, kind)  \
-	if (!strcmp(name, #symbol))       \
-		return true;
+#define SYM(symbol, base, version, kind) #symbol,
+	static const char *const known[] = {
 #include "symbols.def"
+#include "absent.def"
+	};
 #undef SYM
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		if (!strcmp(name, known[i]))
+			return true;
+	}
 	return !strncmp(name, "nvml", 4);
 }
 
@@ -89,5 +95,39 @@ int unfail_symbol(struct view *v, const char *symbol)
 	}
 	atomic_store(&v->s->fail_count, any);
 	state_unlock(v);
+	return 0;
+}
+
+int show_missed(struct view *v, bool json)
+{
+	struct state *s = v->s;
+	uint32_t count = atomic_load(&s->miss_count);
+	bool first = true;
+
+	if (json)
+		printf("[");
+	else
+		printf("%-8s %10s %s\n", "PID", "CALLS", "FUNCTION");
+	for (uint32_t i = 0; i < count && i < MAX_MISSES; i++) {
+		const struct miss *m = &s->misses[i];
+		unsigned long long calls = atomic_load(&m->calls);
+
+		if (!calls)
+			continue;
+		if (json)
+			printf("%s{\"pid\":%u,\"symbol\":\"%s\",\"calls\":%llu}", first ? "" : ",", m->pid, m->symbol, calls);
+		else
+			printf("%-8u %10llu %s\n", m->pid, calls, m->symbol);
+		first = false;
+	}
+	if (json)
+		printf("]\n");
+	return count <= MAX_MISSES ? 0 : !complain("%u more were not counted", count - MAX_MISSES);
+}
+
+int clear_missed(struct view *v)
+{
+	memset(v->s->misses, 0, sizeof(v->s->misses));
+	atomic_store(&v->s->miss_count, 0);
 	return 0;
 }

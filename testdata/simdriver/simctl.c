@@ -42,6 +42,8 @@ static const char usage_text[] =
 	"  set GPU key=value … | set driver key=value …\n"
 	"  cdi --lib-dir DIR --dev-dir DIR [--out FILE]   the CDI spec of the GPUs\n"
 	"  devnodes --dev-dir DIR                     device nodes by mknod (root)\n"
+	"  missed [-o table|json]                     calls of functions that exist by name only, by process\n"
+	"  missed clear                               forget them; not while a program runs\n"
 	"  symbols                                    the functions of libcuda.so.1\n"
 	"FILE is $SIMGPU_STATE or " STATE_DEFAULT_PATH " if not given. GPU is an index or a UUID, MIG a UUID or GPU:INDEX.\n"
 	"Exit status: 0 fine, 1 failed, 2 usage.\n";
@@ -314,8 +316,11 @@ static int command_set(struct view *v, const struct options *o)
 
 static int list_symbols(void)
 {
-#define SYM(name, base, version, kind) printf("%s %s %d %s\n", #name, #base, version, #kind);
+#define SYM(name, base, version, kind) printf("%s %s %s %s\n", #name, #base, #version, #kind);
 #include "symbols.def"
+#undef SYM
+#define SYM(name, base, version, kind) printf("%s %s %s %s absent\n", #name, #base, #version, #kind);
+#include "absent.def"
 #undef SYM
 	return 0;
 }
@@ -385,6 +390,10 @@ static int run(const struct options *o, struct view *v)
 			return 2 * !complain("-o table or -o json");
 		return show_status(v, o->state, o->format && !strcmp(o->format, "json"));
 	}
+	if (!strcmp(command, "missed") && !n)
+		return show_missed(v, o->format && !strcmp(o->format, "json"));
+	if (!strcmp(command, "missed") && n == 1 && !strcmp(o->words[1], "clear"))
+		return clear_missed(v);
 	if (!strcmp(command, "reset-peak") && !n)
 		return command_reset_peak(v);
 	if (!strcmp(command, "xid") && n == 2)

@@ -33,6 +33,9 @@ int command_mig(struct view *v, unsigned gpu, const char *const *words, unsigned
 int show_status(struct view *v, const char *path, bool json);
 void json_string(FILE *out, const char *text);
 
+int show_missed(struct view *v, bool json);
+int clear_missed(struct view *v);
+
 struct cdi_options {
 	const char *state, *lib_dir, *dev_dir, *out;
 };

@@ -8,6 +8,8 @@
  *   +-----------------------------+  written by
  *   | header                      |  simctl init; `dirty`, counters: holder of the lock
  *   | fails[32]    injected faults|  simctl fail (lock); `left`: a process that consumes one (atomic)
+ *   | misses[1024] calls of     |  a process that calls one (atomic)
+ *   |   functions by name only    |
  *   | events[256]  XID ring       |  simctl xid (lock); readers wait on `event_seq` (a shared futex)
  *   | gpus[32]    facts + totals |  facts: simctl; totals and peaks: holder of the lock; engine: holder of the GPU's
  *   |                             |    engine lock
@@ -50,6 +52,7 @@
 #define MAX_SHARES 1024u
 #define MAX_FAILS 32u
 #define MAX_EVENTS 256u
+#define MAX_MISSES 1024u
 #define MAX_INSTANCES 7u /* MIG devices of a GPU */
 #define MAX_NVLINKS 18u /* of a GPU, as on the largest so far */
 #define BUSY_BUCKETS 128u
@@ -98,6 +101,14 @@ struct fail {
 	_Atomic int64_t left;
 	int32_t error;
 	uint32_t pad;
+};
+
+/* Calls of one function by one process, which may be gone. */
+struct miss {
+	char symbol[64];
+	uint32_t pid; /* 0: not filled in yet */
+	uint32_t pad;
+	_Atomic uint64_t calls;
 };
 
 struct event {
@@ -284,9 +295,10 @@ struct state {
 	uint32_t client_limit; /* no slot at or above this was ever used */
 	uint32_t nvml_pids;    /* enum nvml_pids */
 	uint32_t share_limit;  /* as client_limit */
-	uint32_t pad;
+	_Atomic uint32_t miss_count; /* rows of misses[] that were asked for, also beyond its end */
 	pthread_mutex_t engine_locks[MAX_GPUS]; /* robust, shared between processes */
 	struct fail fails[MAX_FAILS];
+	struct miss misses[MAX_MISSES]; /* of functions that exist by name only */
 	struct event events[MAX_EVENTS];
 	struct gpu gpus[MAX_GPUS];
 	struct group groups[MAX_GROUPS];
@@ -347,6 +359,12 @@ uint64_t instance_used(const struct instance *in);
 
 /* An injected failure of that symbol: true, and the error that it shall return. */
 bool fail_consume(struct view *v, const char *symbol, int *error);
+
+/* Counts a call of a function that exists by name only; its row is where this process counts it. */
+struct miss_row {
+	_Atomic uint32_t pid, index;
+};
+void miss(struct view *v, struct miss_row *row, const char *symbol);
 
 /* For the tests of what a killed process leaves behind: see $SIMGPU_CRASH. */
 void crash_point(void);

@@ -57,6 +57,7 @@ void check_shared(void);
 void check_nvml_pids(void);
 void check_nvml_details(void);
 void check_nvml_utilization(void);
+void check_missed(void);
 void check_orphan(void); /* ends by SIGKILL */
 void check_export_orphan(void); /* the same */
 void check_mig(void);

@@ -34,7 +34,7 @@ struct check {
 /* What the list of checks leaves out: the test has to set things up for them. */
 static const struct check unlisted[] = {
 	{"orphan", check_orphan}, {"export-orphan", check_export_orphan}, {"mig", check_mig}, {"mig-late", check_mig_late}, {"devices-together", check_devices_together},
-	{"nvml-pids", check_nvml_pids}, {"nvml-details", check_nvml_details}, {"nvml-utilization", check_nvml_utilization},
+	{"nvml-pids", check_nvml_pids}, {"nvml-details", check_nvml_details}, {"nvml-utilization", check_nvml_utilization}, {"missed", check_missed},
 };
 
 static const struct check checks[] = {

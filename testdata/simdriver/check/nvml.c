@@ -1,4 +1,5 @@
 /* What go-nvml has no way to ask. */
+#define _GNU_SOURCE
 #include "check.h"
 
 #include "../nvml_api.h"
@@ -74,4 +75,23 @@ void check_nvml_utilization(void)
 	info.lastSeenTimeStamp = entries[0].timeStamp + 3600000000ull;
 	CHECK(get(device, &info) == NVML_ERROR_NOT_FOUND && info.processSamplesCount == 0);
 	CHECK(get(device, NULL) == NVML_ERROR_INVALID_ARGUMENT);
+}
+
+/* Functions that exist by name only: three calls of one of CUDA's, one of NVML's. */
+void check_missed(void)
+{
+	CUresult (*encode)(void) = dlsym(RTLD_DEFAULT, "cuTensorMapEncodeTiled");
+	nvmlReturn_t (*metadata)(nvmlDevice_t, void *, unsigned *) = nvml_function("nvmlDeviceGetVgpuMetadata");
+	void *found;
+
+	CHECK(encode);
+	GIVES(encode(), CUDA_ERROR_NOT_INITIALIZED);
+	start();
+	for (int i = 0; i < 3; i++)
+		GIVES(encode(), CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(metadata(first_gpu(), NULL, NULL) == NVML_ERROR_NOT_SUPPORTED);
+	FINE(cuGetProcAddress_v2("cuTensorMapEncodeTiled", &found, 12000, 0, NULL));
+	CHECK(found == (void *)encode);
+	FINE(cuGetProcAddress_v2("cuEGLApiInit", &found, 12000, 0, NULL));
+	CHECK(!found);
 }
