@@ -2,7 +2,9 @@ package simdriver
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,6 +35,68 @@ func TestRealDriverExportsEveryFunction(t *testing.T) {
 		}
 		require.Empty(t, missing, library)
 	}
+}
+
+// What came after a driver, its libraries do not have.
+// Source: the exports of drivers 535 and 555, test/limiter/testdata; docs.nvidia.com/deploy/nvml-api, its change log of 550.
+func TestRealDriver535LacksLaterFunctions(t *testing.T) {
+	s := New(t, Plain)
+	cmd := exec.Command("make", "-C", filepath.Join(Root(), "testdata/simdriver"), "OUT="+s.Dir, "drivers")
+	text, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	for library, later := range map[string]string{
+		"libcuda": "cuGreenCtxCreate", "libnvidia-ml": "nvmlDeviceGetProcessesUtilizationInfo",
+	} {
+		names, err := os.ReadFile(filepath.Join(Root(), "test/limiter/testdata/exports-"+library+"-535.txt"))
+		require.NoError(t, err)
+		have := exports(t, filepath.Join(s.Dir, "sim/535", library+".so.1"))
+		require.Subset(t, strings.Fields(string(names)), have)
+		require.NotContains(t, have, later)
+		require.Contains(t, exports(t, filepath.Join(s.Dir, "sim", library+".so.1")), later)
+	}
+	for branch, want := range map[string]string{"535": "535.309.01", "550": "550.163.01", "580": "580.105.08"} {
+		s.Ctl("init", "--force", "--driver", branch)
+		require.Equal(t, want, s.Status().DriverVersion)
+	}
+	s.Ctl("init", "--force", "--driver", "535")
+	require.Equal(t, 12020, s.Status().CUDAVersion)
+}
+
+// What programs compute with differs from architecture to architecture.
+// Source: docs.nvidia.com/cuda/cuda-c-programming-guide, technical specifications per compute capability; the data sheets.
+func TestRealAttributesOfArchitectures(t *testing.T) {
+	const ratio, blocks, reserved, clusters, tensorMaps, texture2D, persistingL2 = 87, 106, 111, 120, 127, 22, 108
+	for gpu, want := range map[string]map[int]int64{
+		"T4":           {ratio: 32, blocks: 16, reserved: 0, clusters: 0, tensorMaps: 0, texture2D: 131072, persistingL2: 0, 39: 1024},
+		"A100-40GB":    {ratio: 2, blocks: 32, reserved: 1024, clusters: 0, tensorMaps: 0, texture2D: 131072, persistingL2: 31457280},
+		"L40S":         {ratio: 64, blocks: 24, reserved: 1024, clusters: 0, 39: 1536, 75: 8, 76: 9},
+		"H100":         {ratio: 2, blocks: 32, reserved: 1024, clusters: 1, tensorMaps: 1, persistingL2: 32768000},
+		"B200":         {ratio: 2, blocks: 32, clusters: 1, 75: 10, 16: 148},
+		"GB200":        {ratio: 2, clusters: 1, 75: 10, 16: 152},
+		"RTX-PRO-6000": {ratio: 64, blocks: 24, clusters: 1, 75: 12, 16: 188},
+	} {
+		values, code := New(t, Plain, gpu).Run("sim/check", "attributes")
+		require.Zero(t, code)
+		for attribute, value := range want {
+			require.Equal(t, value, values.Int(fmt.Sprintf("attribute.%d", attribute)), "%s: %d", gpu, attribute)
+		}
+	}
+}
+
+// An RTX PRO 6000 has four MIG devices at most, B200 and GB200 seven; an L40S has no MIG.
+// Source: docs.nvidia.com/datacenter/tesla/mig-user-guide, supported GPUs and profiles.
+func TestRealBlackwellHasMIG(t *testing.T) {
+	for gpu, profiles := range map[string][]string{
+		"RTX-PRO-6000": {"1g.24gb", "1g.24gb", "1g.24gb", "1g.24gb"},
+		"B200":         {"1g.23gb", "1g.23gb", "1g.23gb", "1g.23gb", "1g.23gb", "1g.23gb", "1g.23gb"},
+		"GB200":        {"3g.93gb", "4g.93gb"},
+	} {
+		s := New(t, Plain, gpu+":mig=on")
+		s.Ctl(append([]string{"mig", "0", "create"}, profiles...)...)
+		require.Len(t, s.Status().GPUs[0].MIG, len(profiles), gpu)
+		require.Error(t, s.Command("sim/simctl", "mig", "0", "create", profiles[0]).Run(), "%s is full", gpu)
+	}
+	require.Error(t, New(t, Plain, "L40S").Command("sim/simctl", "mig", "0", "enable").Run())
 }
 
 // Missed is a row of `simctl missed`.

@@ -3,6 +3,7 @@
  *
  *   # comment
  *   [driver]
+ *   branch = 570            # the next two of a driver of that branch
  *   version = 570.172.08
  *   cuda = 12.8
  *   [gpu]
@@ -168,6 +169,27 @@ bool gpu_set(struct gpu *c, const char *key, const char *value)
 
 static const char *const pid_kinds[] = {[PIDS_OWN] = "own", [PIDS_HOST] = "host", [PIDS_MIXED] = "mixed"};
 
+/* Drivers by branch; the version of 615's CUDA is our reading. */
+static const struct {
+	const char *branch, *version;
+	uint32_t cuda;
+} drivers[] = {
+	{"535", "535.309.01", 12020}, {"550", "550.163.01", 12040}, {"570", "570.172.08", 12080},
+	{"580", "580.105.08", 13000}, {"615", "615.36.01", 13050},
+};
+
+static bool set_branch(struct state *s, const char *value)
+{
+	for (size_t i = 0; i < sizeof(drivers) / sizeof(drivers[0]); i++) {
+		if (strcmp(drivers[i].branch, value) != 0)
+			continue;
+		strcpy(s->driver_version, drivers[i].version);
+		s->cuda_version = drivers[i].cuda;
+		return true;
+	}
+	return complain("branch: want 535, 550, 570, 580 or 615: %s", value);
+}
+
 bool driver_set(struct state *s, const char *key, const char *value)
 {
 	unsigned major, minor;
@@ -179,6 +201,8 @@ bool driver_set(struct state *s, const char *key, const char *value)
 		strcpy(s->driver_version, value);
 		return true;
 	}
+	if (!strcmp(key, "branch"))
+		return set_branch(s, value);
 	if (!strcmp(key, "cuda")) {
 		if (sscanf(value, "%u.%u%c", &major, &minor, &rest) != 2 || major < 2 || major > 99 || minor > 9)
 			return complain("cuda: want MAJOR.MINOR, as 12.8: %s", value);

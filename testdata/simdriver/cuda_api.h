@@ -5,6 +5,8 @@
 #ifndef SIMDRIVER_CUDA_API_H
 #define SIMDRIVER_CUDA_API_H
 
+#include "cuda_results.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,51 +39,6 @@ typedef enum {
 	CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
 	CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2
 } CUdriverProcAddressQueryResult;
-
-/* Number, name without CUDA_ or CUDA_ERROR_, text. */
-#define CUDA_RESULTS(R)                                                                 \
-	R(0, SUCCESS, "no error")                                                       \
-	R(1, ERROR_INVALID_VALUE, "invalid argument")                                   \
-	R(2, ERROR_OUT_OF_MEMORY, "out of memory")                                      \
-	R(3, ERROR_NOT_INITIALIZED, "initialization error")                             \
-	R(4, ERROR_DEINITIALIZED, "driver shutting down")                               \
-	R(34, ERROR_STUB_LIBRARY, "CUDA driver is a stub library")                      \
-	R(46, ERROR_DEVICE_UNAVAILABLE, "CUDA-capable device(s) is/are busy or unavailable") \
-	R(100, ERROR_NO_DEVICE, "no CUDA-capable device is detected")                   \
-	R(101, ERROR_INVALID_DEVICE, "invalid device ordinal")                          \
-	R(200, ERROR_INVALID_IMAGE, "device kernel image is invalid")                   \
-	R(201, ERROR_INVALID_CONTEXT, "invalid device context")                         \
-	R(208, ERROR_ALREADY_ACQUIRED, "resource already acquired")                     \
-	R(209, ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device") \
-	R(214, ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered")          \
-	R(218, ERROR_INVALID_PTX, "a PTX JIT compilation failed")                       \
-	R(301, ERROR_FILE_NOT_FOUND, "file not found")                                  \
-	R(304, ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS") \
-	R(400, ERROR_INVALID_HANDLE, "invalid resource handle")                         \
-	R(401, ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state") \
-	R(500, ERROR_NOT_FOUND, "named symbol not found")                               \
-	R(600, ERROR_NOT_READY, "device not ready")                                     \
-	R(712, ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped") \
-	R(700, ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")       \
-	R(701, ERROR_LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch") \
-	R(702, ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated")         \
-	R(708, ERROR_PRIMARY_CONTEXT_ACTIVE, "cannot set while device is active in this process") \
-	R(709, ERROR_CONTEXT_IS_DESTROYED, "context is destroyed")                      \
-	R(719, ERROR_LAUNCH_FAILED, "unspecified launch failure")                       \
-	R(900, ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing") \
-	R(901, ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture") \
-	R(902, ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences") \
-	R(903, ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began") \
-	R(904, ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work") \
-	R(905, ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream") \
-	R(906, ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream") \
-	R(907, ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream") \
-	R(908, ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread") \
-	R(800, ERROR_NOT_PERMITTED, "operation not permitted")                          \
-	R(803, ERROR_SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination") \
-	R(801, ERROR_NOT_SUPPORTED, "operation not supported")                          \
-	R(802, ERROR_SYSTEM_NOT_READY, "system not yet initialized")                    \
-	R(999, ERROR_UNKNOWN, "unknown error")
 
 #define CUDA_RESULT_ENUM(number, name, text) CUDA_##name = number,
 typedef enum { CUDA_RESULTS(CUDA_RESULT_ENUM) CUDA_RESULT_MAX = 0x7fffffff } CUresult;

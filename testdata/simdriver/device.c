@@ -108,9 +108,33 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 }
 
 /*
- * Numbers of CUdevice_attribute. Attributes in neither table are 0: features that need peers are not supported in this
- * version.
+ * What differs with the architecture, as NVIDIA's CUDA programming guide has it in its tables of compute capabilities. A GPU has
+ * the newest row that is not newer than itself.
  */
+static const struct architecture {
+	unsigned capability;	    /* 10 * major + minor */
+	int float_to_double;	    /* throughput of FP32 to that of FP64 */
+	int blocks_per_sm;
+	int reserved_shared;	    /* bytes of each block's shared memory that the system takes */
+	int compression;	    /* compressible memory, and L2 that can be set aside */
+	int clusters, tensor_maps;
+	int sync_domains;
+} architectures[] = {
+	{70, 2, 32, 0, 0, 0, 0, 1},	{75, 32, 16, 0, 0, 0, 0, 1},	{80, 2, 32, 1024, 1, 0, 0, 1},
+	{86, 64, 16, 1024, 1, 0, 0, 1}, {89, 64, 24, 1024, 1, 0, 0, 1}, {90, 2, 32, 1024, 1, 1, 1, 4},
+	{100, 2, 32, 1024, 1, 1, 1, 4}, {120, 64, 24, 1024, 1, 1, 1, 4},
+};
+
+static const struct architecture *architecture_of(const struct gpu *c)
+{
+	size_t i = sizeof(architectures) / sizeof(architectures[0]) - 1;
+
+	while (i > 0 && architectures[i].capability > c->cc_major * 10 + c->cc_minor)
+		i--;
+	return &architectures[i];
+}
+
+/* Numbers of CUdevice_attribute. Attributes in no table are 0: what needs peers, graphics or MPS is not there. */
 #define LAST_ATTRIBUTE 149
 
 static const struct {
@@ -131,10 +155,53 @@ static const struct {
 	{14, 512},	  /* TEXTURE_ALIGNMENT */
 	{15, 1},	  /* GPU_OVERLAP */
 	{19, 1},	  /* CAN_MAP_HOST_MEMORY */
+	{21, 131072},	  /* MAXIMUM_TEXTURE1D_WIDTH */
+	{22, 131072},	  /* MAXIMUM_TEXTURE2D_WIDTH */
+	{23, 65536},	  /* …_HEIGHT */
+	{24, 16384},	  /* MAXIMUM_TEXTURE3D_WIDTH */
+	{25, 16384},	  /* …_HEIGHT */
+	{26, 16384},	  /* …_DEPTH */
+	{27, 32768},	  /* MAXIMUM_TEXTURE2D_LAYERED_WIDTH */
+	{28, 32768},	  /* …_HEIGHT */
+	{29, 2048},	  /* …_LAYERS */
+	{30, 512},	  /* SURFACE_ALIGNMENT */
 	{31, 1},	  /* CONCURRENT_KERNELS */
 	{32, 1},	  /* ECC_ENABLED */
 	{40, 3},	  /* ASYNC_ENGINE_COUNT */
 	{41, 1},	  /* UNIFIED_ADDRESSING */
+	{42, 32768},	  /* MAXIMUM_TEXTURE1D_LAYERED_WIDTH */
+	{43, 2048},	  /* …_LAYERS */
+	{44, 1},	  /* CAN_TEX2D_GATHER */
+	{45, 32768},	  /* MAXIMUM_TEXTURE2D_GATHER_WIDTH */
+	{46, 32768},	  /* …_HEIGHT */
+	{47, 8192},	  /* MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE */
+	{48, 8192},	  /* …_HEIGHT_ALTERNATE */
+	{49, 32768},	  /* …_DEPTH_ALTERNATE */
+	{51, 32},	  /* TEXTURE_PITCH_ALIGNMENT */
+	{52, 32768},	  /* MAXIMUM_TEXTURECUBEMAP_WIDTH */
+	{53, 32768},	  /* MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH */
+	{54, 2046},	  /* …_LAYERS */
+	{55, 32768},	  /* MAXIMUM_SURFACE1D_WIDTH */
+	{56, 131072},	  /* MAXIMUM_SURFACE2D_WIDTH */
+	{57, 65536},	  /* …_HEIGHT */
+	{58, 16384},	  /* MAXIMUM_SURFACE3D_WIDTH */
+	{59, 16384},	  /* …_HEIGHT */
+	{60, 16384},	  /* …_DEPTH */
+	{61, 32768},	  /* MAXIMUM_SURFACE1D_LAYERED_WIDTH */
+	{62, 2048},	  /* …_LAYERS */
+	{63, 32768},	  /* MAXIMUM_SURFACE2D_LAYERED_WIDTH */
+	{64, 32768},	  /* …_HEIGHT */
+	{65, 2048},	  /* …_LAYERS */
+	{66, 32768},	  /* MAXIMUM_SURFACECUBEMAP_WIDTH */
+	{67, 32768},	  /* MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH */
+	{68, 2046},	  /* …_LAYERS */
+	{69, 268435456},  /* MAXIMUM_TEXTURE1D_LINEAR_WIDTH */
+	{70, 131072},	  /* MAXIMUM_TEXTURE2D_LINEAR_WIDTH */
+	{71, 65000},	  /* …_HEIGHT */
+	{72, 2097120},	  /* …_PITCH */
+	{73, 32768},	  /* MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH */
+	{74, 32768},	  /* …_HEIGHT */
+	{77, 32768},	  /* MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH */
 	{78, 1},	  /* STREAM_PRIORITIES_SUPPORTED */
 	{79, 1},	  /* GLOBAL_L1_CACHE_SUPPORTED */
 	{80, 1},	  /* LOCAL_L1_CACHE_SUPPORTED */
@@ -191,14 +258,44 @@ static int instance_attribute(const struct gpu *c, const struct instance *in, in
 	}
 }
 
+/* -1: it is the same for all architectures. */
+static int architecture_attribute(const struct gpu *c, int which)
+{
+	const struct architecture *a = architecture_of(c);
+
+	switch (which) {
+	case 87: /* SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO */
+		return a->float_to_double;
+	case 106: /* MAX_BLOCKS_PER_MULTIPROCESSOR */
+		return a->blocks_per_sm;
+	case 107: /* GENERIC_COMPRESSION_SUPPORTED */
+		return a->compression;
+	case 108: /* MAX_PERSISTING_L2_CACHE_SIZE */
+		return a->compression ? (int)(c->l2_bytes / 8 * (c->cc_major == 8 ? 6 : 5)) : 0;
+	case 109: /* MAX_ACCESS_POLICY_WINDOW_SIZE */
+		return a->compression ? 134213632 : 0;
+	case 111: /* RESERVED_SHARED_MEMORY_PER_BLOCK */
+		return a->reserved_shared;
+	case 120: /* CLUSTER_LAUNCH */
+		return a->clusters;
+	case 126: /* MEM_SYNC_DOMAIN_COUNT */
+		return a->sync_domains;
+	case 127: /* TENSOR_MAP_ACCESS_SUPPORTED */
+		return a->tensor_maps;
+	default:
+		return -1;
+	}
+}
+
 static int attribute(const struct gpu *c, const struct instance *in, int which)
 {
 	int value = in ? instance_attribute(c, in, which) : -1;
 
 	if (value >= 0)
 		return value;
-	if (which == 106) /* MAX_BLOCKS_PER_MULTIPROCESSOR */
-		return c->threads_per_sm >= 2048 ? 32 : 16;
+	value = architecture_attribute(c, which);
+	if (value >= 0)
+		return value;
 	for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++) {
 		if (fixed[i].which == which)
 			return fixed[i].value;

@@ -168,6 +168,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, n
 	unsigned n = 0, room;
 
 	GPU_OR_RETURN(c, device);
+	if (nvml.view.s->cuda_version < 12040)
+		return NVML_ERROR_FUNCTION_NOT_FOUND; /* drivers before 550 don't have it */
 	if (!info)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (info->version != NVML_STRUCT_VERSION(*info, 1))

@@ -18,7 +18,7 @@
 #define MAX_WORDS 64
 
 struct options {
-	const char *state, *config, *lib_dir, *dev_dir, *out, *format;
+	const char *state, *config, *driver, *lib_dir, *dev_dir, *out, *format;
 	const char *gpus[MAX_GPUS];
 	const char *words[MAX_WORDS]; /* the command and its arguments */
 	unsigned gpu_count, word_count;
@@ -27,7 +27,7 @@ struct options {
 
 static const char usage_text[] =
 	"usage: simctl [--state FILE] COMMAND\n"
-	"  init [--config FILE | --gpu PROFILE[:key=value,…] …] [--force]   make the state file\n"
+	"  init [--driver BRANCH] [--config FILE | --gpu PROFILE[:key=value,…] …] [--force]   make the state file\n"
 	"  status [-o table|json]                     GPUs, groups, clients; returns the memory of dead clients\n"
 	"  reset-peak                                 forget all peaks, and groups without clients\n"
 	"  mig GPU enable|disable                    MIG mode; not while something runs on the GPU\n"
@@ -112,8 +112,8 @@ static bool fill_state(struct state *s, const struct options *o)
 {
 	s->layout = STATE_LAYOUT;
 	s->size = sizeof(*s);
-	driver_set(s, "version", "570.172.08");
-	driver_set(s, "cuda", "12.8");
+	if (!driver_set(s, "branch", o->driver ? o->driver : "570"))
+		return false;
 	if (o->config && !config_read(s, o->config))
 		return false;
 	for (unsigned i = 0; i < o->gpu_count; i++) {
@@ -343,7 +343,7 @@ static bool parse_option(struct options *o, char **argv, int *i)
 	const struct {
 		const char *name;
 		const char **to;
-	} known[] = {{"--state", &o->state},     {"--config", &o->config}, {"--lib-dir", &o->lib_dir},
+	} known[] = {{"--state", &o->state},     {"--config", &o->config}, {"--driver", &o->driver}, {"--lib-dir", &o->lib_dir},
 		     {"--dev-dir", &o->dev_dir}, {"--out", &o->out},	   {"-o", &o->format}};
 
 	for (size_t k = 0; k < sizeof(known) / sizeof(known[0]); k++) {

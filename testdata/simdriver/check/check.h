@@ -38,6 +38,7 @@ void check_contexts(void);
 void check_memory(void);
 void check_copies(void);
 void check_lookup(void);
+void check_errors(void);
 void check_modules(void);
 void check_time(void);
 void check_streams(void);
@@ -58,6 +59,7 @@ void check_nvml_pids(void);
 void check_nvml_details(void);
 void check_nvml_utilization(void);
 void check_missed(void);
+void check_attributes(void); /* prints those of device 0 */
 void check_orphan(void); /* ends by SIGKILL */
 void check_export_orphan(void); /* the same */
 void check_mig(void);

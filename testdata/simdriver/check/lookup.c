@@ -36,7 +36,7 @@ static const struct {
 	{"cuLaunchKernel", 6050, PER_THREAD_FLAG, "cuLaunchKernel", 0},
 	{"cuMemcpyHtoD", 12000, PER_THREAD_FLAG, "cuMemcpyHtoD_v2_ptds", 0},
 	{"cuMemcpyHtoD", 12000, 0, "cuMemcpyHtoD_v2", 0},
-	{"cuMemcpyHtoD", 2000, 0, NULL, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT},
+	{"cuMemcpyHtoD", 2000, 0, "cuMemcpyHtoD", 0},
 	{"cuStreamSynchronize", 11030, PER_THREAD_FLAG, "cuStreamSynchronize_ptsz", 0},
 	{"cuLaunchKernelEx", 11050, 0, NULL, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT},
 	{"cuLaunchKernelEx", 11060, PER_THREAD_FLAG, "cuLaunchKernelEx_ptsz", 0},
@@ -112,4 +112,46 @@ void check_modules(void)
 	GIVES(cuModuleLoadData(&module, NULL), CUDA_ERROR_INVALID_VALUE);
 	GIVES(cuModuleLoad(&module, "/nowhere/at/all"), CUDA_ERROR_FILE_NOT_FOUND);
 	FINE(cuModuleLoadDataEx(&module, spin_ptx, 0, NULL, NULL));
+}
+
+void check_attributes(void)
+{
+	int value;
+
+	FINE(cuInit(0));
+	for (int i = 1; i < 150; i++) {
+		FINE(cuDeviceGetAttribute(&value, i, 0));
+		printf("attribute.%d=%d\n", i, value);
+	}
+	GIVES(cuDeviceGetAttribute(&value, 150, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Every number has a name and a text, or neither. */
+void check_errors(void)
+{
+	static const struct {
+		int number;
+		const char *name, *text;
+	} some[] = {
+		{217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+		{208, "CUDA_ERROR_ALREADY_MAPPED", "resource already mapped"},
+		{210, "CUDA_ERROR_ALREADY_ACQUIRED", "resource already acquired"},
+		{713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+	};
+	const char *name, *text;
+	int known = 0;
+
+	for (int i = 0; i < 1000; i++) {
+		CUresult r = cuGetErrorName((CUresult)i, &name);
+
+		CHECK(r == cuGetErrorString((CUresult)i, &text));
+		CHECK(r == (name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE) && !name == !text);
+		known += name != NULL;
+	}
+	CHECK(known == 99);
+	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+		FINE(cuGetErrorName((CUresult)some[i].number, &name));
+		FINE(cuGetErrorString((CUresult)some[i].number, &text));
+		CHECK(!strcmp(name, some[i].name) && !strcmp(text, some[i].text));
+	}
 }

@@ -34,12 +34,12 @@ struct check {
 /* What the list of checks leaves out: the test has to set things up for them. */
 static const struct check unlisted[] = {
 	{"orphan", check_orphan}, {"export-orphan", check_export_orphan}, {"mig", check_mig}, {"mig-late", check_mig_late}, {"devices-together", check_devices_together},
-	{"nvml-pids", check_nvml_pids}, {"nvml-details", check_nvml_details}, {"nvml-utilization", check_nvml_utilization}, {"missed", check_missed},
+	{"nvml-pids", check_nvml_pids}, {"nvml-details", check_nvml_details}, {"nvml-utilization", check_nvml_utilization}, {"missed", check_missed}, {"attributes", check_attributes},
 };
 
 static const struct check checks[] = {
 	{"uninitialised", check_uninitialised}, {"devices", check_devices}, {"contexts", check_contexts},
-	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup},
+	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup}, {"errors", check_errors},
 	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams}, {"pools", check_pools}, {"graphs", check_graphs}, {"capture", check_capture},
 	{"queue", check_queue},			{"legacy", check_legacy},
 	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
