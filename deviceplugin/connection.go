@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 const (
@@ -32,16 +34,10 @@ func (c *Connection) Connected() (bool, <-chan struct{}) { return c.connected.ge
 
 // Run polls until ctx ends. Only one goroutine may call it.
 func (c *Connection) Run(ctx context.Context) {
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for now := time.Now(); ; {
-		c.look(now)
-		select {
-		case <-ctx.Done():
-			return
-		case now = <-tick.C:
-		}
-	}
+	periodic.Vary(ctx, nil, func() time.Duration {
+		c.look(time.Now())
+		return pollInterval
+	})
 }
 
 func (c *Connection) look(now time.Time) {

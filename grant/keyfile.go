@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 // keyFileInterval is the time between two reads. Notifications are not possible for all file systems.
@@ -80,16 +82,7 @@ func (f *PublicKeyFile) Verify(podUID, node, payload, signature string) error {
 
 // Run follows the file until ctx ends. The last good keys stay in use.
 func (f *PublicKeyFile) Run(ctx context.Context) {
-	tick := time.NewTicker(keyFileInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			f.Reload()
-		}
-	}
+	periodic.Every(ctx, keyFileInterval, nil, f.Reload)
 }
 
 // Reload reads the file now. It must not run concurrently.

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 // BackgroundInterval is the time between two turns of the background work.
@@ -72,26 +74,22 @@ func (p *Plugin) endClaim(ctx context.Context, id string, how ending) {
 
 // background runs until ctx ends: it retries releases, updates limits, and truncates usage files.
 func (p *Plugin) background(ctx context.Context) {
-	tick := time.NewTicker(BackgroundInterval)
-	defer tick.Stop()
-	for turn := 1; ; turn++ {
-		if p.Progress != nil {
-			p.Progress()
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.wake:
-		case <-tick.C:
-		}
+	progress := p.Progress
+	if progress == nil {
+		progress = func() {}
+	}
+	progress()
+	turn := 0
+	periodic.Every(ctx, BackgroundInterval, p.wake, func() {
 		p.updateLimits(ctx)
 		for id, how := range p.pending.all() {
 			p.endClaim(ctx, id, how)
 		}
-		if turn%trimEvery == 0 || p.almostFull() {
+		if turn++; turn%trimEvery == 0 || p.almostFull() {
 			p.trim(ctx)
 		}
-	}
+		progress()
+	})
 }
 
 func (p *Plugin) wakeUp() {

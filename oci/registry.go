@@ -18,6 +18,8 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 // DefaultKind is as nvidia-ctk generates it.
@@ -110,18 +112,7 @@ func (r *Registry) open(files []specFile) error {
 }
 
 // Run refreshes until the context ends.
-func (r *Registry) Run(ctx context.Context) {
-	tick := time.NewTicker(r.wait)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			r.Refresh()
-		}
-	}
-}
+func (r *Registry) Run(ctx context.Context) { periodic.Every(ctx, r.wait, nil, r.Refresh) }
 
 // Refresh reads the specs again if a file has changed.
 func (r *Registry) Refresh() { r.refresh(0) }

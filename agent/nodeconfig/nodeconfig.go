@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"path"
 	"reflect"
@@ -18,6 +17,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/internal/strictjson"
 )
 
 // DefaultPath is the path in HAMi's manifests.
@@ -25,9 +26,6 @@ const DefaultPath = "/config/config.json"
 
 // maxSize is more than a ConfigMap can hold.
 const maxSize = 1 << 20
-
-// maxDepth is more than the format needs.
-const maxDepth = 8
 
 // ownLabels is the prefix of the labels that the agent writes.
 const ownLabels = "gpuslice.io/gpu."
@@ -101,7 +99,7 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 	if len(data) > maxSize {
 		return File{}, nil, fmt.Errorf("the file has more than %d bytes", maxSize)
 	}
-	if err := checkJSON(data); err != nil {
+	if err := strictjson.CheckNames(data, func(member string) bool { return strings.EqualFold(member, "matchlabels") }); err != nil {
 		return File{}, nil, err
 	}
 	var raw struct {
@@ -186,64 +184,6 @@ func wanted(k reflect.Kind) string {
 		return "an object"
 	}
 	return "a text"
-}
-
-// checkJSON rejects duplicate keys in any case, of which encoding/json would use the last.
-func checkJSON(data []byte) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	if err := checkValue(d, "", maxDepth); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return fmt.Errorf("byte %d: %w", d.InputOffset(), err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("byte %d: unexpected data after the end", d.InputOffset())
-	}
-	return nil
-}
-
-func checkValue(d *json.Decoder, at string, depth int) error {
-	if depth == 0 {
-		return errors.New("nested too deeply")
-	}
-	token, err := d.Token()
-	if err != nil {
-		return err
-	}
-	switch token {
-	case json.Delim('['):
-		for i := 0; d.More(); i++ {
-			if err := checkValue(d, fmt.Sprintf("%s[%d]", at, i), depth-1); err != nil {
-				return err
-			}
-		}
-	case json.Delim('{'):
-		seen := map[string]bool{}
-		for d.More() {
-			token, err := d.Token()
-			if err != nil {
-				return err
-			}
-			key := fmt.Sprint(token)
-			folded := strings.ToLower(key)
-			if strings.HasSuffix(at, ".matchlabels") {
-				folded = key
-			}
-			if seen[folded] {
-				return fmt.Errorf("%s: duplicate key %q", cmp.Or(strings.TrimPrefix(at, "."), "the file"), key)
-			}
-			seen[folded] = true
-			if err := checkValue(d, at+"."+folded, depth-1); err != nil {
-				return err
-			}
-		}
-	default:
-		return nil
-	}
-	_, err = d.Token()
-	return err
 }
 
 // Sources: Kubernetes' "Object Names and IDs" and "Labels and Selectors", NVML's UUIDs.

@@ -13,6 +13,8 @@ import (
 	"reflect"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 // WatcherConfig configures a Watcher.
@@ -76,16 +78,7 @@ func (w *Watcher) Current() (Settings, error) {
 
 // Run follows the file until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
-	tick := time.NewTicker(w.cfg.Interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			w.update()
-		}
-	}
+	periodic.Every(ctx, w.cfg.Interval, nil, w.update)
 }
 
 func (w *Watcher) update() {

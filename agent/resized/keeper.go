@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
@@ -236,21 +237,15 @@ const (
 // Run applies the grants until ctx ends: after changes, and periodically, because a container
 // created meanwhile may have an older grant.
 func (k *Keeper) Run(ctx context.Context) {
-	for {
+	periodic.Vary(ctx, k.poke, func() time.Duration {
 		if k.Progress != nil {
 			k.Progress()
 		}
-		pause := IdlePause
-		if !k.ApplyAll(ctx) {
-			pause = retryPause
+		if k.ApplyAll(ctx) {
+			return IdlePause
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-k.poke:
-		case <-time.After(pause):
-		}
-	}
+		return retryPause
+	})
 }
 
 func (k *Keeper) wake() {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/gpuslice/gpuslice/internal/logonce"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
@@ -14,24 +16,13 @@ const holdInterval = time.Second
 func holdFiles(ledger *ledger.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
 	return func(ctx context.Context) {
 		defer holder.Close()
-		tick := time.NewTicker(holdInterval)
-		defer tick.Stop()
-		logged := ""
-		for {
+		var problem logonce.Problem
+		periodic.Vary(ctx, nil, func() time.Duration {
 			turn.tick()
 			err := holder.Follow(func() (map[string]string, error) { return claimDirs(ctx, ledger) })
-			if text := errorText(err); text != logged {
-				logged = text
-				if err != nil && ctx.Err() == nil {
-					log.Warn("failed to open files of containers; retrying", "error", err)
-				}
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
+			problem.Warn(log, "failed to open files of containers; retrying", err)
+			return holdInterval
+		})
 	}
 }
 
@@ -45,11 +36,4 @@ func claimDirs(ctx context.Context, ledger *ledger.Ledger) (map[string]string, e
 		dirs[e.ContainerID] = ledger.Dir(e.ContainerID)
 	}
 	return dirs, nil
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -22,18 +23,12 @@ type libraryPruner struct {
 }
 
 func (p *libraryPruner) run(ctx context.Context) {
-	ticker := time.NewTicker(p.interval)
-	defer ticker.Stop()
-	for {
+	periodic.Vary(ctx, nil, func() time.Duration {
 		if p.ready() == nil {
 			p.prune(ctx)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+		return p.interval
+	})
 }
 
 func (p *libraryPruner) prune(ctx context.Context) {

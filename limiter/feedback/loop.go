@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/internal/logonce"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -63,19 +64,14 @@ func New(c Config) *Loop {
 
 // Run runs until ctx ends. Containers keep the last state, and the next agent continues from there.
 func (l *Loop) Run(ctx context.Context) {
-	for {
+	periodic.Vary(ctx, nil, func() time.Duration {
 		atWork, err := l.Once(ctx)
 		l.problem.Warn(l.config.Log, "shares of compute time are not corrected for some containers", err)
-		pause := Step
-		if !atWork {
-			pause = LongestPause
+		if atWork {
+			return Step
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
+		return LongestPause
+	})
 }
 
 type member struct {

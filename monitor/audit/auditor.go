@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpuslice/gpuslice/internal/logonce"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -80,16 +81,7 @@ func New(c Config) *Auditor {
 
 // Run audits until ctx ends.
 func (a *Auditor) Run(ctx context.Context) {
-	tick := time.NewTicker(a.config.Interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			a.Once(ctx, time.Now())
-		}
-	}
+	periodic.Every(ctx, a.config.Interval, nil, func() { a.Once(ctx, time.Now()) })
 }
 
 // Violations returns the present ones.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/internal/logonce"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
@@ -55,22 +56,17 @@ func NewLive(c LiveConfig) *Live {
 func (l *Live) Run(ctx context.Context) {
 	var problem logonce.Problem
 	begun := false
-	for {
-		pause := telemetryInterval
+	periodic.Vary(ctx, nil, func() time.Duration {
 		err := l.ReadTelemetry(ctx)
 		begun = begun || err == nil || len(*l.telemetry.Load()) > 0
-		switch {
-		case err != nil && !begun: // NVML is being opened
-			pause = telemetryStart
-		case ctx.Err() == nil:
+		if err != nil && !begun { // NVML is being opened
+			return telemetryStart
+		}
+		if ctx.Err() == nil {
 			problem.Warn(l.config.Log, "no telemetry of some GPUs", err)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
+		return telemetryInterval
+	})
 }
 
 // ReadTelemetry reads NVML once.

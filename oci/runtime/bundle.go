@@ -9,13 +9,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
-	"github.com/gpuslice/gpuslice/internal/quote"
+	"github.com/gpuslice/gpuslice/internal/strictjson"
 )
 
 const configName = "config.json"
@@ -60,9 +59,8 @@ func decodeBundle(data []byte) (*Bundle, error) {
 	if err := json.Unmarshal(data, spec); err != nil {
 		return nil, err
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	if err := checkNames(dec, false); err != nil {
+	// Low-level runtimes use different values of a field that occurs twice (runc, by encoding/json, ignores case).
+	if err := strictjson.CheckNames(data, func(member string) bool { return freeNames[member] }); err != nil {
 		return nil, err
 	}
 	before, err := marshal(spec)
@@ -71,39 +69,6 @@ func decodeBundle(data []byte) (*Bundle, error) {
 
 // freeNames are fields with maps, in which case matters.
 var freeNames = map[string]bool{"annotations": true, "sysctl": true, "unified": true, "rdma": true, "timeOffsets": true, "netDevices": true}
-
-// checkNames rejects a field that occurs twice, in any case: low-level runtimes use different values
-// (runc, by encoding/json, ignores case).
-func checkNames(dec *json.Decoder, free bool) error {
-	token, err := dec.Token()
-	delim, composite := token.(json.Delim)
-	if err != nil || !composite {
-		return err
-	}
-	seen := map[string]bool{}
-	for dec.More() {
-		name := ""
-		if delim == '{' {
-			if token, err = dec.Token(); err != nil {
-				return err
-			}
-			name = token.(string)
-			key := name
-			if !free {
-				key = strings.ToLower(strings.ToUpper(name))
-			}
-			if seen[key] {
-				return fmt.Errorf("the field %s occurs twice", quote.Short(name))
-			}
-			seen[key] = true
-		}
-		if err := checkNames(dec, freeNames[name]); err != nil {
-			return err
-		}
-	}
-	_, err = dec.Token()
-	return err
-}
 
 func (b *Bundle) encode() (data json.RawMessage, changed bool, err error) {
 	after, err := marshal(b.Spec)

@@ -72,7 +72,7 @@ func TestRepeatedFieldIsRejected(t *testing.T) {
 		`{"unknown":[{"a":1,"A":2}]}`,
 	} {
 		_, err := decodeBundle([]byte(config))
-		assert.ErrorContains(t, err, "occurs twice", config)
+		assert.ErrorContains(t, err, "duplicate key", config)
 	}
 	b, err := decodeBundle([]byte(`{"annotations":{"a":"1","A":"2"},"linux":{"sysctl":{"x":"1","X":"2"}}}`))
 	require.NoError(t, err, "names of annotations differ in case")
@@ -87,7 +87,7 @@ func TestChangedFieldOfAnotherCaseIsRejected(t *testing.T) {
 	require.Len(t, b.Spec.Linux.Devices, 1)
 	b.Spec.Linux.Devices = nil
 	_, _, err = b.encode()
-	require.ErrorContains(t, err, "occurs twice")
+	require.ErrorContains(t, err, "duplicate key")
 }
 
 // Large numbers, and fields of the types that this program does not change, stay as they are.
