@@ -24,15 +24,32 @@ void crash_point(void)
 		raise(SIGKILL);
 }
 
-static int map_state(struct view *v)
+static const char *default_path(void)
 {
+	const char *path = getenv("SIMGPU_STATE");
+
+	return path && *path ? path : STATE_DEFAULT_PATH;
+}
+
+void *state_map(const char *path, uint64_t offset, uint64_t bytes)
+{
+	int fd = open(path && *path ? path : default_path(), O_RDWR | O_CLOEXEC);
+	void *at = MAP_FAILED;
 	struct stat st;
 
-	if (fstat(v->fd, &st))
-		return errno;
-	if ((uint64_t)st.st_size != sizeof(struct state))
-		return EPROTO;
-	v->s = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, 0);
+	if (fd < 0)
+		return at;
+	if (fstat(fd, &st) || (uint64_t)st.st_size < offset + bytes)
+		errno = EPROTO;
+	else
+		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+	close(fd);
+	return at;
+}
+
+static int map_state(struct view *v, const char *path)
+{
+	v->s = state_map(path, 0, sizeof(struct state));
 	if (v->s == MAP_FAILED)
 		return errno;
 	if (v->s->magic == STATE_MAGIC && v->s->layout == STATE_LAYOUT && v->s->size == sizeof(struct state) &&
@@ -40,13 +57,6 @@ static int map_state(struct view *v)
 		return 0;
 	munmap(v->s, sizeof(struct state));
 	return EPROTO;
-}
-
-static const char *default_path(void)
-{
-	const char *path = getenv("SIMGPU_STATE");
-
-	return path && *path ? path : STATE_DEFAULT_PATH;
 }
 
 int state_open_again(void)
@@ -66,7 +76,7 @@ int state_open(struct view *v, const char *path)
 	v->fd = open(path && *path ? path : default_path(), O_RDWR | O_CLOEXEC);
 	if (v->fd < 0)
 		return errno;
-	err = map_state(v);
+	err = map_state(v, path);
 	if (err) {
 		close(v->fd);
 		v->fd = -1;

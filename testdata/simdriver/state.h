@@ -314,7 +314,7 @@ _Static_assert(sizeof(struct group_gpu) == 56 && sizeof(struct step) == 88, "no 
 
 /* One process's view of the state file. */
 struct view {
-	int fd;
+	int fd; /* only for locks. A mapping would hold the description, and with it the locks, as long as someone else looks at a dead process' memory map */
 	struct state *s;
 	int self; /* own client slot, -1: none */
 };
@@ -337,6 +337,8 @@ int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
 void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
 /* Another open file description of the state file. */
 int state_open_again(void);
+/* A mapping of a part of it, by a description of its own. MAP_FAILED: errno tells why. */
+void *state_map(const char *path, uint64_t offset, uint64_t bytes);
 
 /* Exported memory (shared.c). create takes the bytes out of the own client's cell. Both give a descriptor that is the
  * caller's, which share_end closes. They take the lock. */
