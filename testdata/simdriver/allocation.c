@@ -1,13 +1,13 @@
 /*
- * The table of allocations. Device memory has addresses and sizes, nothing behind them: no one but a kernel could read it,
- * and kernels are only time here. The addresses lie where no Linux process has its own, so that a stray access faults.
- * Managed and host memory is real memory.
+ * The table of allocations. The addresses of device memory lie where no Linux process has its own, so that a stray access
+ * faults; what is written there is elsewhere, see content.c. Managed and host memory is real memory.
  */
 #define _GNU_SOURCE
 #include "allocation.h"
 #include "pool.h"
 #include "vmm.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -126,22 +126,35 @@ static bool is_real(enum place place)
 	return place == MANAGED || place == HOST;
 }
 
+/* What was exported, others can have still. */
+static void end_content(struct allocation *a)
+{
+	content_end(&a->content);
+	if (a->shared < 0)
+		return;
+	if (a->place == PEER || (a->pool && a->pool->imported))
+		share_close(&process.view, a->shared);
+	else
+		share_withdraw(&process.view, a->shared, a->share);
+}
+
 /* Returns the place behind an allocation and its bytes of the GPU. */
-static void give_back(const struct allocation *a)
+static void give_back(struct allocation *a)
 {
 	if (is_real(a->place))
 		munmap((void *)(uintptr_t)a->base, a->size);
 	else if (a->place != REGISTERED)
 		forget_address(a);
+	end_content(a);
 	if (a->pool)
 		pool_freed(a->pool, a->size, NULL, NULL, 0);
-	else if (is_charged(a->place))
+	else if (is_charged(a->place) && a->shared < 0)
 		charge_return(&process.view, a->ctx->gpu, CHARGE_DATA, a->size);
 }
 
 static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, bool narrow, CUdeviceptr *out)
 {
-	struct allocation a = {.size = bytes, .ctx = ctx, .place = place};
+	struct allocation a = {.size = bytes, .ctx = ctx, .place = place, .content.size = is_real(place) ? 0 : bytes, .shared = -1};
 	CUresult r = CUDA_SUCCESS;
 
 	if (is_charged(place))
@@ -267,25 +280,79 @@ CUresult allocation_register(CUdeviceptr ptr, size_t bytes)
 	process_lock();
 	if (allocation_find(ptr) || allocation_find(ptr + bytes - 1))
 		r = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-	else if (!insert((struct allocation){.base = ptr, .size = bytes, .ctx = ctx, .place = REGISTERED}))
+	else if (!insert((struct allocation){.base = ptr, .size = bytes, .ctx = ctx, .place = REGISTERED, .shared = -1}))
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	process_unlock();
 	return r;
 }
 
-CUdeviceptr allocation_addresses(size_t bytes)
+CUdeviceptr allocation_addresses(CUdevice dev, size_t bytes)
 {
-	return pick_address(bytes, false);
+	struct allocation a = {.base = pick_address(bytes, false), .size = bytes, .ctx = &process.devices[dev].primary, .place = GRAPH,
+			       .content.size = bytes, .holds = 1, .shared = -1};
+
+	return a.base && insert(a) ? a.base : 0;
+}
+
+static struct allocation *graph_addresses(CUdeviceptr ptr)
+{
+	struct allocation *a = allocation_find(ptr);
+
+	return a && a->base == ptr && a->place == GRAPH ? a : NULL; /* NULL: they went with the context */
+}
+
+void allocation_hold(CUdeviceptr ptr)
+{
+	struct allocation *a = graph_addresses(ptr);
+
+	if (a)
+		a->holds++;
+}
+
+void allocation_unhold(CUdeviceptr ptr)
+{
+	struct allocation *a = graph_addresses(ptr);
+
+	if (a && !--a->holds)
+		remove_from_table(a);
 }
 
 CUresult allocation_add(CUcontext ctx, size_t bytes, CUmemoryPool pool, CUdeviceptr *out)
 {
-	struct allocation a = {.base = pick_address(bytes, false), .size = bytes, .ctx = ctx, .place = DEVICE, .pool = pool};
+	struct allocation a = {.base = pick_address(bytes, false), .size = bytes, .ctx = ctx, .place = DEVICE, .pool = pool,
+			       .content.size = bytes, .shared = -1};
 
 	if (!a.base || !insert(a))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*out = a.base;
 	return CUDA_SUCCESS;
+}
+
+CUresult allocation_open(CUcontext ctx, enum place place, CUmemoryPool pool, const struct share *found, int kept, unsigned slot, CUdeviceptr *out)
+{
+	struct allocation a = {.base = pick_address(found->length, false), .size = found->length, .ctx = ctx, .place = place, .pool = pool,
+			       .content = {.size = found->length, .offset = found->offset}, .shared = kept, .share = slot};
+
+	if (!a.base || !content_open(&a.content))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!insert(a)) {
+		content_end(&a.content);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = a.base;
+	return CUDA_SUCCESS;
+}
+
+CUresult allocation_export(struct allocation *a)
+{
+	struct share what = {.gpu = a->ctx->gpu, .bytes = a->pool ? 0 : a->size, .length = a->size};
+	int err = a->shared < 0 ? share_create(&process.view, &what, &a->shared, &a->share) : 0;
+
+	if (err)
+		a->shared = -1;
+	else if (!a->content.offset && !content_share(&a->content, process.view.s->shares[a->share].offset))
+		err = EIO;
+	return from_errno(err);
 }
 
 CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream)
@@ -297,6 +364,7 @@ CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream)
 	if (!a || a->base != ptr || !a->pool)
 		return CUDA_ERROR_INVALID_VALUE;
 	forget_address(a);
+	end_content(a);
 	pool_freed(a->pool, a->size, stream, queue_of(stream ? stream->ctx : ctx), stream_ready(ctx, stream));
 	memmove(a, a + 1, (size_t)(&table[--table_count] - a) * sizeof(*a));
 	return CUDA_SUCCESS;
@@ -322,4 +390,16 @@ bool memory_covers(CUdeviceptr ptr, size_t bytes)
 	if (!a)
 		return vmm_covers(ptr, bytes);
 	return a->place != HOST && a->place != REGISTERED && bytes <= a->size - (ptr - a->base);
+}
+
+bool memory_content(CUdeviceptr ptr, struct content **of, uint64_t *offset, size_t *left)
+{
+	struct allocation *a = allocation_find(ptr);
+
+	if (!a)
+		return vmm_content(ptr, of, offset, left);
+	*of = a->content.size ? &a->content : NULL;
+	*offset = ptr - a->base;
+	*left = a->size - (size_t)*offset;
+	return true;
 }

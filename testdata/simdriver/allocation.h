@@ -2,14 +2,16 @@
 #ifndef SIMDRIVER_ALLOCATION_H
 #define SIMDRIVER_ALLOCATION_H
 
+#include "content.h"
 #include "driver.h"
 
 /* Device memory of 64-bit calls is given out from here on; that of the old 32-bit calls below 4 GiB. */
 #define FAKE_BASE 0x0a0000000000ull
 #define FAKE_END 0x0b0000000000ull
 
-/* PEER: another process's, EXTERNAL: another interface's, REGISTERED: the program's own, MODULE: data of a module; nothing is charged here for these. */
-enum place { DEVICE, MANAGED, HOST, PEER, EXTERNAL, REGISTERED, MODULE };
+/* PEER: another process's, EXTERNAL: another interface's, REGISTERED: the program's own, MODULE: data of a module,
+ * GRAPH: an allocation node's; nothing is charged here for these. */
+enum place { DEVICE, MANAGED, HOST, PEER, EXTERNAL, REGISTERED, MODULE, GRAPH };
 
 struct allocation {
 	CUdeviceptr base;
@@ -17,6 +19,10 @@ struct allocation {
 	CUcontext ctx;
 	enum place place;
 	CUmemoryPool pool; /* that it came from; NULL: none */
+	struct content content;
+	unsigned holds; /* GRAPH: by nodes, executable graphs and what those left allocated */
+	int shared; /* exported, or another process's: the descriptor that keeps it; else -1 */
+	unsigned share;
 };
 
 /* The allocation that holds this address, or NULL. Process lock held. */
@@ -26,6 +32,10 @@ CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out)
 CUresult allocation_free(CUdeviceptr ptr, bool host);
 /* Frees an allocation that came from a pool or a graph, in the order of the stream. Process lock held. */
 CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream);
+/* Opens what another process exported; the allocation has the descriptor then. Process lock held. */
+CUresult allocation_open(CUcontext ctx, enum place place, CUmemoryPool pool, const struct share *found, int kept, unsigned slot, CUdeviceptr *out);
+/* Exports it: other processes can open that share. Process lock held. */
+CUresult allocation_export(struct allocation *a);
 /* Allocates bytes in a context, and frees such an allocation. Process lock held. */
 CUresult allocation_take(CUcontext ctx, enum place place, size_t bytes, CUdeviceptr *out);
 void allocation_drop(CUdeviceptr ptr);

@@ -13,6 +13,7 @@ struct CUarray_st {
 	CUDA_ARRAY3D_DESCRIPTOR desc;
 	uint64_t needs, charged;
 	CUmipmappedArray of; /* it is a level of that one */
+	struct content content;
 };
 
 struct CUmipmappedArray_st {
@@ -61,6 +62,48 @@ static uint64_t level_needs(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
 	return up(row * rows * planes, 512);
 }
 
+/* How it lies in memory for copies: bytes of a row, rows, planes. */
+struct shape {
+	uint64_t row, rows, planes;
+};
+
+static struct shape shape_of(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	return (struct shape){d->Width * element(d->Format, d->NumChannels), d->Height ? d->Height : 1, d->Depth ? d->Depth : 1};
+}
+
+static uint64_t content_size(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	struct shape s = shape_of(d);
+
+	return s.row * s.rows * s.planes;
+}
+
+CUresult array_covers(CUarray array, size_t x, size_t y, size_t z, size_t width, size_t height, size_t depth)
+{
+	struct shape s;
+
+	if (!object_is(OBJECT_ARRAY, array))
+		return CUDA_ERROR_INVALID_HANDLE;
+	s = shape_of(&array->desc);
+	return x <= s.row && width <= s.row - x && y <= s.rows && height <= s.rows - y && z <= s.planes && depth <= s.planes - z
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_INVALID_VALUE;
+}
+
+bool array_content(CUarray array, size_t x, size_t y, size_t z, struct content **of, uint64_t *offset, size_t *left)
+{
+	struct shape s;
+
+	if (!object_is(OBJECT_ARRAY, array))
+		return false;
+	s = shape_of(&array->desc);
+	*of = &array->content;
+	*offset = (z * s.rows + y) * s.row + x;
+	*left = (size_t)(s.row - x);
+	return true;
+}
+
 static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
 	if (!d->Width || !element(d->Format, d->NumChannels))
@@ -107,6 +150,7 @@ static CUresult create(CUarray *out, CUDA_ARRAY3D_DESCRIPTOR d)
 	a->desc = d;
 	a->needs = level_needs(&d, 0);
 	a->charged = to_charge(&d, a->needs);
+	a->content.size = content_size(&d);
 	process_lock();
 	r = add(OBJECT_ARRAY, a, ctx, a->charged);
 	process_unlock();
@@ -152,6 +196,7 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d)
 static void end_array(CUarray a)
 {
 	tiles_drop(a);
+	content_end(&a->content);
 	if (a->charged)
 		charge_return(&process.view, a->ctx->gpu, CHARGE_DATA, a->charged);
 	free(a);
@@ -327,6 +372,9 @@ static CUresult level_of(CUarray *out, CUmipmappedArray m, unsigned level)
 		a->desc = m->desc;
 		a->desc.Width = at_level(m->desc.Width, level);
 		a->desc.Height = m->desc.Height ? at_level(m->desc.Height, level) : 0;
+		if (m->desc.Depth && !(m->desc.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
+			a->desc.Depth = at_level(m->desc.Depth, level);
+		a->content.size = content_size(&a->desc);
 		m->level[level] = a;
 	}
 	*out = m->level[level];

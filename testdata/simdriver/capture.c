@@ -5,6 +5,7 @@
 #include "graph.h"
 
 #include "pool.h"
+#include "transfer.h"
 
 #include <stdlib.h>
 
@@ -78,6 +79,14 @@ CUresult capture_work(CUstream s, int type, uint64_t ns)
 	if (node)
 		node->ns = ns;
 	return added(s, node);
+}
+
+CUresult capture_transfer(CUstream s, const struct transfer *t)
+{
+	CUgraphNode node = graph_add(s->capture->graph, t->element ? CU_GRAPH_NODE_MEMSET : CU_GRAPH_NODE_MEMCPY, s->captured->node,
+				     s->captured->count);
+
+	return added(s, node && graph_set_transfer(node, t) ? node : NULL);
 }
 
 CUresult graph_capture_alloc(CUstream s, CUdevice dev, size_t bytes, CUdeviceptr *out)

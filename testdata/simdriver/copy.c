@@ -1,87 +1,55 @@
-/*
- * Copies and fills. They validate their ranges and keep the order of their stream; they take no time of their own. What is
- * written to device memory is not kept; reading it gives zeros. Managed memory is real and is copied.
- */
-#include "allocation.h"
-#include "vmm.h"
+/* The calls that copy and fill. What they do is in transfer.c. */
+#include "transfer.h"
 
-#include <stdint.h>
-#include <string.h>
-
-enum end { HOST_SIDE, DEVICE_SIDE, EITHER_SIDE };
-
-static bool is_fake(CUdeviceptr p)
+static struct side linear(enum side_kind kind, CUdeviceptr ptr)
 {
-	return (p >= FAKE_BASE && p < FAKE_END) || (p >= VMM_BASE && p < VMM_END) || p < 0x100000000ull;
+	return (struct side){.kind = kind, .ptr = ptr};
 }
 
-/* Process lock held. */
-static bool valid(CUdeviceptr p, size_t bytes, enum end side)
+static struct side part_of_array(CUarray array, size_t offset)
 {
-	if (side == DEVICE_SIDE || (side == EITHER_SIDE && is_fake(p)))
-		return memory_covers(p, bytes);
-	return p != 0;
+	return (struct side){.kind = SIDE_ARRAY, .array = array, .x = offset};
 }
 
-static void move(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end to, enum end from)
+static CUresult copy(struct side to, struct side from, size_t bytes, CUstream stream, bool wait)
 {
-	bool no_dst = to != HOST_SIDE && is_fake(dst);
-	bool no_src = from != HOST_SIDE && is_fake(src);
+	struct transfer t = {.to = to, .from = from, .width = bytes, .height = 1, .depth = 1};
 
-	if (no_dst)
-		return;
-	if (no_src)
-		memset((void *)(uintptr_t)dst, 0, bytes);
-	else
-		memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
+	return transfer_put(&t, stream, wait);
 }
 
-static CUresult check(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end to, enum end from, CUstream stream, bool *captured)
+static CUresult copy_3d(const CUDA_MEMCPY3D *c, CUstream stream, bool wait)
 {
-	CUcontext ctx;
-	CUstream s;
-	CUresult r = current_context(&ctx);
+	struct transfer t;
+	CUresult r = transfer_of_3d(&t, c);
 
-	if (r)
-		return r;
+	return r ? r : transfer_put(&t, stream, wait);
+}
+
+static CUresult copy_2d(const CUDA_MEMCPY2D *c, CUstream stream, bool wait)
+{
+	struct transfer t;
+	CUresult r = transfer_of_2d(&t, c);
+
+	return r ? r : transfer_put(&t, stream, wait);
+}
+
+static CUresult copy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx, size_t bytes, CUstream stream, bool wait)
+{
+	bool known;
+
 	process_lock();
-	r = stream_find(stream, ctx, &s);
-	if (!r && (!valid(dst, bytes, to) || !valid(src, bytes, from)))
-		r = CUDA_ERROR_INVALID_VALUE;
-	if (!r)
-		r = capture_check(s ? s->ctx : ctx, s, captured);
-	if (!r && *captured)
-		r = capture_work(s, CU_GRAPH_NODE_MEMCPY, 0);
+	known = object_is(OBJECT_CONTEXT, dst_ctx) && object_is(OBJECT_CONTEXT, src_ctx);
 	process_unlock();
-	return r;
+	return known ? copy(linear(SIDE_DEVICE, dst), linear(SIDE_DEVICE, src), bytes, stream, wait) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-static CUresult copy_async(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end to, enum end from, CUstream stream)
+static CUresult fill(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width, size_t height, CUstream stream)
 {
-	bool captured = false;
-	CUresult r;
+	struct transfer t;
+	CUresult r = transfer_of_fill(&t, dst, pitch, element, value, width, height);
 
-	if (!bytes)
-		return CUDA_SUCCESS;
-	r = check(dst, src, bytes, to, from, stream, &captured);
-	if (!r && !captured)
-		move(dst, src, bytes, to, from);
-	return r;
-}
-
-static CUresult copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end to, enum end from, CUstream stream)
-{
-	bool captured = false;
-	CUresult r;
-
-	if (!bytes)
-		return CUDA_SUCCESS;
-	r = check(dst, src, bytes, to, from, stream, &captured);
-	if (!r)
-		r = stream_wait(stream);
-	if (!r)
-		move(dst, src, bytes, to, from);
-	return r;
+	return r ? r : transfer_put(&t, stream, false);
 }
 
 static CUdeviceptr at(const void *p)
@@ -89,87 +57,88 @@ static CUdeviceptr at(const void *p)
 	return (CUdeviceptr)(uintptr_t)p;
 }
 
-#define COPY_TWIN(name, dst_type, src_type, dst_value, src_value, to, from)                           \
-	CUresult name(dst_type dst, src_type src, size_t bytes)                                       \
-	{                                                                                             \
-		ENTER();                                                                              \
-		return copy(dst_value, src_value, bytes, to, from, NULL);                             \
-	}                                                                                             \
-	CUresult name##_ptds(dst_type dst, src_type src, size_t bytes)                                \
-	{                                                                                             \
-		ENTER();                                                                              \
-		return copy(dst_value, src_value, bytes, to, from, CU_STREAM_PER_THREAD);             \
+#define LIST(...) __VA_ARGS__
+
+/* A call that waits, and its twin; the body is an expression of `stream`. */
+#define TWIN(name, parameters, call)               \
+	CUresult name(parameters)                  \
+	{                                          \
+		CUstream stream = NULL;            \
+		ENTER();                           \
+		return call;                       \
+	}                                          \
+	CUresult name##_ptds(parameters)           \
+	{                                          \
+		CUstream stream = CU_STREAM_PER_THREAD; \
+		ENTER();                           \
+		return call;                       \
 	}
 
-#define COPY_ASYNC_TWIN(name, dst_type, src_type, dst_value, src_value, to, from)                     \
-	CUresult name(dst_type dst, src_type src, size_t bytes, CUstream stream)                      \
-	{                                                                                             \
-		ENTER();                                                                              \
-		return copy_async(dst_value, src_value, bytes, to, from, stream);                     \
-	}                                                                                             \
-	CUresult name##_ptsz(dst_type dst, src_type src, size_t bytes, CUstream stream)               \
-	{                                                                                             \
-		ENTER();                                                                              \
-		return copy_async(dst_value, src_value, bytes, to, from, per_thread(stream));         \
+#define ASYNC_TWIN(name, parameters, call)                 \
+	CUresult name(parameters, CUstream stream)         \
+	{                                                  \
+		ENTER();                                   \
+		return call;                               \
+	}                                                  \
+	CUresult name##_ptsz(parameters, CUstream stream)  \
+	{                                                  \
+		stream = per_thread(stream);               \
+		ENTER();                                   \
+		return call;                               \
 	}
 
-COPY_TWIN(cuMemcpy, CUdeviceptr, CUdeviceptr, dst, src, EITHER_SIDE, EITHER_SIDE)
-COPY_TWIN(cuMemcpyHtoD_v2, CUdeviceptr, const void *, dst, at(src), DEVICE_SIDE, HOST_SIDE)
-COPY_TWIN(cuMemcpyDtoH_v2, void *, CUdeviceptr, at(dst), src, HOST_SIDE, DEVICE_SIDE)
-COPY_TWIN(cuMemcpyDtoD_v2, CUdeviceptr, CUdeviceptr, dst, src, DEVICE_SIDE, DEVICE_SIDE)
-COPY_ASYNC_TWIN(cuMemcpyAsync, CUdeviceptr, CUdeviceptr, dst, src, EITHER_SIDE, EITHER_SIDE)
-COPY_ASYNC_TWIN(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, dst, at(src), DEVICE_SIDE, HOST_SIDE)
-COPY_ASYNC_TWIN(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, at(dst), src, HOST_SIDE, DEVICE_SIDE)
-COPY_ASYNC_TWIN(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr, dst, src, DEVICE_SIDE, DEVICE_SIDE)
+#define DST linear(SIDE_DEVICE, dst)
+#define SRC linear(SIDE_DEVICE, src)
+#define HOST_DST linear(SIDE_HOST, at(dst))
+#define HOST_SRC linear(SIDE_HOST, at(src))
+#define ANY_DST linear(SIDE_UNIFIED, dst)
+#define ANY_SRC linear(SIDE_UNIFIED, src)
 
-static CUresult fill(CUdeviceptr dst, uint32_t value, size_t width, size_t count, CUstream stream)
-{
-	bool captured = false;
-	CUcontext ctx;
-	CUstream s;
-	CUresult r = current_context(&ctx);
+TWIN(cuMemcpy, LIST(CUdeviceptr dst, CUdeviceptr src, size_t bytes), copy(ANY_DST, ANY_SRC, bytes, stream, true))
+TWIN(cuMemcpyHtoD_v2, LIST(CUdeviceptr dst, const void *src, size_t bytes), copy(DST, HOST_SRC, bytes, stream, true))
+TWIN(cuMemcpyDtoH_v2, LIST(void *dst, CUdeviceptr src, size_t bytes), copy(HOST_DST, SRC, bytes, stream, true))
+TWIN(cuMemcpyDtoD_v2, LIST(CUdeviceptr dst, CUdeviceptr src, size_t bytes), copy(DST, SRC, bytes, stream, true))
+ASYNC_TWIN(cuMemcpyAsync, LIST(CUdeviceptr dst, CUdeviceptr src, size_t bytes), copy(ANY_DST, ANY_SRC, bytes, stream, false))
+ASYNC_TWIN(cuMemcpyHtoDAsync_v2, LIST(CUdeviceptr dst, const void *src, size_t bytes), copy(DST, HOST_SRC, bytes, stream, false))
+ASYNC_TWIN(cuMemcpyDtoHAsync_v2, LIST(void *dst, CUdeviceptr src, size_t bytes), copy(HOST_DST, SRC, bytes, stream, false))
+ASYNC_TWIN(cuMemcpyDtoDAsync_v2, LIST(CUdeviceptr dst, CUdeviceptr src, size_t bytes), copy(DST, SRC, bytes, stream, false))
 
-	if (r)
-		return r;
-	if (!count)
-		return CUDA_SUCCESS;
-	if (dst % width || count > SIZE_MAX / width)
-		return CUDA_ERROR_INVALID_VALUE;
-	process_lock();
-	r = stream_find(stream, ctx, &s);
-	if (!r && !memory_covers(dst, count * width))
-		r = CUDA_ERROR_INVALID_VALUE;
-	if (!r)
-		r = capture_check(s ? s->ctx : ctx, s, &captured);
-	if (!r && captured)
-		r = capture_work(s, CU_GRAPH_NODE_MEMSET, 0);
-	process_unlock();
-	for (size_t i = 0; !r && !captured && !is_fake(dst) && i < count; i++)
-		memcpy((char *)(uintptr_t)dst + i * width, &value, width); /* little-endian */
-	return r;
-}
+TWIN(cuMemcpyHtoA_v2, LIST(CUarray dst, size_t offset, const void *src, size_t bytes),
+     copy(part_of_array(dst, offset), HOST_SRC, bytes, stream, true))
+TWIN(cuMemcpyAtoH_v2, LIST(void *dst, CUarray src, size_t offset, size_t bytes),
+     copy(HOST_DST, part_of_array(src, offset), bytes, stream, true))
+TWIN(cuMemcpyDtoA_v2, LIST(CUarray dst, size_t offset, CUdeviceptr src, size_t bytes),
+     copy(part_of_array(dst, offset), SRC, bytes, stream, true))
+TWIN(cuMemcpyAtoD_v2, LIST(CUdeviceptr dst, CUarray src, size_t offset, size_t bytes),
+     copy(DST, part_of_array(src, offset), bytes, stream, true))
+TWIN(cuMemcpyAtoA_v2, LIST(CUarray dst, size_t dst_offset, CUarray src, size_t src_offset, size_t bytes),
+     copy(part_of_array(dst, dst_offset), part_of_array(src, src_offset), bytes, stream, true))
+ASYNC_TWIN(cuMemcpyHtoAAsync_v2, LIST(CUarray dst, size_t offset, const void *src, size_t bytes),
+	   copy(part_of_array(dst, offset), HOST_SRC, bytes, stream, false))
+ASYNC_TWIN(cuMemcpyAtoHAsync_v2, LIST(void *dst, CUarray src, size_t offset, size_t bytes),
+	   copy(HOST_DST, part_of_array(src, offset), bytes, stream, false))
 
-#define FILL_TWINS(bits, type)                                                                          \
-	CUresult cuMemsetD##bits##_v2(CUdeviceptr dst, type value, size_t count)                        \
-	{                                                                                               \
-		ENTER();                                                                                \
-		return fill(dst, value, bits / 8, count, NULL);                                         \
-	}                                                                                               \
-	CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr dst, type value, size_t count)                   \
-	{                                                                                               \
-		ENTER();                                                                                \
-		return fill(dst, value, bits / 8, count, CU_STREAM_PER_THREAD);                         \
-	}                                                                                               \
-	CUresult cuMemsetD##bits##Async(CUdeviceptr dst, type value, size_t count, CUstream stream)     \
-	{                                                                                               \
-		ENTER();                                                                                \
-		return fill(dst, value, bits / 8, count, stream);                                       \
-	}                                                                                               \
-	CUresult cuMemsetD##bits##Async_ptsz(CUdeviceptr dst, type value, size_t count, CUstream stream) \
-	{                                                                                               \
-		ENTER();                                                                                \
-		return fill(dst, value, bits / 8, count, per_thread(stream));                           \
-	}
+TWIN(cuMemcpy2D_v2, const CUDA_MEMCPY2D *c, copy_2d(c, stream, true))
+TWIN(cuMemcpy2DUnaligned_v2, const CUDA_MEMCPY2D *c, copy_2d(c, stream, true))
+ASYNC_TWIN(cuMemcpy2DAsync_v2, const CUDA_MEMCPY2D *c, copy_2d(c, stream, false))
+TWIN(cuMemcpy3D_v2, const CUDA_MEMCPY3D *c, copy_3d(c, stream, true))
+ASYNC_TWIN(cuMemcpy3DAsync_v2, const CUDA_MEMCPY3D *c, copy_3d(c, stream, false))
+TWIN(cuMemcpy3DPeer, const CUDA_MEMCPY3D *c, copy_3d(c, stream, true))
+ASYNC_TWIN(cuMemcpy3DPeerAsync, const CUDA_MEMCPY3D *c, copy_3d(c, stream, false))
+TWIN(cuMemcpyPeer, LIST(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx, size_t bytes),
+     copy_peer(dst, dst_ctx, src, src_ctx, bytes, stream, true))
+ASYNC_TWIN(cuMemcpyPeerAsync, LIST(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx, size_t bytes),
+	   copy_peer(dst, dst_ctx, src, src_ctx, bytes, stream, false))
+
+#define FILL_TWINS(bits, type)                                                                                        \
+	TWIN(cuMemsetD##bits##_v2, LIST(CUdeviceptr dst, type value, size_t count),                                   \
+	     fill(dst, 0, bits / 8, value, count, 1, stream))                                                         \
+	ASYNC_TWIN(cuMemsetD##bits##Async, LIST(CUdeviceptr dst, type value, size_t count),                           \
+		   fill(dst, 0, bits / 8, value, count, 1, stream))                                                   \
+	TWIN(cuMemsetD2D##bits##_v2, LIST(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height),    \
+	     fill(dst, pitch, bits / 8, value, width, height, stream))                                                \
+	ASYNC_TWIN(cuMemsetD2D##bits##Async, LIST(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height), \
+		   fill(dst, pitch, bits / 8, value, width, height, stream))
 
 FILL_TWINS(8, unsigned char)
 FILL_TWINS(16, unsigned short)

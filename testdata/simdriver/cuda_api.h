@@ -139,21 +139,6 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr ptr);
 	CUresult name(__VA_ARGS__);         \
 	CUresult name##suffix(__VA_ARGS__);
 
-STREAM_TWIN(cuMemcpy, _ptds, CUdeviceptr dst, CUdeviceptr src, size_t bytes)
-STREAM_TWIN(cuMemcpyHtoD_v2, _ptds, CUdeviceptr dst, const void *src, size_t bytes)
-STREAM_TWIN(cuMemcpyDtoH_v2, _ptds, void *dst, CUdeviceptr src, size_t bytes)
-STREAM_TWIN(cuMemcpyDtoD_v2, _ptds, CUdeviceptr dst, CUdeviceptr src, size_t bytes)
-STREAM_TWIN(cuMemcpyAsync, _ptsz, CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
-STREAM_TWIN(cuMemcpyHtoDAsync_v2, _ptsz, CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
-STREAM_TWIN(cuMemcpyDtoHAsync_v2, _ptsz, void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
-STREAM_TWIN(cuMemcpyDtoDAsync_v2, _ptsz, CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
-STREAM_TWIN(cuMemsetD8_v2, _ptds, CUdeviceptr dst, unsigned char value, size_t count)
-STREAM_TWIN(cuMemsetD16_v2, _ptds, CUdeviceptr dst, unsigned short value, size_t count)
-STREAM_TWIN(cuMemsetD32_v2, _ptds, CUdeviceptr dst, unsigned int value, size_t count)
-STREAM_TWIN(cuMemsetD8Async, _ptsz, CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
-STREAM_TWIN(cuMemsetD16Async, _ptsz, CUdeviceptr dst, unsigned short value, size_t count, CUstream stream)
-STREAM_TWIN(cuMemsetD32Async, _ptsz, CUdeviceptr dst, unsigned int value, size_t count, CUstream stream)
-
 /* Modules and functions. */
 CUresult cuModuleLoad(CUmodule *module, const char *path);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
@@ -207,4 +192,5 @@ STREAM_TWIN(cuEventRecordWithFlags, _ptsz, CUevent event, CUstream stream, unsig
 
 #include "cuda_memory_api.h"
 #include "graph_api.h"
+#include "copy_api.h"
 #endif

@@ -155,6 +155,13 @@ CUresult mipmap_create(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, 
 
 /* The range lies in one allocation that the device can reach. Process lock held. */
 bool memory_covers(CUdeviceptr ptr, size_t bytes);
+/* What is written at that address, and how much follows it there; NULL: the memory is at that address. Process lock held. */
+struct content;
+bool memory_content(CUdeviceptr ptr, struct content **of, uint64_t *offset, size_t *left);
+
+/* The same of arrays, with a byte of a row, a row and a plane for the address. Process lock held. */
+CUresult array_covers(CUarray array, size_t x, size_t y, size_t z, size_t width, size_t height, size_t depth);
+bool array_content(CUarray array, size_t x, size_t y, size_t z, struct content **of, uint64_t *offset, size_t *left);
 
 /* NULL and the two special handles included. Process lock held. */
 CUresult stream_find(CUstream handle, CUcontext ctx, CUstream *stream);
@@ -188,6 +195,8 @@ void wait_until(uint64_t ns);
 CUresult capture_check(CUcontext ctx, CUstream stream, bool *captured);
 /* A node for what the stream was given: of that type, and so long. Process lock held. */
 CUresult capture_work(CUstream stream, int type, uint64_t ns);
+struct transfer;
+CUresult capture_transfer(CUstream stream, const struct transfer *t);
 /* Before a call that waits for a stream, or (NULL) for all of the context: not while it is captured. Takes the lock. */
 CUresult capture_forbids_wait(CUcontext ctx, CUstream handle);
 /* Before a call that is unsafe while this thread, or a global capture, captures. Takes the lock. */

@@ -1,7 +1,9 @@
 /* Graphs and their nodes. */
 #include "graph.h"
 
+#include "allocation.h"
 #include "pool.h"
+#include "transfer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +27,10 @@ void graph_free(CUgraph g)
 		next = node->next;
 		if (node->child)
 			graph_free(node->child);
+		if (node->type == CU_GRAPH_NODE_MEM_ALLOC)
+			allocation_unhold(node->ptr);
 		object_remove(node);
+		free(node->transfer);
 		free(node);
 	}
 	object_remove(g);
@@ -61,8 +66,17 @@ CUgraphNode graph_add_alloc(CUgraph g, CUdevice dev, size_t bytes, const CUgraph
 		return NULL;
 	node->device = dev;
 	node->bytes = bytes;
-	node->ptr = allocation_addresses(bytes);
+	node->ptr = allocation_addresses(dev, bytes);
 	return node;
+}
+
+bool graph_set_transfer(CUgraphNode node, const struct transfer *t)
+{
+	if (!node->transfer)
+		node->transfer = malloc(sizeof(*t));
+	if (node->transfer)
+		*node->transfer = *t;
+	return node->transfer != NULL;
 }
 
 CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
@@ -113,6 +127,10 @@ static CUgraph copy_of(CUgraph g)
 		to->ptr = from->ptr;
 		to->bytes = from->bytes;
 		to->device = from->device;
+		if (from->transfer && !graph_set_transfer(to, from->transfer))
+			return copy;
+		if (to->type == CU_GRAPH_NODE_MEM_ALLOC)
+			allocation_hold(to->ptr);
 		to->child = from->child ? copy_of(from->child) : NULL;
 	}
 	return copy;
@@ -125,6 +143,7 @@ struct recipe {
 	CUDA_MEM_ALLOC_NODE_PARAMS *alloc;
 	CUdeviceptr ptr;
 	CUgraph child;
+	const struct transfer *transfer;
 };
 
 static CUresult check(const struct recipe *r)
@@ -139,6 +158,9 @@ static CUresult check(const struct recipe *r)
 		return device_gpu(r->alloc->poolProps.location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 	case CU_GRAPH_NODE_GRAPH:
 		return object_is(OBJECT_GRAPH, r->child) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	case CU_GRAPH_NODE_MEMCPY:
+	case CU_GRAPH_NODE_MEMSET:
+		return transfer_check(r->transfer);
 	case CU_GRAPH_NODE_EMPTY:
 	case CU_GRAPH_NODE_MEM_FREE:
 		return CUDA_SUCCESS;
@@ -172,6 +194,8 @@ static CUresult add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t
 			recipe.alloc->dptr = node->ptr;
 		else
 			node->ptr = recipe.ptr;
+		if (recipe.transfer && !graph_set_transfer(node, recipe.transfer))
+			r = CUDA_ERROR_OUT_OF_MEMORY;
 		if (recipe.child)
 			node->child = copy_of(recipe.child);
 		if (node->child)
@@ -219,9 +243,21 @@ CUresult cuGraphAddMemFreeNode(PLACE, size_t count, CUdeviceptr ptr)
 	return add(node, graph, deps, count, (struct recipe){.type = CU_GRAPH_NODE_MEM_FREE, .ptr = ptr});
 }
 
+CUresult graph_add_transfer(PLACE, size_t count, int type, const struct transfer *t)
+{
+	return add(node, graph, deps, count, (struct recipe){.type = type, .transfer = t});
+}
+
 static CUresult add_any(PLACE, size_t count, CUgraphNodeParams *p)
 {
 	struct recipe recipe = {.type = p ? p->type : -1};
+	struct transfer t;
+	CUresult r;
+
+	if (recipe.type == CU_GRAPH_NODE_MEMCPY || recipe.type == CU_GRAPH_NODE_MEMSET) {
+		r = recipe.type == CU_GRAPH_NODE_MEMCPY ? transfer_of_3d(&t, &p->copy.params) : transfer_of_memset(&t, &p->fill);
+		return r ? r : graph_add_transfer(node, graph, deps, count, recipe.type, &t);
+	}
 
 	if (recipe.type == CU_GRAPH_NODE_KERNEL)
 		recipe.kernel = &p->kernel;

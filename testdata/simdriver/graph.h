@@ -22,6 +22,7 @@ struct CUgraphNode_st {
 	CUdeviceptr ptr; /* memory */
 	size_t bytes;
 	CUdevice device;
+	struct transfer *transfer; /* memcpy, memset */
 };
 
 struct CUgraph_st {
@@ -30,10 +31,16 @@ struct CUgraph_st {
 	bool owned; /* by a node */
 };
 
-/* All with the process lock held. */
+/* All but graph_add_transfer with the process lock held. */
 CUgraph graph_new(void);
 void graph_free(CUgraph graph);
 CUgraphNode graph_add(CUgraph graph, int type, const CUgraphNode *deps, size_t count);
+/* What a node copies or fills. False: no memory. */
+bool graph_set_transfer(CUgraphNode node, const struct transfer *t);
+/* The next launches of exec do that for the node. False: the node is none of the graph that it was made of. */
+bool graph_exec_set_transfer(CUgraphExec exec, CUgraphNode node, const struct transfer *t);
+/* For cuGraphAddNode: one that copies or fills. Takes the lock. */
+CUresult graph_add_transfer(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t count, int type, const struct transfer *t);
 /* A node that takes memory of the device from here on, in each execution. */
 CUgraphNode graph_add_alloc(CUgraph graph, CUdevice dev, size_t bytes, const CUgraphNode *deps, size_t count);
 

@@ -73,6 +73,12 @@ typedef struct {
 		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
 		CUdeviceptr free;
 		CUgraph child;
+		struct {
+			int flags, reserved;
+			CUcontext ctx;
+			CUDA_MEMCPY3D params;
+		} copy;
+		CUDA_MEMSET_NODE_PARAMS fill;
 	};
 	long long reserved2;
 } CUgraphNodeParams;

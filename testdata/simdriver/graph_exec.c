@@ -6,6 +6,7 @@
 #include "graph.h"
 
 #include "pool.h"
+#include "transfer.h"
 
 #include <stdlib.h>
 
@@ -30,6 +31,12 @@ struct live { /* an allocation that its graph does not free */
 	uint64_t bytes;
 };
 
+struct work { /* a copy or a fill */
+	struct work *next;
+	CUgraphNode node;
+	struct transfer transfer;
+};
+
 struct CUgraphExec_st {
 	CUcontext ctx;
 	bool auto_free;
@@ -37,6 +44,8 @@ struct CUgraphExec_st {
 	unsigned launches;
 	uint64_t need[MAX_GPUS]; /* bytes of memory, by device */
 	struct live *kept;	  /* what a launch leaves allocated */
+	struct live *uses;	  /* all that it allocates */
+	struct work *work, **last; /* in the order in which they can be done */
 };
 
 static struct part *parts;
@@ -169,6 +178,7 @@ bool graph_memory_freed(CUdeviceptr ptr)
 		memory[l->device].used -= l->bytes;
 		if (l->exec && !lives(l->exec))
 			hold(l->exec, false);
+		allocation_unhold(l->ptr);
 		free(l);
 		return true;
 	}
@@ -195,6 +205,7 @@ static void leave_living(CUgraphExec exec)
 		l->exec = exec;
 		l->next = living;
 		living = l;
+		allocation_hold(l->ptr);
 		memory[l->device].used += l->bytes;
 		raise_to(&memory[l->device].used_high, memory[l->device].used);
 	}
@@ -225,6 +236,8 @@ static CUresult run(CUgraphExec exec, CUcontext ctx, CUstream s, CUstream handle
 	hold(exec, lives(exec));
 	used(exec, s, queue_of(ctx), stream_ready(ctx, s));
 	process_unlock();
+	for (struct work *w = r ? NULL : exec->work; !r && w; w = w->next)
+		r = transfer_run(&w->transfer);
 	return r;
 }
 
@@ -286,25 +299,65 @@ static bool freed_in(CUgraph g, CUdeviceptr ptr)
 	return false;
 }
 
-static void fill(CUgraphExec exec, CUgraph root, CUgraph g)
+static bool remember(struct live **list, CUgraphNode n)
 {
-	for (CUgraphNode n = g->first; n; n = n->next) {
+	struct live *k = malloc(sizeof(*k));
+
+	if (!k)
+		return false;
+	*k = (struct live){.next = *list, .ptr = n->ptr, .device = n->device, .bytes = n->bytes};
+	*list = k;
+	return true;
+}
+
+static bool add_work(CUgraphExec exec, CUgraphNode n)
+{
+	struct work *w = malloc(sizeof(*w));
+
+	if (!w)
+		return false;
+	*w = (struct work){.node = n, .transfer = *n->transfer};
+	*exec->last = w;
+	exec->last = &w->next;
+	return true;
+}
+
+static bool add_memory(CUgraphExec exec, CUgraph root, CUgraphNode n)
+{
+	exec->need[n->device] += (n->bytes + PAGE - 1) / PAGE * PAGE;
+	if (!remember(&exec->uses, n))
+		return false;
+	allocation_hold(n->ptr);
+	return freed_in(root, n->ptr) || remember(&exec->kept, n);
+}
+
+/* False: no memory. */
+static bool fill(CUgraphExec exec, CUgraph root, CUgraph g)
+{
+	bool done = true;
+
+	for (CUgraphNode n = g->first; n && done; n = n->next) {
 		if (n->child)
-			fill(exec, root, n->child);
+			done = fill(exec, root, n->child);
 		exec->ns += n->ns;
 		exec->launches += n->type == CU_GRAPH_NODE_KERNEL;
-		if (n->type != CU_GRAPH_NODE_MEM_ALLOC)
-			continue;
-		exec->need[n->device] += (n->bytes + PAGE - 1) / PAGE * PAGE;
-		if (!freed_in(root, n->ptr)) {
-			struct live *k = malloc(sizeof(*k));
-
-			if (!k)
-				continue;
-			*k = (struct live){.next = exec->kept, .ptr = n->ptr, .device = n->device, .bytes = n->bytes};
-			exec->kept = k;
-		}
+		if (n->transfer)
+			done = add_work(exec, n);
+		if (n->type == CU_GRAPH_NODE_MEM_ALLOC)
+			done = add_memory(exec, root, n);
 	}
+	return done;
+}
+
+bool graph_exec_set_transfer(CUgraphExec exec, CUgraphNode node, const struct transfer *t)
+{
+	struct work *w = exec->work;
+
+	while (w && w->node != node)
+		w = w->next;
+	if (w)
+		w->transfer = *t;
+	return w != NULL;
 }
 
 static void free_exec(CUgraphExec exec)
@@ -312,6 +365,15 @@ static void free_exec(CUgraphExec exec)
 	for (struct live *k = exec->kept, *next; k; k = next) {
 		next = k->next;
 		free(k);
+	}
+	for (struct live *u = exec->uses, *next; u; u = next) {
+		next = u->next;
+		allocation_unhold(u->ptr);
+		free(u);
+	}
+	for (struct work *w = exec->work, *next; w; w = next) {
+		next = w->next;
+		free(w);
 	}
 	free(exec);
 }
@@ -323,6 +385,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 
 	if (!exec)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	exec->last = &exec->work;
 	process_lock();
 	if (!out || !object_is(OBJECT_GRAPH, graph) || (flags & ~0xfull))
 		r = CUDA_ERROR_INVALID_VALUE;
@@ -330,8 +393,10 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 		exec->auto_free = flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH;
 		r = object_add(OBJECT_EXEC, exec) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	if (!r)
-		fill(exec, graph, graph);
+	if (!r && !fill(exec, graph, graph)) {
+		object_remove(exec);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	if (r)
 		free_exec(exec);
 	else

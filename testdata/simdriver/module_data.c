@@ -1,6 +1,7 @@
 /*
- * Global data of modules: `.global .align 4 .b8 name[SIZE];` of the PTX text. It takes memory of the context, which no
- * call other than the loading reports. Its addresses are fixed while the module is loaded.
+ * Global data of modules: `.global .align 4 .b8 name[SIZE];` of the PTX text, and `.const` likewise. It takes memory of the context, which no
+ * call other than the loading reports. Its addresses are fixed while the module is loaded. What it is initialised with, it holds:
+ * numbers (`= 5`, `= {1, 2, 0f3F800000}`); an address of another variable stays 0.
  */
 #define _GNU_SOURCE
 #include "allocation.h"
@@ -13,7 +14,8 @@
 
 struct variable {
 	char *name;
-	uint64_t offset, size;
+	uint64_t offset, size, element;
+	const char *values; /* of the text, after the '='; NULL: zeros. Only while it is loaded */
 	struct variable *next;
 };
 
@@ -32,10 +34,11 @@ static size_t name_length(const char *at)
 	return n;
 }
 
-/* One declaration, at the first of its words after `.global`. False: no memory. */
+/* One declaration, at the first of its words after `.global` or `.const`. False: no memory. */
 static bool declare(struct module_data *d, const char *at)
 {
 	uint64_t element = 1, count = 1;
+	const char *rest;
 	struct variable *v;
 	size_t length;
 
@@ -53,8 +56,12 @@ static bool declare(struct module_data *d, const char *at)
 	length = name_length(at);
 	if (!length || !element)
 		return true;
-	if (at[length] == '[')
-		count = strtoull(at + length + 1, NULL, 10);
+	rest = at + length;
+	while (rest += strspn(rest, " \t\n"), *rest == '[') {
+		count *= strtoull(rest + 1, NULL, 0);
+		rest += strcspn(rest, "]");
+		rest += *rest == ']';
+	}
 	v = calloc(1, sizeof(*v));
 	if (!v || !(v->name = strndup(at, length))) {
 		free(v);
@@ -62,6 +69,8 @@ static bool declare(struct module_data *d, const char *at)
 	}
 	v->offset = d->size;
 	v->size = element * count;
+	v->element = element;
+	v->values = *rest == '=' ? rest + 1 : NULL;
 	v->next = d->variables;
 	d->variables = v;
 	d->size += (v->size + ALIGN - 1) / ALIGN * ALIGN;
@@ -78,14 +87,55 @@ static bool in_comment(const char *text, const char *at)
 	return false;
 }
 
-static bool parse(struct module_data *d, const char *text)
+static bool parse(struct module_data *d, const char *text, const char *space)
 {
-	for (const char *at = text; (at = strstr(at, ".global ")) != NULL;) {
+	for (const char *at = text; (at = strstr(at, space)) != NULL;) {
 		const char *found = at;
 
-		at += strlen(".global ");
-		if (!in_comment(text, found) && !declare(d, at))
+		at += strlen(space);
+		if ((*at == ' ' || *at == '\t') && !in_comment(text, found) && !declare(d, at))
 			return false;
+	}
+	return true;
+}
+
+/* A number as PTX writes it; floating point also as 0f and 0d with the bits in hexadecimal. */
+static uint64_t number(const char *at, char **end)
+{
+	bool bits = at[0] == '0' && strchr("fFdD", at[1]) && at[1];
+	uint64_t value = bits ? strtoull(at + 2, end, 16) : strtoull(at, end, 0);
+
+	*end += **end == 'U';
+	return value;
+}
+
+static void initialise(char *data, const struct variable *v)
+{
+	const char *at = v->values + strspn(v->values, " \t\n{");
+
+	for (uint64_t done = 0; done + v->element <= v->size; done += v->element) {
+		char *end;
+		uint64_t value = number(at, &end);
+
+		if (end == at)
+			return;
+		memcpy(data + done, &value, v->element < sizeof(value) ? v->element : sizeof(value)); /* little-endian */
+		at = end + strspn(end, " \t\n{},");
+	}
+}
+
+/* False: no memory. */
+static bool initialise_all(struct module_data *d)
+{
+	struct content *c = &allocation_find(d->base)->content;
+
+	for (struct variable *v = d->variables; v; v = v->next) {
+		if (!v->values)
+			continue;
+		if (!content_write(c))
+			return false;
+		initialise(c->at + v->offset, v);
+		v->values = NULL;
 	}
 	return true;
 }
@@ -100,6 +150,10 @@ static CUresult place(struct module_data *d, CUcontext ctx)
 	if (r)
 		return r;
 	r = allocation_take(ctx, MODULE, d->size, &d->base);
+	if (!r && !initialise_all(d)) {
+		allocation_drop(d->base);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	if (r)
 		charge_return(&process.view, ctx->gpu, CHARGE_CONTEXT, d->size);
 	return r;
@@ -122,7 +176,7 @@ CUresult module_data_load(CUmodule m, const char *text)
 
 	if (!d)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = parse(d, text) ? place(d, m->ctx) : CUDA_ERROR_OUT_OF_MEMORY;
+	r = parse(d, text, ".global") && parse(d, text, ".const") ? place(d, m->ctx) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (r)
 		free_data(d);
 	else

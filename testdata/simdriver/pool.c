@@ -430,15 +430,15 @@ CUresult pool_import(CUmemoryPool *pool, CUdevice dev)
 	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult pool_import_pointer(CUmemoryPool pool, CUcontext ctx, uint64_t bytes, CUdeviceptr *out)
+CUresult pool_import_pointer(CUmemoryPool pool, CUcontext ctx, const struct share *found, int kept, unsigned slot, CUdeviceptr *out)
 {
 	CUresult r = CUDA_ERROR_INVALID_VALUE;
 
 	process_lock();
 	if (object_is(OBJECT_POOL, pool) && pool->imported)
-		r = allocation_add(ctx, bytes, pool, out);
+		r = allocation_open(ctx, DEVICE, pool, found, kept, slot, out);
 	if (!r)
-		pool->used += align_up(bytes, UNIT);
+		pool->used += align_up(found->length, UNIT);
 	process_unlock();
 	return r;
 }

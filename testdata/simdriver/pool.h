@@ -29,7 +29,7 @@ void pools_trim(unsigned gpu);
 /* False: there is no such pool, or it is another process's. */
 bool pool_device(CUmemoryPool pool, CUdevice *dev);
 CUresult pool_import(CUmemoryPool *pool, CUdevice dev);
-CUresult pool_import_pointer(CUmemoryPool pool, CUcontext ctx, uint64_t bytes, CUdeviceptr *out);
+CUresult pool_import_pointer(CUmemoryPool pool, CUcontext ctx, const struct share *found, int kept, unsigned slot, CUdeviceptr *out);
 
 /* A node of the graph that the stream is captured into. Process lock held. */
 CUresult graph_capture_alloc(CUstream stream, CUdevice dev, size_t bytes, CUdeviceptr *out);
@@ -37,8 +37,10 @@ CUresult graph_capture_free(CUstream stream, CUdeviceptr ptr);
 
 /* A graph's memory was freed outside of it. False: the address is no graph's. Process lock held. */
 bool graph_memory_freed(CUdeviceptr ptr);
-/* Addresses of that size, for a graph's allocation node. Process lock held. */
-CUdeviceptr allocation_addresses(size_t bytes);
+/* Addresses of that size for a graph's allocation node, held once; 0: no memory. They go when no one holds them. Process lock held. */
+CUdeviceptr allocation_addresses(CUdevice dev, size_t bytes);
+void allocation_hold(CUdeviceptr ptr);
+void allocation_unhold(CUdeviceptr ptr);
 CUresult allocation_add(CUcontext ctx, size_t bytes, CUmemoryPool pool, CUdeviceptr *out);
 
 #endif

@@ -12,8 +12,9 @@
 
 struct shared {
 	uint64_t magic;
-	uint64_t bytes;
 	unsigned gpu;
+	unsigned share; /* of an allocation */
+	uint64_t serial;
 };
 
 CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool, int type, unsigned long long flags)
@@ -52,26 +53,32 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr)
 {
 	struct shared shared = {.magic = SHARED_MAGIC};
-	const struct allocation *a;
-	bool known;
+	struct allocation *a;
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
 
 	ENTER();
 	if (!data)
-		return CUDA_ERROR_INVALID_VALUE;
+		return r;
 	process_lock();
 	a = allocation_find(ptr);
-	known = a && a->pool;
-	if (known)
-		shared.bytes = a->size;
+	if (a && a->pool && !a->pool->imported)
+		r = allocation_export(a);
+	if (!r) {
+		shared.share = a->share;
+		shared.serial = process.view.s->shares[a->share].serial;
+	}
 	process_unlock();
-	memcpy(data, &shared, sizeof(shared));
-	return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (!r)
+		memcpy(data, &shared, sizeof(shared));
+	return r;
 }
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, CUmemPoolPtrExportData *data)
 {
 	struct shared shared;
+	struct share found;
 	CUcontext ctx;
+	int kept;
 	CUresult r;
 
 	ENTER();
@@ -79,7 +86,12 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, CUmemPoolPt
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(&shared, data, sizeof(shared));
 	r = current_context(&ctx);
-	if (!r && (shared.magic != SHARED_MAGIC || !shared.bytes))
+	if (!r && (shared.magic != SHARED_MAGIC || share_open(&process.view, shared.share, shared.serial, &found, &kept)))
 		r = CUDA_ERROR_INVALID_VALUE;
-	return r ? r : pool_import_pointer(pool, ctx, shared.bytes, ptr);
+	if (r)
+		return r;
+	r = pool_import_pointer(pool, ctx, &found, kept, shared.share, ptr);
+	if (r)
+		share_close(&process.view, kept);
+	return r;
 }

@@ -12,8 +12,8 @@
 #define IPC_MAGIC 0x314350494d4953ull /* "SIMIPC1" */
 
 struct ipc { /* what the 64 bytes of a handle hold */
-	uint64_t magic, size, joined;
-	uint32_t gpu, slot;
+	uint64_t magic, joined, serial;
+	uint32_t gpu, client, share;
 };
 
 _Static_assert(sizeof(struct ipc) <= CU_IPC_HANDLE_SIZE, "fits");
@@ -21,7 +21,7 @@ _Static_assert(sizeof(struct ipc) <= CU_IPC_HANDLE_SIZE, "fits");
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 {
 	const struct state *s;
-	const struct allocation *a;
+	struct allocation *a;
 	struct ipc ipc = {.magic = IPC_MAGIC};
 	CUresult r = CUDA_ERROR_INVALID_VALUE;
 
@@ -31,12 +31,14 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 	s = process.view.s;
 	process_lock();
 	a = allocation_find(ptr);
-	if (a && a->place == DEVICE) {
-		ipc.size = a->size;
+	if (a && a->place == DEVICE && !a->pool)
+		r = allocation_export(a);
+	if (!r) {
 		ipc.gpu = a->ctx->gpu;
-		ipc.slot = (uint32_t)process.view.self;
-		ipc.joined = s->clients[ipc.slot].joined;
-		r = CUDA_SUCCESS;
+		ipc.client = (uint32_t)process.view.self;
+		ipc.joined = s->clients[ipc.client].joined;
+		ipc.share = a->share;
+		ipc.serial = s->shares[a->share].serial;
 	}
 	process_unlock();
 	if (!r) {
@@ -48,20 +50,28 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 
 static CUresult open_ipc(CUdeviceptr *ptr, const CUipcMemHandle *handle, unsigned flags)
 {
+	struct share found;
 	struct ipc ipc;
 	CUcontext ctx;
+	int kept;
 	CUresult r = current_context(&ctx);
 
 	if (r)
 		return r;
 	memcpy(&ipc, handle, sizeof(ipc));
-	if (!ptr || flags != 1 || ipc.magic != IPC_MAGIC || ipc.slot >= MAX_CLIENTS) /* LAZY_ENABLE_PEER_ACCESS */
+	if (!ptr || flags != 1 || ipc.magic != IPC_MAGIC || ipc.client >= MAX_CLIENTS) /* LAZY_ENABLE_PEER_ACCESS */
 		return CUDA_ERROR_INVALID_VALUE;
-	if (ipc.slot == (uint32_t)process.view.self)
+	if (ipc.client == (uint32_t)process.view.self)
 		return CUDA_ERROR_INVALID_CONTEXT; /* documented: not in the process that made it */
-	if (!client_lives(&process.view, ipc.slot) || process.view.s->clients[ipc.slot].joined != ipc.joined || ipc.gpu != ctx->gpu)
+	if (!client_lives(&process.view, ipc.client) || process.view.s->clients[ipc.client].joined != ipc.joined || ipc.gpu != ctx->gpu ||
+	    share_open(&process.view, ipc.share, ipc.serial, &found, &kept))
 		return CUDA_ERROR_INVALID_HANDLE;
-	return allocate(PEER, ipc.size, false, ptr);
+	process_lock();
+	r = allocation_open(ctx, PEER, NULL, &found, kept, ipc.share, ptr);
+	process_unlock();
+	if (r)
+		share_close(&process.view, kept);
+	return r;
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
@@ -139,7 +149,13 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *ptr, CUexternalMemory memo
 		return r;
 	if (!ptr || !desc || desc->flags || desc->offset > size || desc->size > size - desc->offset)
 		return CUDA_ERROR_INVALID_VALUE;
-	return allocate(EXTERNAL, desc->size, false, ptr);
+	r = allocate(EXTERNAL, desc->size, false, ptr);
+	if (r)
+		return r;
+	process_lock();
+	content_open_file(&allocation_find(*ptr)->content, memory->fd, desc->offset);
+	process_unlock();
+	return CUDA_SUCCESS;
 }
 
 CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemory memory,

@@ -3,8 +3,10 @@
  * as long as any process holds a descriptor, a handle or a mapping of it.
  *
  * The exported descriptor is an open file description of the state file that holds a lock on a byte of its own. Each process that uses the
- * memory keeps a copy of that descriptor. So the kernel knows whether the memory is still in use, also by a descriptor that is
- * on its way through a socket, and a process that is killed leaves nothing behind.
+ * memory keeps a copy of that descriptor, or one of its own with a lock on the same byte. So the kernel knows whether the memory is still in
+ * use, also by a descriptor that is on its way through a socket, and a process that is killed leaves nothing behind.
+ *
+ * What is written there lies behind struct state in the file. The place is given out again once the record is gone.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -14,6 +16,13 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define CONTENT_ALIGN (64ull << 10) /* no page is larger */
+
+static uint64_t align_up(uint64_t n)
+{
+	return (n + CONTENT_ALIGN - 1) / CONTENT_ALIGN * CONTENT_ALIGN;
+}
 
 static struct flock on_byte(unsigned slot, short type)
 {
@@ -50,13 +59,22 @@ static void clear_share(struct state *s, struct share *sh)
 	atomic_store(&s->dirty, 0);
 }
 
+/* The host has its memory back. */
+static void punch(int fd, const struct share *sh)
+{
+	if (sh->length)
+		fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)sh->offset, (off_t)sh->length);
+}
+
 void shares_reap(struct view *v)
 {
 	struct state *s = v->s;
 
 	for (unsigned i = 0; i < s->share_limit && i < MAX_SHARES; i++)
-		if (atomic_load(&s->shares[i].taken) && !held_by_others(v->fd, i))
+		if (atomic_load(&s->shares[i].taken) && !held_by_others(v->fd, i)) {
+			punch(v->fd, &s->shares[i]);
 			clear_share(s, &s->shares[i]);
+		}
 }
 
 bool shares_on(const struct state *s, unsigned gpu)
@@ -83,19 +101,50 @@ static void holds(struct view *v, const struct share *sh, bool more)
 	*shared = more ? *shared + sh->bytes : *shared - sh->bytes;
 }
 
-/* A free record. The new descriptor has locked its byte. */
+/* A free record. The new descriptor has locked its byte, and no other has. */
 static int take_record(struct view *v, int fd)
 {
 	for (unsigned i = 0; i < MAX_SHARES; i++) {
-		struct flock lock = on_byte(i, F_WRLCK);
+		struct flock exclusive = on_byte(i, F_WRLCK), lock = on_byte(i, F_RDLCK);
 
-		if (atomic_load(&v->s->shares[i].taken) || fcntl(fd, F_OFD_SETLK, &lock))
+		if (atomic_load(&v->s->shares[i].taken) || fcntl(fd, F_OFD_SETLK, &exclusive))
 			continue;
+		fcntl(fd, F_OFD_SETLK, &lock);
 		if (i >= v->s->share_limit)
 			v->s->share_limit = i + 1;
 		return (int)i;
 	}
 	return -1;
+}
+
+/* A share that has a part of that range; NULL: none. */
+static const struct share *share_at(const struct state *s, uint64_t offset, uint64_t length)
+{
+	for (unsigned i = 0; i < s->share_limit && i < MAX_SHARES; i++) {
+		const struct share *sh = &s->shares[i];
+
+		if (atomic_load(&sh->taken) && sh->offset < offset + length && offset < sh->offset + sh->length)
+			return sh;
+	}
+	return NULL;
+}
+
+/* A place in the file for what is written there; 0: the file can't grow so far. */
+static uint64_t find_place(struct view *v, uint64_t length)
+{
+	struct share room = {.length = length};
+	const struct share *other;
+	struct stat st;
+
+	room.offset = align_up(sizeof(struct state));
+	while ((other = share_at(v->s, room.offset, length)) != NULL)
+		room.offset = align_up(other->offset + other->length);
+	punch(v->fd, &room); /* a writer can outlive its record, for a moment */
+	if (fstat(v->fd, &st))
+		return 0;
+	if ((uint64_t)st.st_size < room.offset + length && ftruncate(v->fd, (off_t)(room.offset + length)))
+		return 0;
+	return room.offset;
 }
 
 static void fill_share(struct view *v, struct share *sh, const struct share *what)
@@ -109,6 +158,10 @@ static void fill_share(struct view *v, struct share *sh, const struct share *wha
 	crash_point();
 	sh->gpu = what->gpu;
 	sh->bytes = what->bytes;
+	sh->serial = ++s->next_share;
+	sh->offset = what->offset;
+	sh->length = what->length;
+	sh->ended = 0;
 	memcpy(sh->note, what->note, sizeof(sh->note));
 	sh->group = cl->group;
 	sh->mig = cl->mig.gpu == what->gpu ? cl->mig : (struct mig){0};
@@ -120,6 +173,7 @@ static void fill_share(struct view *v, struct share *sh, const struct share *wha
 
 int share_create(struct view *v, const struct share *what, int *fd, unsigned *slot)
 {
+	struct share with = *what;
 	int record = -1, err;
 
 	*fd = state_open_again();
@@ -128,9 +182,11 @@ int share_create(struct view *v, const struct share *what, int *fd, unsigned *sl
 	err = state_lock(v);
 	if (!err) {
 		shares_reap(v);
-		record = take_record(v, *fd);
+		with.offset = find_place(v, with.length);
+		if (with.offset)
+			record = take_record(v, *fd);
 		if (record >= 0)
-			fill_share(v, &v->s->shares[record], what);
+			fill_share(v, &v->s->shares[record], &with);
 		state_unlock(v);
 	}
 	if (record < 0) {
@@ -177,11 +233,57 @@ int share_import(struct view *v, int fd, struct share *found, int *kept, unsigne
 	return *kept < 0 ? EINVAL : 0;
 }
 
+int share_open(struct view *v, unsigned slot, uint64_t serial, struct share *found, int *kept)
+{
+	struct flock lock = on_byte(slot, F_RDLCK);
+	const struct share *sh;
+	int err;
+
+	if (slot >= MAX_SHARES)
+		return EINVAL;
+	*kept = state_open_again();
+	if (*kept < 0)
+		return errno;
+	err = state_lock(v);
+	if (!err) {
+		shares_reap(v);
+		sh = &v->s->shares[slot];
+		if (!atomic_load(&sh->taken) || sh->serial != serial || sh->ended)
+			err = EINVAL;
+		else if (fcntl(*kept, F_OFD_SETLK, &lock))
+			err = errno;
+		else
+			memcpy(found, sh, sizeof(*found));
+		state_unlock(v);
+	}
+	if (err)
+		close(*kept);
+	return err;
+}
+
 void share_end(struct view *v, int kept, unsigned slot)
 {
 	if (state_lock(v))
 		return;
 	holds(v, &v->s->shares[slot], false);
+	close(kept);
+	shares_reap(v);
+	state_unlock(v);
+}
+
+void share_withdraw(struct view *v, int kept, unsigned slot)
+{
+	if (state_lock(v))
+		return;
+	v->s->shares[slot].ended = 1;
+	state_unlock(v);
+	share_end(v, kept, slot);
+}
+
+void share_close(struct view *v, int kept)
+{
+	if (state_lock(v))
+		return;
 	close(kept);
 	shares_reap(v);
 	state_unlock(v);

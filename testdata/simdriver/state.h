@@ -2,7 +2,7 @@
  * The state file, which all processes of all containers share.
  *
  * It is a plain file, mapped read-write by libcuda.so.1, libnvidia-ml.so.1 and simctl. Its path is $SIMGPU_STATE, else
- * /run/simgpu/state. Fixed size, fixed layout, little-endian, sparse (pages that no one uses take no memory):
+ * /run/simgpu/state. Fixed layout, little-endian, sparse (pages that no one uses take no memory):
  *
  *   struct state
  *   +-----------------------------+  written by
@@ -18,6 +18,9 @@
  *   | clients[2048] per process   |  owner process, and a process that reaps it; both hold the lock. queued_ns: the owner;
  *   |                             |    busy time and segments: holder of the GPU's engine lock
  *   | shares[1024]  exported mem. |  holder of the lock
+ *   +-----------------------------+
+ *   | what is written in exported |  the processes that have it; its place: holder of the lock
+ *   | memory, up to the file's end|
  *   +-----------------------------+
  *
  * The truth about memory is in the cells of the clients and in the shares. The totals of GPUs, instances and groups are sums over
@@ -276,7 +279,11 @@ struct share {
 	uint32_t group;         /* of the client that exported it */
 	uint32_t gpu;
 	struct mig mig;         /* the MIG device that it lies in */
-	uint64_t bytes;         /* of the GPU; 0: the host's */
+	uint64_t bytes;         /* of the GPU; 0: the host's, or a pool's */
+	uint64_t serial;        /* rises with each */
+	uint64_t offset, length; /* of what is written there, in the state file */
+	uint32_t ended;         /* its maker freed it: no one else can open it */
+	uint32_t pad;
 	uint8_t note[64];       /* what the importing process has to know */
 };
 
@@ -292,6 +299,7 @@ struct state {
 	_Atomic uint32_t event_seq;  /* futex: rises with each event, and when a GPU comes or goes */
 	uint64_t next_event;
 	uint64_t next_client;
+	uint64_t next_share;
 	uint32_t client_limit; /* no slot at or above this was ever used */
 	uint32_t nvml_pids;    /* enum nvml_pids */
 	uint32_t share_limit;  /* as client_limit */
@@ -337,14 +345,19 @@ int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
 void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
 /* Another open file description of the state file. */
 int state_open_again(void);
-/* A mapping of a part of it, by a description of its own. MAP_FAILED: errno tells why. */
+/* A mapping of a part of it, by a description of its own. MAP_FAILED: errno is the reason. */
 void *state_map(const char *path, uint64_t offset, uint64_t bytes);
 
 /* Exported memory (shared.c). create takes the bytes out of the own client's cell. Both give a descriptor that is the
  * caller's, which share_end closes. They take the lock. */
 int share_create(struct view *v, const struct share *what, int *fd, unsigned *slot);
 int share_import(struct view *v, int fd, struct share *found, int *kept, unsigned *slot);
+/* By its number, for what is passed on without a descriptor. */
+int share_open(struct view *v, unsigned slot, uint64_t serial, struct share *found, int *kept);
 void share_end(struct view *v, int kept, unsigned slot);
+/* The maker's end, after which no one opens it; and that of a process that opened it. */
+void share_withdraw(struct view *v, int kept, unsigned slot);
+void share_close(struct view *v, int kept);
 /* Lock held. */
 void shares_reap(struct view *v);
 bool shares_on(const struct state *s, unsigned gpu);

@@ -246,3 +246,15 @@ bool vmm_mapping_at(CUdeviceptr ptr, CUdeviceptr *base, size_t *size, const stru
 	*of = at->of;
 	return true;
 }
+
+bool vmm_content(CUdeviceptr ptr, struct content **of, uint64_t *offset, size_t *left)
+{
+	const struct span *at = holding(&mapped, ptr);
+
+	if (!at)
+		return false;
+	*of = &at->of->content;
+	*offset = ptr - at->base;
+	*left = (size_t)(at->size - *offset);
+	return true;
+}

@@ -2,6 +2,7 @@
 #ifndef SIMDRIVER_VMM_H
 #define SIMDRIVER_VMM_H
 
+#include "content.h"
 #include "driver.h"
 
 /* Where addresses are reserved: 64 TiB that no Linux process uses. */
@@ -18,6 +19,7 @@ struct physical {
 	unsigned share;
 	unsigned handles; /* references by handle */
 	unsigned uses;    /* mappings, in arrays too */
+	struct content content;
 };
 
 /* Process lock held, all of these. */
@@ -30,6 +32,7 @@ void tiles_drop(const void *resource);
 
 /* All of it is mapped, and its device may use it. */
 bool vmm_covers(CUdeviceptr ptr, size_t bytes);
+bool vmm_content(CUdeviceptr ptr, struct content **of, uint64_t *offset, size_t *left);
 /* The mapping that holds the address. */
 bool vmm_mapping_at(CUdeviceptr ptr, CUdeviceptr *base, size_t *size, const struct physical **of);
 

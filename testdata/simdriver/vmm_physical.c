@@ -26,6 +26,7 @@ static void end_if_unused(struct physical *p)
 {
 	if (p->handles || p->uses)
 		return;
+	content_end(&p->content);
 	if (p->charged)
 		charge_return(&process.view, p->gpu, CHARGE_DATA, p->size);
 	if (p->shared >= 0)
@@ -74,7 +75,13 @@ static CUresult add(struct physical with, CUmemGenericAllocationHandle *handle)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*p = with;
 	p->handles = 1;
+	p->content.size = p->size;
+	if (p->content.offset && !content_open(&p->content)) {
+		free(p);
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
 	if (!object_add(OBJECT_PHYSICAL, p)) {
+		content_end(&p->content);
 		free(p);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -173,7 +180,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
 /* The first export makes it a share; each descriptor is a copy of that one's. Process lock held. */
 static int export(struct physical *p, int *fd)
 {
-	struct share what = {.gpu = p->gpu, .bytes = p->charged ? p->size : 0};
+	struct share what = {.gpu = p->gpu, .bytes = p->charged ? p->size : 0, .length = p->size};
 	struct note note = {p->size, p->prop};
 
 	if (p->shared < 0) {
@@ -186,6 +193,8 @@ static int export(struct physical *p, int *fd)
 		}
 		p->charged = false;
 	}
+	if (!p->content.offset && !content_share(&p->content, process.view.s->shares[p->share].offset))
+		return EIO;
 	*fd = fcntl(p->shared, F_DUPFD_CLOEXEC, 0);
 	return *fd < 0 ? errno : 0;
 }
@@ -236,6 +245,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	p.size = note.size;
 	p.prop = note.prop;
 	p.gpu = found.gpu;
+	p.content.offset = found.offset;
 	r = place_import(&found, &p.prop);
 	process_lock();
 	if (!r)

@@ -37,6 +37,9 @@ void check_devices(void);
 void check_contexts(void);
 void check_memory(void);
 void check_copies(void);
+void check_sharing(void);
+void check_contents(void);
+void check_graph_contents(void);
 void check_lookup(void);
 void check_errors(void);
 void check_modules(void);
@@ -62,6 +65,7 @@ void check_missed(void);
 void check_attributes(void); /* prints those of device 0 */
 void check_orphan(void); /* ends by SIGKILL */
 void check_export_orphan(void); /* the same */
+void check_ipc_orphan(void); /* the same */
 void check_mig(void);
 void check_mig_late(void);
 

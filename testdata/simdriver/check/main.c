@@ -33,11 +33,13 @@ struct check {
 
 /* What the list of checks leaves out: the test has to set things up for them. */
 static const struct check unlisted[] = {
+	{"ipc-orphan", check_ipc_orphan},
 	{"orphan", check_orphan}, {"export-orphan", check_export_orphan}, {"mig", check_mig}, {"mig-late", check_mig_late}, {"devices-together", check_devices_together},
 	{"nvml-pids", check_nvml_pids}, {"nvml-details", check_nvml_details}, {"nvml-utilization", check_nvml_utilization}, {"missed", check_missed}, {"attributes", check_attributes},
 };
 
 static const struct check checks[] = {
+	{"contents", check_contents}, {"graph-contents", check_graph_contents}, {"sharing", check_sharing},
 	{"uninitialised", check_uninitialised}, {"devices", check_devices}, {"contexts", check_contexts},
 	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup}, {"errors", check_errors},
 	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams}, {"pools", check_pools}, {"graphs", check_graphs}, {"capture", check_capture},

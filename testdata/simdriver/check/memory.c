@@ -120,7 +120,7 @@ void check_copies(void)
 	FINE(cuMemcpyDtoD_v2(q, p, 256));
 	GIVES(cuMemcpyDtoD_v2(q + 900, p, 256), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuMemcpyDtoH_v2(host, p, 256));
-	CHECK(host[0] == 0);
+	CHECK(host[0] == 7);
 	FINE(cuMemcpy((CUdeviceptr)(uintptr_t)host, m, 256));
 	CHECK(host[0] == 7);
 	FINE(cuMemcpyAsync(q, p, 256, NULL));
