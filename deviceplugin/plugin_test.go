@@ -199,7 +199,7 @@ func TestAllocate(t *testing.T) {
 	}{
 		{"none", nil, "a container without a device of nvidia.com/gpu"},
 		{"another node's GPU", []string{"GPU-a::0", "GPU-z::0"}, `"GPU-z::0": this node has no GPU GPU-z`},
-		{"no number", []string{"GPU-a"}, `"GPU-a" is not a device of nvidia.com/gpu: want <UUID>::<n>`},
+		{"no number", []string{"GPU-a"}, `"GPU-a" is not a device of nvidia.com/gpu: must be <UUID>::<n>`},
 		{"HAMi's", []string{"GPU-a-0"}, `"GPU-a-0" is not a device`},
 		{"no GPU", []string{"::0"}, `"::0" is not a device`},
 		{"empty", []string{""}, `"" is not a device`},

@@ -97,7 +97,7 @@ func (r Resource) parse(id string, gpus []GPU) (device, error) {
 	n, err := strconv.Atoi(number)
 	d := device{uuid, n}
 	if err != nil || uuid == "" || d.id() != id {
-		return device{}, fmt.Errorf("%q is not a device of %s: want <UUID>::<n>", id, r.Name)
+		return device{}, fmt.Errorf("%q is not a device of %s: must be <UUID>::<n>", id, r.Name)
 	}
 	i, known := slices.BinarySearchFunc(gpus, uuid, func(c GPU, uuid string) int { return cmp.Compare(c.UUID, uuid) })
 	if !known {

@@ -11,14 +11,13 @@ var (
 	ErrMalformed = errors.New("malformed grant")
 	// ErrUnknownGPU: this node does not have the GPU.
 	ErrUnknownGPU = errors.New("unknown GPU")
-	// ErrWrongNode: the grant is for another node.
-	ErrWrongNode = errors.New("grant for another node")
+	ErrWrongNode  = errors.New("grant for another node")
 	// ErrSignature: a required signature is missing or invalid.
 	ErrSignature = errors.New("grant not signed")
 	// ErrAmbiguous: a positional grant matches several containers.
 	ErrAmbiguous = errors.New("ambiguous grant")
 	// ErrOverbooked: the GPU has not enough free memory, compute time or replicas.
-	ErrOverbooked = errors.New("GPU overbooked")
+	ErrOverbooked = errors.New("not enough free GPU capacity")
 )
 
 type refusal struct {

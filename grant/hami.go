@@ -50,16 +50,16 @@ func DecodeHAMi(value string) (Positional, error) {
 	}
 	body, ended := strings.CutSuffix(value, ";")
 	if !ended {
-		return nil, Errorf(ErrMalformed, `%s: must end with ";" as every slot does: was it cut short?`, quote.Short(value))
+		return nil, Errorf(ErrMalformed, `%s: must end with ";", as every position does; it may be truncated`, quote.Short(value))
 	}
 	if n := strings.Count(body, ";") + 1; n > MaxContainers {
-		return nil, Errorf(ErrMalformed, "%d slots: at most %d are read", n, MaxContainers)
+		return nil, Errorf(ErrMalformed, "%d positions: at most %d are read", n, MaxContainers)
 	}
 	var positional Positional
 	for i, text := range strings.Split(body, ";") {
 		shares, err := decodeSlot(text)
 		if err != nil {
-			return nil, fmt.Errorf("slot %d %w", i, err)
+			return nil, fmt.Errorf("position %d %w", i, err)
 		}
 		positional = append(positional, shares)
 	}
@@ -72,7 +72,7 @@ func decodeSlot(text string) ([]Share, error) {
 	}
 	body, ended := strings.CutSuffix(text, ":")
 	if !ended {
-		return nil, Errorf(ErrMalformed, `%s: must end with ":" as every device does: was it cut short?`, quote.Short(text))
+		return nil, Errorf(ErrMalformed, `%s: must end with ":", as every device does; it may be truncated`, quote.Short(text))
 	}
 	if n := strings.Count(body, ":") + 1; n > MaxShares {
 		return nil, Errorf(ErrMalformed, "%d devices: a container may have at most %d", n, MaxShares)
@@ -84,7 +84,7 @@ func decodeSlot(text string) ([]Share, error) {
 			return nil, fmt.Errorf("device %d %w", i, err)
 		}
 		if j := IndexOf(shares, share.UUID); j >= 0 {
-			return nil, Errorf(ErrMalformed, "device %d uuid %q: is already device %d: a GPU may be named once in a slot", i, share.UUID, j)
+			return nil, Errorf(ErrMalformed, "device %d uuid %q: is already device %d: name each GPU once in a position", i, share.UUID, j)
 		}
 		shares = append(shares, share)
 	}
@@ -116,13 +116,13 @@ func decodeDevice(text string) (Share, error) {
 // EncodeHAMi returns the value that HAMi's scheduler would write.
 func EncodeHAMi(positional Positional) (string, error) {
 	if len(positional) > MaxContainers {
-		return "", Errorf(ErrMalformed, "%d slots: at most %d can be written", len(positional), MaxContainers)
+		return "", Errorf(ErrMalformed, "%d positions: at most %d can be written", len(positional), MaxContainers)
 	}
 	var b strings.Builder
 	for i, slot := range positional {
 		if len(slot) > 0 {
 			if err := ValidateShares(slot); err != nil {
-				return "", fmt.Errorf("slot %d %w", i, err)
+				return "", fmt.Errorf("position %d %w", i, err)
 			}
 		}
 		for _, share := range slot {

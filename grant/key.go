@@ -194,5 +194,5 @@ func (r Keyring) Verify(podUID, node, payload, text string) error {
 		}
 		return Errorf(ErrSignature, "is not for this grant, pod UID and node %q: the grant was changed or copied; delete the pod so that it is scheduled again", node)
 	}
-	return Errorf(ErrSignature, "was made with key %s, which this node does not have (--grant-public-key-file): give the node the scheduler's public key, or delete the pod so that it is scheduled again with the present one", signature.keyID)
+	return Errorf(ErrSignature, "was made with key %s, which this node does not have (--grant-public-key-file): give the node the scheduler's public key, or delete the pod so that it is scheduled again with the current key", signature.keyID)
 }

@@ -67,8 +67,8 @@ func TestFromMIG(t *testing.T) {
 		{description: "a second spelling", annotations: map[string]string{r1g: mig1 + "::00"}, kind: grant.ErrMalformed, says: "numbered"},
 		{description: "capitals", annotations: map[string]string{r1g: strings.ToUpper(mig2) + "::0"}, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
 		{description: "an old driver's name", annotations: map[string]string{r1g: "MIG-" + gpuA + "/1/0::0"}, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
-		{description: "twice", annotations: map[string]string{r1g: one + "," + one}, kind: grant.ErrMalformed, says: "there twice"},
-		{description: "twice, of two resources", annotations: map[string]string{r1g: one, r2g: one}, kind: grant.ErrMalformed, says: "there twice"},
+		{description: "twice", annotations: map[string]string{r1g: one + "," + one}, kind: grant.ErrMalformed, says: "listed twice"},
+		{description: "twice, of two resources", annotations: map[string]string{r1g: one, r2g: one}, kind: grant.ErrMalformed, says: "listed twice"},
 		{description: "one that was taken away", annotations: map[string]string{r1g: migX + "::0"}, kind: grant.ErrUnknownGPU, says: "the kubelet chooses again"},
 		{description: "too long", annotations: map[string]string{r1g: "MIG-" + strings.Repeat("x", grant.MaxAnnotationBytes)}, kind: grant.ErrMalformed, says: "at most"},
 	} {

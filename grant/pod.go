@@ -123,7 +123,7 @@ func readPositional(annotations map[string]string) (key string, positional Posit
 		return "", nil, inAnnotation(AnnotationAllocated, err)
 	}
 	if isPending && !isRemainder(left, whole) {
-		return "", nil, Errorf(ErrMalformed, "annotation %s: contradicts %s: it must be the same but for emptied slots; delete the pod so that it is scheduled again",
+		return "", nil, Errorf(ErrMalformed, "annotation %s: contradicts %s: both must be equal except for emptied positions; delete the pod so that it is scheduled again",
 			AnnotationToAllocate, AnnotationAllocated)
 	}
 	return AnnotationAllocated, whole, nil

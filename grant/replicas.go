@@ -55,7 +55,7 @@ func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 	var shares []Share
 	for id := range strings.SplitSeq(value, ",") {
 		if seen[id] {
-			return nil, Errorf(ErrMalformed, "replica %s: is there twice", quote.Short(id))
+			return nil, Errorf(ErrMalformed, "replica %s: is listed twice", quote.Short(id))
 		}
 		seen[id] = true
 		part, err := equalShare(id, gpus)
@@ -80,7 +80,7 @@ func equalShare(id string, gpus map[string]GPU) (Share, error) {
 	}
 	gpu, ok := gpus[uuid]
 	if !ok {
-		return Share{}, Errorf(ErrUnknownGPU, "replica %s: this node has no such GPU, or offers it no longer: delete the pod so that the kubelet chooses again", quote.Short(id))
+		return Share{}, Errorf(ErrUnknownGPU, "replica %s: this node has no such GPU, or no longer offers it: delete the pod so that the kubelet chooses again", quote.Short(id))
 	}
 	number, err := parseNumber(digits, 0, maxReplica)
 	if err != nil {
@@ -92,7 +92,7 @@ func equalShare(id string, gpus map[string]GPU) (Share, error) {
 	share := Share{UUID: uuid, MemoryMiB: gpu.MemoryMiB / int64(gpu.Slots), CorePercent: min(gpu.CorePercent/gpu.Slots, MaxCorePercent)}
 	// No compute time would mean that it isn't limited.
 	if share.MemoryMiB == 0 || share.CorePercent == 0 {
-		return Share{}, Errorf(ErrOverbooked, "replica %s: of %d MiB and %d percent of compute time nothing is left for one of %d replicas: use a smaller --device-split-count",
+		return Share{}, Errorf(ErrOverbooked, "replica %s: %d MiB and %d percent of compute time can't be divided by %d replicas: use a smaller --device-split-count",
 			quote.Short(id), gpu.MemoryMiB, gpu.CorePercent, gpu.Slots)
 	}
 	return share, nil

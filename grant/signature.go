@@ -83,7 +83,7 @@ type Verifier interface {
 func verify(pod Pod, node, payload string, keys Verifier) error {
 	signature, ok := pod.Annotations[AnnotationSignature]
 	if !ok {
-		return Errorf(ErrSignature, "annotation %s: has no %s beside it, and this node accepts signed grants only: give the scheduler the private key of the node's --grant-public-key-file, and delete the pod so that it is scheduled again",
+		return Errorf(ErrSignature, "annotation %s: %s is missing, and this node accepts signed grants only: give the scheduler the private key of the node's --grant-public-key-file, and delete the pod so that it is scheduled again",
 			AnnotationGrant, AnnotationSignature)
 	}
 	if err := keys.Verify(pod.UID, node, payload, signature); err != nil {

@@ -17,15 +17,15 @@ func findSlot(ctx context.Context, positional Positional, pod Pod, container str
 	}
 	const fix = "write the grant by name into " + AnnotationGrant
 	if names == nil {
-		return 0, Errorf(ErrAmbiguous, "%d slots, and the order of the pod's containers is not known here (no kubelet): %s", len(positional), fix)
+		return 0, Errorf(ErrAmbiguous, "%d positions, and the order of the pod's containers is unknown without a kubelet: %s", len(positional), fix)
 	}
 	listed, err := names.ContainerNames(ctx, pod)
 	if err != nil {
-		return 0, Errorf(ErrAmbiguous, "%d slots, and the order of the pod's containers could not be read from the kubelet: %w; %s", len(positional), err, fix)
+		return 0, Errorf(ErrAmbiguous, "%d positions, and the order of the pod's containers could not be read from the kubelet: %w; %s", len(positional), err, fix)
 	}
 	slot, reason := matchSlot(slotSizes(positional), listed, container)
 	if reason != "" {
-		return 0, Errorf(ErrAmbiguous, "%d slots: %s; %s", len(positional), reason, fix)
+		return 0, Errorf(ErrAmbiguous, "%d positions: %s; %s", len(positional), reason, fix)
 	}
 	return slot, nil
 }
@@ -48,20 +48,20 @@ func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot i
 	asked := slices.IndexFunc(listed, func(c ContainerDevices) bool { return c.Name == container })
 	leftmost := embed(sizes, listed)
 	if leftmost == nil {
-		return 0, fmt.Sprintf("they have %v devices, which does not fit the containers that the kubelet lists (%s)", sizes, describeListed(listed))
+		return 0, fmt.Sprintf("they have %v devices, which does not match the containers that the kubelet lists (%s)", sizes, describeListed(listed))
 	}
 	if asked < 0 {
 		if countHolders(sizes) == countHolders(deviceCounts(listed)) {
 			return noSlot, ""
 		}
-		return 0, "the kubelet does not list this container (it lists no init and no ephemeral containers), and slots are left that could be another's"
+		return 0, "the kubelet does not list this container (it lists no init and no ephemeral containers), and the remaining positions can belong to other containers"
 	}
 	if listed[asked].Devices == 0 {
 		return noSlot, ""
 	}
 	rightmost := embedFromEnd(sizes, listed)
 	if leftmost[asked] != rightmost[asked] {
-		return 0, fmt.Sprintf("this container could be slot %d or slot %d, as the pod has init containers that the kubelet does not list", leftmost[asked], rightmost[asked])
+		return 0, fmt.Sprintf("this container can have position %d or position %d, because the pod has init containers, which the kubelet does not list", leftmost[asked], rightmost[asked])
 	}
 	return leftmost[asked], ""
 }

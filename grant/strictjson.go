@@ -39,11 +39,11 @@ func object(value json.RawMessage, known ...string) (map[string]json.RawMessage,
 		return nil, Errorf(ErrMalformed, "not valid JSON: %w", err)
 	}
 	if len(duplicates) > 0 {
-		return nil, Errorf(ErrMalformed, "a key is there twice: keep one: %s", quote.Short(duplicates[0].Error()))
+		return nil, Errorf(ErrMalformed, "a key is listed twice: keep one: %s", quote.Short(duplicates[0].Error()))
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if len(known) > 0 && !slices.Contains(known, key) {
-			return nil, Errorf(ErrMalformed, "field %s is not known: the fields are %s", quote.Short(key), strings.Join(known, ", "))
+			return nil, Errorf(ErrMalformed, "unknown field %s: use %s", quote.Short(key), strings.Join(known, ", "))
 		}
 	}
 	return values, nil

@@ -100,7 +100,7 @@ func (g *Grant) Validate() error {
 		return Errorf(ErrMalformed, "grant without a container name")
 	}
 	if g.Slot != nil && (*g.Slot < 0 || *g.Slot >= MaxContainers) {
-		return Errorf(ErrMalformed, "slot %d: must be from 0 to %d", *g.Slot, MaxContainers-1)
+		return Errorf(ErrMalformed, "position %d: must be from 0 to %d", *g.Slot, MaxContainers-1)
 	}
 	return ValidateShares(g.Shares)
 }

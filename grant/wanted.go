@@ -83,7 +83,7 @@ func decodeWanted(value json.RawMessage) (w Wanted, err error) {
 		}
 	}
 	if w.MemoryMiB == nil && w.Cores == nil {
-		return w, Errorf(ErrMalformed, "neither memoryMiB nor cores is there")
+		return w, Errorf(ErrMalformed, "neither memoryMiB nor cores is set")
 	}
 	return w, nil
 }

@@ -44,7 +44,7 @@ func TestMalformedResizesAreRefused(t *testing.T) {
 		`{"main":{"cores":101}}`:                  "0 to 100",
 		`{"main":{"cores":-1}}`:                   "0 to 100",
 		`{"main":{"cores":1,"cores":2}}`:          "twice",
-		`{"main":{"core":1}}`:                     `"core" is not known`,
+		`{"main":{"core":1}}`:                     `unknown field "core"`,
 		`{"main":{"cores":1,"gpu":"GPU-0"}}`:      "must be a GPU's UUID",
 		`{"Main":{"cores":1}}`:                    "RFC 1123",
 		`{"main":{"cores":1},"main":{"cores":2}}`: "twice",

@@ -52,11 +52,11 @@ func openFiles(dir string) (*ledgerFiles, error) {
 
 func makeDirectories(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the directory: %w", err)
+		return fmt.Errorf("create the directory: %w", err)
 	}
 	// Only root looks inside: a container's usage file is writable by its user.
 	if err := os.MkdirAll(filepath.Join(dir, containersName), 0o700); err != nil {
-		return fmt.Errorf("make the directory: %w", err)
+		return fmt.Errorf("create the directory: %w", err)
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func makeDirectories(dir string) error {
 func (f *ledgerFiles) identify() error {
 	var lock, counter unix.Stat_t
 	if err := errors.Join(unix.Fstat(int(f.lock.Fd()), &lock), unix.Fstat(int(f.counter.Fd()), &counter)); err != nil {
-		return fmt.Errorf("look at the lock and the generation: %w", err)
+		return fmt.Errorf("inspect the lock and the generation: %w", err)
 	}
 	f.lockID = fileID{uint64(lock.Dev), lock.Ino}
 	f.counterID = fileID{uint64(counter.Dev), counter.Ino}

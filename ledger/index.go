@@ -230,7 +230,7 @@ func (x *index) checkSlot(claim *Claim) error {
 	}
 	for _, e := range x.pods[claim.PodUID] {
 		if e.Slot != nil && *e.Slot == *claim.Slot && e.Container != claim.Container {
-			return grant.Errorf(ErrSlotTaken, "slot %d of the pod's grant belongs to container %q: write the grant by name into %s",
+			return grant.Errorf(ErrSlotTaken, "position %d of the pod's grant belongs to container %q: write the grant by name into %s",
 				*claim.Slot, e.Container, grant.AnnotationGrant)
 		}
 	}

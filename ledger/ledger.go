@@ -341,7 +341,7 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("give the claim up: %w", context.Cause(ctx))
+		return fmt.Errorf("abandon the claim: %w", context.Cause(ctx))
 	}
 	if err := l.name(hidden, r.ContainerID); err != nil {
 		return err
@@ -367,7 +367,7 @@ func (l *Ledger) name(hidden, id string) error {
 		flags = unix.RENAME_EXCHANGE
 	}
 	if err := unix.Renameat2(unix.AT_FDCWD, hidden, unix.AT_FDCWD, l.Dir(id), flags); err != nil {
-		return fmt.Errorf("name the directory of container %s: %w", id, err)
+		return fmt.Errorf("rename the directory of container %s: %w", id, err)
 	}
 	if flags != 0 {
 		_ = vgpufs.RemoveAll(hidden) // hidden entries are ignored, and the next reconciliation removes them
@@ -379,7 +379,7 @@ func (l *Ledger) discard(id string) error {
 	hidden := l.hidden(oldPrefix, id)
 	err := unix.Rename(l.Dir(id), hidden)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("take the directory of container %s away: %w", id, err)
+		return fmt.Errorf("move the directory of container %s away: %w", id, err)
 	}
 	l.index.drop(id)
 	if err != nil {

@@ -266,7 +266,7 @@ func TestSlotBelongsToOneContainer(t *testing.T) {
 	require.NoError(t, err)
 	_, err = store.Claim(background, inPod("c2", "debugger", new(0)), testGPUs(), nil)
 	require.ErrorIs(t, err, ledger.ErrSlotTaken)
-	assert.ErrorContains(t, err, `slot 0 of the pod's grant belongs to container "main"`)
+	assert.ErrorContains(t, err, `position 0 of the pod's grant belongs to container "main"`)
 	_, err = store.Claim(background, inPod("c2", "side", new(1)), testGPUs(), nil)
 	require.NoError(t, err)
 	_, err = store.Claim(background, inPod("c3", "named", nil), testGPUs(), nil)

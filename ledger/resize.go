@@ -97,7 +97,7 @@ func isAt(fd int, path string) bool {
 }
 
 func errNoClaim() error {
-	return grant.Errorf(ErrNoClaim, "it has no active claim: check that it runs (gpuslice status lists the claims)")
+	return grant.Errorf(ErrNoClaim, "no active claim: check that the container runs (gpuslice status lists the claims)")
 }
 
 func (l *Ledger) active(id string) (*entry, error) {
@@ -197,12 +197,12 @@ func (l *Ledger) rebook(e *entry, shares []grant.Share) error {
 
 func checkSameGPUs(old, shares []grant.Share) error {
 	if len(old) != len(shares) {
-		return grant.Errorf(grant.ErrMalformed, "%d GPUs: it has %d, and keeps them as long as it runs", len(shares), len(old))
+		return grant.Errorf(grant.ErrMalformed, "%d GPUs: the container has %d, and a running container keeps its GPUs", len(shares), len(old))
 	}
 	for i, share := range shares {
 		switch {
 		case share.UUID != old[i].UUID:
-			return grant.Errorf(grant.ErrMalformed, "share %d: GPU %s: it has %s there, and keeps its GPUs as long as it runs", i, share.UUID, old[i].UUID)
+			return grant.Errorf(grant.ErrMalformed, "share %d: GPU %s: the container has %s there, and a running container keeps its GPUs", i, share.UUID, old[i].UUID)
 		case share != old[i] && grant.IsMIG(share.UUID):
 			return grant.Errorf(grant.ErrMalformed, "share %d: %s is a MIG device, which a container has whole", i, share.UUID)
 		}
@@ -237,7 +237,7 @@ func (x *index) admitResize(e *entry, shares []grant.Share, gpus map[string]gran
 	for i, share := range shares {
 		gpu, others := gpus[share.UUID], x.gpus[share.UUID].CorePercent-e.Shares[i].CorePercent
 		if unlimits(e.Shares[i], share) && gpu.CorePercent > 0 && others >= gpu.CorePercent {
-			return grant.Errorf(grant.ErrOverbooked, "GPU %s: cores without a limit (0) are of what is left, and others have %d of %d %%; wait until one of them ends, or request less",
+			return grant.Errorf(grant.ErrOverbooked, "GPU %s: unlimited cores (0) need free compute time, and other containers have all: %d of %d %%; wait until one of them ends, or request less",
 				share.UUID, others, gpu.CorePercent)
 		}
 	}

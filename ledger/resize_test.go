@@ -75,7 +75,7 @@ func TestResize(t *testing.T) {
 		{"no limit of cores, of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, map[string]grant.GPU{}, grant.ErrUnknownGPU, "no such GPU"},
 		{"no limit of cores and less memory, of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 0)}, map[string]grant.GPU{}, grant.ErrUnknownGPU, "no such GPU"},
 		{"no limit of cores where others have all that can be reserved now", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, fewer(40), grant.ErrOverbooked,
-			"others have 40 of 40 %"},
+			"have all: 40 of 40 %"},
 		{"no limit of cores where others leave one", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, fewer(41), nil, ""},
 		{"none that had none, of a GPU that is gone", []grant.Share{share(8000, 0)}, []grant.Share{share(7000, 0)}, map[string]grant.GPU{}, nil, ""},
 		{"a limit in place of none, that others have", []grant.Share{share(8000, 0)}, []grant.Share{share(8000, 61)}, nil, grant.ErrOverbooked, "cores 61 % requested, 60 of 100 % free"},
@@ -87,7 +87,7 @@ func TestResize(t *testing.T) {
 		{"too many cores", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 61)}, nil, grant.ErrOverbooked, "cores 31 % requested, 30 of 100 % free"},
 		{"more of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(9000, 30)}, map[string]grant.GPU{}, grant.ErrUnknownGPU, "no such GPU"},
 		{"another GPU", []grant.Share{share(8000, 30)}, []grant.Share{other}, nil, grant.ErrMalformed, "keeps its GPUs"},
-		{"a GPU more", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 30), other}, nil, grant.ErrMalformed, "keeps them"},
+		{"a GPU more", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 30), other}, nil, grant.ErrMalformed, "keeps its GPUs"},
 		{"no memory", []grant.Share{share(8000, 30)}, []grant.Share{share(0, 30)}, nil, grant.ErrMalformed, "memory 0 MiB"},
 		{"a MIG device", []grant.Share{mig}, []grant.Share{{UUID: mig.UUID, MemoryMiB: 4000, CorePercent: 100}}, nil, grant.ErrMalformed, "whole"},
 	} {

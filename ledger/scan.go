@@ -62,7 +62,7 @@ func (l *Ledger) scan(repair bool) error {
 		if strings.HasPrefix(name, ".") {
 			if repair {
 				if err := vgpufs.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
-					l.damage(fmt.Errorf("remove what an interrupted change left: %w", err)) // it counts for nothing
+					l.damage(fmt.Errorf("remove the files of an interrupted change: %w", err)) // it counts for nothing
 				}
 			}
 			continue
@@ -254,7 +254,7 @@ func makeDir(path string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("make the container's directory: %w", err)
+		return fmt.Errorf("create the container's directory: %w", err)
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 		if time.Since(since) > settled {
 			backoff = firstBackoff
 		}
-		p.Log.Warn("NRI connection lost or not made; retrying", "socket", socket, "error", err, "in", backoff)
+		p.Log.Warn("NRI connection lost or failed; retrying", "socket", socket, "error", err, "in", backoff)
 		select {
 		case <-ctx.Done():
 		case <-time.After(backoff):
@@ -105,7 +105,7 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 		stub.WithLogger(stubLogger{p.Log}), stub.WithFailurePolicy(failurePolicy),
 	)
 	if err != nil {
-		return fmt.Errorf("make the NRI stub: %w", err)
+		return fmt.Errorf("create the NRI stub: %w", err)
 	}
 
 	if err := s.start(ctx, conn); err != nil {

@@ -196,7 +196,7 @@ func checkDuplicates(names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return fmt.Errorf("its environment sets %s more than once, so that no one value can be enforced: name it once in the image and the pod", strings.Join(names, ", "))
+	return fmt.Errorf("its environment sets %s more than once, so no single value can be enforced: set it once in the image and the pod", strings.Join(names, ", "))
 }
 
 func (f *facts) inContainer(err error) error {

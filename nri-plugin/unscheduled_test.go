@@ -108,7 +108,7 @@ func TestReplicasRefused(t *testing.T) {
 	}{
 		{"malformed", "all", nil, "must be <UUID>::<n>"},
 		{"out of range", gpuA + "::10", nil, "10 replicas"},
-		{"twice", gpuA + "::1," + gpuA + "::1", nil, "there twice"},
+		{"twice", gpuA + "::1," + gpuA + "::1", nil, "listed twice"},
 		{"an unknown GPU", "GPU-cccccccc-0000-4000-8000-000000000003::0", nil, "no such GPU"},
 		{"copied from the pod by the runtime", gpuA + "::0", map[string]string{grant.AnnotationReplicas: gpuA + "::0"}, "is on the pod"},
 	} {

@@ -37,9 +37,9 @@ func advice(ret nvml.Return) string {
 	switch ret {
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
 		return "libnvidia-ml.so.1 was not found: install NVIDIA's driver, or mount its libraries into this container " +
-			"and point LD_LIBRARY_PATH at them; on a node without GPUs don't run this"
+			"and point LD_LIBRARY_PATH at them; do not run this on a node without GPUs"
 	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return "load the kernel module (modprobe nvidia) and look into dmesg if it fails"
+		return "load the kernel module (modprobe nvidia) and check dmesg if it fails"
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return "the library and the kernel module are of different versions: the driver was updated while in use; " +
 			"load the new module or reboot, then restart this program"
@@ -54,7 +54,7 @@ func advice(ret nvml.Return) string {
 	case nvml.ERROR_INSUFFICIENT_POWER:
 		return "check the GPU's power cables"
 	case nvml.ERROR_IRQ_ISSUE:
-		return "the kernel has an interrupt problem with the GPU: look into dmesg"
+		return "the kernel has an interrupt problem with the GPU: check dmesg"
 	case nvml.ERROR_CORRUPTED_INFOROM:
 		return "the GPU's infoROM is corrupted: contact the vendor of the GPU"
 	default:

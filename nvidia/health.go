@@ -195,7 +195,7 @@ func (a *gpuState) reason(settle time.Duration) string {
 	case a.absent != "":
 		return a.absent
 	case a.reset != 0:
-		return fmt.Sprintf("XID %d, which needs a reset of the GPU: look into dmesg, then reset it or restart the machine", a.reset)
+		return fmt.Sprintf("XID %d, which needs a reset of the GPU: check dmesg, then reset it or restart the machine", a.reset)
 	case a.settles && a.xid != 0:
 		return fmt.Sprintf("XID %d: healthy after %v without another XID", a.xid, settle)
 	case a.settles:

@@ -30,7 +30,7 @@ func ParseMIGStrategy(text string) (MIGStrategy, error) {
 		return MIGNone, nil
 	}
 	if !slices.Contains(MIGStrategies, MIGStrategy(text)) {
-		return "", fmt.Errorf("MIG strategy %q is not known: use none, single or mixed", text)
+		return "", fmt.Errorf("unknown MIG strategy %q: use none, single or mixed", text)
 	}
 	return MIGStrategy(text), nil
 }

@@ -111,7 +111,7 @@ func TestPartition(t *testing.T) {
 		}
 	}
 	_, err := Node{}.Partition("both")
-	require.ErrorContains(t, err, `"both" is not known: use none, single or mixed`)
+	require.ErrorContains(t, err, `unknown MIG strategy "both": use none, single or mixed`)
 }
 
 func TestParseMIGStrategy(t *testing.T) {

@@ -95,7 +95,7 @@ func (m *matrix) row(gpu int, line string, words []string) {
 
 func (m *matrix) check(gpus int) error {
 	if m.columns == nil {
-		return errors.New("topology: no line of GPU0, GPU1 …: want the output of nvidia-smi topo -m")
+		return errors.New("topology: no lines for GPU0, GPU1 …: use the output of nvidia-smi topo -m")
 	}
 	heads := slices.DeleteFunc(slices.Clone(m.columns), func(gpu int) bool { return gpu < 0 })
 	return errors.Join(complete("columns", heads, gpus), complete("rows", m.rows, gpus))

@@ -99,7 +99,7 @@ func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
 
 func (s Settings) checkMode() error {
 	if !slices.Contains(LimiterModes, s.limiterMode()) {
-		return fmt.Errorf("limiter mode %q is not known: use preload, library or auto", s.LimiterMode)
+		return fmt.Errorf("unknown limiter mode %q: use preload, library or auto", s.LimiterMode)
 	}
 	if s.limiterMode() == LimiterPreload {
 		return nil

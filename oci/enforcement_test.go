@@ -212,7 +212,7 @@ func TestVariablesThatBypassTheLimiter(t *testing.T) {
 func TestModeNeedsItsFiles(t *testing.T) {
 	s := testSettings()
 	s.LimiterMode = "both"
-	assert.ErrorContains(t, s.Validate(), `limiter mode "both" is not known`)
+	assert.ErrorContains(t, s.Validate(), `unknown limiter mode "both"`)
 	for _, mode := range []LimiterMode{LimiterLibrary, LimiterAuto} {
 		s.LimiterMode, s.Stubs = mode, Stubs{}
 		assert.ErrorContains(t, s.Validate(), "CUDA stub library path is empty")

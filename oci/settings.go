@@ -27,9 +27,7 @@ type CorePolicy string
 const (
 	// CoreDefault: while another container uses the GPU.
 	CoreDefault CorePolicy = "default"
-	// CoreForce: always.
-	CoreForce CorePolicy = "force"
-	// CoreDisable: never.
+	CoreForce   CorePolicy = "force"
 	CoreDisable CorePolicy = "disable"
 )
 
@@ -74,10 +72,10 @@ type Settings struct {
 func (s Settings) Validate() error {
 	var errs []error
 	if !slices.Contains([]Injection{InjectAuto, InjectCDI, InjectEnvvar}, s.injection()) {
-		errs = append(errs, fmt.Errorf("device injection %q is not known: use auto, cdi or envvar", s.Injection))
+		errs = append(errs, fmt.Errorf("unknown device injection %q: use auto, cdi or envvar", s.Injection))
 	}
 	if !s.corePolicy().Known() {
-		errs = append(errs, fmt.Errorf("core policy %q is not known: use default, force or disable", s.CorePolicy))
+		errs = append(errs, fmt.Errorf("unknown core policy %q: use default, force or disable", s.CorePolicy))
 	}
 	errs = append(errs, checkHostPath("library", s.LibraryPath), checkHostPath("ld.so.preload", s.PreloadPath), s.checkMode())
 	if slices.Contains(s.NvidiaHandlers, "") {

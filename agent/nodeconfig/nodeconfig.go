@@ -109,7 +109,7 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 		return File{}, nil, err
 	}
 	if raw.NodeConfig == nil {
-		return File{}, nil, errors.New(`want {"nodeconfig": [...]}`)
+		return File{}, nil, errors.New(`must be {"nodeconfig": [...]}`)
 	}
 	var errs, otherErrs []error
 	seen := map[string]string{}
@@ -162,7 +162,7 @@ func strict(data []byte, to any) error {
 	d.DisallowUnknownFields()
 	err := d.Decode(to)
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%s: want %s, not %s", cmp.Or(e.Field, "the file"), wanted(e.Type.Kind()), e.Value)
+		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(e.Field, "the file"), wanted(e.Type.Kind()), e.Value)
 	}
 	if err != nil {
 		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
@@ -199,24 +199,24 @@ func (e entry) validate() []error {
 	var errs []error
 	want := func(ok bool, field, wanted string, got any) {
 		if !ok {
-			errs = append(errs, fmt.Errorf("%s: want %s, not %q", field, wanted, fmt.Sprint(got)))
+			errs = append(errs, fmt.Errorf("%s: must be %s, not %q", field, wanted, fmt.Sprint(got)))
 		}
 	}
 	if e.Name == "" && e.NameGlob == "" && len(e.MatchLabels) == 0 {
-		errs = append(errs, errors.New(`matches no node: want a name, a nameglob ("*" for every node) or matchlabels`))
+		errs = append(errs, errors.New(`matches no node: set name, nameglob ("*" for every node) or matchlabels`))
 	}
 	if e.Name != "" {
 		want(namePattern.MatchString(e.Name), "name", "a node's name", e.Name)
-		want(e.NameGlob == "", "nameglob", "nothing beside a name", e.NameGlob)
-		want(len(e.MatchLabels) == 0, "matchlabels", "nothing beside a name", e.MatchLabels)
+		want(e.NameGlob == "", "nameglob", "empty if name is set", e.NameGlob)
+		want(len(e.MatchLabels) == 0, "matchlabels", "empty if name is set", e.MatchLabels)
 	}
 	if e.NameGlob != "" {
 		_, err := path.Match(e.NameGlob, "")
 		want(err == nil && globPattern.MatchString(e.NameGlob), "nameglob", "a pattern of node names such as gpu-*", e.NameGlob)
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.MatchLabels)) {
-		want(labelKeyPattern.MatchString(key), "matchlabels", "labels' keys", key)
-		want(!strings.HasPrefix(key, ownLabels), "matchlabels", "no label that gpuslice writes itself, which depends on this file", key)
+		want(labelKeyPattern.MatchString(key), "matchlabels", "the key of a label", key)
+		want(!strings.HasPrefix(key, ownLabels), "matchlabels", "a label that gpuslice does not write: its own labels depend on this file", key)
 		want(labelValuePattern.MatchString(e.MatchLabels[key]), "matchlabels."+key, "a label's value", e.MatchLabels[key])
 	}
 	want(slices.Contains([]string{"", "hami-core", "mig", "mps"}, e.OperatingMode), "operatingmode", "hami-core, mig or mps", e.OperatingMode)
@@ -241,12 +241,12 @@ func (e entry) validate() []error {
 	for i, uuid := range e.Filter.UUID {
 		field := fmt.Sprintf("filterdevices.uuid[%d]", i)
 		want(uuidPattern.MatchString(uuid), field, "a GPU's UUID, as nvidia-smi -L prints it", uuid)
-		want(!slices.ContainsFunc(e.Filter.UUID[:i], func(u string) bool { return strings.EqualFold(u, uuid) }), field, "each GPU once", uuid)
+		want(!slices.ContainsFunc(e.Filter.UUID[:i], func(u string) bool { return strings.EqualFold(u, uuid) }), field, "a list without duplicates", uuid)
 	}
 	for i, index := range e.Filter.Index {
 		field := fmt.Sprintf("filterdevices.index[%d]", i)
 		want(index >= 0 && index <= maxIndex, field, fmt.Sprintf("0 to %d", maxIndex), index)
-		want(!slices.Contains(e.Filter.Index[:i], index), field, "each GPU once", index)
+		want(!slices.Contains(e.Filter.Index[:i], index), field, "a list without duplicates", index)
 	}
 	return errs
 }

@@ -153,7 +153,7 @@ func (w *Watcher) decide(data []byte, labels map[string]string, known bool) (Set
 	}
 	if others != nil && others.Error() != w.others {
 		w.others = others.Error()
-		w.cfg.Log.Warn("node configuration has mistakes in entries of other nodes", "file", w.cfg.Path, "error", others)
+		w.cfg.Log.Warn("node configuration has errors in entries for other nodes", "file", w.cfg.Path, "error", others)
 	}
 	if !known && f.NeedsLabels(w.cfg.NodeName) {
 		return Settings{}, ErrLabelsUnknown

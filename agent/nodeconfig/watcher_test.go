@@ -75,7 +75,7 @@ func TestWatcherFollowsAConfigMap(t *testing.T) {
 	assert.Equal(t, 2, splitCount(t, w))
 	assert.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 	assert.Contains(t, log.String(), "level=ERROR")
-	assert.Contains(t, log.String(), "devicesplitcount: want 1 to 1000")
+	assert.Contains(t, log.String(), "devicesplitcount: must be 1 to 1000")
 	require.NoError(t, os.Remove(filepath.Join(m.dir, "..data")))
 	w.Update()
 	w.Update()
@@ -176,7 +176,7 @@ func TestWatcherLeavesOthersMistakesToThem(t *testing.T) {
 		var log bytes.Buffer
 		w := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{Path: path, NodeName: "n", Log: slog.New(slog.NewTextHandler(&log, nil))})
 		assert.Equal(t, 3, splitCount(t, w), bad)
-		assert.Contains(t, log.String(), "entries of other nodes")
+		assert.Contains(t, log.String(), "entries for other nodes")
 		w.Update()
 		assert.Equal(t, 1, strings.Count(log.String(), "\n"), "logged once")
 		_, err := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{Path: path, NodeName: "other"}).Current()

@@ -268,8 +268,8 @@ func TestEachKindOfFailureIsLoggedOnce(t *testing.T) {
 		}{
 			{metav1.StatusReasonUnauthorized, "credentials"},
 			{metav1.StatusReasonForbidden, "install/agent-rbac.yaml"},
-			{metav1.StatusReasonConflict, "tried again"},
-			{metav1.StatusReasonInternalError, "tried again"},
+			{metav1.StatusReasonConflict, "retrying"},
+			{metav1.StatusReasonInternalError, "retrying"},
 		} {
 			p.server.fail("get", kind.reason)
 			p.after(10 * time.Minute)

@@ -39,12 +39,12 @@ func explain(err error) (kind, hint string) {
 	case reason == metav1.StatusReasonForbidden:
 		return string(reason), "apply install/agent-rbac.yaml, and run the agent as its service account"
 	case reason == metav1.StatusReasonNotFound:
-		return string(reason), "give the agent the name that `kubectl get nodes` has for this node"
+		return string(reason), "set --node-name to this node's name in `kubectl get nodes`"
 	case reason != metav1.StatusReasonUnknown:
-		return string(reason), "nothing if it passes: it is tried again"
+		return string(reason), "retrying; no action needed if this does not persist"
 	case errors.Is(err, context.DeadlineExceeded):
-		return "timeout", "check the way to the API server: it is tried again"
+		return "timeout", "retrying; check the connection to the API server"
 	default:
-		return "unreachable", "check the API server's address and the way to it: it is tried again"
+		return "unreachable", "retrying; check the address of the API server and the connection to it"
 	}
 }

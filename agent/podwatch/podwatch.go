@@ -72,7 +72,7 @@ func (w *Watch) Run(ctx context.Context) {
 		DeleteFunc: w.gone,
 	})
 	if err != nil {
-		w.log.Error("pods of this node can't be resized: no watch", "error", err)
+		w.log.Error("can't watch the pods of this node; they can't be resized", "error", err)
 		return
 	}
 	running := make(chan struct{})
@@ -97,7 +97,7 @@ func (w *Watch) failed(_ context.Context, _ *cache.Reflector, err error) {
 		return
 	}
 	w.logged.Store(text, now)
-	w.log.Warn("watching the pods of this node failed, they can't be resized now: check the agent's rights to list and watch pods", "error", err)
+	w.log.Warn("watching the pods of this node failed; they can't be resized now: check the agent's permissions to list and watch pods", "error", err)
 }
 
 func (w *Watch) set(object any) {

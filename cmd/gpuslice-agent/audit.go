@@ -85,7 +85,7 @@ func deviceNodes(node nvidia.Node) map[uint64]audit.DeviceNode {
 func inMachineNamespace() error {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
-		return fmt.Errorf("look at the PID namespace: %w", err)
+		return fmt.Errorf("inspect the PID namespace: %w", err)
 	}
 	if st.Ino != orphans.MachineNamespace {
 		return errors.New("gpuslice-agent is not in the machine's PID namespace: set hostPID: true in its pod")

@@ -12,7 +12,7 @@ type checks struct{ errs []error }
 
 func (c *checks) want(flag string, ok bool, want string, got any) {
 	if !ok {
-		c.errs = append(c.errs, fmt.Errorf("--%s: want %s, not %q", flag, want, fmt.Sprint(got)))
+		c.errs = append(c.errs, fmt.Errorf("--%s: must be %s, not %q", flag, want, fmt.Sprint(got)))
 	}
 }
 

@@ -162,12 +162,12 @@ func TestBadValues(t *testing.T) {
 // All invalid values are reported together, in the manual's order.
 func TestEveryBadValueIsReported(t *testing.T) {
 	args := []string{"--log-format=x", "--library=a", "--state-dir=b", "--nri-socket=c", "--library-dir=d", "--device-split-count=0"}
-	const want = `gpuslice-agent: --state-dir: want an absolute path, not "b"
---library-dir: want an absolute path, not "d"
---library: want an absolute path, not "a"
---nri-socket: want an absolute path, not "c"
---device-split-count: want 1 to 1000 containers per GPU, not "0"
---log-format: want text or json, not "x"
+	const want = `gpuslice-agent: --state-dir: must be an absolute path, not "b"
+--library-dir: must be an absolute path, not "d"
+--library: must be an absolute path, not "a"
+--nri-socket: must be an absolute path, not "c"
+--device-split-count: must be 1 to 1000 containers per GPU, not "0"
+--log-format: must be text or json, not "x"
 `
 	for range 20 {
 		_, _, _, _, stderr := agent(args...)
@@ -202,9 +202,9 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 		args        []string
 		want        string
 	}{
-		{"an equal share that can't be limited", []string{"--unscheduled-policy=share", "--device-split-count=101"}, "--unscheduled-policy: want deny, or a --device-split-count"},
-		{"cores and memory of different GPUs", []string{"--unscheduled-policy=share", "--resource-profile=tencent"}, "--unscheduled-policy: want deny with --resource-profile=tencent"},
-		{"whole devices as cores and memory", []string{"--mig-strategy=single", "--resource-profile=tencent"}, "--mig-strategy: want none or mixed with --resource-profile=tencent"},
+		{"an equal share that can't be limited", []string{"--unscheduled-policy=share", "--device-split-count=101"}, "--unscheduled-policy: must be deny, or a --device-split-count"},
+		{"cores and memory of different GPUs", []string{"--unscheduled-policy=share", "--resource-profile=tencent"}, "--unscheduled-policy: must be deny with --resource-profile=tencent"},
+		{"whole devices as cores and memory", []string{"--mig-strategy=single", "--resource-profile=tencent"}, "--mig-strategy: must be none or mixed with --resource-profile=tencent"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			_, started, status, _, stderr := agent(append(test.args, "--node-name=n")...)

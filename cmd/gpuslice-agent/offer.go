@@ -106,11 +106,11 @@ func (o *offer) missing(uuid string) string {
 	case o.Problem != nil:
 		return "no GPU is offered: " + o.Problem.Error()
 	case o.GPUs.Taken.IsZero():
-		return "the GPUs have not been read yet; it will be tried again"
+		return "the GPUs have not been read yet; retrying"
 	case o.excludes(uuid, -1):
 		return "the node's configuration keeps it from being shared (filterdevices)"
 	case listed && c.MIGEnabled:
-		return "it is in MIG mode: the kubelet gives out its MIG devices (--mig-strategy)"
+		return "it is in MIG mode: the kubelet assigns its MIG devices (--mig-strategy)"
 	default:
 		return ""
 	}

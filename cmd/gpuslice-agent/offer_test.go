@@ -192,7 +192,7 @@ func TestStale(t *testing.T) {
 	s := look("a")
 	s.Taken = time.Unix(1000, 0)
 	assert.NoError(t, o.stale(s, time.Unix(1049, 0)))
-	assert.ErrorContains(t, o.stale(s, time.Unix(1051, 0)), "NVML does not respond")
+	assert.ErrorContains(t, o.stale(s, time.Unix(1051, 0)), "NVML has not responded")
 	s.Err = errNotRead
 	assert.NoError(t, o.stale(s, time.Unix(9999, 0)), "it answers, with an error")
 	assert.NoError(t, o.stale(nvidia.Snapshot{}, time.Unix(9999, 0)), "before the first")

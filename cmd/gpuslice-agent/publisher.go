@@ -186,7 +186,7 @@ func (o *options) stale(gpus nvidia.Snapshot, now time.Time) error {
 	if gpus.Taken.IsZero() || gpus.Err != nil || age <= 2*o.InventoryInterval+staleAfter {
 		return nil
 	}
-	return fmt.Errorf("NVML does not respond since %s: check dmesg for XIDs of a GPU that hangs", gpus.Taken.Format(time.RFC3339))
+	return fmt.Errorf("NVML has not responded since %s: check dmesg for XIDs of a GPU that hangs", gpus.Taken.Format(time.RFC3339))
 }
 
 // staleAfter allows for a slow start of the driver without a persistence daemon.

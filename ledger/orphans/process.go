@@ -33,7 +33,7 @@ func (p Procfs) Identify(pid int) (Process, error) {
 		err = unix.ESRCH
 	}
 	if err != nil {
-		return Process{}, fmt.Errorf("read the start of process %d: %w", pid, err)
+		return Process{}, fmt.Errorf("read the start time of process %d: %w", pid, err)
 	}
 	return Process{pid, start}, nil
 }

@@ -16,8 +16,7 @@ const (
 	// NoLimiter: a process of a container with a share uses the driver without the limiter.
 	NoLimiter Kind = "no-limiter"
 	// OverLimit: a container has more GPU memory than its limit, according to NVML.
-	OverLimit Kind = "over-limit"
-	// DamagedUsageFile: a container damaged its usage file.
+	OverLimit        Kind = "over-limit"
 	DamagedUsageFile Kind = "damaged-usage-file"
 	// ForeignFiles: a process has not mapped the limits and usage files of its claim.
 	ForeignFiles Kind = "foreign-files"

@@ -84,11 +84,11 @@ func exit(stderr io.Writer, err error) int {
 
 func run(ctx context.Context, args []string, stdin io.Reader) error {
 	if len(args) == 0 {
-		return errors.New("slice: want claim or release")
+		return errors.New("slice: the argument must be claim or release")
 	}
 	name, stateDir := option(args, optionName), option(args, optionState)
 	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") || !filepath.IsAbs(stateDir) {
-		return fmt.Errorf("slice %s: want %s=DIR and %s=NAME", args[0], optionState, optionName)
+		return fmt.Errorf("slice %s: set %s=DIR and %s=NAME", args[0], optionState, optionName)
 	}
 	state, err := readState(stdin)
 	if err != nil {
@@ -103,7 +103,7 @@ func run(ctx context.Context, args []string, stdin io.Reader) error {
 	case actionRelease:
 		err = release(ctx, stateDir, name, state)
 	default:
-		err = fmt.Errorf("%q is not known: want claim or release", args[0])
+		err = fmt.Errorf("unknown argument %q: use claim or release", args[0])
 	}
 	if err != nil {
 		return fmt.Errorf("container %s: slice %s: %w", short(state.ID), name, err)

@@ -25,12 +25,12 @@ func TestMainRefuses(t *testing.T) {
 		args        []string
 		want        string
 	}{
-		{"nothing", "", nil, "want claim or release"},
+		{"nothing", "", nil, "must be claim or release"},
 		{"no name", running, []string{"claim", "--state-dir=" + state}, "--name=NAME"},
 		{"a name that leads elsewhere", running, []string{"claim", "--state-dir=" + state, "--name=../x"}, "--name=NAME"},
 		{"a hidden name", running, []string{"claim", "--state-dir=" + state, "--name=.new-1"}, "--name=NAME"},
 		{"a directory that is relative", running, []string{"claim", "--state-dir=run", "--name=small"}, "--state-dir=DIR"},
-		{"another action", running, append([]string{"take"}, options...), `"take" is not known`},
+		{"another action", running, append([]string{"take"}, options...), `unknown argument "take"`},
 		{"no state", "", append([]string{"claim"}, options...), "read the container's state"},
 		{"no bundle", `{"id":"c1","bundle":"/none"}`, append([]string{"claim"}, options...), "read the container's bundle"},
 		{"no such slice", running, append([]string{"claim"}, options...), "there is no slice small: run gpuslice cdi generate"},

@@ -56,7 +56,7 @@ func checkAgent(ctx context.Context, e *exam, v *verdict) {
 			address = reachable(own)
 		}
 		if address == "" {
-			v.ok(where + "; it serves no health")
+			v.ok(where + "; it has no health endpoint")
 			return
 		}
 	}

@@ -399,7 +399,7 @@ func TestChecks(t *testing.T) {
 		{"in a network of its own", "agent", both(chartPod, without("/proc/1234/cgroup")), OK, "running and ready", ""},
 		{"in a pod, and hangs", "agent", both(chartPod, func(h *host) { h.status = 0 }), Fail, "in a pod and does not answer", "spec.nodeName=node-7\nkubectl -n gpuslice-system delete pod"},
 		{"in a pod, and not ready", "agent", both(chartPod, func(h *host) { h.status, h.body = 503, "nri: not connected" }), Fail, "in a pod and not ready: nri: not connected", "spec.nodeName=node-7\nkubectl -n gpuslice-system logs"},
-		{"in a pod without health", "agent", both(chartPod, agent("--health-address=")), OK, "running in a pod; it serves no health", ""},
+		{"in a pod without health", "agent", both(chartPod, agent("--health-address=")), OK, "running in a pod; it has no health endpoint", ""},
 		{"in a pod, asked without rights", "agent", both(chartPod, func(h *host) { h.closed = unix.EACCES }), Warn, "running in a pod; readiness unknown: permission denied", "as root"},
 		{"in a pod, asked with few rights", "agent", both(chartPod, func(h *host) { h.notEntered = unix.EPERM }), Warn, "running in a pod; readiness unknown: operation not permitted", "as root"},
 		{"of the node, asked without rights", "agent", both(agent(), func(h *host) { h.closed = unix.EACCES }), OK, "running and ready", ""},
