@@ -45,7 +45,6 @@ type Plugin struct {
 
 var _ v1beta1.DevicePluginServer = (*Plugin)(nil)
 
-// New returns a plugin.
 func New(c Config) *Plugin { return &Plugin{Config: c} }
 
 // GetDevicePluginOptions enables GetPreferredAllocation.

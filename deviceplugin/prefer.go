@@ -10,7 +10,6 @@ import (
 // Policy selects among suitable devices.
 type Policy string
 
-// The policies.
 const (
 	// Packed uses the fullest GPUs.
 	Packed Policy = "packed"

@@ -25,7 +25,6 @@ const VcudaCores = 100
 
 const idSeparator = "::"
 
-// Resource is an extended resource.
 type Resource struct {
 	// Name is the resource name, "nvidia.com/gpu".
 	Name string

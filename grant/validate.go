@@ -94,7 +94,6 @@ func ValidateShares(shares []Share) error {
 	return nil
 }
 
-// Validate checks the grant.
 func (g *Grant) Validate() error {
 	if g.Container == "" {
 		return Errorf(ErrMalformed, "grant without a container name")

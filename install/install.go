@@ -9,7 +9,6 @@ import (
 //go:embed hooks.d/*.json
 var hooks embed.FS
 
-// Hooks are the OCI hooks.
 func Hooks() (fs.FS, error) { return fs.Sub(hooks, "hooks.d") }
 
 // StateMount is the state directory's mount unit.

@@ -43,7 +43,6 @@ type Ledger struct {
 	current bool
 }
 
-// Option is an option of Open.
 type Option func(*Ledger)
 
 // WithRecovery sets a second source of a container's shares if grant.json is unreadable. Without it, claims

@@ -32,7 +32,6 @@ type Report struct {
 	CorruptRemoved []string
 }
 
-// ReconcileOption is an option of Reconcile.
 type ReconcileOption func(*reconciliation)
 
 // WithLiveness sets a check of unlisted entries by their directory: containerd does not list a container if
@@ -140,7 +139,6 @@ func (l *Ledger) sweepHidden(report *Report) error {
 	return failed
 }
 
-// Restored is the result of Restore.
 type Restored struct {
 	Dir string
 	// Overbooked is why Claim would refuse; the claim counts in any case.

@@ -53,7 +53,6 @@ func (l Limits) CheckIdentity(containerID string) error {
 	return nil
 }
 
-// Limits are the limits of one container.
 type Limits struct {
 	// Generation increases with each update. WriteLimits starts at 1.
 	Generation uint64

@@ -9,10 +9,8 @@ import (
 // FilesDir is the part of a claim's directory that is mounted as ContainerDir.
 func FilesDir(claimDir string) string { return filepath.Join(claimDir, vgpufs.Name) }
 
-// LimitsPath is the limits file of a claim.
 func LimitsPath(claimDir string) string { return filepath.Join(FilesDir(claimDir), "limits") }
 
-// UsagePath is the usage file of a claim.
 func UsagePath(claimDir string) string { return filepath.Join(FilesDir(claimDir), usageName) }
 
 const usageName = "usage"

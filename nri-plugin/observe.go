@@ -46,7 +46,6 @@ var kinds = []struct {
 	{"blocked", ledger.ErrBlocked},
 }
 
-// Reasons returns all reasons of refusals.
 func Reasons() []string {
 	all := []string{reasonNoGrant, reasonUnreconciled, reasonLate, reasonNotAsked, reasonChanged, reasonTooLarge, reasonOther}
 	for _, k := range kinds {

@@ -15,7 +15,6 @@ import (
 // DefaultInterval of a Cache.
 const DefaultInterval = 30 * time.Second
 
-// CacheOptions configure a Cache.
 type CacheOptions struct {
 	Interval time.Duration
 	// Events makes Run wait for critical XIDs between the readings. Without it, only failed

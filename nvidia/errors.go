@@ -22,7 +22,6 @@ func (e *Error) Error() string {
 	return msg
 }
 
-// Unwrap returns the nvml.Return.
 func (e *Error) Unwrap() error { return e.Return }
 
 func check(what, call string, ret nvml.Return) error {

@@ -15,7 +15,6 @@ type Node struct {
 	Faults      []Fault `json:"faults,omitempty"`
 }
 
-// GPU returns a GPU by UUID.
 func (n Node) GPU(uuid string) (GPU, bool) {
 	for _, c := range n.GPUs {
 		if c.UUID == uuid {
@@ -25,7 +24,6 @@ func (n Node) GPU(uuid string) (GPU, bool) {
 	return GPU{}, false
 }
 
-// GPU is one physical GPU.
 type GPU struct {
 	// UUID is "GPU-…". It never changes.
 	UUID string `json:"uuid"`
@@ -66,5 +64,4 @@ type Fault struct {
 // Error is the message.
 func (f Fault) Error() string { return f.Message }
 
-// Unwrap returns Err.
 func (f Fault) Unwrap() error { return f.Err }

@@ -5,7 +5,6 @@ import (
 	"errors"
 )
 
-// ProcessMemory is a process' memory on a GPU.
 type ProcessMemory struct {
 	PID   int
 	Bytes uint64

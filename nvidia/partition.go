@@ -21,7 +21,6 @@ const (
 	MIGMixed MIGStrategy = "mixed"
 )
 
-// MIGStrategies are all strategies.
 var MIGStrategies = []MIGStrategy{MIGNone, MIGSingle, MIGMixed}
 
 // ParseMIGStrategy reads a strategy; empty is MIGNone.

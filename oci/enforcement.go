@@ -24,7 +24,6 @@ const (
 	LimiterAuto LimiterMode = "auto"
 )
 
-// LimiterModes are all modes.
 var LimiterModes = []LimiterMode{LimiterPreload, LimiterLibrary, LimiterAuto}
 
 // Enforcement is how a container's limits are enforced, in its claim, its annotation and `gpuslice status`.

@@ -108,7 +108,6 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 	return env.list
 }
 
-// ownedNames returns sorted names.
 func ownedNames(env []string) []string {
 	var names []string
 	for _, e := range env {

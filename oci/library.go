@@ -27,7 +27,6 @@ const (
 	mountCheckName = "gpuslice-runtime-"
 )
 
-// elfMachines by GOARCH.
 var elfMachines = map[string]elf.Machine{
 	"amd64":   elf.EM_X86_64,
 	"arm64":   elf.EM_AARCH64,

@@ -25,7 +25,6 @@ import (
 // DefaultKind is as nvidia-ctk generates it.
 const DefaultKind = "nvidia.com/gpu"
 
-// RegistryConfig configures a Registry.
 type RegistryConfig struct {
 	// Kind is vendor/class; empty: DefaultKind.
 	Kind string

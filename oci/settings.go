@@ -31,7 +31,6 @@ const (
 	CoreDisable CorePolicy = "disable"
 )
 
-// Known reports whether p is one of the policies.
 func (p CorePolicy) Known() bool { return p == CoreDefault || p == CoreForce || p == CoreDisable }
 
 // Settings are the operator's settings of a node.

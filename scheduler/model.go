@@ -11,7 +11,6 @@ import (
 // Kind is how a container runs.
 type Kind uint8
 
-// The kinds.
 const (
 	App     Kind = iota // of spec.containers
 	Init                // of spec.initContainers: ends before the next starts
@@ -25,7 +24,6 @@ type Amount struct {
 	Invalid string
 }
 
-// Container is a container of a pod.
 type Container struct {
 	Name string
 	Kind Kind
@@ -58,7 +56,6 @@ type Node struct {
 // NUMAUnknown is the NUMA node of a GPU for which it is not known.
 const NUMAUnknown = -1
 
-// GPU is a registered GPU.
 type GPU struct {
 	UUID string
 	// Model is the registered type, such as "NVIDIA H200".
@@ -100,17 +97,14 @@ type Use struct {
 	Slots     int
 }
 
-// Add returns the sum.
 func (u Use) Add(v Use) Use {
 	return Use{MemoryMiB: u.MemoryMiB + v.MemoryMiB, Cores: u.Cores + v.Cores, Slots: u.Slots + v.Slots}
 }
 
-// Sub returns the difference.
 func (u Use) Sub(v Use) Use {
 	return Use{MemoryMiB: u.MemoryMiB - v.MemoryMiB, Cores: u.Cores - v.Cores, Slots: u.Slots - v.Slots}
 }
 
-// Max returns the larger of each.
 func (u Use) Max(v Use) Use {
 	return Use{MemoryMiB: max(u.MemoryMiB, v.MemoryMiB), Cores: max(u.Cores, v.Cores), Slots: max(u.Slots, v.Slots)}
 }

@@ -38,7 +38,6 @@ const (
 	maxIndex               = 1023
 )
 
-// File is a valid file.
 type File struct {
 	entries []entry
 }

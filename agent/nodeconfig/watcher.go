@@ -17,7 +17,6 @@ import (
 	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
-// WatcherConfig configures a Watcher.
 type WatcherConfig struct {
 	Path string
 	// Optional: a missing file sets nothing.

@@ -31,7 +31,6 @@ const (
 	HandshakeIgnore
 )
 
-// Metadata of a node.
 type Metadata struct {
 	Labels      map[string]string
 	Annotations map[string]string

@@ -37,7 +37,6 @@ func (p page) table(columns ...term.Column) *term.Table {
 	return &term.Table{Style: p.Style, Columns: columns}
 }
 
-// columns returns columns that only have a header.
 func columns(heads ...string) []term.Column {
 	all := make([]term.Column, len(heads))
 	for i, head := range heads {

@@ -39,7 +39,6 @@ type readingMsg struct {
 	err     error
 }
 
-// Init implements tea.Model.
 func (m *topModel) Init() tea.Cmd {
 	return tea.Tick(m.interval, func(time.Time) tea.Msg {
 		now, err := m.read()
@@ -47,7 +46,6 @@ func (m *topModel) Init() tea.Cmd {
 	})
 }
 
-// Update implements tea.Model.
 func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -75,7 +73,6 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// View implements tea.Model.
 func (m *topModel) View() tea.View {
 	view := tea.View{AltScreen: true, DisableBracketedPasteMode: true}
 	if m.width > 0 {

@@ -109,7 +109,6 @@ func isPod(resources *api.PodResources, pod grant.Pod) bool {
 	return resources.GetName() == pod.Name && resources.GetNamespace() == pod.Namespace
 }
 
-// count returns container names and device counts.
 func (c *Client) count(pod *api.PodResources) ([]grant.ContainerDevices, error) {
 	var listed []grant.ContainerDevices
 	for _, container := range pod.GetContainers() {

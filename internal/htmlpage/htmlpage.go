@@ -16,7 +16,6 @@ import (
 // Refresh is the interval of reloads, without ?refresh=off.
 const Refresh = 10 * time.Second
 
-// Page is the content of a page.
 type Page struct {
 	Title    string
 	Lead     string   // a line below the title
@@ -68,7 +67,6 @@ type Bar struct {
 	Parts []Part
 }
 
-// Part is a part of a bar.
 type Part struct {
 	Kind  string
 	Value float64
@@ -159,7 +157,6 @@ func Handler(read func(context.Context, *http.Request) (Page, error)) http.Handl
 	return mux
 }
 
-// MiB is a MiB in bytes.
 const MiB = 1 << 20
 
 // Amount is a cell with a bar of one part, and a warning if value is above of.

@@ -22,7 +22,6 @@ type Mount struct {
 // Source is a path below the root of a file system. That of a removed file ends in "//deleted".
 type Source struct{ Device, Root string }
 
-// Below returns a file below a source.
 func (s Source) Below(name string) Source {
 	return Source{s.Device, strings.TrimSuffix(s.Root, "/") + "/" + name}
 }

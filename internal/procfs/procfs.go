@@ -19,7 +19,6 @@ import (
 // FS is the path of a proc file system.
 type FS string
 
-// Path returns the path of a file in it.
 func (p FS) Path(elements ...string) string {
 	return filepath.Join(string(p), filepath.Join(elements...))
 }

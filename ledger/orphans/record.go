@@ -97,7 +97,6 @@ func Read(dir string) (Record, error) {
 	return r, nil
 }
 
-// Decode parses a record.
 func Decode(data []byte) (r Record, err error) {
 	err = json.Unmarshal(data, &r)
 	return r, err

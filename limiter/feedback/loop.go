@@ -24,7 +24,6 @@ const (
 
 const wantsPart = 0.02
 
-// Container is a container with a claim.
 type Container struct {
 	ID string
 	// Dir is the claim's directory.
@@ -57,7 +56,6 @@ type Loop struct {
 	use     atomic.Pointer[Use]
 }
 
-// New returns a loop.
 func New(c Config) *Loop {
 	return &Loop{config: c, past: map[string]map[string]Past{}, waited: map[string][]uint64{}, written: map[string][]limiter.CoreState{}, beyond: residues{}}
 }

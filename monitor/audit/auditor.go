@@ -66,7 +66,6 @@ type Auditor struct {
 	cut     map[string]int // those for the present pass
 }
 
-// New returns an auditor.
 func New(c Config) *Auditor {
 	allowed, err := openAllowed(c.AllowedFile)
 	if err != nil {

@@ -161,7 +161,6 @@ func (d *descriptors) file(at openNode, by descriptor, files int, nodes map[uint
 	d.found++
 }
 
-// still reports whether the descriptor is still that open device.
 func (d *descriptors) still(at openNode, by descriptor) bool {
 	dir, name := d.proc.Path(by.dir), strconv.Itoa(by.fd)
 	return deviceOf(unix.AT_FDCWD, filepath.Join(dir, "fd", name)) == at.device && usable(unix.AT_FDCWD, filepath.Join(dir, "fdinfo", name))

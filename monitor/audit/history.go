@@ -41,7 +41,6 @@ type entry struct {
 	offended      map[orphans.Process]bool // in the last pass
 }
 
-// NewHistory returns an empty history.
 func NewHistory(grace time.Duration) *History {
 	return &History{grace: grace, entries: map[key]*entry{}}
 }

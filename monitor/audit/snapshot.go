@@ -7,7 +7,6 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Kind is the kind of a violation.
 type Kind string
 
 const (
@@ -30,7 +29,6 @@ const (
 	HostProcess Kind = "host-process"
 )
 
-// Kinds are all kinds.
 var Kinds = []Kind{UngrantedProcess, NoLimiter, ForeignFiles, OverLimit, DamagedUsageFile, TamperedFiles, ForeignDescriptor, PrivilegedContainer, HostProcess}
 
 // Container identifies a container and its pod, as far as known.
@@ -52,7 +50,6 @@ func (c Container) String() string {
 	return "container " + c.ID
 }
 
-// Claim is a claim of the ledger.
 type Claim struct {
 	Container
 	Devices []Device
@@ -122,7 +119,6 @@ const (
 	FilesForeign
 )
 
-// Process is an inspected process.
 type Process struct {
 	orphans.Process
 	Name string // set by the process; only for messages

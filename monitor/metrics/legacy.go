@@ -19,7 +19,6 @@ const (
 	GPUManager Legacy = "gpu-manager" // tke's gpu-manager
 )
 
-// Legacies are all of them.
 var Legacies = []Legacy{HAMi, GPUManager}
 
 func familiesWith(legacy []Legacy) []family {

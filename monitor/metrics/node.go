@@ -15,9 +15,7 @@ import (
 // readTimeout is how long a scrape waits for the ledger's lock.
 const readTimeout = 5 * time.Second
 
-// NodeConfig configures a Node.
 type NodeConfig struct {
-	// View reads the node.
 	View func(context.Context) (view.Node, error)
 	// Connected reports whether the agent is connected to the container runtime.
 	Connected func() bool
@@ -50,7 +48,6 @@ func (n *Node) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (n *Node) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()

@@ -55,7 +55,6 @@ func (f File) Encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// Device returns a device by UUID.
 func (f File) Device(uuid string) (Device, bool) {
 	i := slices.IndexFunc(f.Devices, func(d Device) bool { return d.UUID == uuid })
 	if i < 0 {

@@ -42,7 +42,6 @@ func (d Device) Capacity() grant.GPU {
 	return c
 }
 
-// Capacities returns the capacities by UUID.
 func Capacities(devices []Device) map[string]grant.GPU {
 	gpus := make(map[string]grant.GPU, len(devices))
 	for _, d := range devices {

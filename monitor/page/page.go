@@ -14,7 +14,6 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// Violation is a present violation.
 type Violation struct {
 	Kind      string
 	Container string // namespace/pod/container; empty: none

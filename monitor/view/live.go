@@ -23,7 +23,6 @@ const (
 	useKept       = 10 * time.Second
 )
 
-// LiveConfig configures a Live.
 type LiveConfig struct {
 	// Snapshot and Dir are the ledger's.
 	Snapshot func(context.Context) (*ledger.Snapshot, error)

@@ -13,7 +13,6 @@ import (
 // Supported are the names of the hooks.
 var Supported = []string{"chmod", "create-symlinks", "update-ldcache"}
 
-// hook is one call of a hook.
 type hook interface {
 	flags(*flagSet)
 	run(r *root, log *slog.Logger) error

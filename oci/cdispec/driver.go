@@ -12,7 +12,6 @@ const DriverKind = "nvidia.com/gpu"
 // DriverFile is the name of our spec. NVIDIA's tools write nvidia.yaml.
 const DriverFile = "gpuslice-nvidia.yaml"
 
-// DriverOutcome is the result of Driver.
 type DriverOutcome struct {
 	Path    string
 	Changed bool     // written or removed

@@ -24,7 +24,6 @@ const SliceKind = "gpuslice.io/slice"
 
 const SliceFile = "gpuslice.yaml"
 
-// Node describes the node.
 type Node struct {
 	StateDir string
 	// Program is gpuslice-runtime's path, for hooks.

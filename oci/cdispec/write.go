@@ -98,7 +98,6 @@ func resolved(dir string) string {
 	return filepath.Clean(dir)
 }
 
-// Encode returns a spec as YAML.
 func Encode(spec *cdispec.Spec) ([]byte, error) {
 	data, err := yaml.Marshal(spec)
 	if err != nil {

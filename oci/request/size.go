@@ -151,7 +151,6 @@ type Amount struct {
 	CorePercent Cores `yaml:"cores"`
 }
 
-// String is for messages.
 func (a Amount) String() string {
 	if a.CorePercent == 0 {
 		return fmt.Sprintf("%v of memory", a.Memory)

@@ -153,7 +153,6 @@ func (d *Devices) UnmarshalYAML(n *yaml.Node) error { return unmarshal(n, d, Par
 // HighPriority is a priority of 0 in the config.
 type HighPriority bool
 
-// UnmarshalYAML reads a priority.
 func (h *HighPriority) UnmarshalYAML(n *yaml.Node) error {
 	return unmarshal(n, h, func(text string) (HighPriority, error) {
 		if text != "0" && text != "1" {

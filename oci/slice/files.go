@@ -18,7 +18,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// lock locks all slices.
 func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
 	dir := filepath.Join(stateDir, dirsName)
 	err = os.MkdirAll(dir, 0o755)

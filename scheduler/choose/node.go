@@ -7,7 +7,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// MaxNodeScore is the highest score.
 const MaxNodeScore = 10000
 
 // NodePolicy compares nodes. The zero value is HAMi's default, binpack.

@@ -6,7 +6,6 @@ import (
 	"strings"
 )
 
-// Policies.
 const (
 	Binpack  = "binpack"
 	Spread   = "spread"

@@ -83,7 +83,6 @@ func New(o Options) (*Engine, error) {
 	return e, nil
 }
 
-// Names returns the resource names.
 func (e *Engine) Names() request.Names { return e.options.Request.Names }
 
 // Request parses the pod's request; nil, nil: no GPU requested.

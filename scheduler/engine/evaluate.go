@@ -67,7 +67,6 @@ func (v *Evaluation) Err() error { return v.err }
 // Snapshot is the evaluated state.
 func (v *Evaluation) Snapshot() *Snapshot { return v.snapshot }
 
-// Verdict returns the node's verdict.
 func (v *Evaluation) Verdict(node string) Verdict { return v.cached(node, v.quotas) }
 
 func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {

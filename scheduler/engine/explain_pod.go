@@ -15,7 +15,6 @@ import (
 
 // States of an Explanation.
 const (
-	// ExplainedNone: no GPUs requested.
 	ExplainedNone = "no GPUs"
 	// ExplainedImpossible: invalid request.
 	ExplainedImpossible = "impossible"
@@ -43,7 +42,6 @@ type Explanation struct {
 	Choice *Choice `json:"choice,omitempty"`
 }
 
-// NodeVerdict is a node's verdict.
 type NodeVerdict struct {
 	Node   string `json:"node"`
 	Fits   bool   `json:"fits"`
@@ -52,7 +50,6 @@ type NodeVerdict struct {
 	Score  int64  `json:"score,omitempty"`
 }
 
-// ContainerGPUs are a container's shares.
 type ContainerGPUs struct {
 	Container string        `json:"container"`
 	Shares    []grant.Share `json:"shares"`
@@ -75,7 +72,6 @@ type GPUChoice struct {
 	Total  scheduler.Use `json:"total"`
 }
 
-// choice is a compact Choice.
 type choice struct {
 	at        time.Time
 	node, gpu string

@@ -17,7 +17,6 @@ type Overlay struct {
 // Overlay returns an unchanged overlay.
 func (s *Snapshot) Overlay() *Overlay { return &Overlay{base: s, state: s} }
 
-// Without removes the pod from the node.
 func (o *Overlay) Without(node, podUID string) *Overlay {
 	n := o.state.node(node)
 	h := n.allocation(podUID)

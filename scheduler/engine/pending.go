@@ -11,7 +11,6 @@ import (
 
 // Reasons of a pending pod besides the Codes.
 const (
-	// PendingBadRequest: the request is invalid.
 	PendingBadRequest = "BadRequest"
 	// PendingReserved: being bound, or waiting for the pod group.
 	PendingReserved = "Reserved"

@@ -18,12 +18,10 @@ var (
 	ErrBound = errors.New("the pod is already bound")
 )
 
-// NoFitError is an ErrNoFit with its verdict.
 type NoFitError struct{ Verdict Verdict }
 
 func (e *NoFitError) Error() string { return e.Verdict.Text() }
 
-// Is matches ErrNoFit.
 func (e *NoFitError) Is(target error) bool { return target == ErrNoFit }
 
 type counters struct {

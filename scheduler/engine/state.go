@@ -22,7 +22,6 @@ type Stats struct {
 	Problems                        int
 }
 
-// Stats returns the counters.
 func (e *Engine) Stats() Stats {
 	now := e.copyState()
 	return Stats{
@@ -119,7 +118,6 @@ type State struct {
 	Problems []Problem   `json:"problems,omitempty"`
 }
 
-// NodeState is a node.
 type NodeState struct {
 	Name       string     `json:"name"`
 	Registered bool       `json:"registered"`
@@ -127,13 +125,11 @@ type NodeState struct {
 	Pods       []PodState `json:"pods,omitempty"`
 }
 
-// GPUState is a GPU and its use.
 type GPUState struct {
 	scheduler.GPU
 	Used scheduler.Use `json:"used"`
 }
 
-// PodState is an allocation.
 type PodState struct {
 	UID        string          `json:"uid"`
 	Pod        string          `json:"pod"` // namespace/name
@@ -191,7 +187,6 @@ func (s *Snapshot) each(f func(n *node)) {
 	}
 }
 
-// WriteText writes the state as tables.
 func (s State) WriteText(to io.Writer) error {
 	for _, p := range s.Problems {
 		fmt.Fprintf(to, "! %s%s: %s\n", p.Node, p.Pod, p.Text)

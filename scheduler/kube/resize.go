@@ -30,7 +30,6 @@ const (
 	EventResizeRefused = "GPUSliceResizeRefused"
 )
 
-// ResizerConfig configures a Resizer.
 type ResizerConfig struct {
 	Engine *engine.Engine
 	Client kubernetes.Interface

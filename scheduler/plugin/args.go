@@ -61,7 +61,6 @@ const legacyHAMi = "hami"
 // HAMiMetrics reports whether HAMi's names are enabled.
 func (a *Args) HAMiMetrics() bool { return slices.Contains(a.LegacyMetrics, legacyHAMi) }
 
-// ResourceNames are as in request.Names.
 type ResourceNames struct {
 	// Number of GPUs; default nvidia.com/gpu.
 	Count string `json:"count,omitempty"`

@@ -16,7 +16,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// PreFilter implements fwk.PreFilterPlugin.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	began := time.Now()
 	if status := p.groups.checkComplete(object); status != nil {
@@ -73,7 +72,6 @@ func (o *gpuNodes) names(s *engine.Snapshot) sets.Set[string] {
 	return o.set
 }
 
-// PreFilterExtensions implements fwk.PreFilterPlugin.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return p }
 
 // AddPod implements fwk.PreFilterExtensions, for removed and nominated pods.
@@ -108,7 +106,6 @@ func (c *cycle) start() *engine.Overlay {
 	return c.evaluation.Snapshot().Overlay()
 }
 
-// Filter implements fwk.FilterPlugin.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
@@ -185,7 +182,6 @@ func missingPreFilter(point string) *fwk.Status {
 	return fwk.AsStatus(fmt.Errorf("%s: PreFilter was not called: enable %s at all extension points (multiPoint)", point, Name))
 }
 
-// PreScore implements fwk.PreScorePlugin.
 func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
 	if cycleOf(state) == nil {
 		return fwk.NewStatus(fwk.Skip)
@@ -193,7 +189,6 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ 
 	return nil
 }
 
-// Score implements fwk.ScorePlugin.
 func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	c := cycleOf(state)
 	if c == nil {
@@ -202,7 +197,6 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node 
 	return c.verdict(node.Node().Name).Score, nil
 }
 
-// ScoreExtensions implements fwk.ScorePlugin.
 func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
 // NormalizeScore implements fwk.ScoreExtensions: the best candidate gets 100, the worst 0, because

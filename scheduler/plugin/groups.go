@@ -115,7 +115,6 @@ func (g *groups) checkComplete(pod *v1.Pod) *fwk.Status {
 		now.key, len(now.pods), now.minimum, request.AnnotationGroupMin))
 }
 
-// Permit implements fwk.PermitPlugin.
 func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
 	return p.groups.permit(pod)
 }

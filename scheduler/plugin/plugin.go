@@ -64,7 +64,6 @@ type shared struct {
 	bypassed     atomic.Bool // another plugin bound a pod with GPUs
 }
 
-// Plugin is the plugin of one profile.
 type Plugin struct {
 	*shared
 	handle fwk.Handle

@@ -15,7 +15,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// PreBindPreFlight implements fwk.PreBindPlugin.
 func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, object *v1.Pod, _ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
 	if len(owned(object)) == 0 && (cycleOf(state) == nil || p.args.Annotate == AnnotateWithBinding) {
 		return nil, fwk.NewStatus(fwk.Skip)

@@ -33,7 +33,6 @@ func (a *Account) change(c Charge, sign int64) *Account {
 	return &next
 }
 
-// Namespace is the account's namespace.
 func (a *Account) Namespace() string { return a.namespace }
 
 // Limits are the lowest of all ResourceQuotas.

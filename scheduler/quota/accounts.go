@@ -61,7 +61,6 @@ func (b *Accounts) SetGPUs(c *GPUs) {
 	}
 }
 
-// Charge sets a pod's charge.
 func (b *Accounts) Charge(namespace, pod string, c Charge) {
 	b.Release(pod)
 	if c.empty() {

@@ -19,7 +19,6 @@ func DefaultLabels() Labels {
 	return Labels{Model: "gaia.tencent.com/gpu-model", Pool: "gaia.tencent.com/gpu-pool"}
 }
 
-// ModelOf returns the node's model.
 func (l Labels) ModelOf(node map[string]string) string { return node[l.Model] }
 
 // GPUs is gpu-manager's quota: GPUs by namespace, model and node pool. Namespaces without an entry are not

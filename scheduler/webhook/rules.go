@@ -60,7 +60,6 @@ func DefaultRules() Rules {
 	}
 }
 
-// Validate checks the rules.
 func (r *Rules) Validate() error {
 	var errs []error
 	if r.SchedulerName == "" && !r.ours(corev1.DefaultSchedulerName) {

@@ -57,7 +57,6 @@ func DefaultOptions() Options {
 	}
 }
 
-// Validate checks the options.
 func (o *Options) Validate() error {
 	errs := []error{o.Rules.Validate()}
 	c := o.Certificate

@@ -50,7 +50,6 @@ var Owned = []string{
 	"tencent.com/gpu-assigned",
 }
 
-// IsOwned reports whether key matches Owned.
 func IsOwned(key string) bool {
 	return slices.ContainsFunc(Owned, func(o string) bool {
 		prefix, is := strings.CutSuffix(o, "*")

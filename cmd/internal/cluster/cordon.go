@@ -96,7 +96,6 @@ type Holder struct {
 	Cores                int
 }
 
-// String returns NAMESPACE/NAME.
 func (h Holder) String() string { return h.Namespace + "/" + h.Name }
 
 // Holders returns the pods on the node that have a share of the GPU, by their annotations.

@@ -28,7 +28,6 @@ var (
 
 const pollInterval = 250 * time.Millisecond
 
-// Pod reads a pod.
 func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
 	pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

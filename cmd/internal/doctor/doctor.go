@@ -24,7 +24,6 @@ const (
 
 var severity = map[State]int{OK: 0, Warn: 1, Fail: 2}
 
-// Result is the result of one check.
 type Result struct {
 	Check string   `json:"check"`
 	State State    `json:"state"`
@@ -37,7 +36,6 @@ type Result struct {
 // Repair is an automatic fix. It ends no container and can be reverted.
 type Repair string
 
-// The repairs.
 const (
 	// RepairContainerd sets the NRI settings in containerd's configuration.
 	RepairContainerd Repair = "containerd-nri"

@@ -35,7 +35,6 @@ func NewMachine(root string) (*Machine, error) {
 	return &Machine{root: f, isNative: root == "/"}, nil
 }
 
-// Close closes the root directory.
 func (m *Machine) Close() error { return m.root.Close() }
 
 // open opens a path inside the root; symbolic links can't leave it.
@@ -51,7 +50,6 @@ func (m *Machine) open(path string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Open implements [fs.FS].
 func (m *Machine) Open(name string) (fs.File, error) {
 	return m.open("/"+name, unix.O_RDONLY|unix.O_NONBLOCK)
 }

@@ -9,7 +9,6 @@ import (
 
 var stateColors = map[State]term.Color{OK: term.Green, Warn: term.Yellow, Fail: term.Red}
 
-// Print prints a report as text.
 func (r Report) Print(out io.Writer, style term.Style) error {
 	for _, c := range r.Results {
 		state := style.Paint(stateColors[c.State], fmt.Sprintf("%-4s", c.State))

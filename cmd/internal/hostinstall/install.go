@@ -60,7 +60,6 @@ func (o Options) config(usual string) string {
 	return path.Clean(o.Config)
 }
 
-// Engines are the supported engines.
 func Engines() []string { return []string{"docker", "containerd", "podman"} }
 
 type job struct {

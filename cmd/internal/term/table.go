@@ -13,7 +13,6 @@ import (
 // gap is the space between two columns.
 const gap = 2
 
-// Column is a column of a [Table].
 type Column struct {
 	Head  string
 	Right bool // aligned to the right
@@ -54,10 +53,8 @@ func (t *Table) Row(values ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// Len returns the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
-// Write writes the table.
 func (t *Table) Write(w io.Writer) error {
 	_, err := io.WriteString(w, strings.Join(t.Lines(), "\n")+"\n")
 	return err
@@ -101,7 +98,6 @@ func (t *Table) Lines() []string {
 	return lines
 }
 
-// widths returns the widths of the columns.
 func (t *Table) widths() []int {
 	widths := make([]int, len(t.Columns))
 	total := gap * (len(widths) - 1)

@@ -6,7 +6,6 @@ import "runtime/debug"
 // version is set with -ldflags "-X …/version.version=v1.2.3".
 var version string
 
-// String returns the version.
 func String() string {
 	if version != "" {
 		return version

@@ -21,7 +21,6 @@ import (
 // nvidiaHook is passed to the generator instead of our program, because it supports only NVIDIA's.
 const nvidiaHook = "/usr/bin/nvidia-cdi-hook"
 
-// Options are the options of Generate.
 type Options struct {
 	// Root has the driver's files. The default is the host's root.
 	Root string

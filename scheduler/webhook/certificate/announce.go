@@ -19,7 +19,6 @@ type Configurations struct {
 	Validating string
 }
 
-// Announce implements Announcer.
 func (c Configurations) Announce(ctx context.Context, trusted []byte) error {
 	var errs []error
 	if c.Mutating != "" {

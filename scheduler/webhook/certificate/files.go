@@ -33,7 +33,6 @@ func NewFiles(certPath, keyPath string, now func() time.Time, log *slog.Logger) 
 	return f, nil
 }
 
-// GetCertificate is for tls.Config.
 func (f *Files) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -95,7 +95,6 @@ func (k *Keeper) renew(ctx context.Context) (next Bundle, err error) {
 	return next, err
 }
 
-// GetCertificate is for tls.Config.
 func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if pair := k.served.Load(); pair != nil {
 		return pair, nil
