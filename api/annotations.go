@@ -87,7 +87,6 @@ const (
 	AnnotationTencentAssigned        = "tencent.com/gpu-assigned"
 )
 
-// Annotations of nodes.
 const (
 	// AnnotationNodeGPUs has the node's GPUs, a NodeGPUs. The agent writes it.
 	AnnotationNodeGPUs = "gpuslice.io/node-gpus"

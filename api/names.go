@@ -19,7 +19,6 @@ const (
 	VcudaMemoryMiB = 256
 )
 
-// Labels.
 const (
 	// LabelGroup is the name of a pod's group in its namespace: the group is placed completely or not at all.
 	LabelGroup = "scheduling.x-k8s.io/pod-group"

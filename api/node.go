@@ -27,7 +27,6 @@ type NodeGPU struct {
 	Healthy   *bool  `json:"healthy"`
 }
 
-// Modes of a GPU.
 const (
 	ModeShared = "hami-core"
 	ModeMIG    = "mig"

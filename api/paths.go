@@ -25,7 +25,6 @@ func CDISpecDirs() []string { return []string{"/etc/cdi", CDIDynamicDir} }
 // CDIDynamicDir is for specs that a reboot removes.
 const CDIDynamicDir = "/var/run/cdi"
 
-// Paths in a container.
 const (
 	ContainerDir         = "/.gpuslice"
 	ContainerLibraryPath = ContainerDir + "/libvgpu.so"

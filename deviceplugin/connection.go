@@ -29,7 +29,6 @@ func NewConnection(ready func() error, log *slog.Logger) *Connection {
 	return &Connection{ready: ready, log: log, connected: newWatched(false)}
 }
 
-// Connected implements Condition.
 func (c *Connection) Connected() (bool, <-chan struct{}) { return c.connected.get() }
 
 // Run polls until ctx ends. Only one goroutine may call it.

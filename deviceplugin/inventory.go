@@ -5,14 +5,12 @@ import (
 	"slices"
 )
 
-// GPU is a GPU or a MIG device.
 type GPU struct {
 	UUID    string
 	Healthy bool
 	// NUMANode is the nearest NUMA node, or nvidia.NUMAUnknown.
 	NUMANode int
-	// Devices is the number of devices of the resource.
-	Devices int
+	Devices  int
 }
 
 // Inventory is a Source with one writer and any number of readers.
@@ -20,10 +18,8 @@ type Inventory struct {
 	gpus *watched[[]GPU]
 }
 
-// NewInventory is empty.
 func NewInventory() *Inventory { return &Inventory{newWatched[[]GPU](nil)} }
 
-// GPUs implements Source.
 func (i *Inventory) GPUs() ([]GPU, <-chan struct{}) { return i.gpus.get() }
 
 // Set replaces the GPUs and notifies readers of a change.

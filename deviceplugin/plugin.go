@@ -24,7 +24,6 @@ type Condition interface {
 	Connected() (bool, <-chan struct{})
 }
 
-// Config configures a Plugin.
 type Config struct {
 	Resource   Resource
 	GPUs       Source

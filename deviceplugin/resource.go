@@ -31,9 +31,8 @@ type Resource struct {
 	// Annotation is set by Allocate to the devices' ids, comma-separated. It differs by resource:
 	// the kubelet drops the second of two different values.
 	Annotation string
-	// Parts: a device is a part of a GPU; a container uses many of as few GPUs as possible.
-	// Consecutive ids are written as "<UUID>::<first>-<last>". Otherwise each device of a container
-	// is another GPU.
+	// Parts: a device is a part of a GPU; a container uses many of as few GPUs as possible. Consecutive ids
+	// are written as "<UUID>::<first>-<last>".
 	Parts bool
 }
 

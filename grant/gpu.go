@@ -13,7 +13,6 @@ type GPU struct {
 	Parent string `json:",omitempty"`
 }
 
-// IsMIG returns whether a UUID is a MIG device's.
 func IsMIG(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
 
 // CheckGPUs checks that the node has the GPUs, that they are large enough if empty, and that GPUs and MIG

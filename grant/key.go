@@ -40,10 +40,8 @@ type SigningKey struct {
 	key func() ed25519.PrivateKey
 }
 
-// ID returns the ID of the public key.
 func (k *SigningKey) ID() string { return k.id }
 
-// Format prints the key's ID.
 func (k SigningKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "grant key "+k.id) }
 
 type publicKey struct {
@@ -176,7 +174,6 @@ func howTo(blockType string) string {
 	return "make it from the private key with openssl pkey -in PRIVATE -pubout"
 }
 
-// Verify implements Verifier.
 func (r Keyring) Verify(podUID, node, payload, text string) error {
 	signature, err := decodeSignature(text)
 	if err != nil {

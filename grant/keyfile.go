@@ -75,7 +75,6 @@ func (f *PublicKeyFile) Ready() error {
 	return fmt.Errorf("rejecting all grants: no signing keys loaded: %s", *f.why.Load())
 }
 
-// Verify implements Verifier.
 func (f *PublicKeyFile) Verify(podUID, node, payload, signature string) error {
 	return f.keys.Load().ring.Verify(podUID, node, payload, signature)
 }

@@ -19,10 +19,9 @@ func MIGAnnotation(resource string) string {
 }
 
 // FromMIG returns the MIG devices that the kubelet chose for a container, or nil. They need no scheduler's
-// grant, because a MIG device has one container. Each is granted as a whole.
-//
-// A container with scheduled, a scheduler's grant, or with replicas of GPUs is refused: a program sees either
-// GPUs or a MIG device. A pod with an annotation of these names is refused, as in FromReplicas.
+// grant, because a MIG device has one container. A container with a scheduler's grant (scheduled) or replicas
+// of GPUs is refused: a program sees either GPUs or a MIG device. A pod with such an annotation is refused, as
+// in FromReplicas.
 func FromMIG(pod Pod, container string, annotations map[string]string, gpus map[string]GPU, scheduled *Grant) (*Grant, error) {
 	for key := range pod.Annotations {
 		if strings.HasPrefix(key, AnnotationMIGPrefix) {

@@ -28,14 +28,11 @@ type ContainerNames interface {
 	ContainerNames(ctx context.Context, pod Pod) ([]ContainerDevices, error)
 }
 
-// FromPod returns the container's grant on this node, or nil. If gpuslice.io/grant is present, HAMi's
-// annotations are ignored, also if it is malformed.
-//
-// keys verify the grant's signature; nil: none is required. HAMi's annotations can't be signed, so they are
-// rejected with keys. For several positions in HAMi's annotation, names is required.
-//
-// Errors name the pod, the container and the field. They are ErrSignature, ErrMalformed, ErrWrongNode or
-// ErrAmbiguous, and wrap the error of names.
+// FromPod returns the container's grant on this node, or nil. gpuslice.io/grant takes precedence over HAMi's
+// annotations, also if it is malformed. keys verify the grant's signature; nil: none is required; with keys,
+// HAMi's annotations are rejected, because they can't be signed. names is required for several positions in
+// HAMi's annotation. Errors name the pod, the container and the field. They are ErrSignature, ErrMalformed,
+// ErrWrongNode or ErrAmbiguous, and wrap the error of names.
 func FromPod(ctx context.Context, pod Pod, container, node string, names ContainerNames, keys Verifier) (*Grant, error) {
 	grant, err := fromPod(ctx, pod, container, node, names, keys)
 	if err != nil {

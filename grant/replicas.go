@@ -25,10 +25,10 @@ func (p Pod) Scheduled() bool {
 }
 
 // FromReplicas returns the equal share of a container's replicas, or nil if it has none or a scheduler
-// annotated its pod. A replica is the GPU's memory and compute time divided by its slots, rounded down.
-//
-// A runtime can copy a pod's annotations to its containers (containerd's pod_annotations), so a pod with this
-// annotation is refused. Errors are ErrMalformed, ErrUnknownGPU, or ErrOverbooked for a GPU that is too small.
+// annotated its pod. A replica is the GPU's memory and compute time divided by its slots, rounded down. A pod
+// with this annotation is refused, because a runtime can copy a pod's annotations to its containers
+// (containerd's pod_annotations). Errors are ErrMalformed, ErrUnknownGPU, or ErrOverbooked for a GPU that is
+// too small.
 func FromReplicas(pod Pod, container string, annotations map[string]string, gpus map[string]GPU) (*Grant, error) {
 	if pod.Scheduled() {
 		return nil, nil

@@ -38,12 +38,12 @@ func slotSizes(positional Positional) []int {
 	return sizes
 }
 
-// matchSlot returns the container's slot by the kubelet's list, or the reason why it can't.
+// matchSlot returns the container's position by the kubelet's list, or the reason why it can't.
 //
-// The list lacks the plain init containers. So it is matched to the slots in order, a container with k devices
-// to a slot of k, and the last container to the last slot. If the leftmost and the rightmost match give the
-// same slot, it is the container's. A container that is not listed is refused unless the listed ones use every
-// slot with devices: the slot can be another container's.
+// The list lacks the plain init containers. So it is matched to the positions in order, a container with k
+// devices to a position of k, and the last container to the last position. If the leftmost and the rightmost
+// match give the same position, it is the container's. A container that is not listed is refused unless the
+// listed ones use every position with devices.
 func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot int, reason string) {
 	asked := slices.IndexFunc(listed, func(c ContainerDevices) bool { return c.Name == container })
 	leftmost := embed(sizes, listed)

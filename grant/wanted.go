@@ -88,7 +88,6 @@ func decodeWanted(value json.RawMessage) (w Wanted, err error) {
 	return w, nil
 }
 
-// EncodeResize returns the value of AnnotationResize.
 func EncodeResize(wanted map[string]Wanted) (string, error) {
 	data, err := json.Marshal(wanted)
 	if err == nil {
@@ -123,13 +122,11 @@ func (w Wanted) Of(old []Share) ([]Share, error) {
 // Containers returns the names in a request, sorted.
 func Containers(wanted map[string]Wanted) []string { return slices.Sorted(maps.Keys(wanted)) }
 
-// Outcomes of a resize.
 const (
 	ResizeReserved = "reserved" // in the grant; the node follows
 	ResizeRefused  = "refused"  // no change
 )
 
-// ResizeStatus is the value of AnnotationResizeStatus.
 type ResizeStatus struct {
 	Request    string    `json:"request"`
 	Outcome    string    `json:"outcome"`

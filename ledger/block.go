@@ -47,9 +47,9 @@ func (r *record) validateBlocking() error {
 	return nil
 }
 
-// Block adds an entry for a live container with an unreadable grant. It refuses claims of the GPUs, or of all
-// if none is named, with ErrBlocked, until Restore, Release, Remove or a Reconcile of its owner. An entry with
-// known shares stays as it is; another Block updates the reason and the GPUs.
+// Block adds an entry for a live container with an unreadable grant. Claims of its GPUs, or of all GPUs if
+// none is named, are ErrBlocked until Restore, Release, Remove or a Reconcile of its owner. An entry with
+// known shares stays; another Block updates the reason and the GPUs.
 func (l *Ledger) Block(ctx context.Context, id, owner, reason string, gpus ...string) error {
 	r := record{Version: recordVersion, Restored: true, Claim: Claim{ContainerID: id, Owner: owner}, Blocking: &blocking{
 		Reason: strings.ToValidUTF8(reason[:min(len(reason), maxReasonBytes)], ""), GPUs: slices.Clone(gpus),

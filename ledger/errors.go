@@ -7,11 +7,9 @@ var (
 	// ErrSlotTaken: another container of the pod has this position of HAMi's annotation. The container can run
 	// without a GPU.
 	ErrSlotTaken = errors.New("position taken")
-	// ErrConflict: the container has another claim.
-	ErrConflict = errors.New("conflicting claim")
-	// ErrNoClaim: the container has no active claim.
-	ErrNoClaim  = errors.New("no claim")
-	ErrCordoned = errors.New("GPU cordoned")
+	ErrConflict  = errors.New("conflicting claim")
+	ErrNoClaim   = errors.New("no claim")
+	ErrCordoned  = errors.New("GPU cordoned")
 	// ErrCorrupt: an entry is unreadable, so the free amounts are not known.
 	ErrCorrupt = errors.New("corrupt ledger")
 	// ErrBlocked: a container with an unknown grant can hold the GPU (Ledger.Block).

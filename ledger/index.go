@@ -22,7 +22,6 @@ const (
 	StateBlocking State = "blocking"
 )
 
-// Entry is one directory of the ledger.
 type Entry struct {
 	Claim
 	State State

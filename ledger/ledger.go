@@ -82,10 +82,8 @@ func (l *Ledger) Close() error {
 // (ErrCordoned), and any claim while an entry is unreadable (ErrCorrupt) or blocks (ErrBlocked).
 //
 // populate, which can be nil, writes the container's other files into a directory that is renamed later. If it
-// fails, or ctx ends, the ledger is unchanged.
-//
-// The same claim again returns its directory; a different one is ErrConflict. A claim replaces earlier
-// attempts of its container (same owner, pod UID and container name). Their directories stay until Remove.
+// fails, or ctx ends, the ledger is unchanged. It is idempotent; a different claim is ErrConflict. A claim
+// replaces earlier attempts of its container (same owner, pod UID and name), whose directories stay.
 func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (dir string, err error) {
 	if err := claim.validate(); err != nil {
 		return "", fmt.Errorf("%s: %w", claim.holder(), err)
@@ -113,9 +111,8 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.G
 	return l.Dir(claim.ContainerID), nil
 }
 
-// admit checks a claim. Before it refuses for an unreadable or blocking entry, it reads the directories again,
-// because an operator can have removed one. For lack of capacity it does not: a removed directory's container
-// can run.
+// admit checks a claim. Before it refuses for an unreadable or blocking entry, it reads the directories again:
+// an operator can have removed one.
 func (l *Ledger) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := grant.CheckGPUs(claim.Shares, gpus); err != nil {
 		return err
@@ -188,7 +185,6 @@ type Snapshot struct {
 	Unsettled bool
 }
 
-// Claims returns the claims that count.
 func (s *Snapshot) Claims() (claims []Claim) {
 	for _, e := range s.Entries {
 		if e.State == StateActive {

@@ -20,7 +20,6 @@ type Reader struct {
 	options []Option
 }
 
-// OpenReadOnly opens the ledger in dir for reading.
 func OpenReadOnly(dir string, options ...Option) (*Reader, error) {
 	dirs, err := os.OpenFile(filepath.Join(dir, containersName), os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {

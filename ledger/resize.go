@@ -20,12 +20,10 @@ import (
 // MIG device (ErrMalformed), and a container without a claim (ErrNoClaim). Smaller amounts are always
 // accepted.
 //
-// apply writes the limits into the directory, and must be idempotent. It is called without the ledger's lock,
-// because the container can delay access to these files.
-//
-// Resize reserves the higher of both amounts, calls apply, then reserves the new ones, so that the limits
-// never exceed the reservation, also after a kill. If apply fails, it is called with the old amounts; if that
-// fails too, the higher amounts stay reserved.
+// apply writes the limits, must be idempotent, and is called without the ledger's lock, because the container
+// can delay access to these files. Resize reserves the higher of both amounts, calls apply, then reserves the
+// new ones: the limits never exceed the reservation, also after a kill. If apply fails, it is called with the
+// old amounts; if that fails too, the higher amounts stay reserved.
 func (l *Ledger) Resize(ctx context.Context, id string, shares []grant.Share, gpus map[string]grant.GPU, apply func(dir string, claim Claim) error) (before []grant.Share, err error) {
 	if err = grant.ValidateShares(shares); err == nil {
 		err = l.whileAlone(ctx, id, func() error {

@@ -115,7 +115,6 @@ func (h *Holder) Follow(list func() (map[string]string, error)) error {
 	return errors.Join(errs...)
 }
 
-// Close closes all files.
 func (h *Holder) Close() {
 	for _, name := range h.names() {
 		h.release(name)

@@ -1,9 +1,8 @@
-// Package limiter reads and writes the two files that libvgpu.so (src/*.c) shares with the host: the limits file, which
-// the host writes, and the usage file, which the container writes. src/layout.h defines them, layout.go repeats it.
-// Tenants can write anything into usage files: reads are bounds-checked, and the file is never mapped.
+// Package limiter reads and writes the two files that libvgpu.so (src/*.c) shares with the host: the limits
+// file, which the host writes, and the usage file, which the container writes. Reads of usage files are
+// bounds-checked and never map the file, because tenants can write anything into it.
 package limiter
 
-// Paths in a container.
 const (
 	ContainerDir         = "/.gpuslice"
 	ContainerLibraryPath = "/.gpuslice/libvgpu.so"

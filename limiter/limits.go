@@ -25,7 +25,6 @@ const (
 	PriorityLow  Priority = 1
 )
 
-// ErrLimits marks invalid limits.
 var ErrLimits = errors.New("invalid limits")
 
 // ErrHalfWritten marks a limits file with an incomplete record. UpdateLimits fixes it.
@@ -75,7 +74,6 @@ type DeviceLimit struct {
 	ContextBytes     uint64 // expected size of a context; 0: unknown
 }
 
-// UUIDs returns the GPUs in order.
 func (l Limits) UUIDs() []string {
 	ids := make([]string, 0, len(l.Devices))
 	for _, d := range l.Devices {

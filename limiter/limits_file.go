@@ -28,7 +28,6 @@ func WriteLimits(path string, l Limits) error {
 	return nil
 }
 
-// ReadLimits reads and checks a limits file.
 func ReadLimits(path string) (Limits, error) {
 	_, l, err := readLimits(path)
 	if err != nil {

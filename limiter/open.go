@@ -17,7 +17,6 @@ import (
 // A container's process can lock every file that it can open, and hold a lease on it. So only this file opens files of a
 // claim: with O_NONBLOCK, which fails instead of waiting. Nothing locks the files themselves.
 
-// ErrLeased: a process of the container holds a lease on the file.
 var ErrLeased = errors.New("a process of the container holds a lease on it")
 
 var errNotRegular = errors.New("not a regular file")
@@ -70,7 +69,6 @@ func (f *file) same(path string) bool {
 	return unix.Lstat(path, &st) == nil && st.Dev == f.stat.Dev && st.Ino == f.stat.Ino
 }
 
-// ReadAt implements io.ReaderAt.
 func (f *file) ReadAt(p []byte, at int64) (n int, err error) {
 	for n < len(p) {
 		m, err := unix.Pread(f.fd, p[n:], at+int64(n))

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUsage marks a damaged usage file.
 var ErrUsage = errors.New("not a usage file")
 
 // ErrUsageVersion marks a usage file of another release's limiter. It is an ErrUsage too.

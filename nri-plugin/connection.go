@@ -146,9 +146,8 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	}
 }
 
-// start calls the stub's Start, which waits for the runtime's Configure request without a deadline, also if
-// the connection is closed. At the deadline, start sends that request itself, and s.Configure returns an
-// error.
+// start calls the stub's Start, which waits for the runtime's Configure request without a deadline, also on a
+// closed connection. At the deadline, start sends that request itself, and s.Configure returns an error.
 func (s *session) start(ctx context.Context, conn *countingConn) error {
 	started := make(chan error, 1)
 	go func() { started <- s.stub.Start(ctx) }()

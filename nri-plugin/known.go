@@ -17,7 +17,6 @@ type Known struct {
 	size int
 }
 
-// Container returns a container by its ID.
 func (p *Plugin) Container(id string) (Known, bool) {
 	return p.known.get(id)
 }

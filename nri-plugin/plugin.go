@@ -1,9 +1,8 @@
-// Package nriplugin gives containers their GPUs by NRI: for each new container it returns changes of
-// the OCI spec, nothing, or an error that refuses the container. Make a [Plugin] with New and call Run.
+// Package nriplugin gives containers their GPUs by NRI: for each new container it returns changes of the OCI
+// spec, nothing, or an error that refuses the container. The agent runs it.
 //
 // NRI fails open: a request that is lost or late creates the container without changes. docs/ARCHITECTURE.md
-// ("Fail closed") describes what the plugin does against that: deadline.go, validate.go, create.go,
-// connection.go and sync.go.
+// ("Fail closed") describes what the plugin does against that.
 package nriplugin
 
 import (
@@ -89,7 +88,6 @@ type Plugin struct {
 	handlers handlers
 }
 
-// New checks the configuration.
 func New(c Config) (*Plugin, error) {
 	var errs []error
 	for _, required := range []struct {

@@ -92,7 +92,6 @@ func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 	return c
 }
 
-// Snapshot returns the last reading.
 func (c *Cache) Snapshot() Snapshot { return *c.current.Load() }
 
 // Node returns the last node that was read. Callers must not change it.
@@ -118,9 +117,8 @@ func (c *Cache) Run(ctx context.Context) error {
 	return c.Close()
 }
 
-// Refresh reads the node now. On an error the last node stays. NVML is opened again after a
-// failure, while a GPU is missing, and after changes of the kernel's list: it lists the GPUs only
-// when it is opened.
+// Refresh reads the node now. On an error the last node stays. It opens NVML again after a failure, while a
+// GPU is missing, and when the kernel's list changes: NVML lists GPUs only when it is opened.
 func (c *Cache) Refresh(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,6 @@ func Discover(lib nvml.Interface) (Node, error) {
 	return node, errors.Join(err, r.close())
 }
 
-// reader reads an open NVML.
 type reader struct {
 	lib  nvml.Interface
 	numa func(pciBusID string) (node int, known bool)

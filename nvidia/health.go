@@ -31,11 +31,9 @@ type gpuState struct {
 	settles bool
 }
 
-// tracker computes the health of the GPUs: unhealthy when a GPU can't be read or a critical XID
-// arrives, healthy after the settle time without either. After an XID that requires a reset, the
-// settle time starts when the GPU or the driver was gone and returned. The state is lost at a
-// restart, which a reset requires (nvidia-smi does not reset a GPU that a program has open). See
-// mighealth.go for MIG devices.
+// tracker computes the health of the GPUs: unhealthy when a GPU can't be read or a critical XID arrives,
+// healthy after the settle time without either. After an XID that requires a reset, the settle time starts
+// when the GPU or the driver was gone and returned. A restart loses this state, and a reset requires one.
 type tracker struct {
 	settle  time.Duration
 	ignored []uint64
@@ -141,7 +139,6 @@ func (w *tracker) unreadable(err error, now time.Time) {
 	w.settled(now)
 }
 
-// critical returns false for an ignored XID.
 func (w *tracker) critical(x xid, now time.Time) bool {
 	if slices.Contains(w.ignored, x.code) {
 		return false

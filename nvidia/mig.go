@@ -26,7 +26,6 @@ func migResource(profile string) string {
 	return "mig-" + strings.ReplaceAll(profile, "+", ".")
 }
 
-// MIGDevice returns a MIG device by UUID, and its GPU.
 func (n Node) MIGDevice(uuid string) (MIGDevice, GPU, bool) {
 	for _, c := range n.GPUs {
 		for _, d := range c.MIG {

@@ -7,8 +7,7 @@ import (
 )
 
 // A MIG device is unhealthy if its GPU is, if it can't be read, or after an XID of its instance
-// (nvmlEventData_t). After an XID that requires a reset, its GPU has to be gone and return. Other
-// removed devices are forgotten.
+// (nvmlEventData_t). After an XID that requires a reset, its GPU has to be gone and return.
 
 var errNoInstance = errors.New("the GPU no longer has this MIG device")
 

@@ -43,7 +43,6 @@ type Partition struct {
 	Mixed map[string][]MIGDevice
 }
 
-// MIG returns all MIG devices.
 func (p Partition) MIG() []MIGDevice {
 	all := slices.Clone(p.Single)
 	for _, resource := range p.Resources() {

@@ -69,8 +69,8 @@ func (c *Cache) processTimes(gpu GPU) (times []ProcessTime, known bool, err erro
 	return times, true, nil
 }
 
-// processUtilization repeats the query: go-nvml calls NVML for the number of samples, then for the
-// samples, and go-nvml v0.13.3 panics if a process starts in between.
+// processUtilization repeats the query: go-nvml v0.13.3 panics if a process starts between its call for the
+// number of samples and that for the samples.
 func processUtilization(dev nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
 	for range utilizationTries {
 		samples, ret = processUtilizationOnce(dev, since)

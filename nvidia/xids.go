@@ -4,9 +4,8 @@ package nvidia
 // (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), column "Resolution Bucket
 // (Immediate Action)".
 
-// applicationXIDs are caused by programs and do not affect the GPU. NVIDIA's device plugin and HAMi
-// ignore the same ones. For 109 the catalogue requires a GPU reset; in that case the driver also
-// reports one of resetXIDs.
+// applicationXIDs are caused by programs, as in NVIDIA's device plugin and HAMi. For 109 the catalogue
+// requires a reset; in that case the driver also reports one of resetXIDs.
 var applicationXIDs = []uint64{
 	13,  // graphics exception
 	31,  // memory page fault
@@ -16,9 +15,8 @@ var applicationXIDs = []uint64{
 	109, // context switch timeout
 }
 
-// resetXIDs require a reset of the GPU (RESET_GPU) or a restart of the machine (RESTART_BM,
-// RESTART_VM). All others end with the program and settle, including 74 (NVLink error) and 155
-// (link down), which require a reset only in some cases.
+// resetXIDs require a reset of the GPU (RESET_GPU) or a restart of the machine (RESTART_BM, RESTART_VM). All
+// others end with the program and settle, including 74 and 155, which require a reset only in some cases.
 var resetXIDs = []uint64{
 	46,  // GPU stopped processing
 	48,  // double-bit ECC error (a workflow: reset, or restart)

@@ -14,10 +14,8 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Apply applies edits to an OCI spec, in place, or returns an error without a change. The edits replace the spec's
-// values for a variable, device or path. A second call changes nothing.
-//
-// The limiter's mounts come last: if an image links /.gpuslice to a deeper directory, a volume there could hide them.
+// Apply applies edits to an OCI spec, in place, or returns an error without a change. It is idempotent. The
+// limiter's mounts come last: if an image links /.gpuslice elsewhere, a volume there could hide them.
 func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	if spec == nil {
 		return errors.New("apply edits: there is no OCI spec")

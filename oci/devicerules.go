@@ -77,11 +77,9 @@ func (m DriverMajors) reaches(kind string, major, minor int64) (driver, gpu bool
 	return gpu || major == nvidiaMajor || slices.Contains(m.Other, major), gpu
 }
 
-// openRule finds a rule that lets a container open nodes of the driver (gpusOnly: of GPUs) beyond the granted nodes.
-// With docker, containers can make such a node themselves.
-//
-// Only a denial of everything cancels earlier rules: runtimes differ on others. Every container may make nodes
-// (access "m"), without access to them.
+// openRule finds a rule that lets a container open nodes of the driver (gpusOnly: of GPUs) beyond the granted
+// ones: with docker, containers can make such nodes. Only a denial of everything cancels earlier rules,
+// because runtimes differ on others.
 func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice, gpusOnly bool) (rule string, found bool) {
 	for _, r := range rules {
 		switch {

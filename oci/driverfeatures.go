@@ -17,7 +17,6 @@ var _ DeviceEdits = DriverFeatures{}
 
 const allOfKind = "all"
 
-// DeviceEdits implements the interface DeviceEdits.
 func (f DriverFeatures) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
 	edits, err := f.GPUs.DeviceEdits(uuids)
 	if err != nil {

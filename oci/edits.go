@@ -130,9 +130,9 @@ func replacedEnv(env, edits []string) []string {
 	return slices.Compact(names)
 }
 
-// UnsafeDuplicates returns variables of the edits that a container sets again later, with another value: containerd's
-// NRI (v0.12, generate.AdjustEnv) replaces only the first. The kubelet passes a name twice if a device plugin and the
-// pod set it. Refuse the container if you can't rewrite its whole environment.
+// UnsafeDuplicates returns variables of the edits that a container sets twice, with another value:
+// containerd's NRI (v0.12, generate.AdjustEnv) replaces only the first. Refuse the container if you can't
+// rewrite its whole environment.
 func UnsafeDuplicates(env []string, edits *cdispec.ContainerEdits) []string {
 	if edits == nil {
 		return nil

@@ -39,7 +39,6 @@ const visibleVoid = "void"
 // taskPriority is the default priority. A container's own CUDA_TASK_PRIORITY is ignored: its neighbours would pay for it.
 const taskPriority = limiter.PriorityLow
 
-// OwnedEnv reports whether gpuslice sets a variable.
 func OwnedEnv(name string) bool {
 	switch name {
 	case EnvVisibleDevices, EnvSharedCache, EnvOversubscribe, EnvCorePolicy, EnvTaskPriority,

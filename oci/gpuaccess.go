@@ -21,12 +21,9 @@ const nvidiaControlMinor = 254
 // A mount in requestMounts requests a GPU from NVIDIA's runtime (accept-nvidia-visible-devices-as-volume-mounts).
 var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-container-devices"}
 
-// HasGPU reports whether a container has a GPU without edits, or requests one in a way that no variable can undo.
-// Such a container is refused, unless it has a grant: then [Edits] checks it.
-//
-// HasGPU checks device nodes, device cgroup rules, mounts, CDI names and annotations. It ignores /dev/dri,
-// because its nodes can't run CUDA, a mount of all of /dev, because the device cgroup limits it, and the
-// nodes of a privileged container.
+// HasGPU reports whether a container has a GPU without edits, or requests one in a way that no variable can
+// undo: by device nodes, device cgroup rules, mounts, CDI names or annotations. /dev/dri is ignored, because
+// its nodes can't run CUDA, and a mount of all of /dev, because the device cgroup limits it.
 func HasGPU(c Container) (reason string, has bool) {
 	return HasMoreGPUs(c, nil)
 }

@@ -31,7 +31,6 @@ type Library struct {
 	Device, Inode uint64
 }
 
-// ErrUnknownLibraries: the claim's files are newer than its container.
 var ErrUnknownLibraries = errors.New("the claim was restored while its container ran: the files that the container has mounted are not known")
 
 // installed is compiled at its first use: gpuslice-runtime starts with each container and never uses it.
@@ -97,9 +96,9 @@ func LibrariesOf(dir string) ([]Library, error) {
 // LibraryGrace is how long an unused library stays: the runtime wrapper installs one before it records the use.
 const LibraryGrace = 10 * time.Minute
 
-// PruneLibraries removes libraries that are older than LibraryGrace and in none of: these settings, the files of
-// mentions (such as CDI specs), the claims' containers. It removes nothing while a container's libraries are unknown.
-// It reads the mentions before it calls claims, so it sees containers created in between.
+// PruneLibraries removes libraries that are older than LibraryGrace and not used by these settings, the files
+// of mentions (such as CDI specs) or the claims' containers. It removes nothing while a container's libraries
+// are unknown. It reads the mentions before it calls claims, so it finds containers created in between.
 func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, claims func() ([]string, error)) (removed []string, err error) {
 	needed := map[string]bool{}
 	note := func(text []byte) {

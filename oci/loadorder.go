@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// CheckLoading refuses variables by which programs load a driver library before the limiter, or find another than the
-// stub library. It detects mistakes and images' settings, but not what a program does itself. With NRI, which can't
-// read links, the limiter checks the order again when CUDA starts.
+// CheckLoading refuses variables by which programs load a driver library before the limiter, or another one
+// than the stub library. It detects mistakes, not attacks. With NRI, which can't read links, the limiter
+// checks the order again when CUDA starts.
 func CheckLoading(e Enforcement, c Container) error {
 	if e == EnforceNone {
 		return nil
@@ -50,7 +50,6 @@ func CheckLoading(e Enforcement, c Container) error {
 	return nil
 }
 
-// driverIn returns the first driver library in a list.
 func driverIn(list string, r *Rootfs) string {
 	for _, file := range listed(list) {
 		if r.behind(file) || slices.ContainsFunc(drivers, func(d driver) bool { return d.is(file) || d.is(r.follow(file)) || d.hidden == file }) {

@@ -12,9 +12,8 @@ import (
 // All but the first exist only if their module is loaded.
 var controlNodes = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 
-// NodeFiles resolves GPUs to their device nodes. NVIDIA's runtime injects nodes that are not in the spec, so an
-// update of the container (by the kubelet's CPU manager) removes their permission. NVIDIA's device plugin has
-// PASS_DEVICE_SPECS for this.
+// NodeFiles resolves GPUs to their device nodes, as NVIDIA's device plugin with PASS_DEVICE_SPECS. An update
+// of a container (by the kubelet's CPU manager) removes the permission for nodes that are not in its spec.
 type NodeFiles struct {
 	// Paths returns the nodes of one GPU.
 	Paths func(uuid string) ([]string, error)
@@ -24,7 +23,6 @@ type NodeFiles struct {
 
 var _ DeviceEdits = NodeFiles{}
 
-// DeviceEdits implements the interface DeviceEdits.
 func (n NodeFiles) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
 	if n.stat == nil {
 		n.stat = statNode

@@ -18,11 +18,10 @@ import (
 
 const bytesPerMiB = 1 << 20
 
-// Populate makes a claim's limits and usage files, and records its container's libraries. Unless no tenant can write
-// the files, mount the container's file system first (package vgpufs).
-//
-// A repeated call keeps the files, because containers map them: it changes limits of the same GPUs in place, replaces
-// those of another container, and refuses other GPUs.
+// Populate writes a claim's limits and usage files, and records its container's libraries. Mount the
+// container's file system first (package vgpufs), unless no tenant can write the files. A repeated call
+// changes the limits of the same GPUs in place, because containers map the files; it replaces the files of
+// another container.
 func Populate(dir string, claim ledger.Claim, s Settings) error {
 	if err := checkShares(claim.Shares); err != nil {
 		return fmt.Errorf("limits for %s: %w", dir, err)
@@ -34,7 +33,6 @@ func Populate(dir string, claim ledger.Claim, s Settings) error {
 	return WriteFiles(dir, limits)
 }
 
-// WriteFiles makes the two files.
 func WriteFiles(dir string, limits limiter.Limits) error {
 	if err := makePlaces(dir); err != nil {
 		return err

@@ -35,8 +35,8 @@ type RegistryConfig struct {
 	Log      *slog.Logger
 }
 
-// Registry resolves GPUs by the node's CDI specs, from a snapshot that [Registry.Run] updates. CDI's own refresh
-// needs an inotify instance, and can read a half-written spec.
+// Registry resolves GPUs by the node's CDI specs, from a snapshot that [Registry.Run] updates. CDI's own
+// refresh needs an inotify instance, and can read half a spec.
 type Registry struct {
 	kind string
 	dirs []string
@@ -122,7 +122,6 @@ func (r *Registry) Devices() []string { return r.current.Load().names() }
 // Err returns why spec files are unusable.
 func (r *Registry) Err() error { return errors.Join(r.current.Load().errs...) }
 
-// DeviceEdits implements the interface DeviceEdits.
 func (r *Registry) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
 	all, missing := r.current.Load().edits(uuids)
 	if len(missing) > 0 {

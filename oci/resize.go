@@ -9,12 +9,9 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Resize changes a running container's limits to the claim's shares, for ledger.Ledger.Resize. The node's settings
-// stay as at the creation.
-//
-// After limiter.ErrHalfWritten (a writer was killed) and limiter.ErrForeign (another container's file), Populate can
-// write the limits. After a restore of the claim the container has older files mapped: then Resize fails, and the ledger
-// keeps the higher amounts reserved.
+// Resize changes a running container's limits to the claim's shares, for ledger.Ledger.Resize. The node's
+// settings stay as at the creation. After limiter.ErrHalfWritten and limiter.ErrForeign, Populate can write
+// the limits. It fails after a restore of the claim: the container has older files mapped.
 func Resize(dir string, claim ledger.Claim) error {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err != nil {

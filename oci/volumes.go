@@ -14,8 +14,8 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// CheckVolumes refuses a volume of the host that lacks a mount point for the edits: the runtime would make it on the
-// host, for example an empty /etc/ld.so.preload with -v /etc:/etc. Volumes that an engine manages (…/_data) are
+// CheckVolumes refuses a volume of the host that lacks a mount point for the edits: the runtime would make it
+// on the host, such as an empty /etc/ld.so.preload with -v /etc:/etc. Volumes of an engine (…/_data) are
 // exempt.
 func CheckVolumes(mounts []rspec.Mount, edits *cdispec.ContainerEdits) error {
 	replaced := replacedMounts(mounts, edits)

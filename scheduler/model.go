@@ -31,7 +31,6 @@ type Container struct {
 	Resources map[string]Amount
 }
 
-// Pod is a pod. Immutable.
 type Pod struct {
 	UID, Namespace, Name string
 	// Node is where it is bound; empty: pending.
@@ -46,7 +45,6 @@ type Pod struct {
 	Containers []Container
 }
 
-// Node is a node. Immutable.
 type Node struct {
 	Name        string
 	Labels      map[string]string
@@ -90,7 +88,6 @@ type Placement struct {
 	Containers [][]grant.Share
 }
 
-// Use is an amount of a GPU.
 type Use struct {
 	MemoryMiB int64
 	Cores     int

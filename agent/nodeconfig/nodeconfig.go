@@ -1,7 +1,6 @@
-// Package nodeconfig reads HAMi's per-node configuration: a JSON file with entries that override
-// the agent's options on the nodes they match ([Resolve]). nameglob and matchlabels are additions
-// to HAMi's fields; install/nodeconfig.schema.json describes all of them. A file with a mistake is
-// rejected as a whole. [Watcher] follows the file.
+// Package nodeconfig reads HAMi's JSON file of options by node: [Resolve] returns the entry that matches a
+// node, [Watcher] follows the file. install/nodeconfig.schema.json describes the fields; nameglob and
+// matchlabels are not HAMi's.
 package nodeconfig
 
 import (
@@ -58,7 +57,6 @@ type Settings struct {
 	ExcludedIndices     []int
 }
 
-// Excludes reports whether a GPU is excluded, by UUID or NVML's index.
 func (s Settings) Excludes(uuid string, index int) bool {
 	return slices.Contains(s.ExcludedIndices, index) ||
 		slices.ContainsFunc(s.ExcludedUUIDs, func(u string) bool { return strings.EqualFold(u, uuid) })

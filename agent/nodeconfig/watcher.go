@@ -31,12 +31,9 @@ type WatcherConfig struct {
 	Changed func()
 }
 
-// Watcher has a node's current settings.
-//
-// It polls the small file: this covers a ConfigMap's links, renames and writes in place, without an
-// inotify instance (often scarce). A bad or missing file changes nothing. Before the first good
-// file, and while unknown labels decide, [Watcher.Current] returns an error: no GPU may be shared
-// that the file would exclude.
+// Watcher has a node's current settings. It polls, because inotify instances are often scarce. An invalid or
+// missing file changes nothing. Before the first valid file, and while unknown labels decide,
+// [Watcher.Current] returns an error: the file could exclude any GPU.
 type Watcher struct {
 	cfg     WatcherConfig
 	current atomic.Pointer[state]

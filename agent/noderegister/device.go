@@ -16,7 +16,6 @@ type Node struct {
 	MIGStrategy   nvidia.MIGStrategy
 }
 
-// Device is an offered GPU.
 type Device struct {
 	GPU   nvidia.GPU
 	Slots int

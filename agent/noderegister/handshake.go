@@ -17,9 +17,8 @@ const (
 // at their next check. ("Deleted" would mean that they are already removed.)
 const overdue = requesting + "_1970-01-01 00:00:00"
 
-// answer returns the new value of the handshake, if it changes. A request is answered while the
-// node has devices. Otherwise, or when the agent stops, it stays open and schedulers remove the
-// devices. Without any request nothing is written.
+// answer returns the new value of the handshake, if it changes. Without devices, and when the agent stops, a
+// request stays open, so that schedulers remove the devices.
 func (h Handshake) answer(current string, devices Metadata, leaving bool, now time.Time) (value string, write bool) {
 	if h == HandshakeIgnore || current == "" {
 		return "", false

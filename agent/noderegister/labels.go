@@ -10,7 +10,6 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// LabelPrefix of the agent's labels.
 const LabelPrefix = "gpuslice.io/gpu."
 
 // LabelTencentModel is gpu-manager's label, used by gpu-admission's quotas.
@@ -21,9 +20,8 @@ const maxLabel = 63
 
 const mixed = "mixed"
 
-// labels describe the offered GPUs, healthy or not. Numbers are what every GPU has at least;
-// "mixed" matches no model: so a selector never gets a GPU that it excludes. Unknown values have no
-// label. See doc.go for the list.
+// labels describe the offered GPUs, healthy or not. Numbers are the minimum of the GPUs, and "mixed" matches
+// no model, so that a selector never gets a GPU that it excludes.
 func labels(n Node, o Options) map[string]string {
 	l := map[string]string{}
 	if o.TencentModel {

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Config configures a Publisher.
 type Config struct {
 	Client   Client
 	NodeName string
@@ -49,7 +48,6 @@ type Publisher struct {
 	logged   map[string]bool
 }
 
-// New validates the configuration.
 func New(c Config) (*Publisher, error) {
 	if wrong := validation.IsDNS1123Subdomain(c.NodeName); len(wrong) > 0 {
 		return nil, fmt.Errorf("node name %q: %s", c.NodeName, strings.Join(wrong, "; "))

@@ -1,7 +1,6 @@
-// Package podwatch watches the pods of one node at the API server, for grants that change while a
-// pod runs: the container runtime does not report these. It reads metadata only and keeps only the
-// grant, a few hundred bytes per pod. Without the right to list and watch pods, pods start as usual
-// and can't be resized.
+// Package podwatch watches the pods of one node at the API server, for grants that change while a pod runs:
+// the container runtime does not report these. Without permission to list and watch pods, pods can't be
+// resized.
 package podwatch
 
 import (
@@ -22,7 +21,6 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Sink receives pods.
 type Sink interface {
 	Set(pod grant.Pod)
 	Gone(uid string)

@@ -1,7 +1,5 @@
-// Package resized applies resized pods' newest grants to their running containers, and returns
-// them for containers that are created later: the container runtime reports only the annotations
-// of the pod's sandbox. A grant is accepted if it is for this node, has a higher generation (or a
-// new signature) and, with keys, a valid signature for this pod. Files keep the newest grants, so
+// Package resized applies the newest grants of resized pods to their running containers, and returns them for
+// later ones: the container runtime reports only the annotations of the sandbox. Files keep these grants, so
 // that an older one is rejected after a restart, too.
 package resized
 
@@ -28,7 +26,6 @@ import (
 
 const dirName = "resized"
 
-// Config configures a Keeper.
 type Config struct {
 	StateDir string
 	NodeName string
@@ -175,7 +172,6 @@ func (k *Keeper) write(uid string, one *kept) error {
 	return atomicfile.Write(k.path(uid), data, 0o600)
 }
 
-// Gone removes a pod.
 func (k *Keeper) Gone(uid string) {
 	k.mu.Lock()
 	_, there := k.newest[uid]

@@ -39,9 +39,8 @@ const firstLook = time.Second
 // admission is the time for pods that were bound before the schedulers' notification.
 const admission = time.Second
 
-// run runs the agent until ctx ends. Then it notifies schedulers first and serves the kubelet a
-// moment longer: a pod admitted without the device plugin fails permanently
-// (UnexpectedAdmissionError).
+// run runs the agent until ctx ends. Then it notifies schedulers first and serves the kubelet a moment longer:
+// a pod admitted without the device plugin fails permanently (UnexpectedAdmissionError).
 func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.Retire {
 		return retire(ctx, o, log)

@@ -17,7 +17,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 )
 
-// withPlugin registers the plugin and its metrics.
 func withPlugin(debugAddress *string) app.Option {
 	counters := metrics.New()
 	log := slog.New(logr.ToSlogHandler(klog.Background()))

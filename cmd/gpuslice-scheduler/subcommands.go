@@ -29,7 +29,6 @@ func subcommands() []*cobra.Command {
 	return commands
 }
 
-// common are the options of all subcommands.
 type common struct {
 	config, kubeconfig, master string
 	qps                        float32

@@ -97,7 +97,6 @@ func (c call) withCluster(timeout time.Duration, do func(context.Context, *clust
 	return work(do(ctx, connection))
 }
 
-// allNodes reports whether the call is about the cluster.
 func (c call) allNodes() bool {
 	all := c.Flags().Lookup("all-nodes")
 	switch {

@@ -28,7 +28,6 @@ type containerDescribed struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// shareDescribed is a share with its limits and accounting.
 type shareDescribed struct {
 	view.Share
 	GPU   string `json:"gpu"` // the GPU's index
@@ -39,7 +38,6 @@ type shareDescribed struct {
 	Parts map[string]uint64 `json:"parts,omitempty"`
 }
 
-// limitDescribed is what is enforced.
 type limitDescribed struct {
 	MemoryBytes    uint64 `json:"memoryBytes"`
 	PhysicalBytes  uint64 `json:"physicalBytes,omitempty"`

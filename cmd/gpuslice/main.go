@@ -20,7 +20,6 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
 
-// The exit statuses.
 const (
 	exitDone   = 0
 	exitFailed = 1

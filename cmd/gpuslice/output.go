@@ -194,7 +194,6 @@ type choice struct {
 	of    []string
 }
 
-// String implements pflag.Value.
 func (c *choice) String() string { return c.value }
 
 // Type implements pflag.Value. The help prints the default of a string in quotes.

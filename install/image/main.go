@@ -1,6 +1,6 @@
-// Command image builds gpuslice's container image from the output of `make build`: the root file system as a directory, for the
-// Dockerfile, and an OCI archive, for `ctr images import`, `skopeo copy oci-archive:…` and `podman load`. The image has all
-// programs, no shell, and this machine's C library. The same build gives the same bytes.
+// Command image builds gpuslice's container image from the output of `make build`: the root file system as a
+// directory, for the Dockerfile, and an OCI archive. The image has all programs, no shell, and this machine's
+// C library. The same build gives the same bytes.
 package main
 
 import (

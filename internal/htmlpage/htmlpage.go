@@ -27,7 +27,6 @@ type Page struct {
 // Key explains a kind of parts.
 type Key struct{ Kind, Text string }
 
-// Section is a heading with tables.
 type Section struct {
 	Title, Lead string
 	Warning     string // beside the title
@@ -54,7 +53,6 @@ type Cell struct {
 	Warning string // a highlighted note
 }
 
-// Kinds of parts.
 const (
 	Granted = "granted"
 	Used    = "used"

@@ -40,7 +40,6 @@ func Read(path string) ([]byte, error) {
 	}
 }
 
-// Write is like os.WriteFile.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	fd, err := Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, mode)
 	if err != nil {
@@ -70,7 +69,6 @@ func writeTo(fd int, data []byte) error {
 	return nil
 }
 
-// Open opens a file with O_CLOEXEC.
 func Open(path string, flags int, mode fs.FileMode) (int, error) {
 	fd, err := retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, uint32(mode.Perm())) })
 	if err != nil {

@@ -53,7 +53,6 @@ func (r *Runtime) Mount(claimDir string) error {
 		"and make its mount on the host shared (mount --make-shared)")
 }
 
-// Close ends the thread.
 func (r *Runtime) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,15 +12,10 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Judge decides whether the container of a claim is alive. It is if
-//
-//   - the record's Creator lives;
-//   - or a process has the claim's usage file locked, as CUDA processes with the limiter do;
-//   - or the low-level runtime's state names an init process that lives;
-//   - or a process has the claim's usage file mounted (not for slices; the slowest check).
-//
-// What can't be found out counts as alive, so that no GPU is granted twice: also a claim of another PID
-// namespace, and a young one with a damaged record.
+// Judge decides whether the container of a claim is alive: its Creator lives, or a process has the usage file
+// locked, as CUDA processes with the limiter do, or the low-level runtime's state names a living init process,
+// or a process has the usage file mounted (not for slices; the slowest check). What can't be found out counts
+// as alive, so that no GPU is granted twice.
 type Judge struct {
 	Proc  Procfs
 	InUse func(path string) (bool, error)
@@ -36,7 +31,6 @@ const MachineNamespace = 0xEFFFFFFC
 
 const youth = 2 * time.Minute
 
-// NewJudge returns a Judge for this machine.
 func NewJudge() Judge {
 	return Judge{Proc: "/proc", InUse: limiter.UsageInUse, machine: MachineNamespace, now: uptime}
 }

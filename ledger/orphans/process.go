@@ -26,7 +26,6 @@ type Process struct {
 // Procfs is the path of /proc.
 type Procfs string
 
-// Identify returns a running process.
 func (p Procfs) Identify(pid int) (Process, error) {
 	start, dead, err := p.stat(pid)
 	if err == nil && dead {
@@ -76,7 +75,6 @@ func (p Procfs) threads(pid int) bool {
 	return err == nil && len(tasks) > 1
 }
 
-// Namespace returns the number of the PID namespace.
 func (p Procfs) Namespace() (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(string(p), "self/ns/pid"), &st); err != nil {

@@ -36,7 +36,6 @@ type Record struct {
 	Slice string `json:"slice,omitempty"`
 }
 
-// NewRecord returns a record with a new nonce.
 func NewRecord(proc Procfs, creator int) (Record, error) {
 	r := Record{Nonce: rand.Text(), Roots: []string{}}
 	var processErr, namespaceErr error

@@ -36,10 +36,9 @@ func NewOwners(proc string) *Owners {
 	return &Owners{proc: procfs.FS(proc), mounts: mountsOf{procfs.FS(proc)}, known: map[int]owner{}, pruneAt: fewKnown, mountTime: mountTime}
 }
 
-// Find returns the container of each process that belongs to one of usageFiles, which are by container ID.
-//
-// The usage file that is mounted in its root identifies a process. If the root was changed, or after mountTime, its
-// control group does: less safe, because root can move to another group. Results after mountTime are not cached.
+// Find returns the container of each process that belongs to one of usageFiles, which are by container ID: by
+// the usage file that is mounted in its root, or, if the root was changed or after mountTime, by its control
+// group. That is less safe, because root can move to another group. Results after mountTime are not cached.
 func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
 	var mounted map[mountinfo.Source]string
 	var until time.Time

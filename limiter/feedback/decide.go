@@ -228,9 +228,9 @@ func settling(p Past, o others) int {
 	return min(p.Settling+1, settlingSteps)
 }
 
-// correction integrates the relative error between the use and the share. It stays in the dead band, where nothing is
-// enforced, and where the tenant wants less (wind-up). It does not rise on a GPU that is full of limited tenants: the
-// correction of the one with too much falls, and otherwise all would rise forever.
+// correction integrates the relative error between the use and the share. It stays in the dead band, where
+// nothing is enforced, and where the tenant wants less (wind-up). On a GPU that is full of limited tenants it
+// does not rise, because all would rise forever: the correction of the one with too much falls.
 func correction(p Past, t Tenant, o others, total float64) float64 {
 	if p.Contended && !o.active {
 		p.Correction = min(p.Correction, 1) // the error by others is gone

@@ -30,13 +30,10 @@ type Container struct {
 	Dir string
 }
 
-// Config configures a Loop.
 type Config struct {
-	// Containers returns the running containers.
 	Containers func(context.Context) ([]Container, error)
 	// Times returns the GPU time of each process since the last call.
-	Times func(context.Context) (map[string][]nvidia.ProcessTime, error)
-	// Memories returns the memory of each process that has a GPU open.
+	Times    func(context.Context) (map[string][]nvidia.ProcessTime, error)
 	Memories func(context.Context) (map[string][]nvidia.ProcessMemory, error)
 	// Owners returns the containers of processes (see Owners.Find).
 	Owners func(pids []int, usageFiles map[string]string) map[int]string

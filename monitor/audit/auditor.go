@@ -20,16 +20,13 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// Config configures an Auditor.
 type Config struct {
 	// Interval is the time between passes, and Grace how long a violation lasts before Kill.
 	Interval, Grace time.Duration
 	Kill            bool
 	// Devices returns the processes by GPU and MIG device.
 	Devices func(context.Context) (map[string][]nvidia.Process, error)
-	// Claims returns the active claims of the ledger.
-	Claims func(context.Context) ([]Claim, error)
-	// Granted returns the devices of a claim with its present limits.
+	Claims  func(context.Context) ([]Claim, error)
 	Granted func(*Claim) ([]Device, error)
 	// Locks finds locks and leases on a claim's files.
 	Locks     func(*Claim) ([]limiter.Lock, error)
@@ -78,12 +75,10 @@ func New(c Config) *Auditor {
 	}
 }
 
-// Run audits until ctx ends.
 func (a *Auditor) Run(ctx context.Context) {
 	periodic.Every(ctx, a.config.Interval, nil, func() { a.Once(ctx, time.Now()) })
 }
 
-// Violations returns the present ones.
 func (a *Auditor) Violations() []Violation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -105,7 +100,6 @@ func (a *Auditor) cutBack() map[string]int {
 	return cut
 }
 
-// Once is one pass.
 func (a *Auditor) Once(ctx context.Context, now time.Time) {
 	began := time.Now()
 	a.cut = a.cutBack()

@@ -35,8 +35,8 @@ var (
 	errHeld   = fmt.Errorf("more than %d open GPUs without a grant in one container, or %d on the node: the others are not followed", mostHeldByOne, mostHeld)
 )
 
-// descriptors finds processes with open GPU devices. It compares device numbers, because a tenant can name nodes as it
-// wants. AT_STATX_DONT_SYNC does not wait for a hanging file system (FUSE, NFS).
+// descriptors finds processes with open GPU devices. It compares device numbers, because tenants choose the
+// names of nodes. AT_STATX_DONT_SYNC does not wait for a hanging file system (FUSE, NFS).
 type descriptors struct {
 	proc procfiles
 	// held has one descriptor per found device. Each pass checks it again.

@@ -10,13 +10,11 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// Finding is a problem in one pass.
 type Finding struct {
 	Kind      Kind
 	Container Container
 	UUID      string
 	Detail    string
-	// Offenders are the processes that cause it.
 	Offenders []Offender
 }
 

@@ -24,8 +24,8 @@ var (
 	podPattern = regexp.MustCompile(`pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$`)
 )
 
-// parseGroups parses /proc/<pid>/cgroup. The outermost container counts: a container can create groups with any name
-// below its own. known recognizes unusual IDs.
+// parseGroups parses /proc/<pid>/cgroup. The outermost container counts, because a container can create groups
+// with any name below its own. known recognizes unusual IDs.
 func parseGroups(text string, known func(id string) bool) group {
 	var best group
 	for path := range procfs.CgroupPaths(text) {
@@ -57,8 +57,8 @@ func parseGroup(path string, known func(id string) bool) (g group) {
 
 const generations = 64
 
-// groupOf finds the container of a process without a claim. Without one in its own control group, an ancestor's counts: a
-// process that left its container's group still has its parent.
+// groupOf finds the container of a process without a claim. Without one in its own control group, an
+// ancestor's counts: a process can leave its container's group, not its parent.
 func (i *Inspector) groupOf(s procfs.Status, dir string, known func(string) bool) group {
 	for range generations {
 		if text, err := os.ReadFile(i.proc.Path(dir, "cgroup")); err == nil {

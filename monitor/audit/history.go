@@ -15,13 +15,11 @@ const (
 	overAfter  = 3
 )
 
-// Violation is a confirmed finding.
 type Violation struct {
 	Finding
 	Since time.Time
 }
 
-// Step is the change by one pass.
 type Step struct {
 	Began, Over []Violation
 	// Due are those that lasted for the grace time, with the processes to kill.
@@ -104,7 +102,6 @@ func (e *entry) due(last map[orphans.Process]bool) Violation {
 	return v
 }
 
-// Now returns the present violations, sorted.
 func (h *History) Now() []Violation {
 	var all []Violation
 	for _, e := range h.entries {

@@ -74,8 +74,8 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 	return i
 }
 
-// Processes returns those on a GPU or with one open, and claims' processes that use the driver: of these only suspects,
-// if not thorough. With an error the result is incomplete.
+// Processes returns the processes on a GPU or with one open, and claims' processes that use the driver: of
+// these only suspects, if not thorough. With an error the result is incomplete.
 func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvidia.Process, thorough bool) ([]Process, error) {
 	thorough = thorough || i.next > 0
 	if thorough {
@@ -156,8 +156,8 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 	return found, errors.Join(errs...)
 }
 
-// restTime bounds a pass for each kind of processes, and mapsTime one process: a tenant can have millions of mappings, and
-// the kernel takes microseconds for each.
+// restTime bounds a pass for each kind of processes, and mapsTime one process: a tenant can have millions of
+// mappings, and the kernel takes microseconds for each.
 const restTime, mapsTime = time.Second, time.Second
 
 var errLate = errors.New("reading the mappings of processes took too long and continues in the next pass: processes have very many mappings")
@@ -209,7 +209,6 @@ func byProcess(devices map[string][]nvidia.Process) map[int]map[string]Memory {
 	return on
 }
 
-// candidates returns the processes to inspect, sorted.
 func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]Memory, holding map[int][]uint64, all []int, thorough bool) []int {
 	pids := slices.AppendSeq(slices.Collect(maps.Keys(on)), maps.Keys(holding))
 	switch {

@@ -220,8 +220,8 @@ func (l *libraries) learn() error {
 	return errors.Join(errs...)
 }
 
-// judge classifies a library of a container that was created with those in with; made is an error if these are not known.
-// An operator may remove and reinstall a library while containers use it.
+// judge classifies a library of a container that was created with those in with; made is an error if these are
+// unknown. An operator may reinstall a library while containers use it.
 func (l *libraries) judge(f file, with []oci.Library, made error) Limiter {
 	if l.files[f] {
 		return LimiterPresent

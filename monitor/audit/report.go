@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Events creates events of pods.
 type Events interface {
 	// Warn must not block, and may drop events.
 	Warn(c Container, reason, message string)

@@ -90,7 +90,6 @@ type Memory struct {
 	Graphics bool
 }
 
-// Limiter is the state of the limiter in a process.
 type Limiter int
 
 const (
@@ -164,7 +163,6 @@ func (p *Process) foreign() (what, spared string) {
 	return "", ""
 }
 
-// Snapshot is the result of one pass.
 type Snapshot struct {
 	Claims    map[string]*Claim
 	Processes []Process

@@ -12,7 +12,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// Family describes a metric.
 type Family struct {
 	Name, Help string
 	// Counter: it is a counter, otherwise a gauge.

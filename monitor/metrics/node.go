@@ -41,7 +41,6 @@ func NewNode(c NodeConfig) *Node {
 	return n
 }
 
-// Describe implements prometheus.Collector.
 func (n *Node) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range n.descs {
 		to <- desc

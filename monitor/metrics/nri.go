@@ -52,5 +52,4 @@ func (n *NRI) Handled(event string, took time.Duration) {
 	n.requests.WithLabelValues(event).Observe(took.Seconds())
 }
 
-// Refused counts a refused container.
 func (n *NRI) Refused(reason string) { n.refusals.WithLabelValues(reason).Inc() }

@@ -24,7 +24,6 @@ const cacheName = "gpus.json"
 
 const fileVersion = 2
 
-// File is node.json.
 type File struct {
 	Version      int       `json:"version"`
 	Name         string    `json:"name"`

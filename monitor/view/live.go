@@ -28,7 +28,6 @@ type LiveConfig struct {
 	Snapshot func(context.Context) (*ledger.Snapshot, error)
 	Dir      func(id string) string
 	Node     func() node.File
-	// Cordoned returns the cordoned GPUs.
 	Cordoned func() ([]string, error)
 	// Telemetry reads NVML. It can hang: only Run calls it.
 	Telemetry func(context.Context) (map[string]nvidia.Telemetry, error)
@@ -68,7 +67,6 @@ func (l *Live) Run(ctx context.Context) {
 	})
 }
 
-// ReadTelemetry reads NVML once.
 func (l *Live) ReadTelemetry(ctx context.Context) error {
 	read, err := l.config.Telemetry(ctx)
 	if read != nil {

@@ -93,7 +93,6 @@ func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all [
 	return n
 }
 
-// add is a saturating sum.
 func add(a, b uint64) uint64 {
 	if sum := a + b; sum >= a {
 		return sum

@@ -18,7 +18,6 @@ type Node struct {
 	Problems      []string    `json:"problems,omitempty"`
 }
 
-// GPU is a GPU or a MIG device.
 type GPU struct {
 	// Node is set by Add.
 	Node  string `json:"node,omitempty"`
@@ -51,7 +50,6 @@ type MIG struct {
 	GPUInstance, ComputeInstance int
 }
 
-// Container is an entry of the ledger.
 type Container struct {
 	// Node is set by Add.
 	Node        string    `json:"node,omitempty"`

@@ -16,10 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A jail is a mount namespace in which a copy of a host's program works on a container's root, without
-// procfs. chroot is not sufficient: /proc/1/root in the container leads to the host as long as process 1
-// is the runtime's. A script or a dynamically linked program does not start, so nothing of the image
-// runs. The jail's root is a tmpfs over the host's /proc.
+// A jail is a mount namespace in which a copy of a host's static program works on a container's root, without
+// procfs. chroot is not sufficient: /proc/1/root in the container leads to the host while process 1 is the
+// runtime's. The jail's root is a tmpfs over the host's /proc.
 const (
 	jailAt      = "/proc"
 	jailProgram = "/program"

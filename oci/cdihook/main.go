@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Supported are the names of the hooks.
 var Supported = []string{"chmod", "create-symlinks", "update-ldcache"}
 
 type hook interface {

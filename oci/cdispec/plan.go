@@ -24,10 +24,9 @@ type Planned struct {
 	HighPriority bool
 }
 
-// Plan chooses the GPUs of every slice. An existing slice keeps its GPUs if its definition is unchanged
-// and the node has them. The others follow by name. A slice that does not fit beside the others gets
-// GPUs that it fits on by itself; the ledger decides when a container starts. The error lists slices
-// that never fit.
+// Plan chooses the GPUs of every slice. An existing slice keeps its GPUs if its definition is unchanged and
+// the node has them; the others follow by name. A slice that does not fit beside the others gets GPUs that it
+// fits on by itself: the ledger decides later. The error lists slices that never fit.
 func Plan(config request.Config, gpus map[string]grant.GPU, there map[string]slice.Slice) ([]Planned, error) {
 	var (
 		planned []Planned

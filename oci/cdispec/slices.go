@@ -19,7 +19,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
 
-// SliceKind is the CDI kind of slices.
 const SliceKind = "gpuslice.io/slice"
 
 const SliceFile = "gpuslice.yaml"
@@ -89,7 +88,6 @@ func below(path, dir string) bool {
 	return strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Outcome is the result of Slices.
 type Outcome struct {
 	Path    string // of the spec
 	Changed bool   // written or removed

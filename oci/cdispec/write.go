@@ -57,7 +57,6 @@ func same(path string, spec *cdispec.Spec) bool {
 	return err == nil && reflect.DeepEqual(have.Spec, normal)
 }
 
-// Remove removes a spec and reports whether it existed.
 func Remove(dir, name string) (removed bool, err error) {
 	err = os.Remove(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {

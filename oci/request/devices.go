@@ -26,7 +26,6 @@ func (d Devices) Equal(other Devices) bool {
 	return d.Count == other.Count && d.All == other.All && slices.Equal(d.Names, other.Names)
 }
 
-// String returns the form of ParseDevices.
 func (d Devices) String() string {
 	switch {
 	case d.All:

@@ -8,7 +8,6 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Request is the GPU request of one container.
 type Request struct {
 	// Devices: if zero, the operator's default or one GPU.
 	Devices Devices

@@ -15,7 +15,6 @@ type Size struct {
 	Percent int
 }
 
-// IsZero reports whether the size is not set.
 func (s Size) IsZero() bool { return s == Size{} }
 
 // Of returns MiB on a GPU, at least 1.
@@ -26,7 +25,6 @@ func (s Size) Of(gpu grant.GPU) int64 {
 	return max(gpu.MemoryMiB/100*int64(s.Percent)+gpu.MemoryMiB%100*int64(s.Percent)/100, 1)
 }
 
-// String returns the form of ParseSize.
 func (s Size) String() string {
 	switch {
 	case s.Percent != 0:

@@ -44,7 +44,6 @@ func (d *document) line(key string) int {
 	return 1
 }
 
-// decode reads a file with one document into a config.
 func (d *document) decode(data []byte, into *Config) {
 	var document, second yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))

@@ -21,7 +21,6 @@ const (
 	exitFailed = 1
 )
 
-// Runtime is gpuslice-runtime with its dependencies.
 type Runtime struct {
 	// If ConfigProblem is set, no container is created; other commands work.
 	Config         request.Config

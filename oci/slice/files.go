@@ -122,7 +122,6 @@ func releaseUser(ctx context.Context, stateDir, dir string, u *user) error {
 	return releaseOrphan(ctx, r, dir, u)
 }
 
-// samePattern reports whether a new slice would have the same limits.
 func samePattern(dir string, s Slice, settings oci.Settings) bool {
 	temp, err := os.MkdirTemp("", "gpuslice-")
 	if err != nil {

@@ -47,14 +47,12 @@ type Slice struct {
 	Mode string `json:"mode,omitempty"`
 }
 
-// Node is a device node in the container.
 type Node struct {
 	Path  string `json:"path"`
 	Major int64  `json:"major"`
 	Minor int64  `json:"minor"`
 }
 
-// File is a mount of the limiter.
 type File struct {
 	Host      string `json:"host"`
 	Container string `json:"container"`
@@ -96,7 +94,6 @@ func Read(stateDir, name string) (Slice, error) {
 	return s, nil
 }
 
-// List returns the sorted names.
 func List(stateDir string) ([]string, error) {
 	return directories(stateDir, func(name string) bool { return name[0] != '.' })
 }

@@ -2,7 +2,6 @@ package choose
 
 import "slices"
 
-// maxExact limits the exact search.
 const maxExact = 16
 
 // AppendGPUs picks n candidates and appends their indices, ascending, to dst. ok is false if no n satisfy
@@ -46,8 +45,7 @@ type selection struct {
 	candidates []Candidate
 	links      [][]int
 	n          int
-	// pool is the allowed candidates.
-	pool []int
+	pool       []int
 }
 
 func (q *selection) link(i, j int) int32 {
@@ -81,7 +79,6 @@ func (q *selection) sameNUMA(i int, gpus []int) int {
 	return n
 }
 
-// values rates a set by goals.
 type values [maxGoals]int64
 
 func (v values) compare(w values) int { return slices.Compare(v[:], w[:]) }

@@ -6,16 +6,8 @@ import (
 	"slices"
 )
 
-// search finds the best set of n of up to 16 GPUs by branch and bound. A tree node has decided on some
-// GPUs; it is cut if its bounds can't beat the best set. The bounds, of the missing number of open GPUs:
-//
-//   - goalLinks: the best sums of a GPU's links to chosen ones and half of its best links to open ones.
-//   - goalWorst: the worst link so far.
-//   - goalNUMA: the NUMA nodes so far plus the fewest that complete the set.
-//   - others: the best GPUs.
-//
-// Goals can be bounded one by one: a list of upper bounds is at least the list of values. Interchangeable
-// GPUs are taken in order only. Fixed-size arrays: no allocation.
+// search finds the best set of n of up to 16 GPUs by branch and bound: a tree node has decided on some GPUs,
+// and is cut if an upper bound of each goal can't beat the best set. It allocates nothing.
 type search struct {
 	m, n  int
 	goals goals         // ends in goalOrder
@@ -45,7 +37,6 @@ const (
 	worthOrder
 )
 
-// partial is a tree node.
 type partial struct {
 	chosen, banned uint16 // banned: excluded
 	links          int64

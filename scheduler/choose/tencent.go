@@ -7,15 +7,14 @@ import (
 
 // The policy tencent uses gpu-manager's evaluators:
 //
-//   - share, for a part of a GPU: the fewest free cores that suffice, then the least free memory, then the
-//     fewest containers.
-//   - fragment, for one GPU: the worst links to other free GPUs, compared from the best link on.
-//   - link, for several GPUs: the smallest group connected at the best level with enough GPUs, and its best
-//     set.
+//  - share, for a part of a GPU: the fewest free cores that suffice, then the least free memory, then the
+//    fewest containers.
+//  - fragment, for one GPU: the worst links to other free GPUs, compared from the best link on.
+//  - link, for several GPUs: the smallest group connected at the best level with enough GPUs, and its best
+//    set.
 //
-// Fixed problems of gpu-manager: a pair broken for a GPU that is single on its socket (tke#226), the first
-// GPUs of a group instead of the best, map order between equal groups, no NVLink, a crash on unknown
-// levels.
+// Unlike gpu-manager's, they do not break a pair for a GPU that is single on its socket (tke#226), do not
+// depend on map order, and know NVLink.
 
 // blockMiB is the resolution in which memory is compared.
 const blockMiB = 256

@@ -15,7 +15,6 @@ type Weights struct {
 	Slot, Core, Memory int64
 }
 
-// maxWeight prevents overflow.
 const maxWeight = 1_000_000
 
 // ParseWeights reads HAMi's annotation hami.io/device-scoring-weights: "slot=1,core=1,memory=3". Empty: the

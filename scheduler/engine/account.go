@@ -8,21 +8,18 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// SetQuota sets a namespace's ResourceQuota.
 func (e *Engine) SetQuota(namespace, name string, l quota.Limits) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.quotas.SetLimits(namespace, name, l)
 }
 
-// DeleteQuota removes a ResourceQuota.
 func (e *Engine) DeleteQuota(namespace, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.quotas.DropLimits(namespace, name)
 }
 
-// Quotas returns the namespaces with a ResourceQuota.
 func (e *Engine) Quotas() []*quota.Account {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -5,7 +5,6 @@ import "fmt"
 // Code is the first check that a GPU failed, in HAMi's order.
 type Code uint8
 
-// The codes.
 const (
 	OK Code = iota
 	CardNotHealth

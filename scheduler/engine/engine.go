@@ -1,9 +1,7 @@
 // Package engine keeps the state of the cluster's GPUs and decides whether, where and how well a pod fits.
-// Events (SetNode, SetPod, …) and Reserve change the state; readers use immutable snapshots.
-//
-// Evaluate scores the nodes for a pod. Reserve reserves GPUs on the newest state, so that concurrent
-// schedulers never reserve a GPU twice. SetPod with the bound pod confirms the reservation. The package is
-// safe for concurrent use.
+// Events (SetNode, SetPod, …) and Reserve change the state; readers use immutable snapshots. Reserve reserves
+// on the newest state, so that concurrent schedulers never reserve a GPU twice; SetPod with the bound pod
+// confirms it. Plugin, extender, metrics and page use it. It is safe for concurrent use.
 package engine
 
 import (
@@ -24,7 +22,6 @@ const DefaultReservationTTL = 5 * time.Minute
 // DefaultSignatures is for Options.Signatures.
 const DefaultSignatures = 128
 
-// Options configure an engine.
 type Options struct {
 	Request request.Options
 	// Policies of pods that set none, in the syntax of package choose.
@@ -63,7 +60,6 @@ type Engine struct {
 	stats counters
 }
 
-// New returns an empty engine. An error is about the options.
 func New(o Options) (*Engine, error) {
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -90,7 +86,6 @@ func (e *Engine) Request(pod *scheduler.Pod) (*request.Request, error) {
 	return request.FromPod(pod, e.options.Request)
 }
 
-// Snapshot returns the newest state.
 func (e *Engine) Snapshot() *Snapshot {
 	if soonest := e.soonest.Load(); soonest != 0 && e.options.Clock().UnixNano() >= soonest {
 		e.mu.Lock()
@@ -128,7 +123,6 @@ func (t *totals) add(n *node, sign int) {
 // NodesVersion changes with the set of nodes with GPUs.
 func (s *Snapshot) NodesVersion() uint64 { return s.nodesVersion }
 
-// offers: the node has GPUs registered.
 func (n *node) offers() bool { return n != nil && n.registered && len(n.gpus.total) > 0 }
 
 func (s *Snapshot) node(name string) *node {

@@ -64,7 +64,6 @@ func (e *Engine) current(podUID string) (*node, *allocation) {
 // Err is set if no node can be evaluated: an invalid policy.
 func (v *Evaluation) Err() error { return v.err }
 
-// Snapshot is the evaluated state.
 func (v *Evaluation) Snapshot() *Snapshot { return v.snapshot }
 
 func (v *Evaluation) Verdict(node string) Verdict { return v.cached(node, v.quotas) }

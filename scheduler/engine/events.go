@@ -41,12 +41,9 @@ func (e *Engine) DeleteNode(name string) {
 	c.commit()
 }
 
-// SetPod handles an added or changed pod. Annotations count once it is bound.
-//
-//   - A bound pod keeps its allocation until it ends, because its containers run. Only a resize changes it:
-//     other amounts of the same GPUs with a later generation, signed if keys are set.
-//   - Unsigned grants count too: keys may be added or changed later.
-//   - Problems reports invalid or changed annotations, and bound pods without the GPUs they request.
+// SetPod handles an added or changed pod. Annotations count once it is bound. A bound pod keeps its allocation
+// until it ends, because its containers run; only a resize changes it, with a later generation, signed if keys
+// are set. Unsigned grants count too, because keys may be added later. Problems reports what is invalid.
 func (e *Engine) SetPod(object *scheduler.Pod) {
 	if object.Ended {
 		e.DeletePod(object.UID)
@@ -134,7 +131,6 @@ func (e *Engine) decode(object *scheduler.Pod) (placement *scheduler.Placement, 
 	return placement, problem
 }
 
-// DeletePod handles a deleted pod.
 func (e *Engine) DeletePod(uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

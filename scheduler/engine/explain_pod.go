@@ -13,10 +13,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// States of an Explanation.
 const (
-	ExplainedNone = "no GPUs"
-	// ExplainedImpossible: invalid request.
+	ExplainedNone       = "no GPUs"
 	ExplainedImpossible = "impossible"
 	ExplainedPending    = "pending"
 	// ExplainedReserved: being bound, or waiting for the pod group.
@@ -102,7 +100,6 @@ func (c *choice) public(h *allocation) *Choice {
 
 const unservedHint = "another scheduler or spec.nodeName placed it there; delete it so that it is scheduled again"
 
-// Explain explains the pod in the current state.
 func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	x := Explanation{Pod: object.Namespace + "/" + object.Name, UID: object.UID}
 	r, err := e.Request(object)

@@ -12,15 +12,14 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// outcome is the result for one node.
 type outcome struct {
 	// As in quota.Charge.
 	memoryMiB         int64
 	cores, gpuPercent int32
 	score             int32
 	counts            Counts
-	// container could not be served. together: each container fits if it is the only one; gaveUp: not all
-	// combinations were tried.
+	// container could not be served. together: each container fits by itself; gaveUp: not all combinations
+	// were tried.
 	container uint8
 	together  bool
 	gaveUp    bool

@@ -29,8 +29,7 @@ type gpuLoad struct {
 	most       scheduler.Use // peak use
 }
 
-// simulate starts the containers with one added: init containers end, others keep running. It returns the
-// peak use and the first broken rule.
+// simulate starts the containers with one added: init containers end, others keep running.
 func (a *compiled) simulate(l *gpuLoad, add int, others, total *scheduler.Use) (scheduler.Use, Code) {
 	m := startup{others: others, total: total}
 	rest := l.containers

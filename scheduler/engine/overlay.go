@@ -14,7 +14,6 @@ type Overlay struct {
 	changes     []quotaChange
 }
 
-// Overlay returns an unchanged overlay.
 func (s *Snapshot) Overlay() *Overlay { return &Overlay{base: s, state: s} }
 
 func (o *Overlay) Without(node, podUID string) *Overlay {
@@ -36,8 +35,8 @@ func (o *Overlay) set(n *node, m quotaChange) *Overlay {
 	return &Overlay{o.base, &next, append(slices.Clip(o.changes), m)}
 }
 
-// With adds the pod to the node: with its allocation in the snapshot, or else (a nominated pod) with its
-// request. A nominated pod reserves GPUs even while its victims still run. r is nil without GPUs.
+// With adds the pod to the node: with its allocation in the snapshot, or else (a nominated pod: its victims
+// can still run) with its request. r is nil without GPUs.
 func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request.Request) *Overlay {
 	n := o.state.node(node)
 	if n == nil || n.allocation(object.UID) != nil {

@@ -35,7 +35,6 @@ type Pending struct {
 	Fragmented bool `json:"fragmented,omitempty"`
 }
 
-// PendingCounts counts pending pods by reason.
 type PendingCounts struct {
 	ByReason   map[string]int
 	Fragmented int

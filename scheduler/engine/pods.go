@@ -7,7 +7,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// pod is a pod with an allocation or a problem.
 type pod struct {
 	uid, namespace, name string
 	allocation           *allocation // nil: none
@@ -38,7 +37,6 @@ func (e *Engine) podEntry(p *scheduler.Pod) *pod {
 	return entry
 }
 
-// allocate replaces the pod's allocation.
 func (e *Engine) allocate(p *pod, h *allocation) {
 	if p.allocation != nil && p.allocation.sameAs(h) {
 		return

@@ -12,9 +12,7 @@ import (
 )
 
 var (
-	// ErrNoFit: the pod does not fit on the node now.
 	ErrNoFit = errors.New("the pod does not fit")
-	// ErrBound: the pod is bound to another node.
 	ErrBound = errors.New("the pod is already bound")
 )
 
@@ -28,11 +26,9 @@ type counters struct {
 	reserved, repeated, refused, expired, resized atomic.Uint64
 }
 
-// Reserve reserves GPUs on the newest state. A pod with an allocation on the node gets the same one again;
-// a reservation on another node is released. Errors are ErrNoFit and ErrBound.
-//
-// The owner identifies the caller for Unreserve. The reservation expires after ReservationTTL unless SetPod
-// confirms it.
+// Reserve reserves GPUs on the newest state. A pod with an allocation on the node gets the same one again; a
+// reservation on another node is released. Errors are ErrNoFit and ErrBound. owner is the caller's name for
+// Unreserve. The reservation expires after ReservationTTL unless SetPod confirms it.
 func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
 	return e.ReserveFor(e.options.ReservationTTL, object, r, node, owner)
 }

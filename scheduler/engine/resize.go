@@ -19,8 +19,8 @@ func refuseResize(format string, args ...any) error {
 }
 
 // Resize changes a bound pod's amounts. Until SetPod confirms them or CancelResize is called, the pod is
-// charged the higher of old and new. An increase has to be free and within the quotas; a decrease always
-// succeeds. 0 cores are unlimited: the highest amount, though they reserve none.
+// charged the higher of old and new. An increase has to be free and within the quotas. 0 cores are unlimited:
+// the highest amount, though they reserve none.
 func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -80,7 +80,6 @@ func (e *Engine) PendingUnreserved(most int) (pods []*scheduler.Pod) {
 	return pods
 }
 
-// resized reports whether next is a resize of the current placement.
 func (p *pod) resized(next *scheduler.Placement) bool {
 	return next != nil && next.Generation > p.granted.Generation && next.Node == p.granted.Node &&
 		slices.EqualFunc(next.Containers, p.granted.Containers, func(a, b []grant.Share) bool {

@@ -14,8 +14,8 @@ import (
 
 // Stats are counters since start and current sizes.
 type Stats struct {
-	// Refused reservations fitted by Evaluate, but not on the newest state: prevented double reservations.
-	// Expired ones were never confirmed.
+	// Refused reservations are prevented double reservations: they fitted by Evaluate, but not on the newest
+	// state. Expired ones were never confirmed.
 	Reserved, Repeated, Refused, Expired uint64
 	// Nodes and GPUs are registered; Pods have an allocation; Reservations are not bound yet.
 	Nodes, GPUs, Pods, Reservations int
@@ -112,7 +112,6 @@ func (n *node) problems(all *[]Problem) (count int) {
 	return count
 }
 
-// State is the whole state, sorted.
 type State struct {
 	Nodes    []NodeState `json:"nodes"`
 	Problems []Problem   `json:"problems,omitempty"`

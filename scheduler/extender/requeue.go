@@ -13,7 +13,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
-// AnnotationRequeued has the time of the last requeue.
 const AnnotationRequeued = "gpuslice.io/requeued"
 
 const (
@@ -22,9 +21,8 @@ const (
 	maxRequeued = 1000
 )
 
-// requeuer makes kube-scheduler retry pods that were rejected shortly before GPUs became free.
-// kube-scheduler may receive an event before this process does: then the retry is evaluated on the
-// old state, and no event follows. A change of the pod is an event.
+// requeuer makes kube-scheduler retry pods that were rejected shortly before GPUs became free: kube-scheduler
+// may receive an event before this process does. A change of the pod is an event.
 type requeuer struct {
 	clock func() time.Time
 
@@ -92,7 +90,6 @@ func (r *requeuer) run(ctx context.Context, requeue func(context.Context, *v1.Po
 	}
 }
 
-// Sink returns the sink for cluster events.
 func (s *Server) Sink() Sink { return Sink{s.Engine, s.requeuer} }
 
 // Sink passes events to the engine and requeues pods when GPUs become free.
@@ -101,7 +98,6 @@ type Sink struct {
 	requeuer *requeuer
 }
 
-// SetNode implements kube.Sink.
 func (s Sink) SetNode(n *scheduler.Node) {
 	s.Engine.SetNode(n)
 	s.requeuer.freed()
@@ -123,7 +119,6 @@ func (s Sink) SetPod(p *scheduler.Pod) {
 	}
 }
 
-// DeletePod implements kube.Sink.
 func (s Sink) DeletePod(uid string) {
 	frees := s.AllocatedNode(uid) != ""
 	s.Engine.DeletePod(uid)

@@ -34,7 +34,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
 )
 
-// Config configures Run.
 type Config struct {
 	// Client's rate limits have to be high (see install/scheduler).
 	Client kubernetes.Interface
@@ -43,8 +42,7 @@ type Config struct {
 	GPUQuota                         *GPUQuota
 	Key                              func() *grant.SigningKey
 	ReservationTimeout, GroupTimeout time.Duration
-	// Listen is host:port.
-	Listen string
+	Listen                           string
 	// DebugAddress serves the debug pages and metrics a second time, over plain HTTP; may be empty.
 	DebugAddress string
 	// CertFile and KeyFile are reloaded when they change; empty: plain HTTP.

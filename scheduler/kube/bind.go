@@ -21,12 +21,10 @@ import (
 // ErrUnknown: the pod may be bound. Keep its GPUs reserved until the pod's event.
 var ErrUnknown = errors.New("it is unknown whether the pod was bound")
 
-// Bind binds the pod and writes the annotations in the same transaction: the API server copies
-// those of a Binding. So no pod is bound without its grant.
-//
-// It is idempotent. If the API server's answer is lost, Bind reads the pod, and changes it if it is
-// not bound, so that a Binding in progress fails at its resourceVersion: releasing the GPUs of a
-// bound pod would assign them twice.
+// Bind binds the pod and writes the annotations in one Binding: no pod is bound without its grant. It is
+// idempotent. If the API server's answer is lost, Bind reads the pod, and changes it if it is not bound, so
+// that a Binding in progress fails at its resourceVersion: releasing the GPUs of a bound pod would assign them
+// twice.
 func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string, annotations map[string]string) error {
 	pods := client.CoreV1().Pods(pod.Namespace)
 	for version, tries := pod.ResourceVersion, 0; ; tries++ {

@@ -67,7 +67,6 @@ func (f *Feed) Synced() bool {
 	return true
 }
 
-// Wait waits until Synced.
 func (f *Feed) Wait(ctx context.Context) error {
 	if f.Synced() || cache.WaitForCacheSync(ctx.Done(), f.synced...) {
 		return nil

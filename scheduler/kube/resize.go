@@ -51,7 +51,6 @@ type Resizer struct {
 	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
 }
 
-// Resizer returns a Resizer for the factory's pods.
 func (f *Feed) Resizer(factory informers.SharedInformerFactory, c ResizerConfig) (*Resizer, error) {
 	r := &Resizer{c, f, workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](100*time.Millisecond, time.Minute))}
 	add := func(p *v1.Pod) {

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the counters of a process.
 type Metrics struct {
 	prometheus.Collector
 	durations *prometheus.HistogramVec

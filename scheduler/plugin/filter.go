@@ -52,9 +52,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	return nil, nil
 }
 
-// gpuNodes caches the names of nodes with GPUs. Because PreFilter returns them, kube-scheduler uses
-// this plugin's queueing hints also when another plugin rejected the pod. The hints of
-// NodeResourcesFit do not support ignoredResources (1.36).
+// gpuNodes caches the names of nodes with GPUs. Because PreFilter returns them, kube-scheduler uses this
+// plugin's queueing hints also when NodeResourcesFit rejected the pod: its hints ignore ignoredResources
+// (1.36).
 type gpuNodes struct {
 	mu     sync.Mutex
 	filled bool

@@ -71,7 +71,6 @@ func (g *groups) of(pod *v1.Pod) *group {
 	return newGroup(key, pods)
 }
 
-// exists reports whether the API server has the pod.
 func (g *groups) exists(pod *v1.Pod) bool {
 	object, there, err := g.pods.GetByKey(pod.Namespace + "/" + pod.Name)
 	known, ok := object.(*v1.Pod)
@@ -178,9 +177,8 @@ func (g *groups) eachWaiting(key string, do func(fwk.WaitingPod)) {
 	})
 }
 
-// failed handles a pod that fits on no node. If it waits for GPUs of other pods, groups that come
-// after its group release theirs; otherwise its own group does. So if two groups have half of their
-// GPUs each, one gets all.
+// failed handles a pod that fits on no node. If it waits for GPUs of other pods, groups that come after its
+// group release theirs; otherwise its own does. So of two groups with half of their GPUs each, one gets all.
 func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 	now := g.of(pod)
 	if now == nil || !now.mustWait() {

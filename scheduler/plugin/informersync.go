@@ -10,9 +10,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// informerSync updates the engine to kube-scheduler's snapshot. Both use the same informers at
-// different pace: a pod that is retried after a deletion would be rejected, and not retried again,
-// if the engine has not received the deletion.
+// informerSync updates the engine to kube-scheduler's snapshot: both use the same informers at different pace,
+// and a pod that is retried before the engine receives a deletion would be rejected for good.
 type informerSync struct {
 	feed *kube.Feed
 

@@ -26,7 +26,6 @@ const Name = "GPUSlice"
 // reservationTTL is only a safeguard: kube-scheduler always calls Unreserve.
 const reservationTTL = 30 * time.Minute
 
-// component is the label in metrics.
 const component = "plugin"
 
 // Factory creates the plugin for each profile of a process. They share one engine.
@@ -86,10 +85,8 @@ var (
 	_ fwk.SignPlugin          = (*Plugin)(nil)
 )
 
-// Name implements fwk.Plugin.
 func (p *Plugin) Name() string { return Name }
 
-// New is a PluginFactory of kube-scheduler.
 func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	args, err := ParseArgs(object)
 	if err != nil {

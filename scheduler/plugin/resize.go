@@ -39,7 +39,6 @@ func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 	}
 }
 
-// key returns nil for unsigned grants.
 func (s *shared) key() (*grant.SigningKey, error) {
 	if s.keys == nil {
 		return nil, nil
@@ -58,7 +57,6 @@ type resizeSink struct {
 
 const maxRequeued = 1000 // the oldest
 
-// SetPod implements kube.Sink.
 func (s resizeSink) SetPod(p *scheduler.Pod) {
 	before := s.Resized()
 	s.Engine.SetPod(p)

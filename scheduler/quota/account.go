@@ -75,7 +75,6 @@ func (a *Account) Check(c Charge) error {
 	return nil
 }
 
-// Error is an exceeded quota.
 type Error struct {
 	Namespace string
 	// What is limited, such as "memory in MiB"; the whole message if there are no numbers.

@@ -23,7 +23,6 @@ func NewAccounts() *Accounts {
 	return &Accounts{accounts: map[string]*Account{}, limits: map[string]map[string]Limits{}, pods: map[string]entry{}}
 }
 
-// SetLimits sets the limits of one ResourceQuota.
 func (b *Accounts) SetLimits(namespace, name string, l Limits) {
 	if b.limits[namespace] == nil {
 		b.limits[namespace] = map[string]Limits{}
@@ -80,7 +79,6 @@ func (b *Accounts) Release(pod string) {
 	b.put(b.Account(e.namespace).Minus(e.charge))
 }
 
-// Account returns the namespace's current account.
 func (b *Accounts) Account(namespace string) *Account {
 	if a, ok := b.accounts[namespace]; ok {
 		return a

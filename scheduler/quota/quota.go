@@ -1,8 +1,6 @@
 // Package quota counts what namespaces may have and use of GPUs: Kubernetes' ResourceQuota on memory and
-// cores, which Kubernetes can't enforce because the amounts are per GPU, and gpu-manager's quota of GPUs by
-// namespace, model and pool, from a ConfigMap. Use is counted from placements and reservations only.
-//
-// Charge and Release change an Accounts; Account.Check and CheckNode decide.
+// cores, which Kubernetes can't enforce because the amounts are per GPU, and gpu-manager's quota of GPUs, from
+// a ConfigMap. Use is counted from placements and reservations only.
 package quota
 
 import (
@@ -90,15 +88,12 @@ func (c Charge) add(d Charge, n int64) Charge {
 
 func (c Charge) empty() bool { return c.MemoryMiB == 0 && c.Cores == 0 && c.GPUPercent == 0 }
 
-// Unlimited is no limit.
 const Unlimited = math.MaxInt64
 
-// Limits are a namespace's limits.
 type Limits struct {
 	MemoryMiB, Cores int64
 }
 
-// NoLimits has no limits.
 var NoLimits = Limits{MemoryMiB: Unlimited, Cores: Unlimited}
 
 func (l Limits) least(m Limits) Limits {

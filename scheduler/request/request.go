@@ -1,9 +1,6 @@
 // Package request parses what a pod requests: HAMi's five resources, gpu-manager's two, and the annotations
-// that select GPUs. FromPod returns a Request, nil for a pod without GPUs, or an *Error for the pod's
-// author.
-//
-// A container uses HAMi's resources or gpu-manager's, not both. Defaults are those of the webhook, for pods
-// that bypass it.
+// that select GPUs. A container uses one kind of resources. Defaults are those of the webhook, for pods that
+// bypass it.
 package request
 
 import (
@@ -36,7 +33,6 @@ func (c *Container) Memory(gpuMiB int64) int64 {
 	return max(mib, min(gpuMiB, 1))
 }
 
-// Use is the use of a GPU of gpuMiB.
 func (c *Container) Use(gpuMiB int64) scheduler.Use {
 	return scheduler.Use{MemoryMiB: c.Memory(gpuMiB), Cores: c.Cores, Slots: 1}
 }
@@ -47,7 +43,6 @@ func (c *Container) Exclusive(gpuCores int) bool {
 	return c.Cores == wholeCores && gpuCores <= grant.MaxCorePercent
 }
 
-// Request is a pod's request.
 type Request struct {
 	// By position in Pod.Containers.
 	Containers []Container

@@ -16,7 +16,6 @@ const (
 	wholeCores = grant.MaxCorePercent
 )
 
-// amount is a resource of a container.
 type amount struct {
 	name string
 	n    int64

@@ -33,7 +33,6 @@ const (
 	AnnotationGroupMin = "gpuslice.io/pod-group-min"
 )
 
-// The modes of a GPU.
 const (
 	ModeShared = "hami-core"
 	ModeMIG    = "mig"

@@ -34,7 +34,6 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.ToleratedUsers, "tolerated-user", o.ToleratedUsers, "user that may set "+grant.AnnotationTolerance+" (repeatable)")
 }
 
-// Set implements pflag.Value.
 func (f *Foreign) Set(value string) error { *f = Foreign(value); return nil }
 
 // String implements pflag.Value.

@@ -1,6 +1,5 @@
-// Package webhook is an admission webhook. /mutate adds what pods with GPUs need, /validate rejects
-// pods that cannot run as written and forged annotations of the scheduler. Rules are the settings,
-// Handler serves HTTP, Run also manages the certificate.
+// Package webhook is an admission webhook. /mutate adds what pods with GPUs need; /validate rejects pods that
+// cannot run as written, and forged annotations of the scheduler.
 package webhook
 
 import (
@@ -24,7 +23,6 @@ const (
 	maxTimeout    = 30 * time.Second // the API server's limit
 )
 
-// Outcomes of a review.
 const (
 	OutcomeAllowed = "allowed"
 	OutcomePatched = "patched"

@@ -78,7 +78,6 @@ func (r *Rules) ours(name string) bool {
 	return name != "" && (name == r.SchedulerName || slices.Contains(r.OurSchedulers, name))
 }
 
-// replaced reports whether to set SchedulerName.
 func (r *Rules) replaced(name string) bool {
 	return r.SchedulerName != "" && (name == "" || name == corev1.DefaultSchedulerName && !r.ours(name))
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
 )
 
-// Options configure Run.
 type Options struct {
 	Rules
 	// Listener, if set, replaces Address.

@@ -29,7 +29,6 @@ const (
 
 type rejection struct{ reason, message string }
 
-// validateNew returns a rejection or warnings.
 func (r *Rules) validateNew(pod *corev1.Pod) (*rejection, []string) {
 	model := kube.Pod(pod)
 	req, err := request.FromPod(model, r.Request)

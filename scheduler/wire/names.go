@@ -1,8 +1,7 @@
-// Package wire reads and writes the annotations of nodes and pods, ours and HAMi's, so that HAMi's
-// scheduler works with our nodes and our scheduler with HAMi's. On HAMi nodes there is one limit: HAMi's
-// device plugin serves any pod in phase "allocating", so its scheduler binds one pod at a time under
-// hami.io/mutex.lock. Ours does not take that lock: pods bound to one HAMi node at the same time may get
-// each other's GPUs.
+// Package wire reads and writes the annotations of nodes and pods, ours and HAMi's, so that HAMi's scheduler
+// works with our nodes and our scheduler with HAMi's. One limit on HAMi's nodes: its device plugin serves any
+// pod in phase "allocating", so its scheduler binds one pod at a time under hami.io/mutex.lock. Ours does not
+// take that lock: pods bound to one such node at the same time may get each other's GPUs.
 package wire
 
 import (
@@ -12,9 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Annotations of nodes.
 const (
-	// AnnotationGPUs has the GPUs in our format.
 	AnnotationGPUs = "gpuslice.io/node-gpus"
 	// HAMi's: the GPUs, and their links.
 	AnnotationRegister = "hami.io/node-nvidia-register"

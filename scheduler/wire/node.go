@@ -26,9 +26,9 @@ const (
 	maxLink  = 1 << 20
 )
 
-// DecodeNode returns the GPUs in a node's annotations: ours if valid, else HAMi's. No annotation means no GPUs.
-// The warning is about what was ignored: our invalid annotation if HAMi's is used, invalid links, and
-// differences between the two. On an error, nothing may be placed on the node.
+// DecodeNode returns the GPUs in a node's annotations: ours if valid, else HAMi's. The warning is about what
+// was ignored: our invalid annotation, invalid links, and differences between the two. On an error, nothing
+// may be placed on the node.
 func DecodeNode(n *scheduler.Node) (_ scheduler.Inventory, warning, err error) {
 	inventory, warning, err := gpus(n.Annotations)
 	if value, ok := n.Annotations[AnnotationCordon]; ok && err == nil {

@@ -11,11 +11,9 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// DecodePod returns the placement in a pod's annotations; nil: none, or the pod has ended.
-// gpuslice.io/grant takes precedence; if it is invalid, HAMi's annotations are not used, as on the node
-// (grant.FromPod). The placement's node is the pod's, or for a pending pod the annotations'.
-//
-// With keys, the grant has to be signed for this pod and node (grant.ErrSignature).
+// DecodePod returns the placement in a pod's annotations; nil: none, or the pod has ended. gpuslice.io/grant
+// takes precedence, also if invalid, as on the node (grant.FromPod). For a pending pod, the annotations name
+// the node. With keys, the grant has to be signed for this pod and node (grant.ErrSignature).
 func DecodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, error) {
 	if p.Ended {
 		return nil, nil

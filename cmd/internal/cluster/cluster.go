@@ -1,6 +1,6 @@
 // Package cluster reads and changes a cluster for the CLI: Nodes and Pods through the API server, agents and
-// schedulers through its proxy. [Connect] connects; the rights that each call needs are in install/people-rbac.yaml.
-// A component that does not answer is a problem in the result, not an error.
+// schedulers through its proxy. install/people-rbac.yaml has the permissions. A component that does not answer
+// is a problem in the result, not an error.
 package cluster
 
 import (

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Evictions are the options of Evict.
 type Evictions struct {
 	// GracePeriod is rounded up to seconds. Negative: the pods' own.
 	GracePeriod time.Duration

@@ -46,7 +46,6 @@ func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.I
 	return n, inventory, nil
 }
 
-// NodeOf returns the name of a pod's node.
 func (c *Cluster) NodeOf(ctx context.Context, namespace, pod string) (string, error) {
 	p, err := c.client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
 	switch {

@@ -19,7 +19,6 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// Errors of a resize.
 var (
 	ErrRefused    = errors.New("refused")
 	ErrUnanswered = errors.New("not answered")

@@ -16,7 +16,6 @@ import (
 // EnvPrefix starts the name of every variable.
 const EnvPrefix = "GPUSLICE_"
 
-// EnvName is the variable of a flag.
 func EnvName(flag string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }

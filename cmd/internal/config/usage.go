@@ -33,7 +33,6 @@ func Usage(flags *pflag.FlagSet, aliases Aliases) string {
 	return strings.Join(paragraphs, "\n")
 }
 
-// defaultText is a flag's default for people.
 func defaultText(f *pflag.Flag) string {
 	switch f.DefValue {
 	case "", "[]", "false":

@@ -10,7 +10,6 @@ import (
 	"strings"
 )
 
-// State is the result of a check.
 type State string
 
 // The states, from good to bad.
@@ -38,8 +37,7 @@ type Repair string
 
 const (
 	// RepairContainerd sets the NRI settings in containerd's configuration.
-	RepairContainerd Repair = "containerd-nri"
-	// RepairStateDirMode sets owner and mode of the state directory.
+	RepairContainerd   Repair = "containerd-nri"
 	RepairStateDirMode Repair = "state-dir-mode"
 	// RepairStateMount writes the unit of the state directory's tmpfs, without starting it.
 	RepairStateMount Repair = "state-dir-mount"
@@ -63,7 +61,6 @@ type Report struct {
 	Results []Result `json:"checks"`
 }
 
-// Count returns the number of checks with a state.
 func (r Report) Count(s State) int {
 	n := 0
 	for _, result := range r.Results {

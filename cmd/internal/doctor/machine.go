@@ -64,7 +64,6 @@ func (m *Machine) Stat(name string) (fs.FileInfo, error) {
 	return f.Stat()
 }
 
-// Filesystem implements [Host].
 func (m *Machine) Filesystem(path string) (Filesystem, error) {
 	f, err := m.open(path, unix.O_PATH)
 	if err != nil {
@@ -81,7 +80,6 @@ func (m *Machine) Filesystem(path string) (Filesystem, error) {
 	}, nil
 }
 
-// RuntimeVersion implements [Host].
 func (m *Machine) RuntimeVersion(ctx context.Context, socket string) (string, string, error) {
 	f, err := m.open(socket, unix.O_PATH)
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Network implements [Host].
 func (m *Machine) Network(pid int) (string, error) {
 	if pid == 0 {
 		return os.Readlink("/proc/self/ns/net")
@@ -31,7 +30,6 @@ func (m *Machine) Network(pid int) (string, error) {
 
 func networkOf(pid int) string { return "proc/" + strconv.Itoa(pid) + "/ns/net" }
 
-// Get implements [Host].
 func (m *Machine) Get(ctx context.Context, pid int, url string) (int, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -26,9 +26,9 @@ const (
 	tolerance     = grant.AnnotationTolerance
 )
 
-// planContainerd adds a runtime handler and NRI settings. Version 3 of the configuration gets a drop-in file. Version 2 is edited
-// in place: containerd 1.x would use only the drop-in's section of a plugin, and ignore the main file's. imports and
-// disabled_plugins are always edited in place; containerd appends the latter's lists.
+// planContainerd adds a runtime handler and NRI settings: to a drop-in file with version 3 of the
+// configuration, and in place with version 2, because containerd 1.x would replace a plugin's section by the
+// drop-in's. imports and disabled_plugins are always edited in place; containerd appends the latter's lists.
 func planContainerd(h fs.FS, o Options) (plan, error) {
 	main := o.config(containerdConfig)
 	c, err := doctor.ReadContainerd(h, main, o.ContainerdVersion)

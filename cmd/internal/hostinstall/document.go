@@ -51,7 +51,6 @@ var errLayout = errors.New("unsupported layout of the file: it was not changed; 
 
 func dotted(key []string) string { return strings.Join(key, ".") }
 
-// apply sets settings and returns the changes.
 func apply(d document, settings []setting) (changes []change, err error) {
 	tree, err := d.tree()
 	if err != nil {

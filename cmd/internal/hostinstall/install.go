@@ -1,6 +1,6 @@
-// Package hostinstall adds gpuslice to the configuration of container engines, and removes it. A [planner] selects the settings.
-// They are in drop-in files if the engine reads such files, else in its own file, which keeps comments and layout. Uninstall
-// reverts the changes in a [record]; an install first reverts those of the last one.
+// Package hostinstall adds gpuslice to the configuration of container engines, and removes it. Settings are in
+// drop-in files if the engine reads such files, else in its own file, which keeps comments and layout.
+// Uninstall reverts the changes in a [record]; an install first reverts those of the last one.
 package hostinstall
 
 import (
@@ -281,7 +281,6 @@ func sameContent(engine string, a, b []byte) bool {
 	return equal(trees[0], trees[1])
 }
 
-// Uninstall reverts Install.
 func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 	o.SetDefault, o.Hooks = true, true
 	j, err := newJob(ctx, o, out)

@@ -21,8 +21,7 @@ type plan struct {
 }
 
 type target struct {
-	path string
-	// seed is the start of a new file.
+	path     string
 	seed     string
 	settings []setting
 	// dropIn is a file that only gpuslice writes.

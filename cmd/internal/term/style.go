@@ -14,7 +14,6 @@ import (
 // When is a value of --color.
 type When string
 
-// The values of --color.
 const (
 	Auto   When = "auto"
 	Always When = "always"
@@ -70,7 +69,6 @@ const (
 	Yellow    Color = 33
 )
 
-// Paint colors a text, if the style has colors.
 func (s Style) Paint(c Color, text string) string {
 	if !s.Colors || c == Plain || text == "" {
 		return text

@@ -60,7 +60,6 @@ func (t *Table) Write(w io.Writer) error {
 	return err
 }
 
-// Lines returns the headers and the rows.
 func (t *Table) Lines() []string {
 	widths := t.widths()
 	grid := table.New().BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).BorderHeader(false).BorderColumn(false).

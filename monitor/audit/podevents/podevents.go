@@ -19,7 +19,6 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/audit"
 )
 
-// Component is the source of the events.
 const Component = "gpuslice-agent"
 
 // So many events of a pod at once, then one per interval: tenants can cause violations continuously.
@@ -65,7 +64,6 @@ func (r *Recorder) Run(ctx context.Context) {
 	r.broadcaster.Shutdown()
 }
 
-// Warn implements audit.Events.
 func (r *Recorder) Warn(c audit.Container, reason, message string) {
 	if len(message) > longest {
 		message = strings.ToValidUTF8(message[:longest-len("…")], "") + "…"

@@ -1,8 +1,6 @@
-// Package nvdriver generates the CDI spec nvidia.com/gpu with NVIDIA's generator nvcdi, which needs
-// cgo. Without NVIDIA's hook program the spec uses gpuslice-runtime's hooks (package cdihook).
-//
-// Specs of MIG devices can't be generated with the simulated driver: nvcdi reads
-// /proc/driver/nvidia-caps/mig-minors of the host and queries NVML for profiles.
+// Package nvdriver generates the CDI spec nvidia.com/gpu with NVIDIA's generator nvcdi, which needs cgo.
+// Without NVIDIA's hook program the spec uses package cdihook. It can't generate MIG devices of the simulated
+// driver.
 package nvdriver
 
 import (

@@ -24,7 +24,6 @@ type Files struct {
 	pair      *tls.Certificate
 }
 
-// NewFiles reads the two files.
 func NewFiles(certPath, keyPath string, now func() time.Time, log *slog.Logger) (*Files, error) {
 	f := &Files{certPath: certPath, keyPath: keyPath, now: now, log: log, lastRead: now()}
 	if err := f.read(); err != nil {
