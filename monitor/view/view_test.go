@@ -397,7 +397,7 @@ func TestReadLastLaunchAndRefusals(t *testing.T) {
 	file, err := os.OpenFile(s.Path("c", "usage"), os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer file.Close()
-	bucket := func(gpu int, lastLaunch, refused uint64) { // as docs/LIMITER.md draws it
+	bucket := func(gpu int, lastLaunch, refused uint64) { // as limiter/src/LAYOUT.md draws it
 		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, lastLaunch), refused), int64(2048+128*gpu+40))
 		require.NoError(t, err)
 	}

@@ -62,7 +62,7 @@ func TestQuotedMessagesAreSaid(t *testing.T) {
 				continue
 			}
 			for _, piece := range gaps.Split(match[1], -1) {
-				assert.Contains(t, said, strings.TrimSpace(piece), "%q is quoted, and is not in the code", match[1])
+				assert.True(t, strings.Contains(said, strings.TrimSpace(piece)), "%q is quoted, and is not in the code", match[1])
 			}
 			checked++
 		}
