@@ -14,7 +14,7 @@ import (
 
 const (
 	maxColumns     = 120
-	maxReadmeLines = 150
+	maxReadmeLines = 149
 )
 
 var (
