@@ -83,7 +83,7 @@ func (l *Ledger) Close() error {
 //
 // populate, which can be nil, writes the container's other files into a directory that is renamed later. If it
 // fails, or ctx ends, the ledger is unchanged. It is idempotent; a different claim is ErrConflict. A claim
-// replaces earlier attempts of its container (same owner, pod UID and name), whose directories stay.
+// replaces earlier attempts of its container (same owner, pod UID and name). Their directories stay.
 func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (dir string, err error) {
 	if err := claim.validate(); err != nil {
 		return "", fmt.Errorf("%s: %w", claim.holder(), err)

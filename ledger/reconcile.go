@@ -145,9 +145,9 @@ type Restored struct {
 	Overbooked error
 }
 
-// Restore reserves the claim of a live container whose directory or record was lost, released, or blocks, even
-// if it does not fit. It replaces no other attempt. populate is called as by Claim, if the directory is gone
-// or Block made it. A different active record is ErrConflict.
+// Restore reserves the claim of a live container if its directory or record was lost, released, or blocks,
+// even if it does not fit. It replaces no other attempt. populate is called as by Claim, if the directory is
+// gone or Block made it. A different active record is ErrConflict.
 func (l *Ledger) Restore(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (*Restored, error) {
 	if err := claim.validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", claim.holder(), err)

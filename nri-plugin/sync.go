@@ -96,8 +96,9 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 }
 
 // runningGrant returns the grant of a running container by its pod's annotations, or by
-// grant.AnnotationShares: not by the container's files, which its processes can replace, and not by replicas,
-// whose size can have changed. Signatures are not verified, because the keys can have changed.
+// grant.AnnotationShares: not by the container's files, because its processes can replace them, and not by
+// replicas, because their size can have changed. Signatures are not verified, because the keys can have
+// changed.
 func (p *Plugin) runningGrant(ctx context.Context, f *facts) (*grant.Grant, error) {
 	g, err := grant.FromPod(ctx, f.newest, f.name, p.NodeName, p.Names, nil)
 	if err == nil && g != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// busySim is a GPU whose one process keeps it busy, as NVML has noticed.
+// busySim is a GPU that one process keeps busy, as NVML reports.
 func busySim(t *testing.T, gpu string) (*Sim, nvml.Device, *Process) {
 	t.Helper()
 	s := New(t, Plain, gpu)

@@ -1,4 +1,4 @@
-/* The functions of absent.def, whose parameters don't matter. */
+/* The functions of absent.def; their parameters don't matter. */
 #ifndef SIMDRIVER_ABSENT_H
 #define SIMDRIVER_ABSENT_H
 

@@ -80,7 +80,7 @@ enum nvml_pids {
 	PIDS_MIXED = 2 /* its own in lists of processes, the host's with utilisation, as some drivers do */
 };
 
-/* What NVML tells of the utilisation of single processes. */
+/* What NVML reports of the utilisation of single processes. */
 enum process_utilization {
 	UTILIZATION_DETAILED = 0, /* both of its calls answer */
 	UTILIZATION_INFO = 1,     /* only nvmlDeviceGetProcessesUtilizationInfo does, as on Blackwell */
