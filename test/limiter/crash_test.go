@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -180,7 +181,10 @@ func TestClosedDescriptors(t *testing.T) {
 	c := oneGPU(t, giB)
 	cmd := hold(t, c, "init ctx 0 alloc 1073741824 closefds sleep 60000")
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
-	time.Sleep(50 * time.Millisecond)
+	eventually(t, waitLong, "its descriptors are closed", func() bool {
+		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", cmd.Process.Pid))
+		return err == nil && !slices.ContainsFunc(open, func(fd os.DirEntry) bool { return len(fd.Name()) > 1 || fd.Name() > "2" })
+	})
 	for range 5 {
 		lines, _ := c.probe(t, "init ctx 0 alloc 1")
 		require.Equal(t, "alloc 2", lines[2])
@@ -191,10 +195,10 @@ func TestClosedDescriptors(t *testing.T) {
 // After exec the old program's memory is gone, though the process is there.
 func TestExec(t *testing.T) {
 	c := oneGPU(t, giB)
-	cmd := c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 1073741824 sleep 300 exec sleep 60")...)
-	require.NoError(t, cmd.Start())
-	defer func() { cmd.Process.Kill(); cmd.Wait() }()
-	eventually(t, waitLong, "its memory", func() bool { return c.used(t) == giB })
+	p := talk(t, c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 1073741824 line exec sleep 60")...))
+	p.hearAll(t, "init 0", "ctx 0", "alloc 0")
+	require.Equal(t, uint64(giB), c.used(t))
+	p.tell(t, "")
 	eventually(t, waitLong, "another program", func() bool { return c.used(t) == 0 })
 	lines, _ := c.probe(t, "init ctx 0 alloc 1073741824")
 	assert.Equal(t, "alloc 0", lines[2])
@@ -210,10 +214,15 @@ func TestFork(t *testing.T) {
 	assert.Equal(t, []string{"info 0 free 73741824 total 1073741824", "alloc 2", "alloc 0"}, lines[len(lines)-3:])
 	assert.Zero(t, c.used(t))
 
-	cmd := c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 1073741824 orphan sleep 1000")...)
+	cmd := c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 1073741824 orphan line")...)
+	in, end, err := os.Pipe()
+	require.NoError(t, err)
+	defer in.Close()
+	cmd.Stdin = in
 	cmd.Run()
 	lines, _ = c.probe(t, "init ctx 0 alloc 1")
 	assert.Equal(t, "alloc 2", lines[2], "the orphan still has the driver's files")
+	require.NoError(t, end.Close())
 	eventually(t, waitLong, "the orphan is gone", func() bool { return c.used(t) == 0 })
 	lines, _ = c.probe(t, "init ctx 0 alloc 1073741824")
 	assert.Equal(t, "alloc 0", lines[2])
@@ -231,7 +240,7 @@ func TestOtherNamespace(t *testing.T) {
 	assert.Equal(t, "alloc 2", lines[2])
 	require.NoError(t, cmd.Process.Kill())
 	cmd.Wait()
-	eventually(t, time.Second, "reusable", func() bool {
+	eventually(t, waitLong, "reusable", func() bool {
 		lines, _ = c.probe(t, "init ctx 0 alloc 1073741824")
 		return lines[2] == "alloc 0"
 	})
@@ -245,11 +254,18 @@ func TestSetuid(t *testing.T) {
 	for _, dir := range []string{c.dir, filepath.Dir(c.dir)} {
 		require.NoError(t, os.Chmod(dir, 0o755))
 	}
-	cmd := hold(t, c, "init ctx 0 alloc 1073741824 sleep 500 kill")
-	defer cmd.Wait()
-	lines, stderr := c.probe(t, "init ctx 0 setuid 65534 alloc 1 sleep 1000 alloc 1073741824 info")
-	assert.Equal(t, []string{"init 0", "ctx 0", "setuid 0", "alloc 2", "alloc 0", "info 0 free 0 total 1073741824"}, lines)
-	assert.Empty(t, stderr)
+	holder := hold(t, c, "init ctx 0 alloc 1073741824 sleep 60000")
+	user := c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 setuid 65534 alloc 1 line alloc 1073741824 info")...)
+	var complaint strings.Builder
+	user.Stderr = &complaint
+	p := talk(t, user)
+	p.hearAll(t, "init 0", "ctx 0", "setuid 0", "alloc 2")
+	require.NoError(t, holder.Process.Kill())
+	holder.Wait()
+	p.tell(t, "")
+	p.hearAll(t, "alloc 0", "info 0 free 0 total 1073741824")
+	require.NoError(t, user.Wait())
+	assert.Empty(t, complaint.String())
 }
 
 // A daemon's first process goes, and with it what it had, after its child closes

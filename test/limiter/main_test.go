@@ -222,8 +222,12 @@ func (c *container) used(tb testing.TB) uint64 {
 
 // simStatus is what the simulated driver knows to be true.
 type simStatus struct {
-	Clients []json.RawMessage
-	GPUs    []struct {
+	Clients []struct {
+		GPUs []struct {
+			BusyNs uint64 `json:"busy_ns"`
+		}
+	}
+	GPUs []struct {
 		ClockNs uint64 `json:"clock_ns"`
 		BusyNs  uint64 `json:"busy_ns"`
 	}
@@ -235,6 +239,7 @@ type simStatus struct {
 			DataBytes      uint64 `json:"data_bytes"`
 			PeakDataBytes  uint64 `json:"peak_data_bytes"`
 			PeakTotalBytes uint64 `json:"peak_total_bytes"`
+			BusyNs         uint64 `json:"busy_ns"`
 		}
 	}
 }

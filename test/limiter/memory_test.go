@@ -290,17 +290,13 @@ func trimDenied(lines []string) []string {
 // Limits that change while a process runs are followed, and free nothing.
 func TestLimitsChange(t *testing.T) {
 	c := oneGPU(t, giB)
-	cmd := c.command(bin+"/probe", strings.Fields("init ctx 0 alloc 536870912 sleep 1500 alloc 1 info free 0 alloc 1048576 alloc 1 info")...)
-	var out strings.Builder
-	cmd.Stdout = &out
-	require.NoError(t, cmd.Start())
-	eventually(t, waitLong, "the first allocation", func() bool { return c.used(t) == 512*miB })
+	p := talk(t, c.command(bin+"/probe", strings.Fields("init ctx 0 alloc 536870912 line alloc 1 info free 0 alloc 1048576 alloc 1 info")...))
+	p.hearAll(t, "init 0", "ctx 0", "alloc 0")
 	require.NoError(t, limiter.UpdateLimits(c.dir, limiter.Limits{
 		Devices: []limiter.DeviceLimit{{UUID: gpuIDs[0], MemoryLimitBytes: miB}},
 	}))
-	require.NoError(t, cmd.Wait())
-	assert.Equal(t, "init 0\nctx 0\nalloc 0\nalloc 2\ninfo 0 free 0 total 1048576\nfree 0\nalloc 0\nalloc 2\n"+
-		"info 0 free 0 total 1048576\n", out.String())
+	p.tell(t, "")
+	p.hearAll(t, "alloc 2", "info 0 free 0 total 1048576", "free 0", "alloc 0", "alloc 2", "info 0 free 0 total 1048576")
 }
 
 // A bare process, without any mount of ours, may take its limits from variables.

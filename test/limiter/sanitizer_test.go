@@ -35,7 +35,7 @@ func TestSanitizers(t *testing.T) {
 			for _, how := range []string{"sync", "async"} {
 				c := sharing(t, newMachine(t, "H200"), "7", 30, limiter.PolicyForce).with(test.quiet)
 				c.library, c.sim = "", filepath.Join(built, test.sanitizer, "sim")
-				out, err := c.command(filepath.Join(dir, "pace"), "0.5", how, "5,50,500", "8").CombinedOutput()
+				out, err := c.command(filepath.Join(dir, "pace"), "0.5", how, "5,50,500,20000", "8").CombinedOutput()
 				assert.NoError(t, err, "%s", out)
 				assert.NotContains(t, string(out), "anitizer")
 				assert.NotZero(t, c.cores(t).ThrottledNanoseconds)

@@ -65,7 +65,9 @@ func talk(t *testing.T, cmd *exec.Cmd) *talker {
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
-	cmd.Stderr = os.Stderr
+	if cmd.Stderr == nil {
+		cmd.Stderr = os.Stderr
+	}
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	return &talker{cmd: cmd, in: in, out: bufio.NewReader(out)}
@@ -84,6 +86,14 @@ func (p *talker) hear(t *testing.T) string {
 	line, err := p.out.ReadString('\n')
 	require.True(t, timer.Stop() && err == nil, "%s hangs or has ended: %v", p.cmd.Args, err)
 	return strings.TrimSpace(line)
+}
+
+// hearAll reads as many lines as there are.
+func (p *talker) hearAll(t *testing.T, want ...string) {
+	t.Helper()
+	for _, line := range want {
+		require.Equal(t, line, p.hear(t))
+	}
 }
 
 // answer is a survivor's answer to a line.

@@ -5,8 +5,10 @@
  * sync waits for each launch, async for none, queue after every 16; graph launches graphs
  * of all the kernels (eight times each if they are short) and waits for none. Prints launches,
  * the GPU's time that they took, the wall time until all was done (both ns), and the
- * longest that one call of cuLaunchKernel took, in the first milliseconds if given. */
+ * longest that one call of cuLaunchKernel took, in the first milliseconds if given.
+ * After SIGTERM it launches no more. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,6 +30,7 @@ static CUfunction functions[MOST];
 static uint64_t durations[MOST], end_ns, first_ns;
 static int kinds;
 static const char *how;
+static volatile sig_atomic_t stopped;
 static _Atomic uint64_t launches, busy, longest;
 
 static uint64_t now(void)
@@ -36,6 +39,12 @@ static uint64_t now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void stop(int number)
+{
+	(void)number;
+	stopped = 1;
 }
 
 static void must(int result, const char *what)
@@ -91,7 +100,7 @@ static void *run(void *arg)
 	must(cuStreamCreate(&stream, 1), "cuStreamCreate");
 	if (how[0] == 'g')
 		exec = make_graph(stream, &graph_ns);
-	for (uint64_t i = 0, begin = now(), start; (start = now()) < end_ns; i++) {
+	for (uint64_t i = 0, begin = now(), start; (start = now()) < end_ns && !stopped; i++) {
 		int kind = (int)(i % (uint64_t)kinds);
 
 		must(exec ? cuGraphLaunch(exec, stream) : launch(kind, stream), "launch");
@@ -112,6 +121,7 @@ int main(int argc, char **argv)
 	pthread_t threads[64];
 	int count = argc > 4 ? atoi(argv[4]) : 1;
 
+	signal(SIGTERM, stop);
 	how = argv[2];
 	first_ns = argc > 5 ? strtoull(argv[5], NULL, 10) * 1000000 : 0;
 	must(cuInit(0), "cuInit");
