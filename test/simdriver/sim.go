@@ -7,11 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 // Variant is how the C code is built.
@@ -26,8 +27,11 @@ const (
 
 // Root is the root of the repository.
 func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	root, err := harness.Repository()
+	if err != nil {
+		panic(err)
+	}
+	return root
 }
 
 // Build makes the driver and the workloads, if they are not up to date, and returns the directory that they are in.
