@@ -1,9 +1,6 @@
 package nvidia
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 // Level is the PCIe distance of two GPUs: higher is nearer. The zero value is the farthest, also
 // used for unknown.
@@ -43,7 +40,7 @@ func levelOf(word string) Level {
 
 // Pair is the connection of two GPUs.
 type Pair struct {
-	// Level is by PCIe. For GPUs with NVLink, nvidia-smi's text gives only a lower bound.
+	// Level is by PCIe.
 	Level Level `json:"level"`
 	// NVLinks is the number of active links, direct or by switch.
 	NVLinks int `json:"nvlinks,omitempty"`
@@ -96,13 +93,4 @@ func (t Topology) Link(a, b string) int {
 		return 0
 	}
 	return p.Score()
-}
-
-func (t Topology) check() error {
-	for i, uuid := range t.UUIDs {
-		if uuid == "" || slices.Contains(t.UUIDs[:i], uuid) {
-			return fmt.Errorf("topology: GPU %d: UUID %q is empty or not unique", i, uuid)
-		}
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -22,20 +23,25 @@ import (
 
 func gpuUUID(i int) string { return fmt.Sprintf("GPU-%08d-5151-4000-8000-00000000000a", i) }
 
-// nodeOf is a node of H200s with the topology of an output of nvidia-smi.
-func nodeOf(tb testing.TB, gpus int, matrix string) node.File {
+// nodeOf is a node of H200s. The file has the scores of their connections (nvidia.Pair.Score).
+func nodeOf(tb testing.TB, gpus int, scores string) node.File {
 	f := node.File{Name: "node-1", AgentVersion: "v1.0.0", WrittenAt: nodetest.Time, Node: nvidia.Node{DriverVersion: "575.57.08", CUDAVersion: "12.9"}}
-	var uuids []string
+	text, err := os.ReadFile(filepath.Join("testdata", scores))
+	require.NoError(tb, err)
+	numbers := strings.Fields(string(text))
+	require.Len(tb, numbers, gpus*gpus)
 	for i := range gpus {
 		uuid := gpuUUID(i)
-		uuids = append(uuids, uuid)
 		f.Devices = append(f.Devices, node.Device{UUID: uuid, GPU: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10})
 		f.Node.GPUs = append(f.Node.GPUs, nvidia.GPU{UUID: uuid, Index: i, Model: "NVIDIA H200", MemoryMiB: 143771, NUMANode: 2 * i / gpus})
+		row := make([]nvidia.Pair, gpus)
+		for j := range row {
+			score, err := strconv.Atoi(numbers[i*gpus+j])
+			require.NoError(tb, err)
+			row[j] = nvidia.PairOf(score)
+		}
+		f.Topology.UUIDs, f.Topology.Pairs = append(f.Topology.UUIDs, uuid), append(f.Topology.Pairs, row)
 	}
-	text, err := os.ReadFile(filepath.Join("../../nvidia/testdata", matrix))
-	require.NoError(tb, err)
-	f.Topology, err = nvidia.ParseTopology(string(text), uuids)
-	require.NoError(tb, err)
 	return f
 }
 
@@ -107,14 +113,19 @@ func blockedNode(tb testing.TB) *nodetest.StateDir {
 	return s
 }
 
-// The matrix has the format of nvidia-smi: the parser for that reads it.
+// The matrix has the format of nvidia-smi.
 func TestTopologyMatrix(t *testing.T) {
-	for gpus, text := range map[int]string{1: "topo-1.txt", 2: "topo-2-soc.txt", 4: "topo-4-bridges.txt", 7: "topo-7-pcie.txt", 8: "topo-8-nvswitch.txt", 16: "topo-16-switches.txt"} {
-		f := nodeOf(t, gpus, text)
-		out := shows(t, "topology", "--matrix", "--color=always", "--state-dir", nodetest.NewStateDirOf(t, f).Dir)
-		got, err := nvidia.ParseTopology(out, f.Topology.UUIDs)
-		require.NoError(t, err)
-		assert.Equal(t, f.Topology, got, text)
+	for gpus, scores := range map[int]string{1: "topo-1.txt", 2: "topo-2-soc.txt", 4: "topo-4-bridges.txt", 7: "topo-7-pcie.txt", 8: "topo-8-nvswitch.txt", 16: "topo-16-switches.txt"} {
+		f := nodeOf(t, gpus, scores)
+		lines := strings.Split(shows(t, "topology", "--matrix", "--state-dir", nodetest.NewStateDirOf(t, f).Dir), "\n")
+		for i, heads := 0, strings.Split(lines[0], "\t"); i < gpus; i++ {
+			cells := strings.Split(lines[i+1], "\t")
+			assert.Equal(t, fmt.Sprintf("GPU%d", i), cells[0])
+			assert.Equal(t, cells[0], heads[i+1])
+			for j, pair := range f.Topology.Pairs[i] {
+				assert.Equal(t, connection(pair, i == j), strings.TrimSpace(cells[j+1]), "%s: GPU %d to GPU %d", scores, i, j)
+			}
+		}
 	}
 	sysfs := fstest.MapFS{
 		"bus/pci/devices/0000:3b:00.0/local_cpulist": {Data: []byte("0-13\n")},
