@@ -52,8 +52,8 @@ type Cache struct {
 	now      func() time.Time
 	kernel   func() string
 
-	current     atomic.Pointer[Snapshot]
-	subscribers subscribers
+	current atomic.Pointer[Snapshot]
+	changed chan struct{}
 
 	mu      sync.Mutex // held during calls of NVML
 	open    bool
@@ -77,6 +77,8 @@ func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 		log:      o.Log,
 		now:      time.Now,
 		kernel:   kernelGPUs(hostProc()),
+		changed:  make(chan struct{}, 1),
+		sampled:  map[string]uint64{},
 	}
 	if o.Settle <= 0 {
 		o.Settle = DefaultSettle
@@ -103,10 +105,8 @@ func (c *Cache) Health(uuid string) (h Health, known bool) {
 	return h, known
 }
 
-// Subscribe returns a channel that receives a value after one or more changes.
-func (c *Cache) Subscribe() (changed <-chan struct{}, cancel func()) {
-	return c.subscribers.add()
-}
+// Changed receives a value after one or more changes. It is for one reader.
+func (c *Cache) Changed() <-chan struct{} { return c.changed }
 
 // Run reads the node at every interval and waits for XIDs, until ctx ends.
 func (c *Cache) Run(ctx context.Context) error {

@@ -159,8 +159,7 @@ func TestCacheFollowsMIG(t *testing.T) {
 		places := []*mock.Device{migMock(0, 0, "1g.5gb", 4864), migMock(0, 1, "1g.5gb", 4864)}
 		change := cutUp(s.device(0), places...)
 		c := runCache(t, s, CacheOptions{Interval: 30 * time.Second, Settle: time.Minute})
-		changed, cancel := c.Subscribe()
-		defer cancel()
+		changed := c.Changed()
 		ill := func() (uuids []string) {
 			for uuid, h := range c.Snapshot().Health {
 				if !h.Healthy {

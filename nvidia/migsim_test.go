@@ -69,8 +69,7 @@ func TestMIGHealthOnTheSimulatedDriver(t *testing.T) {
 	c := NewCache(nvml.New(nvml.WithLibraryPath(library)), CacheOptions{
 		Interval: 20 * time.Millisecond, Events: true, Settle: time.Millisecond,
 	})
-	changed, cancel := c.Subscribe()
-	defer cancel()
+	changed := c.Changed()
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { assert.NoError(t, c.Run(ctx)) })

@@ -2,7 +2,6 @@ package nvidia
 
 import (
 	"context"
-	"errors"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -19,40 +18,42 @@ type Process struct {
 // Processes returns the processes by UUID of GPU or MIG device, including MPS clients and graphics.
 // It returns what could be read, with the errors.
 func (c *Cache) Processes(ctx context.Context) (map[string][]Process, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if !c.open {
-		return nil, errors.New("the GPUs' processes: NVML is not open")
-	}
-	all := map[string][]Process{}
-	var failed error
-	look := func(uuid, what string) {
-		of, known, err := c.processes(uuid, what)
-		failed = errors.Join(failed, err)
-		if known {
-			all[uuid] = of
-		}
-	}
-	for _, gpu := range c.current.Load().Node.GPUs {
-		if !gpu.MIGEnabled {
-			look(gpu.UUID, gpu.label())
-		}
-		for _, d := range gpu.MIG {
-			look(d.UUID, "MIG device "+d.UUID)
-		}
-	}
-	return all, failed
+	return c.processes(ctx, usable)
 }
 
-func (c *Cache) processes(uuid, what string) (all []Process, known bool, err error) {
-	dev, ret := c.reader.lib.DeviceGetHandleByUUID(uuid)
-	if err := check(what, "nvmlDeviceGetHandleByUUID", ret); err != nil {
-		return nil, false, err
+func (c *Cache) processes(ctx context.Context, of devicesOf) (map[string][]Process, error) {
+	processes := map[string][]Process{}
+	err := c.query(ctx, "processes", of, func(uuid string, dev nvml.Device, label string) error {
+		running, known, err := c.reader.running(dev, label)
+		if known {
+			processes[uuid] = running
+		}
+		return err
+	})
+	return processes, err
+}
+
+// ProcessMemory is a process' memory on a GPU.
+type ProcessMemory struct {
+	PID   int
+	Bytes uint64
+}
+
+const notAvailable = ^uint64(0)
+
+// ProcessMemories returns each process' memory by GPU, without GPUs in MIG mode.
+func (c *Cache) ProcessMemories(ctx context.Context) (map[string][]ProcessMemory, error) {
+	processes, err := c.processes(ctx, wholeGPUs)
+	memories := make(map[string][]ProcessMemory, len(processes))
+	for uuid, running := range processes {
+		memories[uuid] = nil
+		for _, p := range running {
+			if p.Known {
+				memories[uuid] = append(memories[uuid], ProcessMemory{PID: p.PID, Bytes: p.Bytes})
+			}
+		}
 	}
-	return c.reader.running(dev, what)
+	return memories, err
 }
 
 // running merges NVML's lists, which have the same memory for a process.

@@ -27,36 +27,17 @@ const (
 
 // Telemetry returns what could be read, by UUID, with the errors.
 func (c *Cache) Telemetry(ctx context.Context) (map[string]Telemetry, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if !c.open {
-		return nil, errors.New("the GPUs' telemetry: NVML is not open")
-	}
-	all := map[string]Telemetry{}
-	var errs []error
-	read := func(uuid, what string, whole bool) {
-		dev, ret := c.reader.lib.DeviceGetHandleByUUID(uuid)
-		if err := check(what, "nvmlDeviceGetHandleByUUID", ret); err != nil {
-			errs = append(errs, err)
-			return
-		}
+	telemetry := map[string]Telemetry{}
+	err := c.query(ctx, "telemetry", everything, func(uuid string, dev nvml.Device, label string) error {
 		t := Telemetry{Taken: c.now()}
-		errs = append(errs, c.reader.telemetryMemory(&t, dev, what))
-		if whole {
-			errs = append(errs, telemetryOfGPU(&t, dev, what))
+		err := c.reader.telemetryMemory(&t, dev, label)
+		if _, isGPU := c.Node().GPU(uuid); isGPU {
+			err = errors.Join(err, telemetryOfGPU(&t, dev, label))
 		}
-		all[uuid] = t
-	}
-	for _, gpu := range c.current.Load().Node.GPUs {
-		read(gpu.UUID, gpu.label(), true)
-		for _, d := range gpu.MIG {
-			read(d.UUID, "MIG device "+d.UUID, false)
-		}
-	}
-	return all, errors.Join(errs...)
+		telemetry[uuid] = t
+		return err
+	})
+	return telemetry, err
 }
 
 func (r reader) telemetryMemory(t *Telemetry, dev nvml.Device, what string) error {

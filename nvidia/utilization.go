@@ -2,7 +2,6 @@ package nvidia
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"time"
 
@@ -20,53 +19,19 @@ const staleSample = 2 * time.Second
 // ProcessTimes returns the processes that used each GPU since the last call (the mean of NVML's
 // samples), without GPUs in MIG mode.
 func (c *Cache) ProcessTimes(ctx context.Context) (map[string][]ProcessTime, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if !c.open {
-		return nil, errors.New("the GPUs' process times: NVML is not open")
-	}
-	if c.sampled == nil {
-		c.sampled = map[string]uint64{}
-	}
 	times := map[string][]ProcessTime{}
-	var failed error
-	for _, gpu := range c.current.Load().Node.GPUs {
-		if gpu.MIGEnabled {
-			continue
+	err := c.query(ctx, "process times", wholeGPUs, func(uuid string, dev nvml.Device, label string) error {
+		since := max(c.sampled[uuid], uint64(c.now().Add(-staleSample).UnixMicro()))
+		samples, ret := processUtilization(dev, since)
+		switch ret {
+		case nvml.SUCCESS, nvml.ERROR_NOT_FOUND: // not found: no samples
+			times[uuid], c.sampled[uuid] = meanTimes(samples, since)
+			return nil
+		default:
+			return optional(label, "nvmlDeviceGetProcessUtilization", ret)
 		}
-		of, known, err := c.processTimes(gpu)
-		failed = errors.Join(failed, err)
-		if known {
-			times[gpu.UUID] = of
-		}
-	}
-	return times, failed
-}
-
-func (c *Cache) processTimes(gpu GPU) (times []ProcessTime, known bool, err error) {
-	what := gpu.label()
-	dev, ret := c.reader.lib.DeviceGetHandleByUUID(gpu.UUID)
-	if err := check(what, "nvmlDeviceGetHandleByUUID", ret); err != nil {
-		return nil, false, err
-	}
-	now := c.now()
-	since := max(c.sampled[gpu.UUID], uint64(now.Add(-staleSample).UnixMicro()))
-	samples, ret := processUtilization(dev, since)
-	switch ret {
-	case nvml.SUCCESS:
-	case nvml.ERROR_NOT_FOUND:
-		c.sampled[gpu.UUID] = since
-		return nil, true, nil
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
-		return nil, false, nil
-	default:
-		return nil, false, check(what, "nvmlDeviceGetProcessUtilization", ret)
-	}
-	times, c.sampled[gpu.UUID] = meanTimes(samples, since)
-	return times, true, nil
+	})
+	return times, err
 }
 
 // processUtilization repeats the query: go-nvml v0.13.3 panics if a process starts between its call for the

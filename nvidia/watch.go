@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -113,7 +112,10 @@ func (c *Cache) publish(next Snapshot) {
 		return
 	}
 	c.logHealth(last.Health, next.Health)
-	c.subscribers.notify()
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
 }
 
 func sameText(a, b error) bool {
@@ -131,37 +133,6 @@ func (c *Cache) logHealth(last, next map[string]Health) {
 			c.log.Info("GPU is healthy again", "gpu", uuid)
 		case !h.Healthy && h.Reason != before.Reason:
 			c.log.Error("GPU is unhealthy", "gpu", uuid, "reason", h.Reason)
-		}
-	}
-}
-
-type subscribers struct {
-	mu       sync.Mutex
-	channels map[chan struct{}]struct{}
-}
-
-func (s *subscribers) add() (<-chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.channels == nil {
-		s.channels = map[chan struct{}]struct{}{}
-	}
-	s.channels[ch] = struct{}{}
-	return ch, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.channels, ch)
-	}
-}
-
-func (s *subscribers) notify() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for ch := range s.channels {
-		select {
-		case ch <- struct{}{}:
-		default:
 		}
 	}
 }

@@ -80,8 +80,6 @@ func poke(c chan struct{}) {
 const offerInterval = time.Second
 
 func (p *publisher) run(ctx context.Context) {
-	gpus, cancel := p.inventory.Subscribe()
-	defer cancel()
 	tick := time.NewTicker(offerInterval)
 	defer tick.Stop()
 	for {
@@ -99,7 +97,7 @@ func (p *publisher) run(ctx context.Context) {
 			if !p.due() {
 				continue
 			}
-		case <-gpus:
+		case <-p.inventory.Changed():
 		case <-p.reconfigured:
 		}
 		p.update()
