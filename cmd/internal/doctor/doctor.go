@@ -160,13 +160,13 @@ type exam struct {
 	Host
 	o       Options
 	runtime runtimeFacts
-	config  runtimeConfig
+	config  Containerd
 }
 
 func newExam(ctx context.Context, h Host, o Options) *exam {
 	e := &exam{Host: h, o: o}
 	e.runtime = findRuntime(ctx, h, o.RuntimeSocket)
-	e.config = readRuntimeConfig(h, o.RuntimeConfig, e.runtime.version)
+	e.config = readContainerd(h, o.RuntimeConfig, e.runtime.version)
 	return e
 }
 

@@ -540,6 +540,6 @@ func TestImportOfASection(t *testing.T) {
 		"etc/config.toml": {Data: []byte("version = 2\nimports = ['b.toml']\n[plugins.'io.containerd.nri.v1.nri']\n  disable = false\n  socket_path = '/a'\n")},
 		"etc/b.toml":      {Data: []byte("version = 2\n[plugins.'io.containerd.nri.v1.nri']\n  disable = false\n")},
 	}
-	assert.Equal(t, "/a", readRuntimeConfig(files, "/etc/config.toml", version{2, 0, 0}).nriSocket())
-	assert.Equal(t, "/var/run/nri/nri.sock", readRuntimeConfig(files, "/etc/config.toml", version{1, 7, 28}).nriSocket())
+	assert.Equal(t, "/a", readContainerd(files, "/etc/config.toml", version{2, 0, 0}).nriSocket())
+	assert.Equal(t, "/var/run/nri/nri.sock", readContainerd(files, "/etc/config.toml", version{1, 7, 28}).nriSocket())
 }

@@ -17,10 +17,10 @@ func FuzzReadRuntimeConfig(f *testing.F) {
 		shown, v := parseVersion(version)
 		require.True(t, shown != "" || !v.known())
 		h := fstest.MapFS{"etc/containerd/config.toml": {Data: []byte(main)}, "etc/containerd/conf.d/a.toml": {Data: []byte(imported)}}
-		c := readRuntimeConfig(h, "/etc/containerd/config.toml", v)
-		require.LessOrEqual(t, len(c.files), 2)
+		c := readContainerd(h, "/etc/containerd/config.toml", v)
+		require.LessOrEqual(t, len(c.Files), 2)
 		if c.err == nil {
-			require.NotEmpty(t, c.files)
+			require.NotEmpty(t, c.Files)
 		}
 	})
 }

@@ -60,12 +60,12 @@ func TestRealContainerd(t *testing.T) {
 				nvidia                             []string
 			}
 			of := func(file string) facts {
-				c := readRuntimeConfig(m, filepath.Join(dir, file), version{2, 4, 2})
+				c := readContainerd(m, filepath.Join(dir, file), version{2, 4, 2})
 				require.NoError(t, c.err)
 				timeout, err := c.requestTimeout()
 				require.NoError(t, err)
 				return facts{
-					c.nriEnabled(), setting(c, false, pluginNRI, "default_validator", "enable"), c.requires("gpuslice"), slices.Contains(c.disabled, "io.containerd.x.v1.y"),
+					c.nriEnabled(), setting(c, false, PluginNRI, "default_validator", "enable"), c.requires("gpuslice"), slices.Contains(c.disabled, "io.containerd.x.v1.y"),
 					c.nriSocket(), timeout, c.defaultHandler(), c.nvidiaHandlers(),
 				}
 			}

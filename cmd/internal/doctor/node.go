@@ -136,7 +136,7 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 	cri := "containerd's CDI is on"
 	if e.runtime.name == "cri-o" {
 		cri = "CRI-O's CDI is on"
-	} else if !setting(e.config, !e.runtime.version.before(2, 0, 0), pluginCRI, "enable_cdi") {
+	} else if !setting(e.config, !e.runtime.version.before(2, 0, 0), PluginCRI, "enable_cdi") {
 		cri = "containerd's CDI is off; gpuslice does not need it, because it reads the specs itself"
 	}
 	where := strings.Join(e.o.CDISpecDirs, ", ")

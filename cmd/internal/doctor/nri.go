@@ -26,7 +26,7 @@ const (
 )
 
 func nriTable(sub string, lines ...string) []string {
-	return append([]string{"[plugins.'" + pluginNRI + "'" + sub + "]"}, lines...)
+	return append([]string{"[plugins.'" + PluginNRI + "'" + sub + "]"}, lines...)
 }
 
 func checkNRI(_ context.Context, e *exam, v *verdict) {
@@ -39,7 +39,7 @@ func checkNRI(_ context.Context, e *exam, v *verdict) {
 			v.repair(RepairContainerd)
 			return
 		}
-		if setting(e.config, false, pluginNRI, "disable_connections") {
+		if setting(e.config, false, PluginNRI, "disable_connections") {
 			v.fail("NRI accepts no connections (disable_connections)", e.config.fix(nriTable("", "disable_connections = false")...)...)
 			v.repair(RepairContainerd)
 			return
@@ -86,13 +86,13 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 		v.warn("containerd before 2.2 has no validator: required-plugins annotations have no effect", "upgrade containerd to 2.2 or newer")
 		return
 	}
-	if !setting(e.config, false, pluginNRI, "default_validator", "enable") {
+	if !setting(e.config, false, PluginNRI, "default_validator", "enable") {
 		v.warn("default_validator is off: required-plugins annotations have no effect, so that a pod that needs a GPU can start without it while the agent is down",
 			e.config.fix(nriTable(".default_validator", "enable = true")...)...)
 		v.repair(RepairContainerd)
 		return
 	}
-	if setting(e.config, false, pluginNRI, "default_validator", "reject_oci_hook_adjustment") {
+	if setting(e.config, false, PluginNRI, "default_validator", "reject_oci_hook_adjustment") {
 		v.fail("default_validator rejects hooks (reject_oci_hook_adjustment), but gpuslice adds one to each container with a share: no container gets a GPU",
 			e.config.fix(nriTable(".default_validator", "reject_oci_hook_adjustment = false")...)...)
 		return
@@ -101,7 +101,7 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 		v.ok("default_validator is on")
 		return
 	}
-	annotation := setting(e.config, "", pluginNRI, "default_validator", "tolerate_missing_plugins_annotation")
+	annotation := setting(e.config, "", PluginNRI, "default_validator", "tolerate_missing_plugins_annotation")
 	if annotation == "" {
 		v.warn("default_validator requires "+nriplugin.PluginName+" for every container, the agent's too: after a reboot, the agent's pod can't start",
 			e.config.fix(nriTable(".default_validator", `tolerate_missing_plugins_annotation = "gpuslice.io/tolerate-missing-plugins"`)...)...)
@@ -132,10 +132,10 @@ func checkBarrier(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	bare := e.config.nvidiaHandlers()
-	if byDefault := e.config.defaultHandler(); byDefault == "nvidia" && len(e.config.handlers(IsOurRuntime)) == 0 && !slices.Contains(bare, byDefault) {
+	if byDefault := e.config.defaultHandler(); byDefault == "nvidia" && len(e.config.Handlers(IsOurRuntime)) == 0 && !slices.Contains(bare, byDefault) {
 		bare = append(bare, byDefault) // containerd's default
 	}
-	requires := e.config.requires(nriplugin.PluginName) && setting(e.config, false, pluginNRI, "default_validator", "enable") && !e.runtime.version.before(2, 2, 0)
+	requires := e.config.requires(nriplugin.PluginName) && setting(e.config, false, PluginNRI, "default_validator", "enable") && !e.runtime.version.before(2, 2, 0)
 	_, accepts, _ := e.toolkit()
 	switch {
 	case len(bare) > 0 && requires && !accepts:
@@ -151,7 +151,7 @@ func checkBarrier(_ context.Context, e *exam, v *verdict) {
 
 // checkExempt checks that the agent's own pod gets its GPUs through the barrier.
 func (e *exam) checkExempt(v *verdict) {
-	barrier := e.config.handlers(IsOurRuntime)
+	barrier := e.config.Handlers(IsOurRuntime)
 	delete(barrier, "gpuslice") // not a handler of NVIDIA
 	if len(barrier) == 0 {
 		v.ok("no runtime handler runs NVIDIA's runtime")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 )
 
@@ -15,23 +16,20 @@ type runtimeFacts struct {
 	err     error // then the others are empty
 }
 
-// version is a runtime's version; the zero value is unknown.
-type version struct{ major, minor, patch int }
+// version is a runtime's major, minor and patch version; the zero value is unknown.
+type version [3]int
 
 func (v version) known() bool { return v != version{} }
 
 // before compares versions; an unknown one is never before.
 func (v version) before(major, minor, patch int) bool {
-	if !v.known() {
-		return false
-	}
-	if v.major != major {
-		return v.major < major
-	}
-	if v.minor != minor {
-		return v.minor < minor
-	}
-	return v.patch < patch
+	return v.known() && slices.Compare(v[:], []int{major, minor, patch}) < 0
+}
+
+// VersionBefore reports whether a version is older; an unknown one is not.
+func VersionBefore(text string, major, minor, patch int) bool {
+	_, v := parseVersion(text)
+	return v.before(major, minor, patch)
 }
 
 // versionPattern finds "v1.7.24~ds1" in the output of `containerd --version`.
@@ -40,13 +38,12 @@ var versionPattern = regexp.MustCompile(`\bv?(\d{1,4})\.(\d{1,4})\.(\d{1,4})[^\s
 func parseVersion(text string) (shown string, v version) {
 	m := versionPattern.FindStringSubmatch(text)
 	if m == nil {
-		return "", version{}
+		return "", v
 	}
-	number := func(s string) int {
-		n, _ := strconv.Atoi(s)
-		return n
+	for i := range v {
+		v[i], _ = strconv.Atoi(m[i+1])
 	}
-	return m[0], version{number(m[1]), number(m[2]), number(m[3])}
+	return m[0], v
 }
 
 func findRuntime(ctx context.Context, h Host, socket string) runtimeFacts {
