@@ -1,6 +1,7 @@
 package nodeconfig
 
 import (
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,3 +20,9 @@ func Fields() []string {
 
 // Update is one look of Run's.
 func (w *Watcher) Update() { w.update() }
+
+// Decode reads a file for all nodes.
+func Decode(data []byte) (File, error) {
+	f, others, err := DecodeFor(data, "")
+	return f, errors.Join(err, others)
+}

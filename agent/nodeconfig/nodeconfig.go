@@ -4,7 +4,6 @@
 package nodeconfig
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -17,7 +16,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpuslice/gpuslice/internal/strictjson"
+	kjson "sigs.k8s.io/json"
 )
 
 // DefaultPath is the path in HAMi's manifests.
@@ -84,20 +83,11 @@ type filter struct {
 	Index []int    `json:"index"`
 }
 
-// Decode reads a file. The error has every mistake, by entry and field.
-func Decode(data []byte) (File, error) {
-	f, others, err := DecodeFor(data, "")
-	return f, errors.Join(err, others)
-}
-
-// DecodeFor ignores entries that name another node if they have mistakes, and returns those
-// mistakes in others.
+// DecodeFor reads a file for a node. The error has the mistakes, by entry and field. It ignores entries
+// that name another node if they have mistakes, and returns those mistakes in others.
 func DecodeFor(data []byte, node string) (f File, others, err error) {
 	if len(data) > maxSize {
 		return File{}, nil, fmt.Errorf("the file has more than %d bytes", maxSize)
-	}
-	if err := strictjson.CheckNames(data, func(member string) bool { return strings.EqualFold(member, "matchlabels") }); err != nil {
-		return File{}, nil, err
 	}
 	var raw struct {
 		NodeConfig []json.RawMessage `json:"nodeconfig"`
@@ -154,17 +144,16 @@ func named(text []byte) entry {
 	return entry{Name: e.Name}
 }
 
+// strict rejects unknown and duplicate fields, of which encoding/json would ignore the first.
 func strict(data []byte, to any) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	err := d.Decode(to)
+	mistakes, err := kjson.UnmarshalStrict(data, to)
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(e.Field, "the file"), wanted(e.Type.Kind()), e.Value)
+		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(strings.Trim(e.Field, "."), "the file"), wanted(e.Type.Kind()), e.Value)
 	}
-	if err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	if isSyntax, offset := kjson.SyntaxErrorOffset(err); isSyntax {
+		return fmt.Errorf("byte %d: %w", offset, err)
 	}
-	return nil
+	return errors.Join(append(mistakes, err)...)
 }
 
 func wanted(k reflect.Kind) string {
