@@ -49,7 +49,7 @@ func newAPIServer(t *testing.T) *apiServer {
 
 // client is the true client, on this server.
 func (s *apiServer) client() Client {
-	c, err := newClient(&rest.Config{Host: "http://api.test", Transport: s}, "test/1")
+	c, err := NewClient(&rest.Config{Host: "http://api.test", Transport: s})
 	require.NoError(s.t, err)
 	return c
 }

@@ -22,30 +22,15 @@ type Client interface {
 	Patch(ctx context.Context, node string, patch []byte) (*metav1.PartialObjectMetadata, error)
 }
 
-// ClientConfig configures access to the API server.
-type ClientConfig struct {
-	Kubeconfig string
-	UserAgent  string
-}
-
 // callTimeout includes waits that the server requests.
 const callTimeout = 10 * time.Second
 
-// NewClient does not call the API server.
-func NewClient(c ClientConfig) (Client, error) {
-	config, err := c.Load()
-	if err != nil {
-		return nil, err
-	}
-	return newClient(config, c.UserAgent)
-}
-
-// Load returns the configuration of client-go.
-func (c ClientConfig) Load() (*rest.Config, error) {
-	if c.Kubeconfig != "" {
-		config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+// LoadConfig returns the configuration of client-go: of a kubeconfig, or if that is empty of the pod's service account.
+func LoadConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig != "" {
+		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 		if err != nil {
-			return nil, fmt.Errorf("kubeconfig %s: %w", c.Kubeconfig, err)
+			return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 		}
 		return config, nil
 	}
@@ -59,9 +44,9 @@ func (c ClientConfig) Load() (*rest.Config, error) {
 	return config, nil
 }
 
-func newClient(config *rest.Config, userAgent string) (Client, error) {
+// NewClient does not call the API server.
+func NewClient(config *rest.Config) (Client, error) {
 	config = metadata.ConfigFor(config)
-	config.UserAgent = userAgent
 	config.Timeout = callTimeout
 	config.QPS, config.Burst = 2, 5
 	config.WarningHandler = rest.NoWarnings{}

@@ -30,7 +30,10 @@ func TestClientByKubeconfig(t *testing.T) {
 	api := newAPIServer(t)
 	server := httptest.NewTLSServer(api) // client-go gives a token to no other
 	defer server.Close()
-	client, err := NewClient(ClientConfig{Kubeconfig: writeKubeconfig(t, server.URL), UserAgent: "gpuslice-agent/1.0"})
+	config, err := LoadConfig(writeKubeconfig(t, server.URL))
+	require.NoError(t, err)
+	config.UserAgent = "gpuslice-agent/1.0"
+	client, err := NewClient(config)
 	require.NoError(t, err)
 
 	node, err := client.Get(t.Context(), nodeName)
@@ -52,15 +55,15 @@ func TestClientByKubeconfig(t *testing.T) {
 
 func TestClientWithoutCredentials(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	_, err := NewClient(ClientConfig{})
+	_, err := LoadConfig("")
 	require.ErrorContains(t, err, "set a kubeconfig")
 
-	_, err = NewClient(ClientConfig{Kubeconfig: filepath.Join(t.TempDir(), "none")})
+	_, err = LoadConfig(filepath.Join(t.TempDir(), "none"))
 	require.ErrorContains(t, err, "kubeconfig ")
 
 	bad := filepath.Join(t.TempDir(), "bad")
 	require.NoError(t, os.WriteFile(bad, []byte("{"), 0o600))
-	_, err = NewClient(ClientConfig{Kubeconfig: bad})
+	_, err = LoadConfig(bad)
 	require.ErrorContains(t, err, bad)
 }
 

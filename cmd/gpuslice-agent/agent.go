@@ -13,6 +13,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
 
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/agent/noderegister"
@@ -27,6 +28,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
+	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
@@ -75,9 +77,20 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	first := background{registry.Run}
 	var then background
 	published := newPublisher(&o, inventory, log)
-	registered, err := o.registerNode(published, &first, log)
+	api, err := o.apiServer(log)
 	if err != nil {
 		return err
+	}
+	registered, err := o.registerNode(api, published, &first, log)
+	if err != nil {
+		return err
+	}
+	var events *podevents.Recorder
+	if api != nil {
+		if events, err = podevents.New(api, o.NodeName, log); err != nil {
+			return err
+		}
+		then = append(then, events.Run)
 	}
 	then = append(then, func(ctx context.Context) {
 		defer stop()
@@ -104,10 +117,10 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	connection := deviceplugin.NewConnection(plugin.Ready, log)
 	published.connection = connection
 	then = append(then, connection.Run, published.run, shares.Run, holdFiles(ledger, &holder, loops.loop("files", holdInterval), log))
-	if err := o.followPods(published.keeper, &then, log); err != nil {
+	if err := o.followPods(api, events, published.keeper, &then, log); err != nil {
 		return err
 	}
-	if err := o.startAudit(ledger, inventory, plugin, &holder, shown, loops, &then, log); err != nil {
+	if err := o.startAudit(ledger, inventory, plugin, &holder, shown, events, loops, &then, log); err != nil {
 		return err
 	}
 	if o.DevicePluginDir != "" {
@@ -252,8 +265,8 @@ func leave(ctx, leaving context.Context, registered *noderegister.Publisher) {
 
 // registerNode follows the node configuration. It returns the publisher to run, or nil without an
 // API server.
-func (o *options) registerNode(p *publisher, first *background, log *slog.Logger) (*noderegister.Publisher, error) {
-	registered, err := o.register(p, log)
+func (o *options) registerNode(api *rest.Config, p *publisher, first *background, log *slog.Logger) (*noderegister.Publisher, error) {
+	registered, err := o.register(api, p, log)
 	if err != nil {
 		return nil, err
 	}

@@ -135,33 +135,14 @@ func grantedDevices(dir string) ([]audit.Device, error) {
 	return all, nil
 }
 
-// podEvents makes the recorder of the pods' events; nil: there is no API server.
-func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
-	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register logged why there is none
-	if err != nil || client == nil {
-		return nil, err
-	}
-	config, err := client.Load()
-	if err != nil {
-		return nil, err
-	}
-	config.UserAgent = client.UserAgent
-	return podevents.New(config, o.NodeName, log)
-}
-
 // startAudit starts the audit and the export of its findings, as the options require.
-func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
+func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, recorder *podevents.Recorder, loops *watchdog, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
-	}
-	recorder, err := o.podEvents(log)
-	if err != nil {
-		return err
 	}
 	var events audit.Events // an interface that is nil, not one of a nil pointer
 	if recorder != nil {
 		events = recorder
-		*then = append(*then, recorder.Run)
 	}
 	auditor := o.audit(ledger, inventory, plugin, holder, loops.loop("audit", o.AuditInterval), events, log)
 	if err := shown.registry.Register(auditor); err != nil {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"os"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/monitor/node"
@@ -12,7 +14,7 @@ import (
 )
 
 // apiServer returns nil if there is none, or no usable one with --kubernetes-api=auto.
-func (o *options) apiServer(log *slog.Logger) (*noderegister.ClientConfig, error) {
+func (o *options) apiServer(log *slog.Logger) (*rest.Config, error) {
 	inPod := os.Getenv("KUBERNETES_SERVICE_HOST") != "" && os.Getenv("KUBERNETES_SERVICE_PORT") != ""
 	switch {
 	case o.KubernetesAPI == apiOff:
@@ -21,8 +23,7 @@ func (o *options) apiServer(log *slog.Logger) (*noderegister.ClientConfig, error
 		log.Info("GPUs are not published to schedulers: no --kubeconfig, and no service account of a pod")
 		return nil, nil
 	}
-	config := &noderegister.ClientConfig{Kubeconfig: o.Kubeconfig, UserAgent: "gpuslice-agent/" + version.String()}
-	_, err := config.Load()
+	config, err := noderegister.LoadConfig(o.Kubeconfig)
 	if err != nil && o.KubernetesAPI == apiAuto {
 		// The agent works without.
 		log.Warn("GPUs are not published to schedulers; set --kubernetes-api=off if this is intended", "error", err)
@@ -31,16 +32,16 @@ func (o *options) apiServer(log *slog.Logger) (*noderegister.ClientConfig, error
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
 	}
+	config.UserAgent = "gpuslice-agent/" + version.String()
 	return config, nil
 }
 
 // register returns nil without an API server.
-func (o *options) register(p *publisher, log *slog.Logger) (*noderegister.Publisher, error) {
-	config, err := o.apiServer(log)
-	if err != nil || config == nil {
-		return nil, err
+func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*noderegister.Publisher, error) {
+	if api == nil {
+		return nil, nil
 	}
-	client, err := noderegister.NewClient(*config)
+	client, err := noderegister.NewClient(api)
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
 	}

@@ -116,14 +116,13 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 		t.Run(test.description, func(t *testing.T) {
 			o := testOptions(t)
 			o.KubernetesAPI, o.Kubeconfig = test.api, test.kubeconfig
-			p := newPublisher(&o.options, nil, quietLog)
-			registered, err := o.register(p, quietLog)
+			api, err := o.apiServer(quietLog)
 			if test.want != "" {
 				require.ErrorContains(t, err, test.want)
 				return
 			}
 			require.NoError(t, err)
-			assert.Nil(t, registered)
+			assert.Nil(t, api)
 		})
 	}
 	t.Run("a pod without a token", func(t *testing.T) {
@@ -131,9 +130,9 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 		t.Setenv("KUBERNETES_SERVICE_PORT", "1")
 		o := testOptions(t)
 		o.KubernetesAPI = apiAuto
-		registered, err := o.register(newPublisher(&o.options, nil, quietLog), quietLog)
+		api, err := o.apiServer(quietLog)
 		require.NoError(t, err)
-		assert.Nil(t, registered)
+		assert.Nil(t, api)
 	})
 	t.Run("one that doesn't answer", func(t *testing.T) {
 		o := testOptions(t)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"log/slog"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/gpuslice/gpuslice/agent/podwatch"
 	"github.com/gpuslice/gpuslice/agent/resized"
 	"github.com/gpuslice/gpuslice/ledger"
@@ -35,27 +37,16 @@ func (o *options) keep(config *nriplugin.Config, log *slog.Logger) (*resized.Kee
 	return keeper, err
 }
 
-// followPods runs with an API server only. Failures become events of the pods.
-func (o *options) followPods(keeper *resized.Keeper, then *background, log *slog.Logger) error {
+// followPods watches the pods, if there is an API server. Failures become events of the pods.
+func (o *options) followPods(api *rest.Config, events *podevents.Recorder, keeper *resized.Keeper, then *background, log *slog.Logger) error {
 	*then = append(*then, keeper.Run)
-	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register logs the reason
-	if err != nil || client == nil {
-		return err
+	if api == nil {
+		return nil
 	}
-	config, err := client.Load()
-	if err != nil {
-		return err
-	}
-	config.UserAgent = client.UserAgent
-	recorder, err := podevents.New(config, o.NodeName, log)
-	if err != nil {
-		return err
-	}
-	*then = append(*then, recorder.Run)
 	keeper.Failed = func(c ledger.Claim, message string) {
-		recorder.Warn(audit.Container{ID: c.ContainerID, Namespace: c.PodNamespace, Pod: c.PodName, PodUID: c.PodUID, Name: c.Container}, resizeFailed, message)
+		events.Warn(audit.Container{ID: c.ContainerID, Namespace: c.PodNamespace, Pod: c.PodName, PodUID: c.PodUID, Name: c.Container}, resizeFailed, message)
 	}
-	watch, err := podwatch.New(config, o.NodeName, keeper, log)
+	watch, err := podwatch.New(api, o.NodeName, keeper, log)
 	if err != nil {
 		return err
 	}
