@@ -13,7 +13,7 @@ export GOFLAGS := -tags=$(TAGS) -buildvcs=false -trimpath
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test test-faults test-attacks test-steps e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate screenshots clean
+.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test test-faults test-attacks test-steps e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,9 @@ generate: ## Regenerate golden files from the code (look at the diff)
 	go test ./test/chart -update
 	$(SCHEDULER) test . -run TestReference -update
 	go test ./test/licences -update
+
+man: ## Write man pages of gpuslice and gpuslice-agent to build/man
+	go test -trimpath -count=1 ./cmd/gpuslice ./cmd/gpuslice-agent -run '^TestManPages$$' -man=$(abspath $(BUILD))/man
 
 screenshots: setup ## Take the pictures of the built-in pages in docs/screenshots again
 	@test/setup.sh --monitoring

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"io"
 	"os"
 	"testing"
@@ -8,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/test/clidoc"
 )
 
 const reference = "../../docs/configuration/agent.md"
@@ -22,7 +23,7 @@ not start with an invalid value in any of them. The file's schema is ` + "`insta
 
 // The reference is that of the options: `make generate` writes it.
 func TestReference(t *testing.T) {
-	page := config.Reference(command(io.Discard, nil), referenceHead, aliases)
+	page := clidoc.Reference(command(io.Discard, nil), referenceHead, aliases)
 	if *update {
 		require.NoError(t, os.WriteFile(reference, []byte(page), 0o644))
 	}
@@ -30,3 +31,7 @@ func TestReference(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, page == string(kept), "%s is not of the options as they are; if that is meant: make generate", reference)
 }
+
+var manDir = flag.String("man", "", "write man pages to this directory")
+
+func TestManPages(t *testing.T) { clidoc.Man(t, command(io.Discard, nil), *manDir) }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/test/clidoc"
 )
 
 var update = flag.Bool("update", false, "write the schema")
@@ -55,7 +55,7 @@ func TestSchema(t *testing.T) {
 	// A default that is the machine's own is none.
 	require.NoError(t, flags.Lookup("node-name").Value.Set(""))
 	flags.Lookup("node-name").DefValue = ""
-	schema := config.Schema(flags, "gpuslice-agent's file of options (--config), in YAML", limits)
+	schema := clidoc.Schema(flags, "gpuslice-agent's file of options (--config), in YAML", limits)
 	data, err := json.MarshalIndent(schema, "", "  ")
 	require.NoError(t, err)
 	if *update {

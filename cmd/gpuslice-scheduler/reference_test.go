@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/test/clidoc"
 )
 
 var update = flag.Bool("update", false, "write the reference of the options")
@@ -37,7 +37,7 @@ func TestReference(t *testing.T) {
 	types := parseTypes(t, "../../scheduler/plugin/args.go")
 	fields(t, &page, types, "Args", "")
 	for _, c := range subcommands() {
-		_, table, _ := strings.Cut(config.Reference(c, "", nil), "\n")
+		_, table, _ := strings.Cut(clidoc.Reference(c, "", nil), "\n")
 		page.WriteString(strings.ReplaceAll(table, "## `", "## `gpuslice-scheduler "))
 	}
 	if *update {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/test/clidoc"
 )
 
 var writeReference = flag.Bool("update-reference", false, "write the reference of the commands")
@@ -23,7 +23,7 @@ describes the output and the exit status of the commands.
 
 // The reference is that of the commands: `make generate` writes it.
 func TestReference(t *testing.T) {
-	page := config.Reference(command(), referenceHead, nil)
+	page := clidoc.Reference(command(), referenceHead, nil)
 	if *writeReference {
 		require.NoError(t, os.WriteFile(reference, []byte(page), 0o644))
 	}
@@ -31,3 +31,7 @@ func TestReference(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, page == string(kept), "%s is not of the commands as they are; if that is meant: make generate", reference)
 }
+
+var manDir = flag.String("man", "", "write man pages to this directory")
+
+func TestManPages(t *testing.T) { clidoc.Man(t, command(), *manDir) }

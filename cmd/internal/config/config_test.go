@@ -1,11 +1,9 @@
 package config_test
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
@@ -136,25 +134,4 @@ func TestUsage(t *testing.T) {
         name
         (GPUSLICE_NAME; default "n")
 `, config.Usage(f, config.Aliases{"slots": {"SLOTS"}}))
-}
-
-func TestSchema(t *testing.T) {
-	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	f.Int("slots", 10, "`containers` of a GPU")
-	f.Float64("scaling", 0.5, "a factor")
-	f.Bool("quiet", true, "print nothing")
-	f.Duration("every", time.Minute, "a time")
-	f.StringSlice("dirs", []string{"/a", "/b,c"}, "directories")
-	f.UintSlice("numbers", nil, "numbers")
-	f.String("config", "", "a file")
-	f.Bool("help", false, "help")
-	got, err := json.Marshal(config.Schema(f, "t", map[string]map[string]any{"slots": {"maximum": 20}}))
-	require.NoError(t, err)
-	require.JSONEq(t, `{"$schema":"https://json-schema.org/draft/2020-12/schema","title":"t","type":"object","additionalProperties":false,"properties":{
-		"slots":{"type":"integer","default":10,"maximum":20,"description":"containers of a GPU"},
-		"scaling":{"type":"number","default":0.5,"description":"a factor"},
-		"quiet":{"type":"boolean","default":true,"description":"print nothing"},
-		"every":{"type":"string","default":"1m0s","description":"a time"},
-		"dirs":{"type":"array","items":{"type":"string"},"default":["/a","/b,c"],"description":"directories"},
-		"numbers":{"type":"array","items":{"type":"integer","minimum":0},"default":[],"description":"numbers"}}}`, string(got))
 }

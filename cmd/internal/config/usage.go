@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/spf13/pflag"
 )
 
@@ -45,20 +46,6 @@ func defaultText(f *pflag.Flag) string {
 }
 
 func wrap(text string) string {
-	const indent = "       "
-	var b strings.Builder
-	width := 0
-	for _, word := range strings.Fields(text) {
-		if width > 0 && width+1+len(word) > usageWidth {
-			b.WriteByte('\n')
-			width = 0
-		}
-		if width == 0 {
-			b.WriteString(indent)
-			width = len(indent)
-		}
-		b.WriteString(" " + word)
-		width += 1 + len(word)
-	}
-	return b.String() + "\n"
+	const indent = "        "
+	return indent + strings.ReplaceAll(ansi.Wordwrap(text, usageWidth-len(indent), ""), "\n", "\n"+indent) + "\n"
 }

@@ -1,4 +1,4 @@
-package config
+package clidoc
 
 import (
 	"maps"
@@ -11,7 +11,7 @@ import (
 func Schema(flags *pflag.FlagSet, title string, limits map[string]map[string]any) map[string]any {
 	properties := map[string]any{}
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Name == "config" || notAnOption(f.Name) {
+		if f.Name == "config" || !isOption(f) {
 			return
 		}
 		_, text := pflag.UnquoteUsage(f)

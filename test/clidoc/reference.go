@@ -1,4 +1,6 @@
-package config
+// Package clidoc writes what is generated from the commands' flags: the Markdown reference, the schema of the file of options, and
+// man pages. Tests of the commands call it.
+package clidoc
 
 import (
 	"fmt"
@@ -8,15 +10,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Reference is the Markdown reference of a command and its subcommands. head is the page's start.
-func Reference(c *cobra.Command, head string, aliases Aliases) string {
+// Reference is the Markdown reference of a command and its subcommands. head is the page's start. aliases are further variables
+// of flags.
+func Reference(c *cobra.Command, head string, aliases map[string][]string) string {
 	var b strings.Builder
 	b.WriteString("<!-- Generated from the code by `make generate`. -->\n" + head)
 	section(&b, c, 2, aliases)
 	return b.String()
 }
 
-func section(b *strings.Builder, c *cobra.Command, level int, aliases Aliases) {
+func section(b *strings.Builder, c *cobra.Command, level int, aliases map[string][]string) {
 	fmt.Fprintf(b, "\n%s `%s`\n\n%s.\n", strings.Repeat("#", level), c.CommandPath(), strings.TrimSuffix(c.Short, "."))
 	if c.Runnable() && c.HasParent() {
 		fmt.Fprintf(b, "\n```\n%s\n```\n", c.UseLine())
@@ -33,10 +36,10 @@ func section(b *strings.Builder, c *cobra.Command, level int, aliases Aliases) {
 }
 
 // optionTable has a row for each option; it is empty if there is none.
-func optionTable(flags *pflag.FlagSet, aliases Aliases) string {
+func optionTable(flags *pflag.FlagSet, aliases map[string][]string) string {
 	var b strings.Builder
 	flags.VisitAll(func(f *pflag.Flag) {
-		if notAnOption(f.Name) || f.Hidden {
+		if !isOption(f) || f.Hidden {
 			return
 		}
 		if b.Len() == 0 {
@@ -50,14 +53,20 @@ func optionTable(flags *pflag.FlagSet, aliases Aliases) string {
 		for _, alias := range aliases[f.Name] {
 			text += " (also the variable " + alias + ")"
 		}
-		value := defaultText(f)
-		if value != "" {
-			value = "`" + value + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", cell(name), cell(value), cell(text))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", cell(name), defaultOf(f), cell(text))
 	})
 	return b.String()
 }
+
+func defaultOf(f *pflag.Flag) string {
+	value := strings.Trim(f.DefValue, "[]")
+	if value == "" || value == "false" {
+		return ""
+	}
+	return "`" + cell(value) + "`"
+}
+
+func isOption(f *pflag.Flag) bool { return f.Name != "help" && f.Name != "version" }
 
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(text)
