@@ -325,11 +325,9 @@ func TestLockHeldByAnotherProcess(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(background, 30*time.Millisecond)
 	defer cancel()
-	start := time.Now()
 	_, err = ledger.Claim(ctx, claimOf("c1", share(1, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, filepath.Join(dir, "lock"))
-	assert.Less(t, time.Since(start), 5*time.Second)
 
 	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
 	_, err = ledger.Claim(background, claimOf("c1", share(1, 1)), testGPUs(), nil)

@@ -157,7 +157,7 @@ func TestSuspendedReaderBlocksNoClaim(t *testing.T) {
 	require.NoError(t, claimOn(openLedger(t, state), "corrupt", gpuA))
 	require.NoError(t, os.Truncate(filepath.Join(state, "containers", "corrupt", "grant.json"), 3))
 	command := startHelper(t, "suspended reader", dir, "")
-	require.Eventually(t, func() bool { return processState(command.Process.Pid) == "T" }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return processState(command.Process.Pid) == "T" }, time.Minute, time.Millisecond)
 
 	store := openLedger(t, state, ledger.WithRecovery(func(string) ([]grant.Share, error) { return []grant.Share{share(1, 1)}, nil }))
 	ctx, cancel := context.WithTimeout(background, 5*time.Second)

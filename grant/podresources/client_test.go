@@ -120,20 +120,17 @@ func TestSlowKubeletEndsWithTheContext(t *testing.T) {
 	client := podresources.New(serve(t, &kubelet{slow: time.Minute}))
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	start := time.Now()
 	_, err := client.ContainerNames(ctx, grant.Pod{Namespace: "ns", Name: "mine"})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Less(t, time.Since(start), 5*time.Second)
 }
 
 func TestAbsentSocketIsReportedAtOnce(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	start := time.Now()
 	_, err := podresources.New(socket).ContainerNames(ctx, grant.Pod{Namespace: "ns", Name: "mine"})
 	require.ErrorContains(t, err, socket)
-	assert.Less(t, time.Since(start), 5*time.Second, "it must not wait for the context")
+	assert.NoError(t, ctx.Err(), "it must not wait for the context")
 }
 
 // TestPositionalGrantByTheKubelet is the whole way: two containers, order from
