@@ -7,21 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
-
-// Resources of NVIDIA's, HAMi's and gpu-manager's device plugins.
-const (
-	DefaultResource     = "nvidia.com/gpu"
-	VcudaCoreResource   = "tencent.com/vcuda-core"
-	VcudaMemoryResource = "tencent.com/vcuda-memory"
-)
-
-// VcudaMemoryMiB is the size of gpu-manager's memory device.
-const VcudaMemoryMiB = 256
-
-// VcudaCores is the number of gpu-manager's core devices per GPU.
-const VcudaCores = 100
 
 const idSeparator = "::"
 
@@ -38,7 +26,7 @@ type Resource struct {
 
 // Replicas is a resource with several devices per GPU.
 func Replicas(name string) Resource {
-	return Resource{Name: name, Annotation: grant.AnnotationReplicas}
+	return Resource{Name: name, Annotation: api.AnnotationReplicas}
 }
 
 // Whole is a resource of unshared devices (MIG devices of one profile), by the last part of its
@@ -50,8 +38,8 @@ func Whole(name, last string) Resource {
 // Vcuda returns gpu-manager's two resources: per GPU 100 cores, and memory in blocks of 256 MiB.
 // The kubelet chooses each without the other, so its choice does not select a GPU.
 func Vcuda() (core, memory Resource) {
-	core = Resource{Name: VcudaCoreResource, Annotation: "gpuslice.io/vcuda-core", Parts: true}
-	memory = Resource{Name: VcudaMemoryResource, Annotation: "gpuslice.io/vcuda-memory", Parts: true}
+	core = Resource{Name: api.ResourceVcudaCore, Annotation: api.AnnotationVcudaCore, Parts: true}
+	memory = Resource{Name: api.ResourceVcudaMemory, Annotation: api.AnnotationVcudaMemory, Parts: true}
 	return core, memory
 }
 

@@ -1,18 +1,14 @@
 package grant
 
-import "github.com/gpuslice/gpuslice/internal/quote"
-
-// Annotations of a pod for a soft ceiling: how much of its GPUs' compute time its containers can use while
-// others are idle. The second is gpu-manager's.
-const (
-	AnnotationCoreCeiling      = "gpuslice.io/core-ceiling"
-	AnnotationVcudaCoreCeiling = "tencent.com/vcuda-core-limit"
+import (
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// CoreCeiling returns the soft ceiling in percent of a GPU, 0 for none. gpuslice.io/core-ceiling takes
-// precedence. Errors are ErrMalformed.
+// CoreCeiling returns a pod's soft ceiling: how much of its GPUs' compute time its containers can use while others
+// are idle, in percent of a GPU; 0: none. gpuslice.io/core-ceiling takes precedence. Errors are ErrMalformed.
 func CoreCeiling(pod Pod, container string) (int, error) {
-	for _, key := range []string{AnnotationCoreCeiling, AnnotationVcudaCoreCeiling} {
+	for _, key := range []string{api.AnnotationCoreCeiling, api.AnnotationVcudaCoreCeiling} {
 		value, ok := pod.Annotations[key]
 		if !ok {
 			continue

@@ -6,11 +6,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
 func TestCoreCeiling(t *testing.T) {
-	const ours, tencent = grant.AnnotationCoreCeiling, grant.AnnotationVcudaCoreCeiling
+	const ours, tencent = api.AnnotationCoreCeiling, api.AnnotationVcudaCoreCeiling
 	for _, test := range []struct {
 		description string
 		annotations map[string]string

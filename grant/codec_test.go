@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/test/granttest"
 )
@@ -81,7 +82,7 @@ func TestGrantRoundTrip(t *testing.T) {
 // equal after it was written.
 func FuzzDecodeHAMi(f *testing.F) {
 	for _, test := range granttest.MalformedCases(granttest.Node{Name: "node-1", GPU: gpuA, Other: gpuB, Missing: gpuX, GPUMiB: 100_000}) {
-		if value, ok := test.Annotations[grant.AnnotationToAllocate]; ok && len(value) < 1000 {
+		if value, ok := test.Annotations[api.AnnotationHAMiToAllocate]; ok && len(value) < 1000 {
 			f.Add(value)
 		}
 	}
@@ -108,7 +109,7 @@ func FuzzDecodeHAMi(f *testing.F) {
 // FuzzDecodeGrant is FuzzDecodeHAMi for our own annotation.
 func FuzzDecodeGrant(f *testing.F) {
 	for _, test := range granttest.MalformedCases(granttest.Node{Name: "node-1", GPU: gpuA, Other: gpuB, Missing: gpuX, GPUMiB: 100_000}) {
-		if value, ok := test.Annotations[grant.AnnotationGrant]; ok && len(value) < 1000 {
+		if value, ok := test.Annotations[api.AnnotationGrant]; ok && len(value) < 1000 {
 			f.Add(value)
 		}
 	}

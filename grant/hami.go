@@ -8,16 +8,6 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// HAMi's annotations. Its scheduler writes all three in one patch before the bind.
-const (
-	// AnnotationToAllocate is emptied position by position by HAMi's device plugin.
-	AnnotationToAllocate = "hami.io/vgpu-devices-to-allocate"
-	// AnnotationAllocated is the same value, never emptied.
-	AnnotationAllocated = "hami.io/vgpu-devices-allocated"
-	// AnnotationNode is the node of the devices.
-	AnnotationNode = "hami.io/vgpu-node"
-)
-
 const hamiType = "NVIDIA"
 
 // Positional is a grant by position: one for each init container, then for each app container, in the order of

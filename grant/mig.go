@@ -5,17 +5,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// AnnotationMIGPrefix begins a container's annotation of a MIG resource ("gpuslice.io/mig-1g.10gb"): the
-// devices that the kubelet chose, "MIG-<UUID>::0,MIG-<UUID>::0". The device plugin writes it. A node that
-// offers MIG devices as GPUs uses AnnotationReplicas.
-const AnnotationMIGPrefix = "gpuslice.io/mig-"
-
 // MIGAnnotation returns the annotation of a MIG resource, by the last part of its name ("mig-1g.10gb").
 func MIGAnnotation(resource string) string {
-	return AnnotationMIGPrefix + strings.TrimPrefix(resource, "mig-")
+	return api.AnnotationMIGPrefix + strings.TrimPrefix(resource, "mig-")
 }
 
 // FromMIG returns the MIG devices that the kubelet chose for a container, or nil. They need no scheduler's
@@ -24,7 +20,7 @@ func MIGAnnotation(resource string) string {
 // in FromReplicas.
 func FromMIG(pod Pod, container string, annotations map[string]string, gpus map[string]GPU, scheduled *Grant) (*Grant, error) {
 	for key := range pod.Annotations {
-		if strings.HasPrefix(key, AnnotationMIGPrefix) {
+		if strings.HasPrefix(key, api.AnnotationMIGPrefix) {
 			return nil, inPod(pod, container, onPod(key))
 		}
 	}
@@ -32,8 +28,8 @@ func FromMIG(pod Pod, container string, annotations map[string]string, gpus map[
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	if _, ok := pod.Annotations[AnnotationReplicas]; ok {
-		return nil, inPod(pod, container, onPod(AnnotationReplicas))
+	if _, ok := pod.Annotations[api.AnnotationReplicas]; ok {
+		return nil, inPod(pod, container, onPod(api.AnnotationReplicas))
 	}
 	var ids []string
 	for _, key := range keys {
@@ -43,7 +39,7 @@ func FromMIG(pod Pod, container string, annotations map[string]string, gpus map[
 		ids = append(ids, annotations[key])
 	}
 	key := strings.Join(keys, ", ")
-	if _, ok := annotations[AnnotationReplicas]; ok && !slices.Contains(keys, AnnotationReplicas) {
+	if _, ok := annotations[api.AnnotationReplicas]; ok && !slices.Contains(keys, api.AnnotationReplicas) {
 		return nil, inPod(pod, container, inAnnotation(key, mixed("replicas of GPUs")))
 	}
 	if scheduled != nil {
@@ -59,8 +55,8 @@ func FromMIG(pod Pod, container string, annotations map[string]string, gpus map[
 func migKeys(annotations map[string]string) (keys []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		value := annotations[key]
-		single := key == AnnotationReplicas && (IsMIG(value) || strings.Contains(value, ",MIG-"))
-		if single || strings.HasPrefix(key, AnnotationMIGPrefix) {
+		single := key == api.AnnotationReplicas && (IsMIG(value) || strings.Contains(value, ",MIG-"))
+		if single || strings.HasPrefix(key, api.AnnotationMIGPrefix) {
 			keys = append(keys, key)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -29,7 +30,7 @@ func migGPUs() map[string]grant.GPU {
 func TestFromMIG(t *testing.T) {
 	one, two := mig1+"::0", mig2+"::0"
 	whole1, whole2 := grant.Share{UUID: mig1, MemoryMiB: 9856, CorePercent: 100}, grant.Share{UUID: mig2, MemoryMiB: 20096, CorePercent: 100}
-	replicas := grant.AnnotationReplicas
+	replicas := api.AnnotationReplicas
 	for _, test := range []struct {
 		description string
 		annotations map[string]string
@@ -48,7 +49,7 @@ func TestFromMIG(t *testing.T) {
 		{description: "two of one resource, in this order", annotations: map[string]string{r1g: two + "," + one}, want: []grant.Share{whole2, whole1}},
 		{description: "two resources, by their names", annotations: map[string]string{r2g: two, r1g: one}, want: []grant.Share{whole1, whole2}},
 		{description: "as if it were a GPU", annotations: map[string]string{replicas: one}, want: []grant.Share{whole1}},
-		{description: "a pod of which a scheduler spoke", annotations: map[string]string{r1g: one}, pod: map[string]string{grant.AnnotationGrant: "{}"}, want: []grant.Share{whole1}},
+		{description: "a pod of which a scheduler spoke", annotations: map[string]string{r1g: one}, pod: map[string]string{api.AnnotationGrant: "{}"}, want: []grant.Share{whole1}},
 
 		{description: "a grant too", annotations: map[string]string{r1g: one}, scheduled: true, kind: grant.ErrMalformed, says: "a scheduler's grant too"},
 		{description: "a grant too, as if it were a GPU", annotations: map[string]string{replicas: one}, scheduled: true, kind: grant.ErrMalformed, says: "a scheduler's grant too"},

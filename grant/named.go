@@ -8,11 +8,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
-
-// AnnotationGrant is gpuslice's annotation, keyed by container name. If it is present, HAMi's are ignored.
-const AnnotationGrant = "gpuslice.io/grant"
 
 const namedVersion = 1
 
@@ -182,7 +180,7 @@ func EncodeGrant(pod *PodGrant) (string, error) {
 		Containers map[string][]Share `json:"containers"`
 	}{namedVersion, pod.Node, pod.Generation, pod.Containers})
 	if err != nil {
-		return "", fmt.Errorf("encode %s: %w", AnnotationGrant, err)
+		return "", fmt.Errorf("encode %s: %w", api.AnnotationGrant, err)
 	}
 	return string(value), nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
@@ -48,7 +49,7 @@ func inPod(pod Pod, container string, err error) error {
 func inAnnotation(key string, err error) error { return fmt.Errorf("annotation %s: %w", key, err) }
 
 func fromPod(ctx context.Context, pod Pod, container, node string, names ContainerNames, keys Verifier) (*Grant, error) {
-	if value, ok := pod.Annotations[AnnotationGrant]; ok {
+	if value, ok := pod.Annotations[api.AnnotationGrant]; ok {
 		if keys != nil {
 			if err := verify(pod, node, value, keys); err != nil {
 				return nil, err
@@ -56,7 +57,7 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 		}
 		grant, err := fromNamed(value, container, node)
 		if err != nil {
-			return nil, inAnnotation(AnnotationGrant, err)
+			return nil, inAnnotation(api.AnnotationGrant, err)
 		}
 		return grant, nil
 	}
@@ -69,11 +70,11 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 	}
 	if keys != nil {
 		return nil, Errorf(ErrSignature, "annotation %s: this node accepts signed grants only, and HAMi's annotations can't be signed: use a scheduler that writes %s and %s, or run the agent without --grant-public-key-file",
-			key, AnnotationGrant, AnnotationSignature)
+			key, api.AnnotationGrant, api.AnnotationSignature)
 	}
-	if chosen, ok := pod.Annotations[AnnotationNode]; ok && chosen != node {
+	if chosen, ok := pod.Annotations[api.AnnotationHAMiNode]; ok && chosen != node {
 		return nil, Errorf(ErrWrongNode, "annotation %s: the GPUs were chosen on node %s, this is node %q: delete the pod so that it is scheduled again",
-			AnnotationNode, quote.Short(chosen), node)
+			api.AnnotationHAMiNode, quote.Short(chosen), node)
 	}
 	slot, err := findSlot(ctx, positional, pod, container, names)
 	if err != nil {
@@ -105,25 +106,25 @@ func fromNamed(value, container, node string) (*Grant, error) {
 // HAMi's device plugin empties "to-allocate" position by position. If both are present and contradict, another
 // program wrote one, and both are rejected.
 func readPositional(annotations map[string]string) (key string, positional Positional, err error) {
-	pending, isPending := annotations[AnnotationToAllocate]
-	allocated, isAllocated := annotations[AnnotationAllocated]
+	pending, isPending := annotations[api.AnnotationHAMiToAllocate]
+	allocated, isAllocated := annotations[api.AnnotationHAMiAllocated]
 	var left, whole Positional
 	if isPending {
 		if left, err = DecodeHAMi(pending); err != nil {
-			return "", nil, inAnnotation(AnnotationToAllocate, err)
+			return "", nil, inAnnotation(api.AnnotationHAMiToAllocate, err)
 		}
 	}
 	if !isAllocated {
-		return AnnotationToAllocate, left, nil
+		return api.AnnotationHAMiToAllocate, left, nil
 	}
 	if whole, err = DecodeHAMi(allocated); err != nil {
-		return "", nil, inAnnotation(AnnotationAllocated, err)
+		return "", nil, inAnnotation(api.AnnotationHAMiAllocated, err)
 	}
 	if isPending && !isRemainder(left, whole) {
 		return "", nil, Errorf(ErrMalformed, "annotation %s: contradicts %s: both must be equal except for emptied positions; delete the pod so that it is scheduled again",
-			AnnotationToAllocate, AnnotationAllocated)
+			api.AnnotationHAMiToAllocate, api.AnnotationHAMiAllocated)
 	}
-	return AnnotationAllocated, whole, nil
+	return api.AnnotationHAMiAllocated, whole, nil
 }
 
 func isRemainder(left, whole Positional) bool {

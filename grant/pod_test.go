@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -41,7 +42,7 @@ func TestFromPod(t *testing.T) {
 		}
 		return out
 	}
-	toAllocate := func(value string) map[string]string { return map[string]string{grant.AnnotationToAllocate: value} }
+	toAllocate := func(value string) map[string]string { return map[string]string{api.AnnotationHAMiToAllocate: value} }
 	tests := []struct {
 		description string
 		annotations map[string]string
@@ -55,25 +56,25 @@ func TestFromPod(t *testing.T) {
 		{description: "nothing to allocate", annotations: toAllocate("")},
 		{description: "only empty slots: no request", annotations: toAllocate(";;;")},
 		{description: "one slot is plain", annotations: toAllocate(a + b + ";"), want: hami(0, shareA, shareB)},
-		{description: "our own", annotations: map[string]string{grant.AnnotationGrant: `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":1000,"cores":10}]}}`},
+		{description: "our own", annotations: map[string]string{api.AnnotationGrant: `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":1000,"cores":10}]}}`},
 			want: &grant.Grant{Container: "main", Shares: []grant.Share{shareA}, Source: grant.SourceNamed}},
 		{description: "our own wins over HAMi's", annotations: map[string]string{
-			grant.AnnotationGrant:      `{"version":1,"containers":{"main":[{"cores":20,"memoryMiB":2000,"uuid":"` + gpuB + `"}]}}`,
-			grant.AnnotationToAllocate: a + ";"},
+			api.AnnotationGrant:          `{"version":1,"containers":{"main":[{"cores":20,"memoryMiB":2000,"uuid":"` + gpuB + `"}]}}`,
+			api.AnnotationHAMiToAllocate: a + ";"},
 			want: &grant.Grant{Container: "main", Shares: []grant.Share{shareB}, Source: grant.SourceNamed}},
 		{description: "our own without the container: HAMi's is not read", annotations: map[string]string{
-			grant.AnnotationGrant:      `{"version":1,"containers":{"side":[{"uuid":"` + gpuA + `","memoryMiB":1,"cores":1}]}}`,
-			grant.AnnotationToAllocate: a + ";"}},
+			api.AnnotationGrant:          `{"version":1,"containers":{"side":[{"uuid":"` + gpuA + `","memoryMiB":1,"cores":1}]}}`,
+			api.AnnotationHAMiToAllocate: a + ";"}},
 		{description: "erased: the copy that is never erased is read", annotations: map[string]string{
-			grant.AnnotationToAllocate: ";", grant.AnnotationAllocated: a + ";"}, want: hami(0, shareA)},
+			api.AnnotationHAMiToAllocate: ";", api.AnnotationHAMiAllocated: a + ";"}, want: hami(0, shareA)},
 		{description: "erased to nothing", annotations: map[string]string{
-			grant.AnnotationToAllocate: "", grant.AnnotationAllocated: a + ";"}, want: hami(0, shareA)},
-		{description: "only the copy", annotations: map[string]string{grant.AnnotationAllocated: a + ";"}, want: hami(0, shareA)},
+			api.AnnotationHAMiToAllocate: "", api.AnnotationHAMiAllocated: a + ";"}, want: hami(0, shareA)},
+		{description: "only the copy", annotations: map[string]string{api.AnnotationHAMiAllocated: a + ";"}, want: hami(0, shareA)},
 		{description: "partly erased", annotations: map[string]string{
-			grant.AnnotationToAllocate: ";" + b + ";", grant.AnnotationAllocated: a + ";" + b + ";"},
+			api.AnnotationHAMiToAllocate: ";" + b + ";", api.AnnotationHAMiAllocated: a + ";" + b + ";"},
 			listed: names("main", 1, "side", 1), want: hami(0, shareA), asked: true},
 		{description: "on the node that was chosen", annotations: map[string]string{
-			grant.AnnotationToAllocate: a + ";", grant.AnnotationNode: "node-1"}, want: hami(0, shareA)},
+			api.AnnotationHAMiToAllocate: a + ";", api.AnnotationHAMiNode: "node-1"}, want: hami(0, shareA)},
 
 		{description: "two containers, in order", annotations: toAllocate(a + ";" + b + ";"), listed: names("side", 1, "main", 1), want: hami(1, shareB), asked: true},
 		{description: "sidecar without a GPU before it", annotations: toAllocate(";" + b + ";"), listed: names("side", 0, "main", 1), want: hami(1, shareB), asked: true},
@@ -101,7 +102,7 @@ func TestFromPod(t *testing.T) {
 			if test.kind != nil {
 				require.ErrorIs(t, err, test.kind)
 				assert.ErrorContains(t, err, `pod ns/name container "main": annotation `)
-				assert.ErrorContains(t, err, grant.AnnotationGrant, "the way out must be named")
+				assert.ErrorContains(t, err, api.AnnotationGrant, "the way out must be named")
 				return
 			}
 			require.NoError(t, err)
@@ -112,7 +113,7 @@ func TestFromPod(t *testing.T) {
 
 func TestFromPodWithoutAnswer(t *testing.T) {
 	pod := grant.Pod{UID: "u", Namespace: "ns", Name: "name", Annotations: map[string]string{
-		grant.AnnotationToAllocate: ";" + gpuA + ",NVIDIA,1000,10:;"}}
+		api.AnnotationHAMiToAllocate: ";" + gpuA + ",NVIDIA,1000,10:;"}}
 	_, err := grant.FromPod(context.Background(), pod, "main", "node-1", nil, nil)
 	require.ErrorIs(t, err, grant.ErrAmbiguous)
 

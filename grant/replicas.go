@@ -3,12 +3,9 @@ package grant
 import (
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
-
-// AnnotationReplicas is a container's annotation with the replicas that the kubelet chose: "<UUID>::<n>,…", n
-// from 0. The device plugin sets it; pod authors can't write annotations of containers.
-const AnnotationReplicas = "gpuslice.io/replicas"
 
 const maxReplica = 1 << 20
 
@@ -16,7 +13,7 @@ const replicaSeparator = "::"
 
 // Scheduled returns whether a scheduler annotated the pod, also with nothing for a container, or unreadably.
 func (p Pod) Scheduled() bool {
-	for _, key := range []string{AnnotationGrant, AnnotationSignature, AnnotationToAllocate, AnnotationAllocated, AnnotationNode} {
+	for _, key := range []string{api.AnnotationGrant, api.AnnotationSignature, api.AnnotationHAMiToAllocate, api.AnnotationHAMiAllocated, api.AnnotationHAMiNode} {
 		if _, ok := p.Annotations[key]; ok {
 			return true
 		}
@@ -33,16 +30,16 @@ func FromReplicas(pod Pod, container string, annotations map[string]string, gpus
 	if pod.Scheduled() {
 		return nil, nil
 	}
-	if _, ok := pod.Annotations[AnnotationReplicas]; ok {
-		return nil, inPod(pod, container, onPod(AnnotationReplicas))
+	if _, ok := pod.Annotations[api.AnnotationReplicas]; ok {
+		return nil, inPod(pod, container, onPod(api.AnnotationReplicas))
 	}
-	value, ok := annotations[AnnotationReplicas]
+	value, ok := annotations[api.AnnotationReplicas]
 	if !ok {
 		return nil, nil
 	}
 	shares, err := equalShares(value, gpus)
 	if err != nil {
-		return nil, inPod(pod, container, inAnnotation(AnnotationReplicas, err))
+		return nil, inPod(pod, container, inAnnotation(api.AnnotationReplicas, err))
 	}
 	return &Grant{Container: container, Shares: shares, Source: SourceReplicas}, nil
 }

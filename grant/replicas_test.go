@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -40,13 +41,13 @@ func TestFromReplicas(t *testing.T) {
 		{description: "no more compute time than a GPU has", value: gpuB + "::0," + gpuB + "::1", want: []grant.Share{{gpuB, 27306, 100}}},
 		{description: "others' annotations on the pod", value: one, pod: map[string]string{"hami.io/vgpu-time": "1"}, want: []grant.Share{{gpuA, 8155, 10}}},
 
-		{description: "a grant for another container", value: one, pod: map[string]string{grant.AnnotationGrant: "{}"}},
-		{description: "only a signature", value: one, pod: map[string]string{grant.AnnotationSignature: ""}},
-		{description: "HAMi's empty slots", value: one, pod: map[string]string{grant.AnnotationToAllocate: ";;"}},
-		{description: "HAMi's erased annotation", value: one, pod: map[string]string{grant.AnnotationAllocated: ""}},
-		{description: "HAMi's node", value: one, pod: map[string]string{grant.AnnotationNode: "node-1"}},
+		{description: "a grant for another container", value: one, pod: map[string]string{api.AnnotationGrant: "{}"}},
+		{description: "only a signature", value: one, pod: map[string]string{api.AnnotationSignature: ""}},
+		{description: "HAMi's empty slots", value: one, pod: map[string]string{api.AnnotationHAMiToAllocate: ";;"}},
+		{description: "HAMi's erased annotation", value: one, pod: map[string]string{api.AnnotationHAMiAllocated: ""}},
+		{description: "HAMi's node", value: one, pod: map[string]string{api.AnnotationHAMiNode: "node-1"}},
 
-		{description: "on the pod too", value: one, pod: map[string]string{grant.AnnotationReplicas: one}, kind: grant.ErrMalformed, says: "is on the pod"},
+		{description: "on the pod too", value: one, pod: map[string]string{api.AnnotationReplicas: one}, kind: grant.ErrMalformed, says: "is on the pod"},
 		{description: "empty", value: "", kind: grant.ErrMalformed, says: `replica ""`},
 		{description: "an empty one behind", value: one + ",", kind: grant.ErrMalformed, says: `replica ""`},
 		{description: "a space", value: one + ", " + gpuA + "::1", kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
@@ -69,10 +70,10 @@ func TestFromReplicas(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			pod := grant.Pod{Namespace: "ns", Name: "name", Annotations: test.pod}
-			got, err := grant.FromReplicas(pod, "main", map[string]string{grant.AnnotationReplicas: test.value}, replicaGPUs())
+			got, err := grant.FromReplicas(pod, "main", map[string]string{api.AnnotationReplicas: test.value}, replicaGPUs())
 			if test.kind != nil {
 				require.ErrorIs(t, err, test.kind)
-				for _, part := range []string{"pod ns/name", `container "main"`, grant.AnnotationReplicas, test.says} {
+				for _, part := range []string{"pod ns/name", `container "main"`, api.AnnotationReplicas, test.says} {
 					assert.Contains(t, err.Error(), part)
 				}
 				assert.Less(t, len(err.Error()), 500)
@@ -93,7 +94,7 @@ func TestFromReplicas(t *testing.T) {
 	})
 	t.Run("a GPU without slots", func(t *testing.T) {
 		gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 1000, CorePercent: 100}}
-		_, err := grant.FromReplicas(grant.Pod{}, "main", map[string]string{grant.AnnotationReplicas: one}, gpus)
+		_, err := grant.FromReplicas(grant.Pod{}, "main", map[string]string{api.AnnotationReplicas: one}, gpus)
 		require.ErrorIs(t, err, grant.ErrUnknownGPU)
 	})
 }
@@ -106,7 +107,7 @@ func FuzzFromReplicas(f *testing.F) {
 	}
 	gpus := replicaGPUs()
 	f.Fuzz(func(t *testing.T, value string) {
-		got, err := grant.FromReplicas(grant.Pod{}, "main", map[string]string{grant.AnnotationReplicas: value}, gpus)
+		got, err := grant.FromReplicas(grant.Pod{}, "main", map[string]string{api.AnnotationReplicas: value}, gpus)
 		if err != nil {
 			require.Nil(t, got)
 			return

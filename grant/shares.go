@@ -3,11 +3,9 @@ package grant
 import (
 	"encoding/json"
 	"fmt"
-)
 
-// AnnotationShares is an annotation that the agent adds to a container: the shares that it was created with,
-// in case the ledger is lost. Pod authors can't write it.
-const AnnotationShares = "gpuslice.io/shares"
+	"github.com/gpuslice/gpuslice/api"
+)
 
 // EncodeShares returns the value of gpuslice.io/shares: a container's array in gpuslice.io/grant.
 func EncodeShares(shares []Share) (string, error) {
@@ -16,7 +14,7 @@ func EncodeShares(shares []Share) (string, error) {
 	}
 	value, err := json.Marshal(shares)
 	if err != nil {
-		return "", fmt.Errorf("encode %s: %w", AnnotationShares, err)
+		return "", fmt.Errorf("encode %s: %w", api.AnnotationShares, err)
 	}
 	return string(value), nil
 }
@@ -29,7 +27,7 @@ func DecodeShares(value string) ([]Share, error) {
 		shares, err = decodeShares(array)
 	}
 	if err != nil {
-		return nil, inAnnotation(AnnotationShares, err)
+		return nil, inAnnotation(api.AnnotationShares, err)
 	}
 	return shares, nil
 }

@@ -5,19 +5,9 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"strings"
-)
 
-// AnnotationSignature is the signature of gpuslice.io/grant, beside it on the pod:
-//
-//	v1:<key ID, 16 hex digits>:<Ed25519 signature, 128 hex digits>
-//
-// Digits are in lower case. The signed bytes are the fields
-//
-//	"gpuslice.io/grant-signature", "v1", key ID, pod UID, node name, payload
-//
-// each preceded by its length as 8 bytes, big-endian. The payload is the value of gpuslice.io/grant. The key
-// ID is the first 8 bytes of the SHA-256 of the public key's DER.
-const AnnotationSignature = "gpuslice.io/grant-signature"
+	"github.com/gpuslice/gpuslice/api"
+)
 
 const signatureVersion = "v1"
 
@@ -48,7 +38,16 @@ func isLowerHex(text string, bytes int) bool {
 }
 
 // Sign returns the value of gpuslice.io/grant-signature for a pod on the node, with payload as its
-// gpuslice.io/grant.
+// gpuslice.io/grant:
+//
+//	v1:<key ID, 16 hex digits>:<Ed25519 signature, 128 hex digits>
+//
+// Digits are in lower case. The signed bytes are the fields
+//
+//	"gpuslice.io/grant-signature", "v1", key ID, pod UID, node name, payload
+//
+// each preceded by its length as 8 bytes, big-endian. The key ID is the first 8 bytes of the SHA-256 of the public
+// key's DER.
 func (k *SigningKey) Sign(podUID, node, payload string) (string, error) {
 	switch {
 	case k.key == nil:
@@ -62,7 +61,7 @@ func (k *SigningKey) Sign(podUID, node, payload string) (string, error) {
 }
 
 func signed(keyID, podUID, node, payload string) []byte {
-	fields := [...]string{AnnotationSignature, signatureVersion, keyID, podUID, node, payload}
+	fields := [...]string{api.AnnotationSignature, signatureVersion, keyID, podUID, node, payload}
 	size := 0
 	for _, field := range fields {
 		size += 8 + len(field)
@@ -81,13 +80,13 @@ type Verifier interface {
 }
 
 func verify(pod Pod, node, payload string, keys Verifier) error {
-	signature, ok := pod.Annotations[AnnotationSignature]
+	signature, ok := pod.Annotations[api.AnnotationSignature]
 	if !ok {
 		return Errorf(ErrSignature, "annotation %s: %s is missing, and this node accepts signed grants only: give the scheduler the private key of the node's --grant-public-key-file, and delete the pod so that it is scheduled again",
-			AnnotationGrant, AnnotationSignature)
+			api.AnnotationGrant, api.AnnotationSignature)
 	}
 	if err := keys.Verify(pod.UID, node, payload, signature); err != nil {
-		return inAnnotation(AnnotationSignature, err)
+		return inAnnotation(api.AnnotationSignature, err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/test/granttest"
 )
@@ -35,10 +36,10 @@ func TestForgeries(t *testing.T) {
 	byTwo, err := two.Sign("u-1", "node-1", signedPayload)
 	require.NoError(t, err)
 	digits := signedOne[strings.LastIndex(signedOne, ":")+1:]
-	hami := map[string]string{grant.AnnotationToAllocate: gpuA + ",NVIDIA,8000,30:;"}
+	hami := map[string]string{api.AnnotationHAMiToAllocate: gpuA + ",NVIDIA,8000,30:;"}
 	// with is the pod that was signed with some annotations changed; "" takes one away.
 	with := func(changes ...string) map[string]string {
-		annotations := map[string]string{grant.AnnotationGrant: signedPayload, grant.AnnotationSignature: signedOne}
+		annotations := map[string]string{api.AnnotationGrant: signedPayload, api.AnnotationSignature: signedOne}
 		for i := 0; i < len(changes); i += 2 {
 			if annotations[changes[i]] = changes[i+1]; changes[i+1] == "" {
 				delete(annotations, changes[i])
@@ -46,7 +47,7 @@ func TestForgeries(t *testing.T) {
 		}
 		return annotations
 	}
-	signed := func(signature string) map[string]string { return with(grant.AnnotationSignature, signature) }
+	signed := func(signature string) map[string]string { return with(api.AnnotationSignature, signature) }
 	tests := []struct {
 		description string
 		uid, node   string // "": those that were signed
@@ -58,16 +59,16 @@ func TestForgeries(t *testing.T) {
 		{description: "a longer pod UID", uid: "u-1n", annotations: with(), says: "not for this grant"},
 		{description: "another node", node: "node-2", annotations: with(), says: "not for this grant"},
 		{description: "bytes moved from the node to the pod UID", uid: "u-1node", node: "-1", annotations: with(), says: "not for this grant"},
-		{description: "bytes moved from the payload to the node", node: "node-1{", annotations: with(grant.AnnotationGrant, signedPayload[1:]), says: "not for this grant"},
-		{description: "a byte of the payload changed", annotations: with(grant.AnnotationGrant, strings.Replace(signedPayload, "8000", "9000", 1)), says: "not for this grant"},
-		{description: "a space in the payload", annotations: with(grant.AnnotationGrant, signedPayload[:1]+" "+signedPayload[1:]), says: "not for this grant"},
-		{description: "a space after the payload", annotations: with(grant.AnnotationGrant, signedPayload+" "), says: "not for this grant"},
-		{description: "the payload cut short", annotations: with(grant.AnnotationGrant, signedPayload[:len(signedPayload)-1]), says: "not for this grant"},
-		{description: "another payload", annotations: with(grant.AnnotationGrant, other), says: "not for this grant"},
-		{description: "a payload that can't be read", annotations: with(grant.AnnotationGrant, "{"), says: "not for this grant"},
-		{description: "a payload that is too long", annotations: with(grant.AnnotationGrant, strings.Repeat(" ", grant.MaxAnnotationBytes+1)), says: "can't be checked"},
-		{description: "no signature", annotations: with(grant.AnnotationSignature, ""), says: "signed grants only"},
-		{description: "an empty signature", annotations: map[string]string{grant.AnnotationGrant: signedPayload, grant.AnnotationSignature: ""}, says: "is not written as"},
+		{description: "bytes moved from the payload to the node", node: "node-1{", annotations: with(api.AnnotationGrant, signedPayload[1:]), says: "not for this grant"},
+		{description: "a byte of the payload changed", annotations: with(api.AnnotationGrant, strings.Replace(signedPayload, "8000", "9000", 1)), says: "not for this grant"},
+		{description: "a space in the payload", annotations: with(api.AnnotationGrant, signedPayload[:1]+" "+signedPayload[1:]), says: "not for this grant"},
+		{description: "a space after the payload", annotations: with(api.AnnotationGrant, signedPayload+" "), says: "not for this grant"},
+		{description: "the payload cut short", annotations: with(api.AnnotationGrant, signedPayload[:len(signedPayload)-1]), says: "not for this grant"},
+		{description: "another payload", annotations: with(api.AnnotationGrant, other), says: "not for this grant"},
+		{description: "a payload that can't be read", annotations: with(api.AnnotationGrant, "{"), says: "not for this grant"},
+		{description: "a payload that is too long", annotations: with(api.AnnotationGrant, strings.Repeat(" ", grant.MaxAnnotationBytes+1)), says: "can't be checked"},
+		{description: "no signature", annotations: with(api.AnnotationSignature, ""), says: "signed grants only"},
+		{description: "an empty signature", annotations: map[string]string{api.AnnotationGrant: signedPayload, api.AnnotationSignature: ""}, says: "is not written as"},
 		{description: "a signature cut short", annotations: signed(signedOne[:len(signedOne)-1]), says: "is not written as"},
 		{description: "half a signature", annotations: signed(signedOne[:len(signedOne)-64]), says: "is not written as"},
 		{description: "a key ID only", annotations: signed(strings.TrimSuffix(signedOne, digits)), says: "is not written as"},
@@ -86,10 +87,10 @@ func TestForgeries(t *testing.T) {
 		{description: "an unknown ID", annotations: signed("v1:0000000000000000:" + digits), says: "was made with key 0000000000000000"},
 		{description: "no pod UID", uid: "-", annotations: with(), says: "can't be checked"},
 		{description: "HAMi's annotation", annotations: hami, says: "HAMi's annotations can't be signed"},
-		{description: "HAMi's other annotation", annotations: map[string]string{grant.AnnotationAllocated: hami[grant.AnnotationToAllocate]}, says: "HAMi's annotations can't be signed"},
-		{description: "HAMi's annotation with any signature", annotations: with(grant.AnnotationGrant, "", grant.AnnotationToAllocate, hami[grant.AnnotationToAllocate]), says: "HAMi's annotations can't be signed"},
-		{description: "the signed payload under HAMi's name", annotations: with(grant.AnnotationGrant, "", grant.AnnotationToAllocate, signedPayload), says: grant.AnnotationToAllocate},
-		{description: "grant and signature swapped", annotations: with(grant.AnnotationGrant, signedOne, grant.AnnotationSignature, signedPayload), says: "is not written as"},
+		{description: "HAMi's other annotation", annotations: map[string]string{api.AnnotationHAMiAllocated: hami[api.AnnotationHAMiToAllocate]}, says: "HAMi's annotations can't be signed"},
+		{description: "HAMi's annotation with any signature", annotations: with(api.AnnotationGrant, "", api.AnnotationHAMiToAllocate, hami[api.AnnotationHAMiToAllocate]), says: "HAMi's annotations can't be signed"},
+		{description: "the signed payload under HAMi's name", annotations: with(api.AnnotationGrant, "", api.AnnotationHAMiToAllocate, signedPayload), says: api.AnnotationHAMiToAllocate},
+		{description: "grant and signature swapped", annotations: with(api.AnnotationGrant, signedOne, api.AnnotationSignature, signedPayload), says: "is not written as"},
 	}
 	for _, test := range tests {
 		t.Run(test.description, func(t *testing.T) {
@@ -106,7 +107,7 @@ func TestForgeries(t *testing.T) {
 			}
 			_, err := grant.FromPod(t.Context(), pod, "main", node, nil, granttest.Keyring(test.keys...))
 			require.Error(t, err)
-			if test.says != grant.AnnotationToAllocate { // there the annotation itself is malformed
+			if test.says != api.AnnotationHAMiToAllocate { // there the annotation itself is malformed
 				require.ErrorIs(t, err, grant.ErrSignature)
 			}
 			for _, part := range []string{"pod ns/name", `container "main"`, test.says} {
@@ -122,12 +123,12 @@ func TestSignedGrantsAreAccepted(t *testing.T) {
 		description string
 		annotations map[string]string
 	}{
-		{"what was signed", map[string]string{grant.AnnotationGrant: signedPayload, grant.AnnotationSignature: signedOne}},
+		{"what was signed", map[string]string{api.AnnotationGrant: signedPayload, api.AnnotationSignature: signedOne}},
 		{"HAMi's annotations beside it are not read", map[string]string{
-			grant.AnnotationGrant: signedPayload, grant.AnnotationSignature: signedOne, grant.AnnotationToAllocate: gpuB + ",NVIDIA,1,1:;"}},
+			api.AnnotationGrant: signedPayload, api.AnnotationSignature: signedOne, api.AnnotationHAMiToAllocate: gpuB + ",NVIDIA,1,1:;"}},
 		{"no annotation", nil},
-		{"a signature of nothing", map[string]string{grant.AnnotationSignature: "x"}},
-		{"HAMi's annotation that grants nothing", map[string]string{grant.AnnotationToAllocate: ";;"}},
+		{"a signature of nothing", map[string]string{api.AnnotationSignature: "x"}},
+		{"HAMi's annotation that grants nothing", map[string]string{api.AnnotationHAMiToAllocate: ";;"}},
 	} {
 		pod := grant.Pod{UID: "u-1", Annotations: test.annotations}
 		_, err := grant.FromPod(t.Context(), pod, "main", "node-1", nil, ring)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
@@ -15,7 +16,7 @@ func findSlot(ctx context.Context, positional Positional, pod Pod, container str
 	if len(positional) == 1 {
 		return 0, nil
 	}
-	const fix = "write the grant by name into " + AnnotationGrant
+	const fix = "write the grant by name into " + api.AnnotationGrant
 	if names == nil {
 		return 0, Errorf(ErrAmbiguous, "%d positions, and the order of the pod's containers is unknown without a kubelet: %s", len(positional), fix)
 	}

@@ -7,18 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
-
-// AnnotationResize is the annotation to resize a running pod. The scheduler removes it.
-//
-//	{"main":{"memoryMiB":8000,"cores":30}}
-//
-// memoryMiB and cores (0: no limit) apply to each GPU of the container, or to the one that "gpu" names.
-const AnnotationResize = "gpuslice.io/resize"
-
-// AnnotationResizeStatus is the result of the last AnnotationResize, a ResizeStatus.
-const AnnotationResizeStatus = "gpuslice.io/resize-status"
 
 const maxResizeBytes = 16 << 10
 
@@ -30,7 +21,11 @@ type Wanted struct {
 	GPU string `json:"gpu,omitempty"`
 }
 
-// DecodeResize reads AnnotationResize, as strictly as DecodeGrant.
+// DecodeResize reads api.AnnotationResize, as strictly as DecodeGrant:
+//
+//	{"main":{"memoryMiB":8000,"cores":30}}
+//
+// memoryMiB and cores (0: no limit) apply to each GPU of the container, or to the one that "gpu" names.
 func DecodeResize(value string) (map[string]Wanted, error) {
 	whole, err := parseJSON(value, maxResizeBytes)
 	if err != nil {
@@ -94,7 +89,7 @@ func EncodeResize(wanted map[string]Wanted) (string, error) {
 		_, err = DecodeResize(string(data))
 	}
 	if err != nil {
-		return "", fmt.Errorf("write %s: %w", AnnotationResize, err)
+		return "", fmt.Errorf("write %s: %w", api.AnnotationResize, err)
 	}
 	return string(data), nil
 }

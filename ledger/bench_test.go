@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 )
@@ -120,8 +121,8 @@ func BenchmarkOpen500(b *testing.B) {
 // BenchmarkFromPod is the codec's part of a request.
 func BenchmarkFromPod(b *testing.B) {
 	for name, annotations := range map[string]map[string]string{
-		"hami":  {grant.AnnotationToAllocate: gpuA + ",NVIDIA,8000,30:;"},
-		"named": {grant.AnnotationGrant: `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":8000,"cores":30}]}}`},
+		"hami":  {api.AnnotationHAMiToAllocate: gpuA + ",NVIDIA,8000,30:;"},
+		"named": {api.AnnotationGrant: `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":8000,"cores":30}]}}`},
 		"none":  {},
 	} {
 		b.Run(name, func(b *testing.B) {

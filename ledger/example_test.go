@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 )
@@ -29,7 +30,7 @@ func Example() {
 
 	reserve := func(id, memoryMiB string) error {
 		pod := grant.Pod{UID: "uid-" + id, Namespace: "default", Name: "pod-" + id, Annotations: map[string]string{
-			grant.AnnotationToAllocate: gpu + ",NVIDIA," + memoryMiB + ",30:;",
+			api.AnnotationHAMiToAllocate: gpu + ",NVIDIA," + memoryMiB + ",30:;",
 		}}
 		g, err := grant.FromPod(ctx, pod, "main", "node-1", nil, nil)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -230,7 +231,7 @@ func (x *index) checkSlot(claim *Claim) error {
 	for _, e := range x.pods[claim.PodUID] {
 		if e.Slot != nil && *e.Slot == *claim.Slot && e.Container != claim.Container {
 			return grant.Errorf(ErrSlotTaken, "position %d of the pod's grant belongs to container %q: write the grant by name into %s",
-				*claim.Slot, e.Container, grant.AnnotationGrant)
+				*claim.Slot, e.Container, api.AnnotationGrant)
 		}
 	}
 	return nil

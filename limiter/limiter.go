@@ -3,14 +3,6 @@
 // bounds-checked and never map the file, because tenants can write anything into it.
 package limiter
 
-const (
-	ContainerDir         = "/.gpuslice"
-	ContainerLibraryPath = "/.gpuslice/libvgpu.so"
-	ContainerLimitsPath  = "/.gpuslice/limits"
-	ContainerUsagePath   = "/.gpuslice/usage"
-	ContainerPreloadPath = "/etc/ld.so.preload"
-)
-
 // MaxDevices is the maximum number of GPUs of a container.
 const MaxDevices = 16
 

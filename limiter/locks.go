@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // Lock is a lock or a lease of a container's process on a file of its claim. The limiter locks only the bytes
@@ -18,12 +20,12 @@ const (
 )
 
 func (l Lock) String() string {
-	kind, file := "lock", "limits file ("+ContainerLimitsPath+")"
+	kind, file := "lock", "limits file ("+api.ContainerLimitsPath+")"
 	if l.Lease {
 		kind = "lease"
 	}
 	if l.Usage {
-		file = "usage file (" + ContainerUsagePath + ")"
+		file = "usage file (" + api.ContainerUsagePath + ")"
 	}
 	return "a " + kind + " on its " + file
 }

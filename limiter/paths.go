@@ -6,7 +6,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
 
-// FilesDir is the part of a claim's directory that is mounted as ContainerDir.
+// FilesDir is the part of a claim's directory that is mounted as api.ContainerDir.
 func FilesDir(claimDir string) string { return filepath.Join(claimDir, vgpufs.Name) }
 
 func LimitsPath(claimDir string) string { return filepath.Join(FilesDir(claimDir), "limits") }

@@ -3,12 +3,11 @@ package nriplugin_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // The values of the pod and of the operator reach the limiter's files.
@@ -23,7 +22,7 @@ func TestCeilingAndPriorityReachTheClaim(t *testing.T) {
 		}
 	})
 	annotations := named("main", gpuB, 8000, 30)
-	annotations[grant.AnnotationVcudaCoreCeiling] = "70"
+	annotations[api.AnnotationVcudaCoreCeiling] = "70"
 	ctr := newContainer("main", "CUDA_TASK_PRIORITY=0")
 	_, err := f.runtime.create(newPod("p", annotations), ctr)
 	require.NoError(t, err)
@@ -31,9 +30,9 @@ func TestCeilingAndPriorityReachTheClaim(t *testing.T) {
 	assert.True(t, claims[ctr.Id].HighPriority)
 
 	annotations = named("main", gpuB, 8000, 30)
-	annotations[grant.AnnotationCoreCeiling] = "much"
+	annotations[api.AnnotationCoreCeiling] = "much"
 	_, err = f.runtime.create(newPod("q", annotations), newContainer("main"))
-	require.ErrorContains(t, err, grant.AnnotationCoreCeiling)
+	require.ErrorContains(t, err, api.AnnotationCoreCeiling)
 
 	elsewhere := newPod("r", named("main", gpuA, 8000, 30))
 	elsewhere.Namespace = "other"

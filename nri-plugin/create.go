@@ -9,13 +9,11 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
-
-// ModeAnnotation is set on a container that has a GPU: how its limits are enforced.
-const ModeAnnotation = "gpuslice.io/enforcement"
 
 func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
 	if err := p.checkSize(pod, ctr, nil); err != nil {
@@ -115,8 +113,8 @@ func (f *facts) edit(g *grant.Grant) (*api.ContainerAdjustment, oci.Enforcement,
 	if err := grant.CheckGPUs(g.Shares, f.gpus); err != nil {
 		return nil, "", f.addMissingReason(err, g.Shares)
 	}
-	if _, ok := f.container.Annotations[grant.AnnotationShares]; ok {
-		return nil, "", fmt.Errorf("it has the annotation %s, which only gpuslice writes: two gpuslice agents are connected to the runtime, or the runtime copies annotations of pods to containers (pod_annotations, container_annotations): stop one agent, or remove that setting", grant.AnnotationShares)
+	if _, ok := f.container.Annotations[gpuapi.AnnotationShares]; ok {
+		return nil, "", fmt.Errorf("it has the annotation %s, which only gpuslice writes: two gpuslice agents are connected to the runtime, or the runtime copies annotations of pods to containers (pod_annotations, container_annotations): stop one agent, or remove that setting", gpuapi.AnnotationShares)
 	}
 	result, err := oci.Edits(g.Shares, f.settings, f.container, f.devices)
 	if err != nil {
@@ -131,12 +129,12 @@ func (f *facts) edit(g *grant.Grant) (*api.ContainerAdjustment, oci.Enforcement,
 	}
 	// Not removed first, as everything else is: NRI keeps annotations in a map, and removes and adds
 	// them in random order.
-	adjust.AddAnnotation(ModeAnnotation, string(result.Enforcement))
+	adjust.AddAnnotation(gpuapi.AnnotationEnforcement, string(result.Enforcement))
 	value, err := grant.EncodeShares(g.Shares)
 	if err != nil {
 		return nil, "", err
 	}
-	adjust.AddAnnotation(grant.AnnotationShares, value)
+	adjust.AddAnnotation(gpuapi.AnnotationShares, value)
 	return adjust, result.Enforcement, nil
 }
 

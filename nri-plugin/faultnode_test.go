@@ -16,6 +16,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
 
+	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
@@ -68,7 +69,7 @@ func (n *faultNode) try(s faultShape) faultTry {
 	if s.granted {
 		annotations = named("main", gpuA, faultMiB, faultCores)
 		if n.row.asksNames {
-			annotations = map[string]string{grant.AnnotationAllocated: fmt.Sprintf("%s,NVIDIA,%d,%d:;%s,NVIDIA,1,1:;", gpuA, faultMiB, faultCores, gpuB)}
+			annotations = map[string]string{gpuapi.AnnotationHAMiAllocated: fmt.Sprintf("%s,NVIDIA,%d,%d:;%s,NVIDIA,1,1:;", gpuA, faultMiB, faultCores, gpuB)}
 		}
 	}
 	ctr := newContainer("main")
@@ -266,7 +267,7 @@ func unreconciled(n *faultNode) {
 	require.NoError(n.t, err)
 	n.stop()
 	require.NoError(n.t, os.RemoveAll(n.ledger.Dir(ctr.Id)))
-	delete(ctr.Annotations, grant.AnnotationShares) // as an earlier version created it
+	delete(ctr.Annotations, gpuapi.AnnotationShares) // as an earlier version created it
 	n.known.Store(false)
 	n.run()
 	require.Eventually(n.t, func() bool { return n.plugin.Reconciled() != nil }, time.Minute, time.Millisecond)

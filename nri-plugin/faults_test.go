@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
@@ -101,7 +102,7 @@ func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
 	require.NoError(t, err)
 	f.stop()
 	require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
-	delete(ctr.Annotations, grant.AnnotationShares) // as an earlier version created it
+	delete(ctr.Annotations, gpuapi.AnnotationShares) // as an earlier version created it
 	known.Store(false)
 
 	f.run()

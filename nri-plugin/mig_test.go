@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/stretchr/testify/require"
 
+	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
@@ -36,7 +37,7 @@ func withMIG(annotations map[string]string) *api.Container {
 
 var (
 	mixed  = map[string]string{"gpuslice.io/mig-1g.10gb": migA + "::0"}
-	single = map[string]string{grant.AnnotationReplicas: migA + "::0"}
+	single = map[string]string{gpuapi.AnnotationReplicas: migA + "::0"}
 )
 
 func reserved(f *fixture) []ledger.Claim {
@@ -81,7 +82,7 @@ func TestMIGIsGrantedByTheKubelet(t *testing.T) {
 
 func TestMIGRefused(t *testing.T) {
 	f := newFixture(t, cutUp)
-	both := map[string]string{"gpuslice.io/mig-1g.10gb": migA + "::0", grant.AnnotationReplicas: gpuA + "::0"}
+	both := map[string]string{"gpuslice.io/mig-1g.10gb": migA + "::0", gpuapi.AnnotationReplicas: gpuA + "::0"}
 	for _, test := range []struct {
 		description      string
 		annotations, pod map[string]string

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -34,7 +35,7 @@ func TestLimiterModeIsPublished(t *testing.T) {
 			pod, ctr := newPod("p", named("main", gpuB, 8000, 30)), newContainer("main")
 			spec, err := f.runtime.create(pod, ctr)
 			require.NoError(t, err)
-			require.Equal(t, test.want, spec.Annotations[nriplugin.ModeAnnotation])
+			require.Equal(t, test.want, spec.Annotations[api.AnnotationEnforcement])
 			require.Equal(t, test.preload, sourceOf(spec, "/etc/ld.so.preload") != "")
 			driver := "/usr/lib/libcuda.so.1"
 			if test.front {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -29,7 +30,7 @@ func writesLimits(c *nriplugin.Config) {
 func TestNewestGrant(t *testing.T) {
 	signed := signedFor(t, "first", "p", "main", gpuA, 3000, 20)
 	forged := maps.Clone(signed)
-	forged[grant.AnnotationGrant] = strings.Replace(forged[grant.AnnotationGrant], "3000", "9000", 1)
+	forged[api.AnnotationGrant] = strings.Replace(forged[api.AnnotationGrant], "3000", "9000", 1)
 	newest := signed
 	f := newFixture(t, func(c *nriplugin.Config) {
 		writesLimits(c)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -26,10 +27,10 @@ func (p *Plugin) recordOptOut(pod *api.PodSandbox, ctr *api.Container) {
 	switch {
 	case !requestsOptOut(ctr):
 	case p.allowsOptOut(pod.GetNamespace()):
-		p.Log.Warn("container runs without limits: it disables its limiter, and its namespace allows that", "variable", oci.EnvDisableControl,
+		p.Log.Warn("container runs without limits: it disables its limiter, and its namespace allows that", "variable", gpuapi.EnvDisableControl,
 			"pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "total", p.optedOut.Add(1))
 	default:
-		p.Log.Info("container stays limited: its namespace does not allow it to disable its limiter", "variable", oci.EnvDisableControl,
+		p.Log.Info("container stays limited: its namespace does not allow it to disable its limiter", "variable", gpuapi.EnvDisableControl,
 			"pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "total", p.optOutDenied.Add(1))
 	}
 }

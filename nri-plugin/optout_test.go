@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
@@ -31,7 +32,7 @@ func TestUserSwitchesTheLimiterOff(t *testing.T) {
 			pod, ctr := newPod("p", named("main", gpuB, 8000, 30)), newContainer("main", test.env...)
 			spec, err := f.runtime.create(pod, ctr)
 			require.NoError(t, err)
-			require.Equal(t, test.want, spec.Annotations[nriplugin.ModeAnnotation])
+			require.Equal(t, test.want, spec.Annotations[api.AnnotationEnforcement])
 			require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, gpuNodes(spec), "its GPU and no other")
 			limited := test.want == "preload"
 			require.Equal(t, limited, sourceOf(spec, "/etc/ld.so.preload") != "")

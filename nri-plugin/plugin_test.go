@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -61,7 +62,7 @@ func TestContainerWithGrantGetsItsShare(t *testing.T) {
 			require.Equal(t, f.config.Settings().LibraryPath, sourceOf(spec, "/.gpuslice/libvgpu.so"))
 			require.Equal(t, f.config.Settings().PreloadPath, sourceOf(spec, "/etc/ld.so.preload"))
 			require.Equal(t, "/mine/data", sourceOf(spec, "/data"))
-			require.Equal(t, "preload", spec.Annotations[nriplugin.ModeAnnotation])
+			require.Equal(t, "preload", spec.Annotations[gpuapi.AnnotationEnforcement])
 			require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, gpuNodes(spec))
 			require.Len(t, spec.Hooks.CreateContainer, 1)
 			require.NotEmpty(t, spec.Linux.Resources.Devices, "the cgroup must allow the GPU")

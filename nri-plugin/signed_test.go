@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/test/granttest"
@@ -16,9 +17,9 @@ import (
 // signedFor is our annotation for one container, signed with the key of a seed for a pod of newPod.
 func signedFor(t testing.TB, seed, pod, container, uuid string, memoryMiB, cores int) map[string]string {
 	annotations := named(container, uuid, memoryMiB, cores)
-	signature, err := granttest.SigningKey(seed).Sign(newPod(pod, nil).GetUid(), nodeName, annotations[grant.AnnotationGrant])
+	signature, err := granttest.SigningKey(seed).Sign(newPod(pod, nil).GetUid(), nodeName, annotations[api.AnnotationGrant])
 	require.NoError(t, err)
-	annotations[grant.AnnotationSignature] = signature
+	annotations[api.AnnotationSignature] = signature
 	return annotations
 }
 
@@ -26,7 +27,7 @@ func TestSignedGrants(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) { c.Keys = granttest.Keyring("first") })
 	signed := signedFor(t, "first", "p", "main", gpuA, 1000, 10)
 	changed := maps.Clone(signed)
-	changed[grant.AnnotationGrant] = strings.Replace(changed[grant.AnnotationGrant], "1000", "9000", 1)
+	changed[api.AnnotationGrant] = strings.Replace(changed[api.AnnotationGrant], "1000", "9000", 1)
 	for _, test := range []struct {
 		description, pod, container string
 		annotations                 map[string]string
@@ -67,7 +68,7 @@ func TestSignedGrants(t *testing.T) {
 func TestSignatureWithoutKeys(t *testing.T) {
 	f := newFixture(t)
 	annotations := named("main", gpuA, 1000, 10)
-	annotations[grant.AnnotationSignature] = "ignored"
+	annotations[api.AnnotationSignature] = "ignored"
 	_, err := f.runtime.create(newPod("p", annotations), newContainer("main"))
 	require.NoError(t, err)
 }

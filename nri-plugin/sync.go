@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
@@ -96,7 +97,7 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 }
 
 // runningGrant returns the grant of a running container by its pod's annotations, or by
-// grant.AnnotationShares: not by the container's files, because its processes can replace them, and not by
+// gpuapi.AnnotationShares: not by the container's files, because its processes can replace them, and not by
 // replicas, because their size can have changed. Signatures are not verified, because the keys can have
 // changed.
 func (p *Plugin) runningGrant(ctx context.Context, f *facts) (*grant.Grant, error) {
@@ -107,7 +108,7 @@ func (p *Plugin) runningGrant(ctx context.Context, f *facts) (*grant.Grant, erro
 	if err == nil {
 		err = f.inContainer(errors.New("its grant was removed from the pod"))
 	}
-	if value, ok := f.container.Annotations[grant.AnnotationShares]; ok {
+	if value, ok := f.container.Annotations[gpuapi.AnnotationShares]; ok {
 		shares, sharesErr := grant.DecodeShares(value)
 		if sharesErr == nil {
 			return &grant.Grant{Container: f.name, Shares: shares}, nil

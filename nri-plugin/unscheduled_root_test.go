@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -32,8 +33,8 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	pod, ctr := newPod("p", nil), withReplicas("main", gpuA+"::0,"+gpuA+"::1")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)
-	record := ctr.Annotations[grant.AnnotationShares]
-	delete(ctr.Annotations, grant.AnnotationShares)
+	record := ctr.Annotations[api.AnnotationShares]
+	delete(ctr.Annotations, api.AnnotationShares)
 	ctr.Pid = uint32(runWithForgedLimits(t))
 	f.stop()
 	require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
@@ -48,7 +49,7 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	}, 10*time.Second, 10*time.Millisecond, "no grant while the ledger is not reconciled")
 	f.stop()
 
-	ctr.Annotations[grant.AnnotationShares] = record
+	ctr.Annotations[api.AnnotationShares] = record
 	f.start()
 	snapshot, err := f.ledger.Snapshot(context.Background())
 	require.NoError(t, err)

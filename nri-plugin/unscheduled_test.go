@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/stretchr/testify/require"
 
+	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/test/granttest"
@@ -18,7 +19,7 @@ func shareUnscheduled(c *nriplugin.Config) { c.Unscheduled = nriplugin.Unschedul
 // withReplicas is a container as the kubelet makes it of the device plugin's answer.
 func withReplicas(name, replicas string) *api.Container {
 	ctr := newContainer(name, "NVIDIA_VISIBLE_DEVICES=void")
-	ctr.Annotations = map[string]string{grant.AnnotationReplicas: replicas}
+	ctr.Annotations = map[string]string{gpuapi.AnnotationReplicas: replicas}
 	return ctr
 }
 
@@ -80,10 +81,10 @@ func TestReplicasThatGiveNothing(t *testing.T) {
 		pod, container map[string]string
 	}{
 		{"denied unless asked for", nil, nil, replica},
-		{"denied unless asked for, nonsense not read", nil, nil, map[string]string{grant.AnnotationReplicas: "all"}},
+		{"denied unless asked for, nonsense not read", nil, nil, map[string]string{gpuapi.AnnotationReplicas: "all"}},
 		{"no replicas", share, nil, nil},
 		{"a scheduler granted to another container", share, named("side", gpuA, 1000, 10), replica},
-		{"a scheduler granted nothing", share, map[string]string{grant.AnnotationAllocated: ";"}, replica},
+		{"a scheduler granted nothing", share, map[string]string{gpuapi.AnnotationHAMiAllocated: ";"}, replica},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			f := newFixture(t, test.config...)
@@ -110,11 +111,11 @@ func TestReplicasRefused(t *testing.T) {
 		{"out of range", gpuA + "::10", nil, "10 replicas"},
 		{"twice", gpuA + "::1," + gpuA + "::1", nil, "listed twice"},
 		{"an unknown GPU", "GPU-cccccccc-0000-4000-8000-000000000003::0", nil, "no such GPU"},
-		{"copied from the pod by the runtime", gpuA + "::0", map[string]string{grant.AnnotationReplicas: gpuA + "::0"}, "is on the pod"},
+		{"copied from the pod by the runtime", gpuA + "::0", map[string]string{gpuapi.AnnotationReplicas: gpuA + "::0"}, "is on the pod"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			_, err := f.runtime.create(newPod("p", test.pod), withReplicas("main", test.replicas))
-			for _, want := range []string{test.want, "default/p", `"main"`, grant.AnnotationReplicas} {
+			for _, want := range []string{test.want, "default/p", `"main"`, gpuapi.AnnotationReplicas} {
 				require.ErrorContains(t, err, want)
 			}
 			require.Empty(t, f.dirs())
@@ -147,7 +148,7 @@ func TestReplicasNeedNoSignature(t *testing.T) {
 func TestContainerWithARecordOfSharesIsRefused(t *testing.T) {
 	f := newFixture(t)
 	ctr := newContainer("main")
-	ctr.Annotations = map[string]string{grant.AnnotationShares: `[{"uuid":"` + gpuA + `","memoryMiB":1,"cores":1}]`}
+	ctr.Annotations = map[string]string{gpuapi.AnnotationShares: `[{"uuid":"` + gpuA + `","memoryMiB":1,"cores":1}]`}
 	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), ctr)
 	require.ErrorContains(t, err, "only gpuslice writes")
 	require.Empty(t, f.dirs())

@@ -9,7 +9,7 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // LimiterMode is how containers load the limiter (--limiter-mode).
@@ -82,7 +82,7 @@ func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
 	for _, m := range mounts {
 		from[cleanDestination(m.Destination)] = m.Source
 	}
-	preload := from[limiter.ContainerPreloadPath]
+	preload := from[api.ContainerPreloadPath]
 	preloads := preload != "" && (preload == s.PreloadPath || preload == mergedPreload(filepath.Dir(from[limiterDir])))
 	stub := from[driverPath(drivers[0])] != ""
 	switch {

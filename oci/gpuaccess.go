@@ -9,6 +9,8 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // nvidiaMajor is the major number of the driver's GPU and control nodes (Linux' devices.txt). [DriverMajors] has the
@@ -51,15 +53,15 @@ func MountsDriver(c Container) (reason string, mounts bool) {
 // RequestsGPU reports whether the environment requests GPUs, or the driver ("none"), from NVIDIA's runtime.
 func RequestsGPU(c Container) bool {
 	requests := func(name string) bool {
-		return slices.ContainsFunc(c.allenv(name), func(v string) bool { return v != "" && v != visibleVoid })
+		return slices.ContainsFunc(c.allenv(name), func(v string) bool { return v != "" && v != api.VisibleVoid })
 	}
 	if slices.ContainsFunc(c.RequestNames, requests) {
 		return true
 	}
-	if _, set := c.getenv(EnvVisibleDevices); !set {
+	if _, set := c.getenv(api.EnvVisibleDevices); !set {
 		return legacyImage(c)
 	}
-	return requests(EnvVisibleDevices)
+	return requests(api.EnvVisibleDevices)
 }
 
 // legacyImage reports whether NVIDIA's runtime reads an unset NVIDIA_VISIBLE_DEVICES as "all": the first CUDA images
@@ -76,8 +78,8 @@ func Void(c Container) *cdispec.ContainerEdits {
 		return nil
 	}
 	void := &cdispec.ContainerEdits{}
-	for _, name := range append([]string{EnvVisibleDevices}, c.requested()...) {
-		void.Env = append(void.Env, name+"="+visibleVoid)
+	for _, name := range append([]string{api.EnvVisibleDevices}, c.requested()...) {
+		void.Env = append(void.Env, name+"="+api.VisibleVoid)
 	}
 	return void
 }

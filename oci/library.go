@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
-	"github.com/gpuslice/gpuslice/limiter"
 )
 
 const preloadFile = "ld.so.preload"
@@ -42,7 +42,7 @@ func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
 		return "", "", err
 	}
 	preloadPath = filepath.Join(filepath.Dir(libPath), preloadFile)
-	if err := place(preloadPath, []byte(limiter.ContainerLibraryPath+"\n"), 0o644); err != nil {
+	if err := place(preloadPath, []byte(api.ContainerLibraryPath+"\n"), 0o644); err != nil {
 		return "", "", fmt.Errorf("install %s: %w", what, err)
 	}
 	return libPath, preloadPath, nil

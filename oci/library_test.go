@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // elfFile makes a minimal ELF file.
@@ -64,7 +64,7 @@ func TestInstallLibrary(t *testing.T) {
 	sameFile(t, src, lib)
 	text, err := os.ReadFile(preload)
 	require.NoError(t, err)
-	assert.Equal(t, limiter.ContainerLibraryPath+"\n", string(text))
+	assert.Equal(t, api.ContainerLibraryPath+"\n", string(text))
 	for path, mode := range map[string]os.FileMode{lib: 0o755, preload: 0o644} {
 		info, err := os.Stat(path)
 		require.NoError(t, err)

@@ -8,10 +8,11 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-const limiterDir = limiter.ContainerDir
+const limiterDir = api.ContainerDir
 
 // bindMount adds no privileges and no device.
 func bindMount(host, container string, options ...string) *cdispec.Mount {
@@ -27,16 +28,16 @@ func bindMount(host, container string, options ...string) *cdispec.Mount {
 // the mount points below it. A container without the limiter has them too: they record its grant.
 func limiterMounts(s Settings, c Container, how Enforcement) []*cdispec.Mount {
 	mounts := []*cdispec.Mount{
-		bindMount(limiter.FilesDir(c.Dir), limiter.ContainerDir, "ro", "noexec"),
-		bindMount(s.LibraryPath, limiter.ContainerLibraryPath, "ro"),
-		bindMount(limiter.UsagePath(c.Dir), limiter.ContainerUsagePath, "rw", "noexec"),
+		bindMount(limiter.FilesDir(c.Dir), api.ContainerDir, "ro", "noexec"),
+		bindMount(s.LibraryPath, api.ContainerLibraryPath, "ro"),
+		bindMount(limiter.UsagePath(c.Dir), api.ContainerUsagePath, "rw", "noexec"),
 	}
 	if how.preloads() {
 		preload := s.PreloadPath
 		if c.Rootfs != nil && c.Rootfs.Preload != "" {
 			preload = mergedPreload(c.Dir)
 		}
-		mounts = append(mounts, bindMount(preload, limiter.ContainerPreloadPath, "ro", "noexec"))
+		mounts = append(mounts, bindMount(preload, api.ContainerPreloadPath, "ro", "noexec"))
 	}
 	return mounts
 }
@@ -63,7 +64,7 @@ func replacedMounts(mounts []rspec.Mount, edits *cdispec.ContainerEdits) []strin
 }
 
 func ownedDestination(dest string) bool {
-	return within(dest, limiterDir) || within(dest, limiter.ContainerPreloadPath)
+	return within(dest, limiterDir) || within(dest, api.ContainerPreloadPath)
 }
 
 // MountsFiles reports whether the mounts have the files of the claim in dir.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -85,7 +86,7 @@ func TestEditsPassDeviceNodes(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, result.Edits.DeviceNodes, 2)
 	assert.Equal(t, "/dev/nvidia0", result.Edits.DeviceNodes[1].Path)
-	assert.Contains(t, result.Edits.Env, EnvVisibleDevices+"="+gpu0, "NVIDIA's runtime still injects the rest")
+	assert.Contains(t, result.Edits.Env, api.EnvVisibleDevices+"="+gpu0, "NVIDIA's runtime still injects the rest")
 
 	_, err = Edits([]grant.Share{{UUID: gpuX, MemoryMiB: 1}}, settings, c, nil)
 	require.ErrorContains(t, err, gpuX)

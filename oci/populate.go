@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/ledger"
@@ -54,7 +55,7 @@ func makePlaces(claimDir string) error {
 			return fmt.Errorf("make the mount point %s: %w", dir, err)
 		}
 	}
-	places := []string{limiter.ContainerLibraryPath}
+	places := []string{api.ContainerLibraryPath}
 	for _, d := range drivers {
 		places = append(places, driverPath(d))
 	}

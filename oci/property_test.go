@@ -10,6 +10,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 )
@@ -104,10 +105,10 @@ func contradictions(spec *rspec.Spec, shares []grant.Share, s Settings, c Contai
 	}
 
 	sources := map[string]string{
-		limiter.ContainerLibraryPath: s.LibraryPath,
-		limiter.ContainerDir:         limiter.FilesDir(c.Dir),
-		limiter.ContainerUsagePath:   limiter.UsagePath(c.Dir),
-		limiter.ContainerPreloadPath: s.PreloadPath,
+		api.ContainerLibraryPath: s.LibraryPath,
+		api.ContainerDir:         limiter.FilesDir(c.Dir),
+		api.ContainerUsagePath:   limiter.UsagePath(c.Dir),
+		api.ContainerPreloadPath: s.PreloadPath,
 	}
 	for i, m := range spec.Mounts {
 		dest := cleanDestination(m.Destination)

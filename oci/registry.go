@@ -19,14 +19,12 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
-// DefaultKind is as nvidia-ctk generates it.
-const DefaultKind = "nvidia.com/gpu"
-
 type RegistryConfig struct {
-	// Kind is vendor/class; empty: DefaultKind.
+	// Kind is vendor/class; empty: api.CDIKindDriver.
 	Kind string
 	// Dirs: a later one has precedence; empty: /etc/cdi and /var/run/cdi.
 	Dirs []string
@@ -79,7 +77,7 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 
 func newRegistry(cfg RegistryConfig) (*Registry, error) {
 	r := &Registry{
-		kind: cmp.Or(cfg.Kind, DefaultKind), dirs: slices.Clone(cfg.Dirs), wait: cmp.Or(max(cfg.Interval, 0), time.Second), log: cfg.Log,
+		kind: cmp.Or(cfg.Kind, api.CDIKindDriver), dirs: slices.Clone(cfg.Dirs), wait: cmp.Or(max(cfg.Interval, 0), time.Second), log: cfg.Log,
 		stat: statNode, now: time.Now,
 	}
 	vendor, class := parser.ParseQualifier(r.kind)
@@ -223,7 +221,7 @@ func (r *Registry) unresolved(missing []string) error {
 		err = fmt.Errorf("%w; %w", err, broken)
 	}
 	dir := r.dirs[len(r.dirs)-1]
-	if r.kind != DefaultKind {
+	if r.kind != api.CDIKindDriver {
 		_, class := parser.ParseQualifier(r.kind)
 		return fmt.Errorf("%w: generate its spec: nvidia-ctk cdi generate --mode=%s --output=%s",
 			err, class, filepath.Join(dir, "nvidia-"+class+".yaml"))

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // cdiSpec is a spec with one GPU, in a node of which nothing is left out.
@@ -40,7 +42,7 @@ func TestNewRegistryRefuses(t *testing.T) {
 	r, err := NewRegistry(RegistryConfig{})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"/etc/cdi", "/var/run/cdi"}, r.dirs)
-	assert.Equal(t, DefaultKind, r.kind)
+	assert.Equal(t, api.CDIKindDriver, r.kind)
 }
 
 func TestRegistryDevices(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // ToolkitConfig is NVIDIA's container toolkit's.
@@ -44,7 +46,7 @@ func RequestNames(config string) (names []string) {
 		}
 		value, _, _ = strings.Cut(value[1:], value[:1])
 		for name := range strings.SplitSeq(value, ",") {
-			if name = strings.TrimSpace(name); name != "" && !strings.Contains(name, "=") && name != EnvVisibleDevices {
+			if name = strings.TrimSpace(name); name != "" && !strings.Contains(name, "=") && name != api.EnvVisibleDevices {
 				names = append(names, name)
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // Rootfs has the facts about a root file system that decide how the limiter can be loaded.
@@ -155,7 +155,7 @@ func hasFile(root *os.File, names []string) (bool, error) {
 }
 
 func ownPreload(root *os.File) (string, error) {
-	handle, err := openRegular(root, limiter.ContainerPreloadPath)
+	handle, err := openRegular(root, api.ContainerPreloadPath)
 	if err != nil || handle == nil {
 		return "", err
 	}
@@ -167,10 +167,10 @@ func ownPreload(root *os.File) (string, error) {
 		data, err = io.ReadAll(io.LimitReader(f, maxPreload+1))
 	}
 	if err != nil {
-		return "", fmt.Errorf("read the image's own %s: %w", limiter.ContainerPreloadPath, err)
+		return "", fmt.Errorf("read the image's own %s: %w", api.ContainerPreloadPath, err)
 	}
 	if len(data) > maxPreload {
-		return "", fmt.Errorf("the image's own %s is longer than %d bytes: make it shorter", limiter.ContainerPreloadPath, maxPreload)
+		return "", fmt.Errorf("the image's own %s is longer than %d bytes: make it shorter", api.ContainerPreloadPath, maxPreload)
 	}
 	return preloadList(string(data)), nil
 }
@@ -181,7 +181,7 @@ func preloadList(text string) string {
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")
 		for _, name := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(" \t\r\n:", c) }) {
-			if name != limiter.ContainerLibraryPath {
+			if name != api.ContainerLibraryPath {
 				list.WriteString(name + "\n")
 			}
 		}
@@ -194,7 +194,7 @@ func PopulatePreload(dir string, r *Rootfs) error {
 	if r == nil || r.Preload == "" {
 		return nil
 	}
-	return place(mergedPreload(dir), []byte(limiter.ContainerLibraryPath+"\n"+r.Preload), 0o644)
+	return place(mergedPreload(dir), []byte(api.ContainerLibraryPath+"\n"+r.Preload), 0o644)
 }
 
 func mergedPreload(dir string) string { return filepath.Join(dir, preloadFile) }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // The files of an image are not trusted: no link leads out of its root, and the list in its
@@ -29,7 +29,7 @@ func FuzzRootfsFacts(f *testing.F) {
 		if link == "" || strings.ContainsRune(link, 0) || len(link) > 1000 {
 			link = "x"
 		}
-		preload, loader := filepath.Join(root, limiter.ContainerPreloadPath), filepath.Join(root, glibcLoaders["amd64"][0])
+		preload, loader := filepath.Join(root, api.ContainerPreloadPath), filepath.Join(root, glibcLoaders["amd64"][0])
 		for _, path := range []string{preload, loader} {
 			require.NoError(t, os.RemoveAll(path))
 		}
@@ -41,7 +41,7 @@ func FuzzRootfsFacts(f *testing.F) {
 		if shape&2 != 0 {
 			require.NoError(t, os.Symlink(link, loader))
 		}
-		facts, err := RootfsFacts(root, []string{"LD_PRELOAD=" + limiter.ContainerPreloadPath + ":" + glibcLoaders["amd64"][0] + "/x:/proc/self/root"})
+		facts, err := RootfsFacts(root, []string{"LD_PRELOAD=" + api.ContainerPreloadPath + ":" + glibcLoaders["amd64"][0] + "/x:/proc/self/root"})
 		if err != nil {
 			return // the container is refused
 		}
@@ -54,7 +54,7 @@ func FuzzRootfsFacts(f *testing.F) {
 		for line := range strings.Lines(facts.Preload) {
 			name := strings.TrimSuffix(line, "\n")
 			require.NotEmpty(t, name)
-			require.NotEqual(t, limiter.ContainerLibraryPath, name)
+			require.NotEqual(t, api.ContainerLibraryPath, name)
 			require.NotContains(t, name, ":")
 		}
 	})

@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	kjson "sigs.k8s.io/json"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // DefaultPath is the path in HAMi's manifests.
@@ -24,9 +26,6 @@ const DefaultPath = "/config/config.json"
 
 // maxSize is more than a ConfigMap can hold.
 const maxSize = 1 << 20
-
-// ownLabels is the prefix of the labels that the agent writes.
-const ownLabels = "gpuslice.io/gpu."
 
 const (
 	minScaling, maxScaling = 0.01, 100
@@ -202,7 +201,7 @@ func (e entry) validate() []error {
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.MatchLabels)) {
 		want(labelKeyPattern.MatchString(key), "matchlabels", "the key of a label", key)
-		want(!strings.HasPrefix(key, ownLabels), "matchlabels", "a label that gpuslice does not write: its own labels depend on this file", key)
+		want(!strings.HasPrefix(key, api.LabelPrefix), "matchlabels", "a label that gpuslice does not write: its own labels depend on this file", key)
 		want(labelValuePattern.MatchString(e.MatchLabels[key]), "matchlabels."+key, "a label's value", e.MatchLabels[key])
 	}
 	want(slices.Contains([]string{"", "hami-core", "mig", "mps"}, e.OperatingMode), "operatingmode", "hami-core, mig or mps", e.OperatingMode)

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 func writeKubeconfig(t *testing.T, server string) string {
@@ -71,7 +73,7 @@ func TestClientWithoutCredentials(t *testing.T) {
 func TestRightsAreThoseThatAreUsed(t *testing.T) {
 	used := map[string][]string{}
 	run(t, Options{TencentModel: true}, nil, func(p *play) {
-		p.server.annotate(AnnotationHandshake, "Requesting_2026-11-21 10:00:00")
+		p.server.annotate(api.AnnotationHAMiHandshake, "Requesting_2026-11-21 10:00:00")
 		p.after(time.Minute)
 		p.server.fail("patch", metav1.StatusReasonConflict)
 		p.set(Node{}, true)

@@ -1,10 +1,8 @@
 package noderegister
 
-import "github.com/gpuslice/gpuslice/nvidia"
-
-const (
-	ModeShared = "hami-core"
-	ModeMIG    = "mig"
+import (
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // Node is what the annotations and labels describe.
@@ -45,7 +43,7 @@ type MIGPlacement struct {
 
 func (d Device) mode() string {
 	if d.Mode == "" {
-		return ModeShared
+		return api.ModeShared
 	}
 	return d.Mode
 }

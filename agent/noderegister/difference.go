@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 type changes struct {
@@ -30,7 +32,7 @@ func (c changes) patch() []byte {
 // handshake, which has two writers.
 func difference(got metav1.ObjectMeta, wanted Metadata) changes {
 	owned := ownedBy(got.ManagedFields, fieldManager)
-	delete(owned.annotations, AnnotationHandshake)
+	delete(owned.annotations, api.AnnotationHAMiHandshake)
 	return changes{
 		Labels:      differ(got.Labels, wanted.Labels, owned.labels),
 		Annotations: differ(got.Annotations, wanted.Annotations, owned.annotations),

@@ -1,13 +1,9 @@
 package noderegister
 
-import "github.com/gpuslice/gpuslice/nvidia"
-
-// AnnotationGPUs has the node's devices for gpuslice-scheduler, which reads it with package
-// scheduler/wire.
-const AnnotationGPUs = "gpuslice.io/node-gpus"
-
-// gpusVersion changes with the meaning of a field, not with a new field.
-const gpusVersion = 1
+import (
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/nvidia"
+)
 
 type nodeGPUs struct {
 	Version int     `json:"version"`
@@ -30,7 +26,7 @@ type gpu struct {
 // gpus uses HAMi's model names, so that a pod that selects a model gets the same GPUs from either
 // annotation.
 func gpus(devices []Device, t nvidia.Topology) string {
-	annotation := nodeGPUs{Version: gpusVersion, GPUs: make([]gpu, len(devices))}
+	annotation := nodeGPUs{Version: api.NodeGPUsVersion, GPUs: make([]gpu, len(devices))}
 	for i, d := range devices {
 		annotation.GPUs[i] = gpu{
 			UUID: d.GPU.UUID, Model: registeredType(d.GPU.Model), Index: max(d.GPU.Index, 0),

@@ -3,6 +3,8 @@ package noderegister
 import (
 	"strings"
 	"time"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // Prefixes of the handshake. A time follows, in time.DateTime without a zone. Schedulers read only
@@ -28,7 +30,7 @@ func (h Handshake) answer(current string, devices Metadata, leaving bool, now ti
 	switch {
 	case leaving:
 		return overdue, !dropped && current != overdue
-	case devices.Annotations[AnnotationRegister] == "":
+	case devices.Annotations[api.AnnotationHAMiRegister] == "":
 		return "", false
 	default:
 		return reported + "_" + now.Format(time.DateTime), asked || dropped

@@ -7,13 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
-
-const LabelPrefix = "gpuslice.io/gpu."
-
-// LabelTencentModel is gpu-manager's label, used by gpu-admission's quotas.
-const LabelTencentModel = "gaia.tencent.com/gpu-model"
 
 // maxLabel is Kubernetes' limit for values and for keys without prefix, in bytes.
 const maxLabel = 63
@@ -26,13 +22,13 @@ func labels(n Node, o Options) map[string]string {
 	l := map[string]string{}
 	if o.TencentModel {
 		if model := common(n.Devices, func(d Device) string { return tencentModel(d.GPU.Model) }); model != mixed {
-			set(l, LabelTencentModel, model)
+			set(l, api.LabelTencentModel, model)
 		}
 	}
 	if o.NoLabels {
 		return l
 	}
-	ours := func(key, value string) { set(l, LabelPrefix+key, value) }
+	ours := func(key, value string) { set(l, api.LabelPrefix+key, value) }
 	ours("count", strconv.Itoa(len(n.Devices)))
 	version(ours, "driver-version", n.DriverVersion)
 	version(ours, "cuda-version", n.CUDAVersion)

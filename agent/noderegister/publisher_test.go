@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // play is a publisher at work on a server.
@@ -98,13 +100,13 @@ func TestChangeIsWrittenAtOnce(t *testing.T) {
 		n.Devices[0].Healthy = false
 		p.set(n, true)
 		p.after(time.Second)
-		assert.Equal(t, Render(n, Options{}).Annotations[AnnotationRegister], p.server.now().Annotations[AnnotationRegister])
+		assert.Equal(t, Render(n, Options{}).Annotations[api.AnnotationHAMiRegister], p.server.now().Annotations[api.AnnotationHAMiRegister])
 
 		p.server.mu.Lock()
 		last := p.server.calls[len(p.server.calls)-1]
 		p.server.mu.Unlock()
 		assert.NotContains(t, last.body, "labels", "only what differs is sent")
-		assert.NotContains(t, last.body, AnnotationScore)
+		assert.NotContains(t, last.body, api.AnnotationHAMiScore)
 	})
 }
 
@@ -119,7 +121,7 @@ func TestChangeWhileTheServerIsDownIsWrittenWhenItIsBack(t *testing.T) {
 
 		p.server.setDown(false)
 		p.after(30 * time.Second)
-		assert.Equal(t, Render(n, Options{}).Annotations[AnnotationRegister], p.server.now().Annotations[AnnotationRegister])
+		assert.Equal(t, Render(n, Options{}).Annotations[api.AnnotationHAMiRegister], p.server.now().Annotations[api.AnnotationHAMiRegister])
 		assert.Contains(t, p.log.String(), "again")
 	})
 }
@@ -128,10 +130,10 @@ func TestChangeWhileTheServerIsDownIsWrittenWhenItIsBack(t *testing.T) {
 func TestChangeIsNotLostWithThePatchThatFailed(t *testing.T) {
 	fail := func(s *apiServer) { s.fail("patch", metav1.StatusReasonInternalError) }
 	run(t, Options{}, fail, func(p *play) {
-		assert.Empty(t, p.server.now().Annotations[AnnotationRegister])
+		assert.Empty(t, p.server.now().Annotations[api.AnnotationHAMiRegister])
 		p.server.fail("patch", "")
 		p.after(5 * time.Second)
-		assert.NotEmpty(t, p.server.now().Annotations[AnnotationRegister])
+		assert.NotEmpty(t, p.server.now().Annotations[api.AnnotationHAMiRegister])
 	})
 }
 
@@ -151,12 +153,12 @@ func TestRetriesGetRarer(t *testing.T) {
 func TestWhatOthersBreakIsRepaired(t *testing.T) {
 	run(t, Options{}, nil, func(p *play) {
 		want := p.server.now()
-		p.server.label("kubectl", LabelPrefix+"model", "Teapot")
-		p.server.remove(LabelPrefix+"count", AnnotationScore)
+		p.server.label("kubectl", api.LabelPrefix+"model", "Teapot")
+		p.server.remove(api.LabelPrefix+"count", api.AnnotationHAMiScore)
 		p.after(30 * time.Second)
 		assert.Equal(t, want, p.server.now())
 
-		p.server.annotate(AnnotationRegister, "[]")
+		p.server.annotate(api.AnnotationHAMiRegister, "[]")
 		p.after(30 * time.Second)
 		assert.Equal(t, want, p.server.now())
 	})
@@ -164,17 +166,17 @@ func TestWhatOthersBreakIsRepaired(t *testing.T) {
 
 func TestOnlyOurOwnIsRemoved(t *testing.T) {
 	before := func(s *apiServer) {
-		s.label(fieldManager, LabelPrefix+"of-old", "1")            // of an older version of us
-		s.label(fieldManager, LabelTencentModel, "M40")             // no longer on request
-		s.label("kubectl", LabelPrefix+"rack", "3")                 // an administrator's
+		s.label(fieldManager, api.LabelPrefix+"of-old", "1")        // of an older version of us
+		s.label(fieldManager, api.LabelTencentModel, "M40")         // no longer on request
+		s.label("kubectl", api.LabelPrefix+"rack", "3")             // an administrator's
 		s.label("kubectl", "nvidia.com/gpu.product", "NVIDIA-H200") // another's
 		s.annotate("hami.io/mutex.lock", "x")
 	}
 	run(t, Options{}, before, func(p *play) {
 		now := p.server.now()
-		assert.NotContains(t, now.Labels, LabelPrefix+"of-old")
-		assert.NotContains(t, now.Labels, LabelTencentModel)
-		assert.Equal(t, "3", now.Labels[LabelPrefix+"rack"])
+		assert.NotContains(t, now.Labels, api.LabelPrefix+"of-old")
+		assert.NotContains(t, now.Labels, api.LabelTencentModel)
+		assert.Equal(t, "3", now.Labels[api.LabelPrefix+"rack"])
 		assert.Equal(t, "NVIDIA-H200", now.Labels["nvidia.com/gpu.product"])
 		assert.Equal(t, "gpu-7", now.Labels["kubernetes.io/hostname"])
 		assert.Equal(t, "x", now.Annotations["hami.io/mutex.lock"])
@@ -185,11 +187,11 @@ func TestOnlyOurOwnIsRemoved(t *testing.T) {
 // Another writer that takes over gpu-manager's label keeps it.
 func TestWhatOthersHaveWrittenSinceIsTheirs(t *testing.T) {
 	before := func(s *apiServer) {
-		s.label(fieldManager, LabelTencentModel, "M40")
-		s.label("gpu-manager", LabelTencentModel, "P40")
+		s.label(fieldManager, api.LabelTencentModel, "M40")
+		s.label("gpu-manager", api.LabelTencentModel, "P40")
 	}
 	run(t, Options{}, before, func(p *play) {
-		assert.Equal(t, "P40", p.server.now().Labels[LabelTencentModel])
+		assert.Equal(t, "P40", p.server.now().Labels[api.LabelTencentModel])
 	})
 }
 
@@ -204,17 +206,17 @@ func TestUnknownGPUsAreNotWritten(t *testing.T) {
 		n.Devices[1].Slots = 3
 		p.set(n, true)
 		p.after(time.Second)
-		assert.Contains(t, p.server.now().Annotations[AnnotationRegister], `"count":3`)
+		assert.Contains(t, p.server.now().Annotations[api.AnnotationHAMiRegister], `"count":3`)
 	})
 }
 
 func TestHandshakeIsAnsweredWhenAsked(t *testing.T) {
 	run(t, Options{}, nil, func(p *play) {
-		assert.NotContains(t, p.server.now().Annotations, AnnotationHandshake, "no request")
+		assert.NotContains(t, p.server.now().Annotations, api.AnnotationHAMiHandshake, "no request")
 		for _, question := range []string{"Requesting_2026-11-21 10:00:00", "Requesting_2026.11.21 10:00:00", "Deleted_2026-11-21 10:00:00"} {
-			p.server.annotate(AnnotationHandshake, question)
+			p.server.annotate(api.AnnotationHAMiHandshake, question)
 			p.after(30 * time.Second)
-			answer := p.server.now().Annotations[AnnotationHandshake]
+			answer := p.server.now().Annotations[api.AnnotationHAMiHandshake]
 			stamp, ok := strings.CutPrefix(answer, "Reported_")
 			require.True(t, ok, answer)
 			_, err := time.Parse(time.DateTime, stamp)
@@ -227,15 +229,15 @@ func TestHandshakeIsAnsweredWhenAsked(t *testing.T) {
 }
 
 func TestLeaving(t *testing.T) {
-	asked := func(s *apiServer) { s.annotate(AnnotationHandshake, "Requesting_2026-11-21 10:00:00") }
+	asked := func(s *apiServer) { s.annotate(api.AnnotationHAMiHandshake, "Requesting_2026-11-21 10:00:00") }
 	run(t, Options{}, asked, func(p *play) {
 		labels := p.server.now().Labels
 		p.stop()
 		now := p.server.now()
-		assert.NotContains(t, now.Annotations[AnnotationRegister], "health")
-		assert.Contains(t, now.Annotations[AnnotationRegister], "GPU-a")
-		assert.NotContains(t, now.Annotations, AnnotationGPUs, "it would go before what another one registers")
-		assert.Equal(t, overdue, now.Annotations[AnnotationHandshake])
+		assert.NotContains(t, now.Annotations[api.AnnotationHAMiRegister], "health")
+		assert.Contains(t, now.Annotations[api.AnnotationHAMiRegister], "GPU-a")
+		assert.NotContains(t, now.Annotations, api.AnnotationNodeGPUs, "it would go before what another one registers")
+		assert.Equal(t, overdue, now.Annotations[api.AnnotationHAMiHandshake])
 		assert.Equal(t, labels, now.Labels, "the GPUs are still what they are")
 		assert.True(t, p.node.Devices[0].Healthy, "the caller's value is unchanged")
 	})
@@ -289,7 +291,7 @@ func TestNodeThatComesLater(t *testing.T) {
 		p.server.node.Name = nodeName
 		p.server.mu.Unlock()
 		p.after(30 * time.Second)
-		assert.NotEmpty(t, p.server.now().Annotations[AnnotationRegister])
+		assert.NotEmpty(t, p.server.now().Annotations[api.AnnotationHAMiRegister])
 	})
 }
 
@@ -303,7 +305,7 @@ func TestBadNodeName(t *testing.T) {
 func TestLabelsForOthers(t *testing.T) {
 	run(t, Options{}, nil, func(p *play) {
 		labels, changed := p.WatchLabels()
-		assert.Equal(t, "2", labels[LabelPrefix+"count"], "what we wrote ourselves is seen")
+		assert.Equal(t, "2", labels[api.LabelPrefix+"count"], "what we wrote ourselves is seen")
 		p.after(time.Minute)
 		select {
 		case <-changed:

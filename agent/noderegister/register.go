@@ -8,14 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/nvidia"
-)
-
-const (
-	AnnotationRegister = "hami.io/node-nvidia-register"
-	AnnotationScore    = "hami.io/node-nvidia-score"
-	// AnnotationHandshake has the schedulers' requests for a sign of life, and the agent's answers.
-	AnnotationHandshake = "hami.io/node-handshake"
 )
 
 // Render does not depend on the order of the devices.
@@ -26,26 +20,26 @@ func Render(n Node, o Options) Metadata {
 	m := Metadata{Labels: labels(n, o), Annotations: map[string]string{}}
 	n.Devices = slices.DeleteFunc(n.Devices, Device.partitioned)
 	if !o.NoGPUs && len(n.Devices) > 0 {
-		m.Annotations[AnnotationGPUs] = gpus(n.Devices, n.Topology)
+		m.Annotations[api.AnnotationNodeGPUs] = gpus(n.Devices, n.Topology)
 	}
 	// HAMi treats an empty list and a missing annotation as the same error.
 	if o.Register == FormatNone || len(n.Devices) == 0 {
 		return m
 	}
 	if o.Register == FormatCSV {
-		m.Annotations[AnnotationRegister] = registerCSV(n.Devices)
+		m.Annotations[api.AnnotationHAMiRegister] = registerCSV(n.Devices)
 	} else {
-		m.Annotations[AnnotationRegister] = registerJSON(n.Devices)
+		m.Annotations[api.AnnotationHAMiRegister] = registerJSON(n.Devices)
 	}
 	if !o.NoScores {
-		m.Annotations[AnnotationScore] = scores(n.Devices, n.Topology)
+		m.Annotations[api.AnnotationHAMiScore] = scores(n.Devices, n.Topology)
 	}
 	return m
 }
 
 // partitioned devices are omitted: the administrator partitioned the GPU, and the kubelet counts
 // its MIG devices.
-func (d Device) partitioned() bool { return d.mode() == ModeMIG && len(d.MIGProfiles) == 0 }
+func (d Device) partitioned() bool { return d.mode() == api.ModeMIG && len(d.MIGProfiles) == 0 }
 
 // registered is HAMi's JSON. It omits zero values: a device without "health" is unhealthy.
 type registered struct {

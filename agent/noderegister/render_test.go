@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
@@ -41,7 +42,7 @@ func v100s(numa int) Node {
 	gpu := func(uuid string, index int) Device {
 		return Device{
 			GPU:   nvidia.GPU{UUID: uuid, Index: index, Model: "Tesla V100-PCIE-32GB", NUMANode: numa},
-			Slots: 10, MemoryMiB: 32768, CorePercent: 100, Mode: ModeShared, Healthy: true,
+			Slots: 10, MemoryMiB: 32768, CorePercent: 100, Mode: api.ModeShared, Healthy: true,
 		}
 	}
 	return Node{Devices: []Device{
@@ -50,35 +51,35 @@ func v100s(numa int) Node {
 }
 
 func TestRegisterIsHAMisExample(t *testing.T) {
-	json := Render(v100s(1), Options{}).Annotations[AnnotationRegister]
+	json := Render(v100s(1), Options{}).Annotations[api.AnnotationHAMiRegister]
 	assert.Equal(t, `[{"id":"GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec","count":10,"devmem":32768,"devcore":100,"type":"NVIDIA-Tesla V100-PCIE-32GB","numa":1,"mode":"hami-core","health":true},{"id":"GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448","index":1,"count":10,"devmem":32768,"devcore":100,"type":"NVIDIA-Tesla V100-PCIE-32GB","numa":1,"mode":"hami-core","health":true}]`, json)
 
-	csv := Render(v100s(0), Options{Register: FormatCSV}).Annotations[AnnotationRegister]
+	csv := Render(v100s(0), Options{Register: FormatCSV}).Annotations[api.AnnotationHAMiRegister]
 	assert.Equal(t, `GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,0,hami-core:GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,1,hami-core:`, csv)
 }
 
 func TestRegisterOmitsZeroes(t *testing.T) {
 	n := Node{Devices: []Device{{GPU: nvidia.GPU{UUID: "GPU-a", Model: "NVIDIA H200", NUMANode: nvidia.NUMAUnknown}, Slots: 1, MemoryMiB: 1, CorePercent: 100}}}
 	assert.Equal(t, `[{"id":"GPU-a","count":1,"devmem":1,"devcore":100,"type":"NVIDIA H200","mode":"hami-core"}]`,
-		Render(n, Options{}).Annotations[AnnotationRegister])
+		Render(n, Options{}).Annotations[api.AnnotationHAMiRegister])
 
-	n.Devices[0].Mode = ModeMIG
+	n.Devices[0].Mode = api.ModeMIG
 	n.Devices[0].MIGProfiles = []MIGProfile{{Name: "2g.10gb", MemoryMiB: 9856, Core: 28, Slices: 2, Placements: []MIGPlacement{{Start: 2, Size: 2}}}}
 	assert.Equal(t, `[{"id":"GPU-a","count":1,"devmem":1,"devcore":100,"type":"NVIDIA H200","mode":"mig","migProfiles":[{"name":"2g.10gb","memoryMB":9856,"core":28,"sliceCount":2,"placements":[{"start":2,"size":2}]}]}]`,
-		Render(n, Options{}).Annotations[AnnotationRegister])
+		Render(n, Options{}).Annotations[api.AnnotationHAMiRegister])
 }
 
 // The kubelet counts a partitioned GPU's devices; a scheduler is not to give them away.
 func TestRegisterLeavesPartitionedGPUsOut(t *testing.T) {
 	n := v100s(1)
-	n.Devices[0].Mode = ModeMIG
+	n.Devices[0].Mode = api.ModeMIG
 	got := Render(n, Options{})
-	assert.NotContains(t, got.Annotations[AnnotationRegister], n.Devices[0].GPU.UUID)
-	assert.Contains(t, got.Annotations[AnnotationRegister], n.Devices[1].GPU.UUID)
-	assert.NotContains(t, got.Annotations[AnnotationScore], n.Devices[0].GPU.UUID)
-	assert.Equal(t, "2", got.Labels[LabelPrefix+"count"], "people see it all the same")
-	n.Devices[1].Mode = ModeMIG
-	assert.NotContains(t, Render(n, Options{}).Annotations, AnnotationRegister)
+	assert.NotContains(t, got.Annotations[api.AnnotationHAMiRegister], n.Devices[0].GPU.UUID)
+	assert.Contains(t, got.Annotations[api.AnnotationHAMiRegister], n.Devices[1].GPU.UUID)
+	assert.NotContains(t, got.Annotations[api.AnnotationHAMiScore], n.Devices[0].GPU.UUID)
+	assert.Equal(t, "2", got.Labels[api.LabelPrefix+"count"], "people see it all the same")
+	n.Devices[1].Mode = api.ModeMIG
+	assert.NotContains(t, Render(n, Options{}).Annotations, api.AnnotationHAMiRegister)
 }
 
 // A reader of each form, by HAMi's grammar, reads the same devices.
@@ -88,12 +89,12 @@ func TestRegisterReadsBack(t *testing.T) {
 	n.Devices[0].GPU.Model = "Odd, name: 1"
 	n.Devices[1].MemoryMiB = math.MaxInt64 // more than HAMi's number
 	var list []registered
-	require.NoError(t, json.Unmarshal([]byte(Render(n, Options{}).Annotations[AnnotationRegister]), &list))
+	require.NoError(t, json.Unmarshal([]byte(Render(n, Options{}).Annotations[api.AnnotationHAMiRegister]), &list))
 	require.Len(t, list, 2)
 	assert.Equal(t, registered{ID: "GPU-a", Count: 10, Memory: math.MaxInt32, Core: 100, Type: "NVIDIA H200", Mode: "hami-core", Health: true}, list[0])
 	assert.Equal(t, registered{ID: "GPU-b", Index: 1, Count: 10, Memory: 143771, Core: 100, Type: "NVIDIA-Odd, name: 1", NUMA: 1, Mode: "hami-core"}, list[1])
 
-	csv, ended := strings.CutSuffix(Render(n, Options{Register: FormatCSV}).Annotations[AnnotationRegister], ":")
+	csv, ended := strings.CutSuffix(Render(n, Options{Register: FormatCSV}).Annotations[api.AnnotationHAMiRegister], ":")
 	require.True(t, ended)
 	for i, text := range strings.Split(csv, ":") {
 		fields := strings.Split(text, ",")
@@ -108,11 +109,11 @@ func TestRegisterReadsBack(t *testing.T) {
 
 func TestScores(t *testing.T) {
 	assert.Equal(t, `[{"uuid":"GPU-a","score":{"GPU-b":1850}},{"uuid":"GPU-b","score":{"GPU-a":1850}}]`,
-		Render(example(), Options{}).Annotations[AnnotationScore], "of the GPUs that are offered")
+		Render(example(), Options{}).Annotations[api.AnnotationHAMiScore], "of the GPUs that are offered")
 	one := example()
 	one.Devices = one.Devices[:1]
-	assert.Equal(t, `[{"uuid":"GPU-b","score":{}}]`, Render(one, Options{}).Annotations[AnnotationScore])
-	assert.NotContains(t, Render(one, Options{NoScores: true}).Annotations, AnnotationScore)
+	assert.Equal(t, `[{"uuid":"GPU-b","score":{}}]`, Render(one, Options{}).Annotations[api.AnnotationHAMiScore])
+	assert.NotContains(t, Render(one, Options{NoScores: true}).Annotations, api.AnnotationHAMiScore)
 }
 
 func TestGPUs(t *testing.T) {
@@ -122,28 +123,28 @@ func TestGPUs(t *testing.T) {
 	assert.Equal(t, `{"version":1,"gpus":[`+
 		`{"uuid":"GPU-a","model":"NVIDIA H200","index":0,"memoryMiB":143771,"cores":100,"slots":10,"mode":"hami-core","healthy":true},`+
 		`{"uuid":"GPU-b","model":"NVIDIA H200","index":1,"numa":1,"memoryMiB":143771,"cores":100,"slots":10,"mode":"hami-core","healthy":false}],`+
-		`"links":[[0,1850],[1850,0]]}`, Render(n, Options{}).Annotations[AnnotationGPUs])
+		`"links":[[0,1850],[1850,0]]}`, Render(n, Options{}).Annotations[api.AnnotationNodeGPUs])
 
 	n.Topology = nvidia.Topology{}
-	assert.NotContains(t, Render(n, Options{}).Annotations[AnnotationGPUs], "links", "unknown topology")
-	n.Devices[0].Mode = ModeMIG
-	n.Devices[1].Mode = ModeMIG
-	assert.NotContains(t, Render(n, Options{}).Annotations, AnnotationGPUs, "the kubelet counts the parts of a partitioned GPU")
+	assert.NotContains(t, Render(n, Options{}).Annotations[api.AnnotationNodeGPUs], "links", "unknown topology")
+	n.Devices[0].Mode = api.ModeMIG
+	n.Devices[1].Mode = api.ModeMIG
+	assert.NotContains(t, Render(n, Options{}).Annotations, api.AnnotationNodeGPUs, "the kubelet counts the parts of a partitioned GPU")
 }
 
 func TestOptionsLeaveOut(t *testing.T) {
 	assert.Empty(t, Render(example(), Options{Register: FormatNone, NoGPUs: true}).Annotations)
-	assert.Equal(t, []string{AnnotationGPUs}, slices.Collect(maps.Keys(Render(example(), Options{Register: FormatNone}).Annotations)), "ours is no HAMi's")
-	assert.NotContains(t, Render(example(), Options{NoGPUs: true}).Annotations, AnnotationGPUs)
+	assert.Equal(t, []string{api.AnnotationNodeGPUs}, slices.Collect(maps.Keys(Render(example(), Options{Register: FormatNone}).Annotations)), "ours is no HAMi's")
+	assert.NotContains(t, Render(example(), Options{NoGPUs: true}).Annotations, api.AnnotationNodeGPUs)
 	assert.Empty(t, Render(example(), Options{NoLabels: true}).Labels)
 	assert.Empty(t, Render(Node{}, Options{}).Annotations, "no device")
-	assert.Equal(t, map[string]string{LabelPrefix + "count": "0"}, Render(Node{}, Options{TencentModel: true}).Labels)
+	assert.Equal(t, map[string]string{api.LabelPrefix + "count": "0"}, Render(Node{}, Options{TencentModel: true}).Labels)
 }
 
 func TestAnswer(t *testing.T) {
 	now := time.Date(2026, 11, 21, 10, 4, 5, 0, time.Local)
 	const answered = "Reported_2026-11-21 10:04:05"
-	devices := Metadata{Annotations: map[string]string{AnnotationRegister: "[…]"}}
+	devices := Metadata{Annotations: map[string]string{api.AnnotationHAMiRegister: "[…]"}}
 	for name, c := range map[string]struct {
 		h       Handshake
 		current string
@@ -206,7 +207,7 @@ func TestLabelsOfMixedGPUs(t *testing.T) {
 	t4 := Device{GPU: nvidia.GPU{UUID: "GPU-c", Index: 2, Model: "Tesla T4", MemoryMiB: 15360, ComputeCapability: "7.5", MIGEnabled: false}, Slots: 4}
 	n.Devices[0].GPU.MIGEnabled = true
 	n.Devices[0].GPU.MIG = []nvidia.MIGDevice{{Profile: "1g.18gb"}, {Profile: "1g.18gb"}, {Profile: "1g.18gb+me"}}
-	n.Devices[0].Mode = ModeMIG
+	n.Devices[0].Mode = api.ModeMIG
 	n.Devices = append(n.Devices, t4)
 	n.MIGStrategy = nvidia.MIGMixed
 	got := trimmed(t, Render(n, Options{TencentModel: true}).Labels)
@@ -217,10 +218,10 @@ func TestLabelsOfMixedGPUs(t *testing.T) {
 		assert.Equal(t, want, got[key], key)
 	}
 	assert.NotContains(t, got, "mig.capable")
-	assert.NotContains(t, got, LabelTencentModel, "no model is right for all")
+	assert.NotContains(t, got, api.LabelTencentModel, "no model is right for all")
 
 	n.Devices[2].GPU.ComputeCapability = ""
-	assert.NotContains(t, Render(n, Options{}).Labels, LabelPrefix+"compute-capability")
+	assert.NotContains(t, Render(n, Options{}).Labels, api.LabelPrefix+"compute-capability")
 
 	n.Devices = n.Devices[:1]
 	got = trimmed(t, Render(n, Options{}).Labels)
@@ -235,7 +236,7 @@ func trimmed(t *testing.T, labels map[string]string) map[string]string {
 	for key, value := range labels {
 		assert.Empty(t, validation.IsQualifiedName(key), key)
 		assert.Empty(t, validation.IsValidLabelValue(value), "%s=%s", key, value)
-		out[strings.TrimPrefix(key, LabelPrefix)] = value
+		out[strings.TrimPrefix(key, api.LabelPrefix)] = value
 	}
 	return out
 }
@@ -263,7 +264,7 @@ func TestOddModelsMakeValidLabels(t *testing.T) {
 		labels := Render(n, Options{TencentModel: true}).Labels
 		trimmed(t, labels)
 		if want == "" {
-			assert.NotContains(t, labels, LabelPrefix+"model")
+			assert.NotContains(t, labels, api.LabelPrefix+"model")
 		}
 	}
 }
@@ -278,7 +279,7 @@ func TestTencentModel(t *testing.T) {
 	} {
 		assert.Equal(t, want, tencentModel(name), "%q", name)
 	}
-	assert.Equal(t, "H200", Render(example(), Options{TencentModel: true}).Labels[LabelTencentModel])
+	assert.Equal(t, "H200", Render(example(), Options{TencentModel: true}).Labels[api.LabelTencentModel])
 }
 
 func TestVersionsThatAreNone(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 func (p *Publisher) write(ctx context.Context, leaving bool) error {
@@ -25,11 +27,11 @@ func (p *Publisher) write(ctx context.Context, leaving bool) error {
 	if leaving {
 		// HAMi's annotation stays, as unhealthy: the oldest schedulers would keep the devices
 		// without it. Ours is removed: another agent may register the node after this one.
-		delete(wanted.Annotations, AnnotationGPUs)
+		delete(wanted.Annotations, api.AnnotationNodeGPUs)
 	}
 	diff := difference(got.ObjectMeta, wanted)
-	if answer, write := p.cfg.Options.Handshake.answer(got.Annotations[AnnotationHandshake], wanted, leaving, time.Now()); write {
-		diff.Annotations[AnnotationHandshake] = &answer
+	if answer, write := p.cfg.Options.Handshake.answer(got.Annotations[api.AnnotationHAMiHandshake], wanted, leaving, time.Now()); write {
+		diff.Annotations[api.AnnotationHAMiHandshake] = &answer
 	}
 	if diff.empty() {
 		return nil

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -121,7 +122,7 @@ func slim(object any) (any, error) {
 	kept := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		UID: m.UID, Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion,
 	}}
-	for _, key := range []string{grant.AnnotationGrant, grant.AnnotationSignature} {
+	for _, key := range []string{api.AnnotationGrant, api.AnnotationSignature} {
 		if value, there := m.Annotations[key]; there {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}

@@ -18,6 +18,7 @@ import (
 	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -74,7 +75,7 @@ func follow(t testing.TB, sink Sink, objects ...k8sruntime.Object) *metadatafake
 
 func TestWatch(t *testing.T) {
 	j := &journal{}
-	client := follow(t, j, podMeta("u1", "p", map[string]string{grant.AnnotationGrant: "a", "other": "x"}))
+	client := follow(t, j, podMeta("u1", "p", map[string]string{api.AnnotationGrant: "a", "other": "x"}))
 	j.until(t, "set u1 ns/p map[gpuslice.io/grant:a]")
 	require.Eventually(t, func() bool {
 		j.mu.Lock()
@@ -90,7 +91,7 @@ func TestWatch(t *testing.T) {
 	}
 	require.True(t, asked)
 	ns := client.Resource(pods).Namespace("ns").(metadatafake.MetadataClient)
-	_, err := ns.UpdateFake(podMeta("u1", "p", map[string]string{grant.AnnotationGrant: "b", grant.AnnotationSignature: "s"}), metav1.UpdateOptions{})
+	_, err := ns.UpdateFake(podMeta("u1", "p", map[string]string{api.AnnotationGrant: "b", api.AnnotationSignature: "s"}), metav1.UpdateOptions{})
 	require.NoError(t, err)
 	j.until(t, "set u1 ns/p map[gpuslice.io/grant:b gpuslice.io/grant-signature:s]")
 	_, err = ns.UpdateFake(podMeta("u2", "p", nil), metav1.UpdateOptions{})
@@ -110,7 +111,7 @@ func BenchmarkMemory(b *testing.B) {
 	var objects []k8sruntime.Object
 	for i := range count {
 		objects = append(objects, podMeta(fmt.Sprint("u", i), fmt.Sprint("p", i), map[string]string{
-			grant.AnnotationGrant: strings.Repeat("g", 300), grant.AnnotationSignature: strings.Repeat("s", 84), "other": strings.Repeat("x", 8<<10),
+			api.AnnotationGrant: strings.Repeat("g", 300), api.AnnotationSignature: strings.Repeat("s", 84), "other": strings.Repeat("x", 8<<10),
 		}))
 	}
 	for range b.N {

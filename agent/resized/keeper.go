@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/periodic"
@@ -105,7 +106,7 @@ func read(path string) (*kept, error) {
 
 // Set adds or updates a pod of this node.
 func (k *Keeper) Set(pod grant.Pod) {
-	value, there := pod.Annotations[grant.AnnotationGrant]
+	value, there := pod.Annotations[api.AnnotationGrant]
 	if !there || ledger.ValidateContainerID(pod.UID) != nil {
 		return
 	}
@@ -113,7 +114,7 @@ func (k *Keeper) Set(pod grant.Pod) {
 	before := k.newest[pod.UID]
 	k.mu.Unlock()
 	same := before != nil && before.Grant == value
-	if same && before.Signature == pod.Annotations[grant.AnnotationSignature] {
+	if same && before.Signature == pod.Annotations[api.AnnotationSignature] {
 		return
 	}
 	next, err := k.verify(pod, value)
@@ -152,10 +153,10 @@ func (k *Keeper) verify(pod grant.Pod, value string) (*kept, error) {
 	if decoded.Node != "" && decoded.Node != k.NodeName {
 		return nil, fmt.Errorf("%w: grant is for node %q", grant.ErrWrongNode, decoded.Node)
 	}
-	next := &kept{Grant: value, Signature: pod.Annotations[grant.AnnotationSignature], pod: decoded}
+	next := &kept{Grant: value, Signature: pod.Annotations[api.AnnotationSignature], pod: decoded}
 	if k.Keys != nil {
 		if next.Signature == "" {
-			return nil, fmt.Errorf("%w: annotation %s is missing", grant.ErrSignature, grant.AnnotationSignature)
+			return nil, fmt.Errorf("%w: annotation %s is missing", grant.ErrSignature, api.AnnotationSignature)
 		}
 		if err := k.Keys.Verify(pod.UID, k.NodeName, value, next.Signature); err != nil {
 			return nil, err
@@ -206,19 +207,19 @@ func (k *Keeper) Newest(pod grant.Pod) grant.Pod {
 	if one == nil {
 		return pod
 	}
-	value := pod.Annotations[grant.AnnotationGrant]
+	value := pod.Annotations[api.AnnotationGrant]
 	if value != one.Grant {
 		if now, err := grant.DecodeGrant(value); err != nil || now.Generation >= one.pod.Generation {
 			return pod
 		}
-	} else if k.Keys == nil || k.Keys.Verify(pod.UID, k.NodeName, value, pod.Annotations[grant.AnnotationSignature]) == nil {
+	} else if k.Keys == nil || k.Keys.Verify(pod.UID, k.NodeName, value, pod.Annotations[api.AnnotationSignature]) == nil {
 		return pod // otherwise the signing key may be gone
 	}
 	pod.Annotations = maps.Clone(pod.Annotations)
-	pod.Annotations[grant.AnnotationGrant] = one.Grant
-	delete(pod.Annotations, grant.AnnotationSignature)
+	pod.Annotations[api.AnnotationGrant] = one.Grant
+	delete(pod.Annotations, api.AnnotationSignature)
 	if one.Signature != "" {
-		pod.Annotations[grant.AnnotationSignature] = one.Signature
+		pod.Annotations[api.AnnotationSignature] = one.Signature
 	}
 	return pod
 }

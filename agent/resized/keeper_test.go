@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/test/granttest"
@@ -32,9 +33,9 @@ func podOf(t *testing.T, uid string, generation int64, key *grant.SigningKey, s 
 	t.Helper()
 	value, err := grant.EncodeGrant(&grant.PodGrant{Node: "n", Generation: generation, Containers: map[string][]grant.Share{"main": {s}}})
 	require.NoError(t, err)
-	pod := grant.Pod{UID: uid, Namespace: "ns", Name: "p-" + uid, Annotations: map[string]string{grant.AnnotationGrant: value, "other": "x"}}
+	pod := grant.Pod{UID: uid, Namespace: "ns", Name: "p-" + uid, Annotations: map[string]string{api.AnnotationGrant: value, "other": "x"}}
 	if key != nil {
-		pod.Annotations[grant.AnnotationSignature], err = key.Sign(uid, "n", value)
+		pod.Annotations[api.AnnotationSignature], err = key.Sign(uid, "n", value)
 		require.NoError(t, err)
 	}
 	return pod
@@ -156,7 +157,7 @@ func TestGrantsThatAreNotBelieved(t *testing.T) {
 	others := podOf(t, "u2", 1, key, share(3000, 20))
 	others.UID = "u1"
 	malformed := podOf(t, "u1", 1, key, share(3000, 20))
-	malformed.Annotations[grant.AnnotationGrant] += "x"
+	malformed.Annotations[api.AnnotationGrant] += "x"
 	for _, pod := range []grant.Pod{unsigned, forged, others, malformed} {
 		n.Set(pod)
 		assert.True(t, n.ApplyAll(background))
@@ -194,7 +195,7 @@ func TestGrantThatIsSignedAgain(t *testing.T) {
 	for _, sandbox := range []grant.Pod{first, second, again} {
 		newest := n.Newest(sandbox)
 		assert.Equal(t, again.Annotations, newest.Annotations)
-		assert.NoError(t, onlyNew.Verify("u1", "n", newest.Annotations[grant.AnnotationGrant], newest.Annotations[grant.AnnotationSignature]))
+		assert.NoError(t, onlyNew.Verify("u1", "n", newest.Annotations[api.AnnotationGrant], newest.Annotations[api.AnnotationSignature]))
 	}
 }
 

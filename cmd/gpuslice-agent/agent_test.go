@@ -17,12 +17,11 @@ import (
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
+	gpuapi "github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
 // The simulated driver and the limiter, built once.
@@ -275,7 +274,7 @@ func TestAgentStartsWithBadFiles(t *testing.T) {
 			block := runtime.BlockPluginSync()
 			_, err := runtime.CreateContainer(context.Background(), &api.CreateContainerRequest{
 				Pod: &api.PodSandbox{Id: "s", Uid: "u-1", Name: "p", Namespace: "ns", Annotations: map[string]string{
-					grant.AnnotationGrant: `{"version":1,"containers":{"main":[{"uuid":"GPU-00000001-5151-4000-8000-000000000001","memoryMiB":1,"cores":1}]}}`,
+					gpuapi.AnnotationGrant: `{"version":1,"containers":{"main":[{"uuid":"GPU-00000001-5151-4000-8000-000000000001","memoryMiB":1,"cores":1}]}}`,
 				}},
 				Container: &api.Container{Id: "c", PodSandboxId: "s", Name: "main"},
 			})

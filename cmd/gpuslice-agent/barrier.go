@@ -5,15 +5,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
-	"github.com/gpuslice/gpuslice/oci"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
 // reportBarrier warns if NVIDIA's runtime has no gpuslice-runtime in front of it: then every pod
 // gets GPUs while the agent does not run.
 func reportBarrier(env func(string) string, registry prometheus.Registerer, log *slog.Logger) {
-	if env(oci.EnvVisibleDevices) == "" {
+	if env(api.EnvVisibleDevices) == "" {
 		return
 	}
 	there := env(ociruntime.BarrierEnv) == "1"

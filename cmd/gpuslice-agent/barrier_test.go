@@ -6,12 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuslice/gpuslice/api"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
-
-	"github.com/gpuslice/gpuslice/oci"
-	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
 // The agent reports whether the barrier is in front of NVIDIA's runtime, if that gave it its GPUs.
@@ -24,9 +23,9 @@ func TestMissingBarrierIsReported(t *testing.T) {
 		warns       bool
 	}{
 		{"no NVIDIA runtime", nil, none, false},
-		{"only NVIDIA's runtime", map[string]string{oci.EnvVisibleDevices: "all"}, 0, true},
-		{"behind gpuslice-runtime", map[string]string{oci.EnvVisibleDevices: "all", ociruntime.BarrierEnv: "1"}, 1, false},
-		{"behind gpuslice-runtime, by CDI", map[string]string{oci.EnvVisibleDevices: "void", ociruntime.BarrierEnv: "1"}, 1, false},
+		{"only NVIDIA's runtime", map[string]string{api.EnvVisibleDevices: "all"}, 0, true},
+		{"behind gpuslice-runtime", map[string]string{api.EnvVisibleDevices: "all", ociruntime.BarrierEnv: "1"}, 1, false},
+		{"behind gpuslice-runtime, by CDI", map[string]string{api.EnvVisibleDevices: "void", ociruntime.BarrierEnv: "1"}, 1, false},
 	} {
 		var log bytes.Buffer
 		registry := prometheus.NewPedanticRegistry()

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
-	"github.com/stretchr/testify/require"
-
-	"github.com/gpuslice/gpuslice/grant"
+	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/test/granttest"
+	"github.com/stretchr/testify/require"
 )
 
 // The agent's key file reaches its decisions, and is followed. The grant names a GPU
@@ -39,8 +38,8 @@ func TestGrantPublicKeyFile(t *testing.T) {
 		require.Error(t, err)
 		return err.Error()
 	}
-	signed := map[string]string{grant.AnnotationGrant: payload, grant.AnnotationSignature: signature}
-	require.Contains(t, refusal(map[string]string{grant.AnnotationGrant: payload}), "signed grants only")
+	signed := map[string]string{gpuapi.AnnotationGrant: payload, gpuapi.AnnotationSignature: signature}
+	require.Contains(t, refusal(map[string]string{gpuapi.AnnotationGrant: payload}), "signed grants only")
 	require.Contains(t, refusal(signed), "was made with key "+key.ID())
 
 	require.NoError(t, os.WriteFile(o.GrantPublicKeyFile+".new", []byte(granttest.PublicKeys("old", "new")), 0o444))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant/podresources"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -128,7 +129,7 @@ func (o *options) countedResources() []podresources.Resource {
 		counted = append(counted, podresources.Resource{Name: name, PerGPU: 1})
 	}
 	if o.ResourceProfile == string(profileTencent) {
-		counted = append(counted, podresources.Resource{Name: deviceplugin.VcudaCoreResource, PerGPU: deviceplugin.VcudaCores})
+		counted = append(counted, podresources.Resource{Name: api.ResourceVcudaCore, PerGPU: api.VcudaCores})
 	}
 	return counted
 }

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/deviceplugin"
-	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
 )
 
@@ -100,7 +100,7 @@ func TestAgentOffersItsGPUs(t *testing.T) {
 	allocated, err := plugin.Allocate(ctx, &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{gpu + "::1"}}}})
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_GDS": "enabled"}, allocated.GetContainerResponses()[0].GetEnvs())
-	assert.Equal(t, gpu+"::1", allocated.GetContainerResponses()[0].GetAnnotations()[grant.AnnotationReplicas])
+	assert.Equal(t, gpu+"::1", allocated.GetContainerResponses()[0].GetAnnotations()[api.AnnotationReplicas])
 
 	require.NoError(t, stop())
 	assert.NoFileExists(t, deviceplugin.SocketPath(o.DevicePluginDir, "example.com/slice"))

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
@@ -43,7 +44,7 @@ func newRegistered(t *testing.T, n *nodeObject) *noderegister.Publisher {
 		Client: n, NodeName: "node-1",
 		Node: func() (noderegister.Node, bool) {
 			return noderegister.Node{Devices: []noderegister.Device{{
-				GPU: nvidia.GPU{UUID: "GPU-1"}, Slots: 10, MemoryMiB: 1000, CorePercent: 100, Mode: noderegister.ModeShared, Healthy: true,
+				GPU: nvidia.GPU{UUID: "GPU-1"}, Slots: 10, MemoryMiB: 1000, CorePercent: 100, Mode: api.ModeShared, Healthy: true,
 			}}}, true
 		},
 	})

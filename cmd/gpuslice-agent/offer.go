@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
@@ -191,7 +192,7 @@ func (o *options) resourcesOf(d node.Device) map[deviceplugin.Resource]int {
 		return map[deviceplugin.Resource]int{deviceplugin.Whole(domain+"/"+d.Resource, d.Resource): 1}
 	case o.ResourceProfile == string(profileTencent):
 		core, memory := deviceplugin.Vcuda()
-		return map[deviceplugin.Resource]int{core: d.CorePercent, memory: int(d.MemoryMiB / deviceplugin.VcudaMemoryMiB)}
+		return map[deviceplugin.Resource]int{core: d.CorePercent, memory: int(d.MemoryMiB / api.VcudaMemoryMiB)}
 	default:
 		return map[deviceplugin.Resource]int{deviceplugin.Replicas(o.ResourceName): d.Slots}
 	}

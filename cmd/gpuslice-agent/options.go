@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
@@ -122,7 +123,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.DefaultRuntimeIsNvidia, "default-runtime-is-nvidia", false, "the default runtime is nvidia-container-runtime")
 
 	f.StringVar(&o.DevicePluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "`DIRECTORY` of the kubelet for device plugins; empty: no device plugin")
-	f.StringVar(&o.ResourceName, "resource-name", deviceplugin.DefaultResource, "`NAME` of the extended resource on the kubelet: --device-split-count of it for each GPU")
+	f.StringVar(&o.ResourceName, "resource-name", api.ResourceGPU, "`NAME` of the extended resource on the kubelet: --device-split-count of it for each GPU")
 	f.StringVar(&o.AllocationPolicy, "allocation-policy", string(deviceplugin.Packed), "`POLICY` by which the kubelet chooses GPUs: packed (the fullest first) or spread (the emptiest first); several replicas are on different GPUs")
 	f.BoolVar(&o.GDSEnabled, "gds-enabled", false, "add GPUDirect Storage to containers with a GPU: by the CDI device nvidia.com/gds=all or, with the nvidia runtime, NVIDIA_GDS=enabled")
 	f.BoolVar(&o.MOFEDEnabled, "mofed-enabled", false, "add Mellanox OFED to containers with a GPU: by the CDI device nvidia.com/mofed=all or, with the nvidia runtime, NVIDIA_MOFED=enabled")
@@ -138,7 +139,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.AnswerHandshake, "answer-handshake", true, "answer the requests in hami.io/node-handshake; HAMi's older schedulers remove a node without answers; newer ones do not require them, and false saves writes to the API server")
 	f.BoolVar(&o.GaiaModelLabel, "gaia-model-label", false, "label the node with gaia.tencent.com/gpu-model, as gpu-manager does")
 
-	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{deviceplugin.DefaultResource}, "`NAMES` of the extended resources of which the devices count as GPUs of a container; --resource-name is always included")
+	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{api.ResourceGPU}, "`NAMES` of the extended resources of which the devices count as GPUs of a container; --resource-name is always included")
 	f.IntVar(&o.SplitCount, "device-split-count", 10, "`COUNT` of containers that can share one GPU, 1 to 1000")
 	f.Float64Var(&o.MemoryScaling, "device-memory-scaling", 1, "`FACTOR` of grantable memory, as a multiple of the GPU's, 0.01 to 100; above 1 oversubscribes")
 	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "`FACTOR` of grantable compute time, as a multiple of the GPU's, 0.01 to 100")

@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -84,9 +85,9 @@ func registeredNode(now *offer) (noderegister.Node, bool) {
 }
 
 func registeredGPU(now *offer, d node.Device, gpu nvidia.GPU) noderegister.Device {
-	mode := noderegister.ModeShared
+	mode := api.ModeShared
 	if d.MIG() {
-		mode = noderegister.ModeMIG
+		mode = api.ModeMIG
 	}
 	return noderegister.Device{
 		GPU: gpu, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -87,14 +88,14 @@ func TestAgentRegistersItsNode(t *testing.T) {
 		Health bool   `json:"health"`
 	}
 	require.Eventually(t, func() bool {
-		text, _ := server.read(noderegister.AnnotationRegister)
+		text, _ := server.read(api.AnnotationHAMiRegister)
 		return json.Unmarshal([]byte(text), &devices) == nil && len(devices) == 1 && devices[0].Count == 7 && devices[0].Health
 	}, 60*time.Second, 5*time.Millisecond, "%v", log)
 	assert.Equal(t, 143771, devices[0].Memory)
 	_, model := server.read("gaia.tencent.com/gpu-model")
 	assert.Equal(t, "H200", model)
 	require.NoError(t, stop())
-	text, _ := server.read(noderegister.AnnotationRegister)
+	text, _ := server.read(api.AnnotationHAMiRegister)
 	devices = nil
 	require.NoError(t, json.Unmarshal([]byte(text), &devices))
 	assert.False(t, devices[0].Health, "one that is stopped takes no more containers")

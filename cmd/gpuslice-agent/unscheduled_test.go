@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/grant"
+	gpuapi "github.com/gpuslice/gpuslice/api"
 )
 
 // The policy reaches the decisions: with "share" a container's replicas are read, and
@@ -27,7 +27,7 @@ func TestUnscheduledPolicy(t *testing.T) {
 			_, err := runtime.CreateContainer(context.Background(), &api.CreateContainerRequest{
 				Pod: &api.PodSandbox{Id: "s", Uid: "u-1", Name: "p", Namespace: "ns"},
 				Container: &api.Container{Id: "c", PodSandboxId: "s", Name: "main", Annotations: map[string]string{
-					grant.AnnotationReplicas: "GPU-0a000000-1111-2222-3333-444455556666::0",
+					gpuapi.AnnotationReplicas: "GPU-0a000000-1111-2222-3333-444455556666::0",
 				}},
 			})
 			block.Unblock()

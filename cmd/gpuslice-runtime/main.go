@@ -11,14 +11,14 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/cdihook"
-	"github.com/gpuslice/gpuslice/oci/request"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
 
-// configEnv overrides request.DefaultPath.
+// configEnv overrides api.RuntimeConfig.
 const configEnv = "GPUSLICE_RUNTIME_CONFIG"
 
 func init() {
@@ -69,5 +69,5 @@ func configPath(args []string) string {
 	if path := os.Getenv(configEnv); path != "" {
 		return path
 	}
-	return request.DefaultPath
+	return api.RuntimeConfig
 }

@@ -26,6 +26,7 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
@@ -210,7 +211,7 @@ func node(name string, gpus int) *v1.Node {
 		panic(err)
 	}
 	return &v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text)}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.AnnotationNodeGPUs: string(text)}},
 		Status: v1.NodeStatus{Allocatable: v1.ResourceList{
 			"cpu": resource.MustParse("64"), "memory": resource.MustParse("512Gi"), "pods": resource.MustParse("500"),
 			"nvidia.com/gpu": *resource.NewQuantity(int64(gpus)*10, resource.DecimalSI),

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // A pod that runs gets more; a pod that comes then finds the GPU as full as it is.
@@ -22,12 +22,12 @@ func TestResize(t *testing.T) {
 		require.NoError(t, err)
 	}
 	answered := func() bool {
-		_, asked := c.pod("first").Annotations[grant.AnnotationResize]
+		_, asked := c.pod("first").Annotations[api.AnnotationResize]
 		return !asked
 	}
 	ask(`"{\"main\":{\"memoryMiB\":60000}}"`)
 	c.until("it is resized", answered)
-	require.Contains(t, c.pod("first").Annotations[grant.AnnotationResizeStatus], `"outcome":"reserved"`)
+	require.Contains(t, c.pod("first").Annotations[api.AnnotationResizeStatus], `"outcome":"reserved"`)
 	for _, shares := range c.taken() {
 		require.Equal(t, []int64{60000}, shares)
 	}
@@ -37,7 +37,7 @@ func TestResize(t *testing.T) {
 	require.False(t, c.bound("second"))
 	ask(`"{\"main\":{\"memoryMiB\":70000}}"`)
 	c.until("it is refused", answered)
-	require.Contains(t, c.pod("first").Annotations[grant.AnnotationResizeStatus], `"outcome":"refused"`)
+	require.Contains(t, c.pod("first").Annotations[api.AnnotationResizeStatus], `"outcome":"refused"`)
 	ask(`"{\"main\":{\"memoryMiB\":20000}}"`)
 	c.until("second is placed on the released GPU", func() bool { return c.bound("second") })
 }

@@ -11,8 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/scheduler/request"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 func TestBulkOfHalfGPUsFillsEachGPUWithTwo(t *testing.T) {
@@ -111,8 +110,8 @@ func TestInvalidRequest(t *testing.T) {
 func gang(name string, n int) (pods []*v1.Pod) {
 	for i := range n {
 		pod := gpuPod(fmt.Sprintf("%s-%d", name, i), 0, 60000, 0)
-		pod.Labels = map[string]string{request.LabelGroup: name}
-		pod.Annotations = map[string]string{request.AnnotationGroupMin: fmt.Sprint(n)}
+		pod.Labels = map[string]string{api.LabelGroup: name}
+		pod.Annotations = map[string]string{api.AnnotationGroupMin: fmt.Sprint(n)}
 		pods = append(pods, pod)
 	}
 	return pods
@@ -184,21 +183,21 @@ func TestForgedAnnotations(t *testing.T) {
 	c := start(t, node("n1", 2))
 	forged := gpuPod("forged", 0, 1000, 10)
 	forged.Annotations = map[string]string{
-		grant.AnnotationGrant:          `{"version":1,"node":"n1","containers":{"main":[{"uuid":"GPU-00000000-0000-0000-0000-000000000001","memoryMiB":80000,"cores":100}]}}`,
-		grant.AnnotationSignature:      "v1:0123456789abcdef:" + strings.Repeat("0", 128),
-		grant.AnnotationAllocated:      "GPU-00000000-0000-0000-0000-000000000001,NVIDIA,80000,100:;",
+		api.AnnotationGrant:            `{"version":1,"node":"n1","containers":{"main":[{"uuid":"GPU-00000000-0000-0000-0000-000000000001","memoryMiB":80000,"cores":100}]}}`,
+		api.AnnotationSignature:        "v1:0123456789abcdef:" + strings.Repeat("0", 128),
+		api.AnnotationHAMiAllocated:    "GPU-00000000-0000-0000-0000-000000000001,NVIDIA,80000,100:;",
 		"hami.io/vgpu-mig-allocations": "[]",
 	}
 	without := gpuPod("without-gpus", 0, 0, 0)
 	without.Spec.Containers[0].Resources = v1.ResourceRequirements{}
-	without.Annotations = map[string]string{grant.AnnotationGrant: forged.Annotations[grant.AnnotationGrant], "mine": "stays"}
+	without.Annotations = map[string]string{api.AnnotationGrant: forged.Annotations[api.AnnotationGrant], "mine": "stays"}
 	c.create(forged, without)
 	c.until("forged", func() bool { return c.bound("forged") })
 	c.until("without-gpus", func() bool { return c.bound("without-gpus") })
 	require.Equal(t, map[string]string{"mine": "stays"}, c.pod("without-gpus").Annotations)
 	now := c.pod("forged").Annotations
 	require.NotContains(t, now, "hami.io/vgpu-mig-allocations")
-	require.NotContains(t, now, grant.AnnotationSignature, "there is no key here")
+	require.NotContains(t, now, api.AnnotationSignature, "there is no key here")
 	for gpu, shares := range c.taken() {
 		require.Equal(t, []int64{1000}, shares, gpu)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/oci/cdispec"
 	"github.com/gpuslice/gpuslice/oci/request"
 )
@@ -86,7 +87,7 @@ Exit status: 0 success; 1 failure, in part or all; 2 the call is wrong.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.driver, "driver", false, "Write the driver's spec, nvidia.com/gpu, instead of the slices'.")
-	f.StringVar(&o.config, "config", request.DefaultPath, "Read slices from the config `FILE`.")
+	f.StringVar(&o.config, "config", api.RuntimeConfig, "Read slices from the config `FILE`.")
 	f.StringVar(&o.output, "output-dir", "/var/run/cdi", "Write to the directory `DIR` of CDI specs.")
 	f.BoolVar(&o.dryRun, "dry-run", false, "Print the spec, and change nothing.")
 	f.BoolVar(&o.watch, "watch", false, "Keep running, and update the spec when the driver, the GPUs or the config change.")
@@ -128,7 +129,7 @@ func (o *cdiOptions) driverSpec(out io.Writer) error {
 		return err
 	}
 	if len(done.Others) > 0 {
-		_, err := fmt.Fprintf(out, "%s is in %s, nothing is written\n", cdispec.DriverKind, strings.Join(done.Others, ", "))
+		_, err := fmt.Fprintf(out, "%s is in %s, nothing is written\n", api.CDIKindDriver, strings.Join(done.Others, ", "))
 		return err
 	}
 	if o.dryRun {

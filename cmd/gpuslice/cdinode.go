@@ -13,6 +13,7 @@ import (
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
@@ -98,7 +99,7 @@ func (o *cdiOptions) slices(ctx context.Context, out io.Writer) error {
 func sliceDevices(made []slice.Slice) []string {
 	var devices []string
 	for _, s := range made {
-		devices = append(devices, specs.SliceKind+"="+s.Name)
+		devices = append(devices, api.CDIKindSlice+"="+s.Name)
 	}
 	if len(devices) == 0 {
 		devices = []string{"no slices"}

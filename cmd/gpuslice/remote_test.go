@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -62,9 +63,9 @@ func clusterOf(t *testing.T, s *nodetest.StateDir, f node.File) (*apiServer, str
 	reported := noderegister.Node{Topology: f.Topology}
 	for _, d := range f.Devices {
 		gpu, _ := f.Node.GPU(d.GPU)
-		mode := noderegister.ModeShared
+		mode := api.ModeShared
 		if d.MIG() {
-			mode = noderegister.ModeMIG
+			mode = api.ModeMIG
 		}
 		reported.Devices = append(reported.Devices, noderegister.Device{GPU: gpu, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Mode: mode, Healthy: f.Unhealthy(d.UUID, d.GPU) == ""})
 	}

@@ -10,19 +10,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+	kubeletv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-const (
-	// DefaultSocket is the kubelet's socket.
-	DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
-	// DefaultResource is the resource that each slot counts devices of.
-	DefaultResource = "nvidia.com/gpu"
-	// maxAnswerBytes bounds a List of all pods of a node.
-	maxAnswerBytes = 16 << 20
-)
+// maxAnswerBytes bounds a List of all pods of a node.
+const maxAnswerBytes = 16 << 20
 
 // Client reads from the kubelet's PodResources service. It connects for each request: they are rare.
 type Client struct {
@@ -40,10 +35,10 @@ type Resource struct {
 
 var _ grant.ContainerNames = (*Client)(nil)
 
-// New returns a client of the socket for the resources, or for DefaultResource.
+// New returns a client of the socket for the resources, or for api.ResourceGPU.
 func New(socket string, resources ...Resource) *Client {
 	if len(resources) == 0 {
-		resources = []Resource{{DefaultResource, 1}}
+		resources = []Resource{{api.ResourceGPU, 1}}
 	}
 	return &Client{socket: socket, resources: resources}
 }
@@ -58,7 +53,7 @@ func (c *Client) ContainerNames(ctx context.Context, pod grant.Pod) ([]grant.Con
 		return nil, fmt.Errorf("connect to the kubelet at %s: %w", c.socket, err)
 	}
 	defer conn.Close()
-	found, err := c.find(ctx, api.NewPodResourcesListerClient(conn), pod)
+	found, err := c.find(ctx, kubeletv1.NewPodResourcesListerClient(conn), pod)
 	if err != nil {
 		return nil, fmt.Errorf("read pod %s/%s from the kubelet at %s: %w", pod.Namespace, pod.Name, c.socket, err)
 	}
@@ -67,8 +62,8 @@ func (c *Client) ContainerNames(ctx context.Context, pod grant.Pod) ([]grant.Con
 
 // find returns the pod's resources by Get (enabled in Kubernetes 1.34; before, an unknown method or an error
 // without a code), else by List.
-func (c *Client) find(ctx context.Context, kubelet api.PodResourcesListerClient, pod grant.Pod) (*api.PodResources, error) {
-	one, err := kubelet.Get(ctx, &api.GetPodResourcesRequest{PodName: pod.Name, PodNamespace: pod.Namespace})
+func (c *Client) find(ctx context.Context, kubelet kubeletv1.PodResourcesListerClient, pod grant.Pod) (*kubeletv1.PodResources, error) {
+	one, err := kubelet.Get(ctx, &kubeletv1.GetPodResourcesRequest{PodName: pod.Name, PodNamespace: pod.Namespace})
 	switch status.Code(err) {
 	case codes.OK:
 		if found := one.GetPodResources(); isPod(found, pod) {
@@ -79,11 +74,11 @@ func (c *Client) find(ctx context.Context, kubelet api.PodResourcesListerClient,
 	default:
 		return nil, fmt.Errorf("get: %w", withCause(ctx, err))
 	}
-	all, err := kubelet.List(ctx, &api.ListPodResourcesRequest{})
+	all, err := kubelet.List(ctx, &kubeletv1.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", withCause(ctx, err))
 	}
-	matching := slices.DeleteFunc(all.GetPodResources(), func(p *api.PodResources) bool { return !isPod(p, pod) })
+	matching := slices.DeleteFunc(all.GetPodResources(), func(p *kubeletv1.PodResources) bool { return !isPod(p, pod) })
 	if len(matching) != 1 {
 		return nil, fmt.Errorf("it lists the pod %d times", len(matching))
 	}
@@ -105,11 +100,11 @@ func withCause(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", cause, err)
 }
 
-func isPod(resources *api.PodResources, pod grant.Pod) bool {
+func isPod(resources *kubeletv1.PodResources, pod grant.Pod) bool {
 	return resources.GetName() == pod.Name && resources.GetNamespace() == pod.Namespace
 }
 
-func (c *Client) count(pod *api.PodResources) ([]grant.ContainerDevices, error) {
+func (c *Client) count(pod *kubeletv1.PodResources) ([]grant.ContainerDevices, error) {
 	var listed []grant.ContainerDevices
 	for _, container := range pod.GetContainers() {
 		name := container.GetName()

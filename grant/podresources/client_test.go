@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+	kubeletv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
 )
@@ -20,27 +21,27 @@ import (
 // kubelet is a PodResources service with fixed answers. Without get it has List
 // only, as a kubelet older than Get.
 type kubelet struct {
-	api.UnimplementedPodResourcesListerServer
-	get  func() (*api.PodResources, error)
-	list []*api.PodResources
+	kubeletv1.UnimplementedPodResourcesListerServer
+	get  func() (*kubeletv1.PodResources, error)
+	list []*kubeletv1.PodResources
 	slow time.Duration
 }
 
-func (k *kubelet) Get(ctx context.Context, request *api.GetPodResourcesRequest) (*api.GetPodResourcesResponse, error) {
+func (k *kubelet) Get(ctx context.Context, request *kubeletv1.GetPodResourcesRequest) (*kubeletv1.GetPodResourcesResponse, error) {
 	if k.get == nil {
 		return k.UnimplementedPodResourcesListerServer.Get(ctx, request)
 	}
 	pod, err := k.get()
-	return &api.GetPodResourcesResponse{PodResources: pod}, err
+	return &kubeletv1.GetPodResourcesResponse{PodResources: pod}, err
 }
 
-func (k *kubelet) List(ctx context.Context, _ *api.ListPodResourcesRequest) (*api.ListPodResourcesResponse, error) {
+func (k *kubelet) List(ctx context.Context, _ *kubeletv1.ListPodResourcesRequest) (*kubeletv1.ListPodResourcesResponse, error) {
 	select {
 	case <-time.After(k.slow):
 	case <-ctx.Done(): // before the client sees its own deadline pass, perhaps
 		return nil, ctx.Err()
 	}
-	return &api.ListPodResourcesResponse{PodResources: k.list}, nil
+	return &kubeletv1.ListPodResourcesResponse{PodResources: k.list}, nil
 }
 
 // serve runs the kubelet on a socket until the test ends.
@@ -50,7 +51,7 @@ func serve(t testing.TB, k *kubelet) string {
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	server := grpc.NewServer()
-	api.RegisterPodResourcesListerServer(server, k)
+	kubeletv1.RegisterPodResourcesListerServer(server, k)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -60,16 +61,16 @@ func serve(t testing.TB, k *kubelet) string {
 	return socket
 }
 
-func container(name string, devices ...*api.ContainerDevices) *api.ContainerResources {
-	return &api.ContainerResources{Name: name, Devices: devices}
+func container(name string, devices ...*kubeletv1.ContainerDevices) *kubeletv1.ContainerResources {
+	return &kubeletv1.ContainerResources{Name: name, Devices: devices}
 }
 
-func devices(resource string, ids ...string) *api.ContainerDevices {
-	return &api.ContainerDevices{ResourceName: resource, DeviceIds: ids}
+func devices(resource string, ids ...string) *kubeletv1.ContainerDevices {
+	return &kubeletv1.ContainerDevices{ResourceName: resource, DeviceIds: ids}
 }
 
-func pod(namespace, name string, containers ...*api.ContainerResources) *api.PodResources {
-	return &api.PodResources{Namespace: namespace, Name: name, Containers: containers}
+func pod(namespace, name string, containers ...*kubeletv1.ContainerResources) *kubeletv1.PodResources {
+	return &kubeletv1.PodResources{Namespace: namespace, Name: name, Containers: containers}
 }
 
 func TestContainerNames(t *testing.T) {
@@ -77,8 +78,8 @@ func TestContainerNames(t *testing.T) {
 		container("side"),
 		container("main", devices("nvidia.com/gpu", "a::0", "a::1"), devices("example.com/nic", "n0"), devices("nvidia.com/gpu", "b::0")))
 	want := []grant.ContainerDevices{{Name: "side"}, {Name: "main", Devices: 3}}
-	answer := func(p *api.PodResources, err error) func() (*api.PodResources, error) {
-		return func() (*api.PodResources, error) { return p, err }
+	answer := func(p *kubeletv1.PodResources, err error) func() (*kubeletv1.PodResources, error) {
+		return func() (*kubeletv1.PodResources, error) { return p, err }
 	}
 	tests := []struct {
 		description string
@@ -87,13 +88,13 @@ func TestContainerNames(t *testing.T) {
 		says        string
 	}{
 		{"by Get", &kubelet{get: answer(mine, nil)}, want, ""},
-		{"by List where Get is not known", &kubelet{list: []*api.PodResources{pod("ns", "other"), mine}}, want, ""},
-		{"by List where Get is switched off", &kubelet{get: answer(nil, fmt.Errorf("PodResources API Get method disabled")), list: []*api.PodResources{mine}}, want, ""},
+		{"by List where Get is not known", &kubelet{list: []*kubeletv1.PodResources{pod("ns", "other"), mine}}, want, ""},
+		{"by List where Get is switched off", &kubelet{get: answer(nil, fmt.Errorf("PodResources API Get method disabled")), list: []*kubeletv1.PodResources{mine}}, want, ""},
 		{"another pod by Get", &kubelet{get: answer(pod("ns", "other"), nil)}, nil, "returned pod ns/other"},
 		{"no pod by Get", &kubelet{get: answer(nil, nil)}, nil, "returned pod"},
-		{"same name in another namespace", &kubelet{list: []*api.PodResources{pod("other", "mine", container("main"))}}, nil, "lists the pod 0 times"},
-		{"two pods of the name", &kubelet{list: []*api.PodResources{mine, mine}}, nil, "lists the pod 2 times"},
-		{"a container twice", &kubelet{list: []*api.PodResources{pod("ns", "mine", container("main"), container("main"))}}, nil, `container "main" of pod ns/mine twice`},
+		{"same name in another namespace", &kubelet{list: []*kubeletv1.PodResources{pod("other", "mine", container("main"))}}, nil, "lists the pod 0 times"},
+		{"two pods of the name", &kubelet{list: []*kubeletv1.PodResources{mine, mine}}, nil, "lists the pod 2 times"},
+		{"a container twice", &kubelet{list: []*kubeletv1.PodResources{pod("ns", "mine", container("main"), container("main"))}}, nil, `container "main" of pod ns/mine twice`},
 	}
 	for _, test := range tests {
 		t.Run(test.description, func(t *testing.T) {
@@ -110,7 +111,7 @@ func TestContainerNames(t *testing.T) {
 }
 
 func TestResourceNamesAreSettings(t *testing.T) {
-	k := &kubelet{list: []*api.PodResources{pod("ns", "mine", container("main", devices("nvidia.com/gpu", "x"), devices("example.com/a", "1"), devices("example.com/b", "2", "3")))}}
+	k := &kubelet{list: []*kubeletv1.PodResources{pod("ns", "mine", container("main", devices("nvidia.com/gpu", "x"), devices("example.com/a", "1"), devices("example.com/b", "2", "3")))}}
 	got, err := podresources.New(serve(t, k), podresources.Resource{Name: "example.com/a", PerGPU: 1}, podresources.Resource{Name: "example.com/b", PerGPU: 2}).ContainerNames(context.Background(), grant.Pod{Namespace: "ns", Name: "mine"})
 	require.NoError(t, err)
 	assert.Equal(t, []grant.ContainerDevices{{Name: "main", Devices: 2}}, got)
@@ -137,17 +138,17 @@ func TestAbsentSocketIsReportedAtOnce(t *testing.T) {
 // the kubelet.
 func TestPositionalGrantByTheKubelet(t *testing.T) {
 	const gpuA, gpuB = "GPU-0a000000-1111-2222-3333-444455556666", "GPU-0b000000-1111-2222-3333-444455556666"
-	client := podresources.New(serve(t, &kubelet{list: []*api.PodResources{
+	client := podresources.New(serve(t, &kubelet{list: []*kubeletv1.PodResources{
 		pod("ns", "mine", container("first", devices("nvidia.com/gpu", "a")), container("second", devices("nvidia.com/gpu", "b")))}}))
 	p := grant.Pod{UID: "u", Namespace: "ns", Name: "mine", Annotations: map[string]string{
-		grant.AnnotationToAllocate: gpuA + ",NVIDIA,1000,10:;" + gpuB + ",NVIDIA,2000,20:;"}}
+		api.AnnotationHAMiToAllocate: gpuA + ",NVIDIA,1000,10:;" + gpuB + ",NVIDIA,2000,20:;"}}
 	got, err := grant.FromPod(context.Background(), p, "second", "node-1", client, nil)
 	require.NoError(t, err)
 	assert.Equal(t, []grant.Share{{UUID: gpuB, MemoryMiB: 2000, CorePercent: 20}}, got.Shares)
 }
 
 func BenchmarkContainerNames(b *testing.B) {
-	var all []*api.PodResources
+	var all []*kubeletv1.PodResources
 	for i := range 100 {
 		all = append(all, pod("ns", fmt.Sprint("pod-", i), container("main", devices("nvidia.com/gpu", "a"))))
 	}

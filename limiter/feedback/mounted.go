@@ -6,16 +6,16 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/mountinfo"
 	"github.com/gpuslice/gpuslice/internal/procfs"
-	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // mountsOf reads which container's usage file is mounted in a process' root. It compares the device and path of mounts,
 // which a tenant can't forge, and does not look up paths, because a tenant's file system may never answer.
 type mountsOf struct{ proc procfs.FS }
 
-var usageName = filepath.Base(limiter.ContainerUsagePath)
+var usageName = filepath.Base(api.ContainerUsagePath)
 
 func (m mountsOf) sources(files map[string]string) map[mountinfo.Source]string {
 	var own []mountinfo.Mount
@@ -55,7 +55,7 @@ func (m mountsOf) container(name string, sources map[mountinfo.Source]string) st
 		container := sources[one.Source]
 		switch {
 		case container == "":
-		case one.Point == limiter.ContainerUsagePath:
+		case one.Point == api.ContainerUsagePath:
 			exact = container
 		case dirs[one.Parent].Below(usageName) == one.Source:
 			linked = container // below the claim's directory, which is mounted on the root

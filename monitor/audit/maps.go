@@ -15,10 +15,9 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/oci"
+	"golang.org/x/sys/unix"
 )
 
 // file is as in /proc/<pid>/maps, which on some file systems has another device than stat.
@@ -111,9 +110,9 @@ var (
 	driverBehind = []byte("/.gpuslice/driver/cuda")
 	gpuPrefix    = []byte("/dev/nvidia")
 	limiterName  = []byte("/libvgpu.so")
-	limiterPath  = []byte(limiter.ContainerLibraryPath)
-	limitsPath   = []byte(limiter.ContainerLimitsPath)
-	usagePath    = []byte(limiter.ContainerUsagePath)
+	limiterPath  = []byte(api.ContainerLibraryPath)
+	limitsPath   = []byte(api.ContainerLimitsPath)
+	usagePath    = []byte(api.ContainerUsagePath)
 	deleted      = []byte(" (deleted)")
 )
 

@@ -4,10 +4,9 @@ import (
 	"path/filepath"
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
-)
 
-// DriverKind is the CDI kind of the driver's GPUs.
-const DriverKind = "nvidia.com/gpu"
+	"github.com/gpuslice/gpuslice/api"
+)
 
 // DriverFile is the name of our spec. NVIDIA's tools write nvidia.yaml.
 const DriverFile = "gpuslice-nvidia.yaml"
@@ -37,7 +36,7 @@ func Driver(dirs []string, dir string, generate func() (*cdispec.Spec, error)) (
 func PreviewDriver(dirs []string, dir string, generate func() (*cdispec.Spec, error)) (DriverOutcome, error) {
 	out := DriverOutcome{Path: filepath.Join(dir, DriverFile)}
 	var err error
-	out.Others, err = Others(append([]string{dir}, dirs...), DriverKind, out.Path)
+	out.Others, err = Others(append([]string{dir}, dirs...), api.CDIKindDriver, out.Path)
 	if err == nil && len(out.Others) == 0 {
 		out.Spec, err = generate()
 	}

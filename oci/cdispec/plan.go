@@ -10,6 +10,7 @@ import (
 
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci/request"
@@ -78,7 +79,7 @@ func place(config request.Config, name string, gpus map[string]grant.GPU, usage 
 	if err := parser.ValidateDeviceName(name); err != nil {
 		return p, fmt.Errorf("invalid name of a CDI device: %w", err)
 	}
-	requested, err := request.FromContainer([]string{request.EnvSlice + "=" + name}, nil, config)
+	requested, err := request.FromContainer([]string{api.EnvSlice + "=" + name}, nil, config)
 	if err != nil {
 		return p, err
 	}

@@ -13,13 +13,12 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
-
-const SliceKind = "gpuslice.io/slice"
 
 const SliceFile = "gpuslice.yaml"
 
@@ -35,7 +34,7 @@ type Node struct {
 
 // Spec returns the CDI spec of slices, and the slices for their directories.
 func Spec(planned []Planned, n Node) (*cdispec.Spec, []slice.Slice, error) {
-	spec := &cdispec.Spec{Kind: SliceKind}
+	spec := &cdispec.Spec{Kind: api.CDIKindSlice}
 	var made []slice.Slice
 	var errs []error
 	for _, p := range planned {
@@ -61,7 +60,7 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 		return cdispec.Device{}, slice.Slice{}, err
 	}
 	edits := result.Edits
-	edits.Env = append(edits.Env, request.EnvSlice+"="+p.Name)
+	edits.Env = append(edits.Env, api.EnvSlice+"="+p.Name)
 	edits.Hooks = append(slice.Hooks(n.Program, n.StateDir, p.Name), edits.Hooks...)
 	if err := (&cdi.ContainerEdits{ContainerEdits: edits}).Validate(); err != nil {
 		return cdispec.Device{}, slice.Slice{}, err

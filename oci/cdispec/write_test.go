@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 func specOf(kind string, edits cdispec.ContainerEdits) *cdispec.Spec {
@@ -28,7 +30,7 @@ func TestWrite(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "cdi")
-			changed, err := Write(dir, "x.yaml", specOf(SliceKind, test.edits))
+			changed, err := Write(dir, "x.yaml", specOf(api.CDIKindSlice, test.edits))
 			require.NoError(t, err)
 			require.True(t, changed)
 			spec, err := cdi.ReadSpec(filepath.Join(dir, "x.yaml"), 0)
@@ -38,7 +40,7 @@ func TestWrite(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, os.FileMode(0o644), info.Mode())
 
-			changed, err = Write(dir, "x.yaml", specOf(SliceKind, test.edits))
+			changed, err = Write(dir, "x.yaml", specOf(api.CDIKindSlice, test.edits))
 			require.NoError(t, err)
 			require.False(t, changed)
 		})
@@ -46,7 +48,7 @@ func TestWrite(t *testing.T) {
 }
 
 func TestWriteOverWhatIsThere(t *testing.T) {
-	want := specOf(SliceKind, cdispec.ContainerEdits{Env: []string{"A=b"}})
+	want := specOf(api.CDIKindSlice, cdispec.ContainerEdits{Env: []string{"A=b"}})
 	for _, test := range []struct {
 		name, content string
 		mode          os.FileMode
@@ -73,7 +75,7 @@ func TestWriteRefusesWhatIsNoSpec(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Write(dir, "x.yaml", specOf("slice", cdispec.ContainerEdits{Env: []string{"A=b"}}))
 	require.Error(t, err)
-	_, err = Write(dir, "x.yaml", specOf(SliceKind, cdispec.ContainerEdits{Env: []string{"A"}}))
+	_, err = Write(dir, "x.yaml", specOf(api.CDIKindSlice, cdispec.ContainerEdits{Env: []string{"A"}}))
 	require.Error(t, err)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -82,7 +84,7 @@ func TestWriteRefusesWhatIsNoSpec(t *testing.T) {
 
 func TestDriver(t *testing.T) {
 	generate := func() (*cdispec.Spec, error) {
-		return specOf(DriverKind, cdispec.ContainerEdits{Env: []string{"A=b"}}), nil
+		return specOf(api.CDIKindDriver, cdispec.ContainerEdits{Env: []string{"A=b"}}), nil
 	}
 	never := func() (*cdispec.Spec, error) { return nil, errors.New("not to be called") }
 	root := t.TempDir()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 )
@@ -116,7 +117,7 @@ func (c Config) checkAnywhere(a Amount, list []candidate) (err error) {
 
 func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Share, error) {
 	if err := grant.ValidateShares(shares); err != nil {
-		return nil, fmt.Errorf("%s: %w", grant.AnnotationGrant, err)
+		return nil, fmt.Errorf("%s: %w", api.AnnotationGrant, err)
 	}
 	if err := c.checkCount(len(shares)); err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Sh
 	for i, share := range shares {
 		d, err := find(list, share.UUID, c)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", grant.AnnotationGrant, err)
+			return nil, fmt.Errorf("%s: %w", api.AnnotationGrant, err)
 		}
 		if i == 0 {
 			first = d
@@ -134,7 +135,7 @@ func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Sh
 			return nil, mixedKinds(first, d)
 		}
 		if err := c.checkMaximum(d, share); err != nil {
-			return nil, fmt.Errorf("%s: %w", grant.AnnotationGrant, err)
+			return nil, fmt.Errorf("%s: %w", api.AnnotationGrant, err)
 		}
 		if !d.hasCapacity(share) {
 			return nil, overbooked([]Amount{{Size{MiB: share.MemoryMiB}, Cores(share.CorePercent)}}, []candidate{d})

@@ -2,10 +2,9 @@ package request
 
 import (
 	"path/filepath"
-)
 
-// DefaultPath is the path of the operator's config.
-const DefaultPath = "/etc/gpuslice/runtime.yaml"
+	"github.com/gpuslice/gpuslice/api"
+)
 
 // Config is the operator's config. install/runtime.schema.json describes the keys.
 type Config struct {
@@ -65,15 +64,15 @@ type Limit struct {
 // DefaultConfig returns the config that is in force without a file.
 func DefaultConfig() Config {
 	return Config{
-		StateDir:         "/run/gpuslice",
-		LibraryDir:       "/var/lib/gpuslice/lib",
+		StateDir:         api.StateDir,
+		LibraryDir:       api.LibraryDir,
 		NVMLLibrary:      "libnvidia-ml.so.1",
 		Runtimes:         []string{"runc", "crun"},
 		NvidiaRuntime:    "nvidia-container-runtime",
 		LimiterMode:      "auto",
 		CorePolicy:       "default",
 		DeviceInjection:  "auto",
-		CDISpecDirs:      []string{"/etc/cdi", "/var/run/cdi"},
+		CDISpecDirs:      api.CDISpecDirs(),
 		DeviceSplitCount: 10,
 		MemoryScaling:    1,
 		ContextMemoryMiB: -1,
@@ -85,5 +84,5 @@ func (c Config) NodePath() string {
 	if c.NodeFile != "" {
 		return c.NodeFile
 	}
-	return filepath.Join(c.StateDir, "node.json")
+	return filepath.Join(c.StateDir, api.NodeFileName)
 }

@@ -1,6 +1,7 @@
 package request
 
 import (
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -41,7 +42,7 @@ func (c Config) complete(a Amount) (Amount, error) {
 	case c.AllowWholeGPUs:
 		a.Memory = Size{Percent: 100}
 	default:
-		return Amount{}, refuse(ErrForbidden, "the request has no memory, and whole GPUs are not allowed: set %s (8GiB, 25%%), or set default.memory or allowWholeGPUs in %s", EnvMemory, c.Path)
+		return Amount{}, refuse(ErrForbidden, "the request has no memory, and whole GPUs are not allowed: set %s (8GiB, 25%%), or set default.memory or allowWholeGPUs in %s", api.EnvMemory, c.Path)
 	}
 	if a.CorePercent == 0 {
 		a.CorePercent = c.Maximum.CorePercent // unlimited would exceed it

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
@@ -40,13 +41,13 @@ func FromContainer(env []string, annotations map[string]string, c Config) (*Requ
 	case s.grant != nil:
 		return fromGrant(notes, annotations)
 	case s.none() && s.priority != nil:
-		return nil, refuse(grant.ErrMalformed, "%s requests no GPU by itself: set %s, %s, %s or %s too, or remove it", s.priority.name, EnvMemory, EnvCores, EnvDevices, EnvSlice)
+		return nil, refuse(grant.ErrMalformed, "%s requests no GPU by itself: set %s, %s, %s or %s too, or remove it", s.priority.name, api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvSlice)
 	case s.none() && c.AllowWholeGPUs:
-		return fromVisibleDevices(v[envVisibleDevices])
+		return fromVisibleDevices(v[api.EnvVisibleDevices])
 	case s.none():
 		return nil, nil
 	case unknown != "":
-		return nil, refuse(grant.ErrMalformed, "%s is not a variable of a request: use %s, %s, %s, %s or %s", quote.Short(unknown), EnvMemory, EnvCores, EnvDevices, EnvPriority, EnvSlice)
+		return nil, refuse(grant.ErrMalformed, "%s is not a variable of a request: use %s, %s, %s, %s or %s", quote.Short(unknown), api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvPriority, api.EnvSlice)
 	case s.slice != nil:
 		return fromSlice(s, c)
 	default:
@@ -103,7 +104,7 @@ func (r *Request) countGPUs(last int, s *settings) error {
 	}
 	if last >= max(r.Devices.Count, len(r.Devices.Names)) {
 		return refuse(grant.ErrMalformed, "%s requests %s, but a variable %s_%d or %s_%d is set for another GPU (the first is 0): remove it, or request more GPUs",
-			s.devices.name, quote.Short(s.devices.value), envHAMiMemory, last, envHAMiCores, last)
+			s.devices.name, quote.Short(s.devices.value), api.EnvMemoryLimit, last, api.EnvCoreLimit, last)
 	}
 	return nil
 }
@@ -201,7 +202,7 @@ func fromVisibleDevices(value string) (*Request, error) {
 	}
 	devices, err := quoted(value, parseNames)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", envVisibleDevices, err)
+		return nil, fmt.Errorf("%s: %w", api.EnvVisibleDevices, err)
 	}
 	whole.Devices = devices
 	return whole, nil

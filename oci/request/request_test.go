@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -44,32 +45,32 @@ func TestFromContainer(t *testing.T) {
 	}{
 		{"nothing", nil, nil, nil},
 		{"what others set", []string{"PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_VISIBLE_DEVICES=0"}, notes{"org.example": "8GiB"}, nil},
-		{"empty values", []string{"GPUSLICE_MEMORY=", "GPUSLICE_DEVICES=", "CUDA_DEVICE_MEMORY_LIMIT="}, notes{AnnotationMemory: "", grant.AnnotationGrant: ""}, nil},
+		{"empty values", []string{"GPUSLICE_MEMORY=", "GPUSLICE_DEVICES=", "CUDA_DEVICE_MEMORY_LIMIT="}, notes{api.AnnotationMemory: "", api.AnnotationGrant: ""}, nil},
 		{"not variables", []string{"GPUSLICE_MEMORY", "", "=GPUSLICE_MEMORY=8g", "XGPUSLICE_MEMORY=8g", "gpuslice_memory=8g"}, nil, nil},
 		{"the agent's own variables", []string{"GPUSLICE_NODE_NAME=n", "GPUSLICE_STATE_DIR=/x"}, nil, nil},
 
 		{"memory", []string{"GPUSLICE_MEMORY=8GiB"}, nil, &Request{Amount: amount(8192, 0)}},
 		{"all of it", []string{"GPUSLICE_MEMORY=25%", "GPUSLICE_CORES=30", "GPUSLICE_DEVICES=2", "GPUSLICE_PRIORITY=1"}, nil,
 			&Request{Devices: Devices{Count: 2}, Amount: Amount{Size{Percent: 25}, 30}}},
-		{"by annotations", nil, notes{AnnotationMemory: "8g", AnnotationCores: "30%", AnnotationDevices: "device=0", AnnotationPriority: "1"},
+		{"by annotations", nil, notes{api.AnnotationMemory: "8g", api.AnnotationCores: "30%", api.AnnotationDevices: "device=0", api.AnnotationPriority: "1"},
 			&Request{Devices: Devices{Names: []string{"0"}}, Amount: amount(8192, 30)}},
 		{"only devices", []string{"GPUSLICE_DEVICES=all"}, nil, &Request{Devices: Devices{All: true}}},
 		{"only cores", []string{"GPUSLICE_CORES=5"}, nil, &Request{Amount: Amount{CorePercent: 5}}},
 		{"twice with one value", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_MEMORY=1g"}, nil, &Request{Amount: amount(1024, 0)}},
 
-		{"annotations win, each over its own", []string{"GPUSLICE_MEMORY=8g", "GPUSLICE_CORES=10", "GPUSLICE_DEVICES=3"}, notes{AnnotationMemory: "1g", AnnotationDevices: "2"},
+		{"annotations win, each over its own", []string{"GPUSLICE_MEMORY=8g", "GPUSLICE_CORES=10", "GPUSLICE_DEVICES=3"}, notes{api.AnnotationMemory: "1g", api.AnnotationDevices: "2"},
 			&Request{Devices: Devices{Count: 2}, Amount: amount(1024, 10)}},
-		{"an annotation over a bad variable", []string{"GPUSLICE_MEMORY=junk"}, notes{AnnotationMemory: "1g"}, &Request{Amount: amount(1024, 0)}},
-		{"an annotation over HAMi's variables", []string{"CUDA_DEVICE_MEMORY_LIMIT_3=junk", "CUDA_DEVICE_SM_LIMIT=20"}, notes{AnnotationMemory: "1g"}, &Request{Amount: amount(1024, 20)}},
-		{"an annotation over a slice", []string{"GPUSLICE_SLICE=pair"}, notes{AnnotationMemory: "1g"}, &Request{Amount: amount(1024, 0)}},
-		{"an annotation of cores over a slice", []string{"GPUSLICE_SLICE=pair"}, notes{AnnotationCores: "20"}, &Request{Amount: amount(0, 20)}},
-		{"an annotation of a priority over a slice", []string{"GPUSLICE_SLICE=pair", "GPUSLICE_MEMORY=1g"}, notes{AnnotationPriority: "1"}, &Request{Amount: amount(1024, 0)}},
-		{"a slice's annotation over variables", []string{"GPUSLICE_MEMORY=8g", "GPUSLICE_CORES=99", "GPUSLICE_PRIORITY=0", "CUDA_DEVICE_SM_LIMIT_1=4"}, notes{AnnotationSlice: "small"},
+		{"an annotation over a bad variable", []string{"GPUSLICE_MEMORY=junk"}, notes{api.AnnotationMemory: "1g"}, &Request{Amount: amount(1024, 0)}},
+		{"an annotation over HAMi's variables", []string{"CUDA_DEVICE_MEMORY_LIMIT_3=junk", "CUDA_DEVICE_SM_LIMIT=20"}, notes{api.AnnotationMemory: "1g"}, &Request{Amount: amount(1024, 20)}},
+		{"an annotation over a slice", []string{"GPUSLICE_SLICE=pair"}, notes{api.AnnotationMemory: "1g"}, &Request{Amount: amount(1024, 0)}},
+		{"an annotation of cores over a slice", []string{"GPUSLICE_SLICE=pair"}, notes{api.AnnotationCores: "20"}, &Request{Amount: amount(0, 20)}},
+		{"an annotation of a priority over a slice", []string{"GPUSLICE_SLICE=pair", "GPUSLICE_MEMORY=1g"}, notes{api.AnnotationPriority: "1"}, &Request{Amount: amount(1024, 0)}},
+		{"a slice's annotation over variables", []string{"GPUSLICE_MEMORY=8g", "GPUSLICE_CORES=99", "GPUSLICE_PRIORITY=0", "CUDA_DEVICE_SM_LIMIT_1=4"}, notes{api.AnnotationSlice: "small"},
 			&Request{Amount: amount(4096, 10), Slice: "small"}},
 
 		{"a slice", []string{"GPUSLICE_SLICE=small"}, nil, &Request{Amount: amount(4096, 10), Slice: "small"}},
 		{"several of a slice", []string{"GPUSLICE_SLICE=small", "GPUSLICE_DEVICES=2"}, nil, &Request{Amount: amount(4096, 10), Devices: Devices{Count: 2}, Slice: "small"}},
-		{"a slice of high priority", nil, notes{AnnotationSlice: "pair"}, &Request{Amount: Amount{Memory: Size{Percent: 50}}, Devices: Devices{Count: 2}, HighPriority: true, Slice: "pair"}},
+		{"a slice of high priority", nil, notes{api.AnnotationSlice: "pair"}, &Request{Amount: Amount{Memory: Size{Percent: 50}}, Devices: Devices{Count: 2}, HighPriority: true, Slice: "pair"}},
 		{"a slice and its own devices", []string{"GPUSLICE_SLICE=pair", "GPUSLICE_DEVICES=count=2"}, nil,
 			&Request{Amount: Amount{Memory: Size{Percent: 50}}, Devices: Devices{Count: 2}, HighPriority: true, Slice: "pair"}},
 
@@ -86,13 +87,13 @@ func TestFromContainer(t *testing.T) {
 			&Request{Devices: Devices{Count: 1}, Amount: amount(4096, 30), Each: map[int]Amount{0: amount(4096, 0)}}},
 		{"HAMi's beside all GPUs", []string{"CUDA_DEVICE_MEMORY_LIMIT_7=1g", "GPUSLICE_DEVICES=all"}, nil, &Request{Devices: Devices{All: true}, Each: map[int]Amount{7: amount(1024, 0)}}},
 
-		{"a grant", nil, notes{grant.AnnotationGrant: grantOf("main")}, granted(1000)},
-		{"a grant over every variable", []string{"GPUSLICE_MEMORY=junk", "GPUSLICE_SLICE=none", "CUDA_DEVICE_SM_LIMIT=x", "GPUSLICE_MEM=1"}, notes{grant.AnnotationGrant: grantOf("main")}, granted(1000)},
-		{"a grant by containerd's name", nil, notes{grant.AnnotationGrant: grantOf("a", "b"), "io.kubernetes.cri.container-name": "b"}, granted(1001)},
-		{"a grant by the kubelet's name", nil, notes{grant.AnnotationGrant: grantOf("a", "b"), "io.kubernetes.container.name": "a"}, granted(1000)},
-		{"a grant by nerdctl's name", nil, notes{grant.AnnotationGrant: grantOf("a", "b"), "nerdctl/name": "b"}, granted(1001)},
-		{"the only grant, whatever nerdctl calls the container", nil, notes{grant.AnnotationGrant: grantOf("main"), "nerdctl/name": "box-1"}, granted(1000)},
-		{"a pod's grant for another container", nil, notes{grant.AnnotationGrant: grantOf("a"), "io.kubernetes.cri.container-name": "b"}, nil},
+		{"a grant", nil, notes{api.AnnotationGrant: grantOf("main")}, granted(1000)},
+		{"a grant over every variable", []string{"GPUSLICE_MEMORY=junk", "GPUSLICE_SLICE=none", "CUDA_DEVICE_SM_LIMIT=x", "GPUSLICE_MEM=1"}, notes{api.AnnotationGrant: grantOf("main")}, granted(1000)},
+		{"a grant by containerd's name", nil, notes{api.AnnotationGrant: grantOf("a", "b"), "io.kubernetes.cri.container-name": "b"}, granted(1001)},
+		{"a grant by the kubelet's name", nil, notes{api.AnnotationGrant: grantOf("a", "b"), "io.kubernetes.container.name": "a"}, granted(1000)},
+		{"a grant by nerdctl's name", nil, notes{api.AnnotationGrant: grantOf("a", "b"), "nerdctl/name": "b"}, granted(1001)},
+		{"the only grant, whatever nerdctl calls the container", nil, notes{api.AnnotationGrant: grantOf("main"), "nerdctl/name": "box-1"}, granted(1000)},
+		{"a pod's grant for another container", nil, notes{api.AnnotationGrant: grantOf("a"), "io.kubernetes.cri.container-name": "b"}, nil},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			got, err := FromContainer(tt.env, tt.notes, operator())
@@ -120,11 +121,11 @@ func TestFromContainerRefuses(t *testing.T) {
 		{"no unit", []string{"GPUSLICE_MEMORY=8000"}, nil, grant.ErrMalformed, []string{`GPUSLICE_MEMORY: "8000" has no unit`}},
 		{"cores", []string{"GPUSLICE_CORES=0"}, nil, grant.ErrMalformed, []string{`GPUSLICE_CORES: "0"`, "from 1 to 100"}},
 		{"devices", []string{"GPUSLICE_DEVICES=0"}, nil, grant.ErrMalformed, []string{`GPUSLICE_DEVICES: "0"`, "device=0"}},
-		{"in an annotation", nil, notes{AnnotationCores: "many"}, grant.ErrMalformed, []string{`gpuslice.io/cores: "many"`}},
+		{"in an annotation", nil, notes{api.AnnotationCores: "many"}, grant.ErrMalformed, []string{`gpuslice.io/cores: "many"`}},
 		{"an index meant as a count", []string{"GPUSLICE_DEVICES=1:2:3"}, nil, grant.ErrMalformed, []string{"neither a GPU index nor a UUID"}},
 		{"priority", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_PRIORITY=high"}, nil, grant.ErrMalformed, []string{`GPUSLICE_PRIORITY: "high" is not a priority`}},
 		{"high priority", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_PRIORITY=0"}, nil, ErrForbidden, []string{"GPUSLICE_PRIORITY", "allowHighPriority in /etc/gpuslice/runtime.yaml"}},
-		{"high priority by annotation", []string{"GPUSLICE_MEMORY=1g"}, notes{AnnotationPriority: "0"}, ErrForbidden, []string{"gpuslice.io/priority"}},
+		{"high priority by annotation", []string{"GPUSLICE_MEMORY=1g"}, notes{api.AnnotationPriority: "0"}, ErrForbidden, []string{"gpuslice.io/priority"}},
 		{"only a priority", []string{"GPUSLICE_PRIORITY=1"}, nil, grant.ErrMalformed, []string{"GPUSLICE_PRIORITY requests no GPU by itself"}},
 		{"a mistyped variable beside a request", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_CORE=30"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_CORE" is not a variable of a request`, "GPUSLICE_CORES"}},
 
@@ -135,7 +136,7 @@ func TestFromContainerRefuses(t *testing.T) {
 		{"both ways, contradicting for a GPU", []string{"GPUSLICE_CORES=8", "CUDA_DEVICE_SM_LIMIT_0=9"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_0", "set one of them"}},
 		{"a slice and an amount", []string{"GPUSLICE_SLICE=small", "GPUSLICE_MEMORY=8g"}, nil, grant.ErrMalformed, []string{"GPUSLICE_MEMORY and GPUSLICE_SLICE"}},
 		{"a slice and HAMi's", []string{"GPUSLICE_SLICE=small", "CUDA_DEVICE_SM_LIMIT_1=8"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_1 and GPUSLICE_SLICE"}},
-		{"a slice and a priority", nil, notes{AnnotationSlice: "small", AnnotationPriority: "1"}, grant.ErrMalformed, []string{"gpuslice.io/priority and gpuslice.io/slice"}},
+		{"a slice and a priority", nil, notes{api.AnnotationSlice: "small", api.AnnotationPriority: "1"}, grant.ErrMalformed, []string{"gpuslice.io/priority and gpuslice.io/slice"}},
 		{"a slice and other devices", []string{"GPUSLICE_SLICE=pair", "GPUSLICE_DEVICES=3"}, nil, grant.ErrMalformed, []string{"pair has devices 2"}},
 		{"no such slice", []string{"GPUSLICE_SLICE=huge"}, nil, ErrForbidden, []string{`GPUSLICE_SLICE: "huge" is not a slice of this node`, "pair, small", "runtime.yaml"}},
 
@@ -148,10 +149,10 @@ func TestFromContainerRefuses(t *testing.T) {
 		{"HAMi's GPU nothing", []string{"CUDA_DEVICE_SM_LIMIT_=1"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_"}},
 		{"HAMi's of a GPU too many", []string{"CUDA_DEVICE_MEMORY_LIMIT_2=1g", "GPUSLICE_DEVICES=2"}, nil, grant.ErrMalformed, []string{"GPUSLICE_DEVICES requests \"2\"", "CUDA_DEVICE_MEMORY_LIMIT_2"}},
 
-		{"a bad grant", nil, notes{grant.AnnotationGrant: "{}"}, grant.ErrMalformed, []string{"gpuslice.io/grant: version is missing"}},
-		{"a grant and an amount", nil, notes{grant.AnnotationGrant: grantText, AnnotationMemory: "1g"}, grant.ErrMalformed, []string{"gpuslice.io/memory and gpuslice.io/grant"}},
-		{"a grant of several", nil, notes{grant.AnnotationGrant: grantText}, grant.ErrAmbiguous, []string{"2 containers (a, b)"}},
-		{"a grant of several and another's name", nil, notes{grant.AnnotationGrant: grantText, "nerdctl/name": "c"}, grant.ErrAmbiguous, []string{"2 containers (a, b)"}},
+		{"a bad grant", nil, notes{api.AnnotationGrant: "{}"}, grant.ErrMalformed, []string{"gpuslice.io/grant: version is missing"}},
+		{"a grant and an amount", nil, notes{api.AnnotationGrant: grantText, api.AnnotationMemory: "1g"}, grant.ErrMalformed, []string{"gpuslice.io/memory and gpuslice.io/grant"}},
+		{"a grant of several", nil, notes{api.AnnotationGrant: grantText}, grant.ErrAmbiguous, []string{"2 containers (a, b)"}},
+		{"a grant of several and another's name", nil, notes{api.AnnotationGrant: grantText, "nerdctl/name": "c"}, grant.ErrAmbiguous, []string{"2 containers (a, b)"}},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			got, err := FromContainer(tt.env, tt.notes, operator())

@@ -8,30 +8,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
-)
-
-// The variables of a request, and the annotations with the same meaning.
-const (
-	EnvMemory   = "GPUSLICE_MEMORY"
-	EnvCores    = "GPUSLICE_CORES"
-	EnvDevices  = "GPUSLICE_DEVICES"
-	EnvPriority = "GPUSLICE_PRIORITY"
-	EnvSlice    = "GPUSLICE_SLICE"
-
-	AnnotationMemory   = "gpuslice.io/memory"
-	AnnotationCores    = "gpuslice.io/cores"
-	AnnotationDevices  = "gpuslice.io/devices"
-	AnnotationPriority = "gpuslice.io/priority"
-	AnnotationSlice    = "gpuslice.io/slice"
-)
-
-const (
-	envPrefix         = "GPUSLICE_"
-	envHAMiMemory     = "CUDA_DEVICE_MEMORY_LIMIT"
-	envHAMiCores      = "CUDA_DEVICE_SM_LIMIT"
-	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
 )
 
 // everyGPU is the index of HAMi's variables without an index.
@@ -84,8 +63,8 @@ func fromAnnotations(annotations map[string]string) *settings {
 		return nil
 	}
 	return &settings{
-		grant: get(grant.AnnotationGrant), slice: get(AnnotationSlice), memory: get(AnnotationMemory),
-		cores: get(AnnotationCores), devices: get(AnnotationDevices), priority: get(AnnotationPriority),
+		grant: get(api.AnnotationGrant), slice: get(api.AnnotationSlice), memory: get(api.AnnotationMemory),
+		cores: get(api.AnnotationCores), devices: get(api.AnnotationDevices), priority: get(api.AnnotationPriority),
 	}
 }
 
@@ -109,31 +88,31 @@ func readVariables(env []string) (variables, error) {
 }
 
 func isRequest(name string) bool {
-	return strings.HasPrefix(name, envPrefix) || name == envVisibleDevices ||
-		name == envHAMiMemory || strings.HasPrefix(name, envHAMiMemory+"_") ||
-		name == envHAMiCores || strings.HasPrefix(name, envHAMiCores+"_")
+	return strings.HasPrefix(name, api.EnvPrefix) || name == api.EnvVisibleDevices ||
+		name == api.EnvMemoryLimit || strings.HasPrefix(name, api.EnvMemoryLimit+"_") ||
+		name == api.EnvCoreLimit || strings.HasPrefix(name, api.EnvCoreLimit+"_")
 }
 
 // fromVariables also returns one variable with our prefix and an unknown name.
 func fromVariables(v variables) (s *settings, unknown string, err error) {
 	s = &settings{hamiMemory: map[int]setting{}, hamiCores: map[int]setting{}}
 	ours := map[string]**setting{
-		EnvMemory: &s.memory, EnvCores: &s.cores, EnvDevices: &s.devices, EnvPriority: &s.priority, EnvSlice: &s.slice,
+		api.EnvMemory: &s.memory, api.EnvCores: &s.cores, api.EnvDevices: &s.devices, api.EnvPriority: &s.priority, api.EnvSlice: &s.slice,
 	}
 	for _, name := range sortedKeys(v) {
 		value := v[name]
 		place, own := ours[name]
 		switch {
-		case value == "" || name == envVisibleDevices:
+		case value == "" || name == api.EnvVisibleDevices:
 		case own:
 			*place = &setting{name, value}
-		case strings.HasPrefix(name, envPrefix):
+		case strings.HasPrefix(name, api.EnvPrefix):
 			unknown = name
-		case strings.HasPrefix(name, envHAMiMemory):
-			err = addHAMi(s.hamiMemory, name, value, envHAMiMemory)
-		case value == "0" && strings.HasPrefix(name, envHAMiCores): // HAMi's way to request none
+		case strings.HasPrefix(name, api.EnvMemoryLimit):
+			err = addHAMi(s.hamiMemory, name, value, api.EnvMemoryLimit)
+		case value == "0" && strings.HasPrefix(name, api.EnvCoreLimit): // HAMi's way to request none
 		default:
-			err = addHAMi(s.hamiCores, name, value, envHAMiCores)
+			err = addHAMi(s.hamiCores, name, value, api.EnvCoreLimit)
 		}
 		if err != nil {
 			return nil, "", err

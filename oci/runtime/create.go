@@ -20,8 +20,6 @@ import (
 // claimTimeout is less than what daemons wait for a runtime.
 const claimTimeout = 30 * time.Second
 
-const enforcementAnnotation = "gpuslice.io/enforcement"
-
 type creation struct {
 	call     Call
 	lowLevel string

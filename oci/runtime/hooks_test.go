@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -92,7 +93,7 @@ func TestVerify(t *testing.T) {
 		{"a device", rspec.Spec{Linux: &rspec.Linux{Devices: []rspec.LinuxDevice{node}}}, "it has the device node /dev/nvidia0, but the container has no limits"},
 		{
 			"a device, and limits that are of no claim",
-			rspec.Spec{Linux: &rspec.Linux{Devices: []rspec.LinuxDevice{node}}, Mounts: []rspec.Mount{{Destination: limiter.ContainerLimitsPath, Source: "/home/me/limits"}}},
+			rspec.Spec{Linux: &rspec.Linux{Devices: []rspec.LinuxDevice{node}}, Mounts: []rspec.Mount{{Destination: api.ContainerLimitsPath, Source: "/home/me/limits"}}},
 			"the container has no limits",
 		},
 		{"a request without the wrapper", rspec.Spec{Process: &rspec.Process{Env: []string{"GPUSLICE_MEMORY=1GiB"}}}, "which a createRuntime hook can't add"},

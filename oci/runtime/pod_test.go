@@ -11,6 +11,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -179,7 +180,7 @@ func TestPodWithGrantReachesNvidiasRuntime(t *testing.T) {
 			}
 			spec, output := p.create(t, "k8s.io", func(s *rspec.Spec) {
 				s.Process.Env = append(s.Process.Env, "NVIDIA_VISIBLE_DEVICES="+test.visible)
-				s.Mounts = append(s.Mounts, rspec.Mount{Destination: limiter.ContainerDir, Type: "bind", Source: limiter.FilesDir(dir), Options: []string{"bind", "ro"}})
+				s.Mounts = append(s.Mounts, rspec.Mount{Destination: api.ContainerDir, Type: "bind", Source: limiter.FilesDir(dir), Options: []string{"bind", "ro"}})
 			})
 			require.Equal(t, test.want, p.ran, output)
 			if test.claimed {

@@ -10,6 +10,7 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
@@ -188,7 +189,7 @@ func (r *reservation) edit(spec *rspec.Spec, result oci.Result) error {
 	if spec.Annotations == nil {
 		spec.Annotations = map[string]string{}
 	}
-	spec.Annotations[enforcementAnnotation] = string(result.Enforcement)
+	spec.Annotations[api.AnnotationEnforcement] = string(result.Enforcement)
 	if spec.Hooks == nil {
 		spec.Hooks = &rspec.Hooks{}
 	}
@@ -216,7 +217,7 @@ const hookTimeoutSeconds = 30
 
 func (r *Runtime) hookArgs(stage string, args ...string) []string {
 	words := []string{filepath.Base(r.Self), "hook", stage}
-	if r.Config.Path != "" && r.Config.Path != request.DefaultPath {
+	if r.Config.Path != "" && r.Config.Path != api.RuntimeConfig {
 		words = append(words, "--config="+r.Config.Path)
 	}
 	return append(words, args...)

@@ -6,11 +6,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/oci"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-
-	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/oci"
 )
 
 // CheckMain is the createRuntime hook of oci.Settings.MountCheck, with the container's state on stdin. Status 1
@@ -48,9 +47,9 @@ func checkState(state rspec.State) error {
 
 // checkNoLinks: a container could replace a link.
 func checkNoLinks(root string) error {
-	dir, err := unix.Open(filepath.Join(root, limiter.ContainerDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	dir, err := unix.Open(filepath.Join(root, api.ContainerDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("%s in the container is not the directory that gpuslice mounts there: remove the link from the image (%w)", limiter.ContainerDir, err)
+		return fmt.Errorf("%s in the container is not the directory that gpuslice mounts there: remove the link from the image (%w)", api.ContainerDir, err)
 	}
 	return unix.Close(dir)
 }

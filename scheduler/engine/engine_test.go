@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
@@ -115,7 +116,7 @@ func TestEventsOfAPendingPod(t *testing.T) {
 		"its own annotations":   func(p *scheduler.Pod, own scheduler.Placement) *scheduler.Pod { return given(t, p, own) },
 		"those of another node": func(p *scheduler.Pod, _ scheduler.Placement) *scheduler.Pod { return given(t, p, elsewhere) },
 		"what can't be read": func(p *scheduler.Pod, _ scheduler.Placement) *scheduler.Pod {
-			return annotated(p, map[string]string{grant.AnnotationGrant: "{"})
+			return annotated(p, map[string]string{api.AnnotationGrant: "{"})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +164,7 @@ func TestEventsOfABoundPod(t *testing.T) {
 			return &next
 		}, "its annotations were removed"},
 		"unreadable ones": {func(p *scheduler.Pod) *scheduler.Pod {
-			return annotated(p, map[string]string{grant.AnnotationGrant: "{"})
+			return annotated(p, map[string]string{api.AnnotationGrant: "{"})
 		}, "not valid JSON"},
 		"no node": {func(p *scheduler.Pod) *scheduler.Pod { return bindTo(p, "") }, "it was bound and is no longer"},
 	} {
@@ -302,12 +303,12 @@ func TestProblems(t *testing.T) {
 		}
 		return all
 	}
-	bad := annotated(bindTo(podOf("bad", "1/50000/0"), "a"), map[string]string{grant.AnnotationGrant: "{"})
+	bad := annotated(bindTo(podOf("bad", "1/50000/0"), "a"), map[string]string{api.AnnotationGrant: "{"})
 	e.SetPod(bad)
 	require.Equal(t, []string{"ns/pod-bad", "broken"}, texts())
 	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB, "invalid annotations reserve nothing")
 
-	e.SetPod(annotated(good, map[string]string{grant.AnnotationGrant: "{"}))
+	e.SetPod(annotated(good, map[string]string{api.AnnotationGrant: "{"}))
 	require.Equal(t, []string{"ns/pod-bad", "ns/pod-good", "broken"}, texts())
 	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB, "its containers run with what they were given")
 	e.SetPod(bindTo(podOf("good", "1/50000/0"), "a"))
@@ -341,7 +342,7 @@ func TestKeysAddedLater(t *testing.T) {
 	e := newEngine(t, Options{Keys: keys})
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	p := given(t, podOf("u", "1/50000/0"), scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 50000}}}})
-	p.Annotations[grant.AnnotationSignature] = "of another key"
+	p.Annotations[api.AnnotationSignature] = "of another key"
 	e.SetPod(bindTo(p, "a"))
 	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB)
 	require.Len(t, e.Problems(), 1)

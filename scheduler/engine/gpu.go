@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
@@ -16,7 +17,7 @@ func usable(gpu *scheduler.GPU, typeFits bool, rules *request.Rules) Code {
 		return GPUEmpty
 	case !typeFits || !rules.ModeFits(gpu.Mode):
 		return CardTypeMismatch
-	case gpu.Mode == request.ModeMIG:
+	case gpu.Mode == api.ModeMIG:
 		return GPUMIGMode
 	case !rules.UUIDFits(gpu.UUID):
 		return CardUUIDMismatch

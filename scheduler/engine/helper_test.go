@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
@@ -85,7 +86,7 @@ func nodeOf(name string, gpus ...scheduler.GPU) *scheduler.Node {
 	if err != nil {
 		panic(err)
 	}
-	return &scheduler.Node{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text), wire.AnnotationCordon: cordoned}}
+	return &scheduler.Node{Name: name, Annotations: map[string]string{api.AnnotationNodeGPUs: string(text), api.AnnotationHAMiCordon: cordoned}}
 }
 
 // nodeName is so that names sort as numbers.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
@@ -246,7 +247,7 @@ func TestResizesOfOthersAreCounted(t *testing.T) {
 	next := pl
 	next.Generation = 1
 	next.Containers = [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 9000, CorePercent: 40}}}
-	forged := annotated(rewritten(t, pod, next, nil), map[string]string{grant.AnnotationSignature: pod.Annotations[grant.AnnotationSignature]})
+	forged := annotated(rewritten(t, pod, next, nil), map[string]string{api.AnnotationSignature: pod.Annotations[api.AnnotationSignature]})
 	e.SetPod(forged)
 	assert.Equal(t, int64(8000), usedOf0(e).MemoryMiB, "one that is not signed")
 	assert.Len(t, e.Problems(), 1)

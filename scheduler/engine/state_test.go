@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
@@ -178,7 +179,7 @@ func (m *machine) other(t *rapid.T, p *modelPod) *scheduler.Pod {
 	case 0:
 		next.Annotations = nil
 	case 1:
-		next = *annotated(&next, map[string]string{grant.AnnotationGrant: "{"})
+		next = *annotated(&next, map[string]string{api.AnnotationGrant: "{"})
 	case 2:
 		next = *given(t, &next, scheduler.Placement{Node: m.name(t), Containers: shares})
 	case 3:

@@ -18,7 +18,7 @@ import (
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/gpuslice/gpuslice/scheduler/request"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // Cluster reads pods and PodDisruptionBudgets from caches.
@@ -86,7 +86,7 @@ func (c *Cluster) pod(ctx context.Context, namespace, name string, uid types.UID
 
 // bound counts the bound pods of a group.
 func (c *Cluster) bound(namespace, group string) (n int) {
-	pods, _ := c.pods.Pods(namespace).List(labels.SelectorFromSet(labels.Set{request.LabelGroup: group}))
+	pods, _ := c.pods.Pods(namespace).List(labels.SelectorFromSet(labels.Set{api.LabelGroup: group}))
 	for _, p := range pods {
 		if p.Spec.NodeName != "" && p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed {
 			n++

@@ -18,7 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/gpuslice/gpuslice/scheduler/request"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // story is what happened, in order.
@@ -73,8 +73,8 @@ func TestLeaseIsReleasedAfterLastBind(t *testing.T) {
 // A replica that lost the Lease binds no more: it cancels a waiting bind and does not change the Lease.
 func TestCallsEndWithTheLease(t *testing.T) {
 	p := pod("p", 1, 0, func(p *v1.Pod) {
-		p.Labels = map[string]string{request.LabelGroup: "g"}
-		p.Annotations = map[string]string{request.AnnotationGroupMin: "2"}
+		p.Labels = map[string]string{api.LabelGroup: "g"}
+		p.Annotations = map[string]string{api.AnnotationGroupMin: "2"}
 	})
 	client := fake.NewClientset(gpuNode("n"), p)
 	down := make(chan struct{})

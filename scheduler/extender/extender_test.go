@@ -30,6 +30,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
@@ -240,7 +241,7 @@ func (w *world) audit() (memoryMiB map[string]int64) {
 		if p.Spec.NodeName == "" {
 			continue
 		}
-		g, err := grant.DecodeGrant(p.Annotations[grant.AnnotationGrant])
+		g, err := grant.DecodeGrant(p.Annotations[api.AnnotationGrant])
 		require.NoError(w.t, err)
 		for _, shares := range g.Containers {
 			for _, s := range shares {
@@ -472,8 +473,8 @@ func TestPreempt(t *testing.T) {
 
 func grouped(group string, least int) func(*v1.Pod) {
 	return func(p *v1.Pod) {
-		p.Labels = map[string]string{request.LabelGroup: group}
-		p.Annotations = map[string]string{request.AnnotationGroupMin: fmt.Sprint(least)}
+		p.Labels = map[string]string{api.LabelGroup: group}
+		p.Annotations = map[string]string{api.AnnotationGroupMin: fmt.Sprint(least)}
 	}
 }
 

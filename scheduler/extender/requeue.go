@@ -13,8 +13,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
-const AnnotationRequeued = "gpuslice.io/requeued"
-
 const (
 	// lag is how far this process's caches can be behind those of kube-scheduler.
 	lag         = 2 * time.Second

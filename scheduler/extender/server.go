@@ -19,6 +19,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
@@ -103,7 +104,7 @@ func owner(podUID string) string { return component + "/" + podUID }
 // Run requeues pods until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
-		now := map[string]string{AnnotationRequeued: time.Now().UTC().Format(time.RFC3339Nano)}
+		now := map[string]string{api.AnnotationRequeued: time.Now().UTC().Format(time.RFC3339Nano)}
 		if err := kube.Annotate(ctx, s.Cluster.client, pod, now, nil); err != nil {
 			s.Log.Info("failed to requeue pod", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // ErrUnknown: the pod may be bound. Keep its GPUs reserved until the pod's event.
@@ -43,7 +43,7 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 		switch {
 		case err2 != nil:
 			return fmt.Errorf("%w; %w: %w", bindErr, ErrUnknown, err2)
-		case found.UID == pod.UID && found.Spec.NodeName == node && found.Annotations[grant.AnnotationGrant] == annotations[grant.AnnotationGrant]:
+		case found.UID == pod.UID && found.Spec.NodeName == node && found.Annotations[api.AnnotationGrant] == annotations[api.AnnotationGrant]:
 			return nil
 		case apierrors.IsConflict(err) && found.UID == pod.UID && found.Spec.NodeName == "" && found.ResourceVersion != version && tries < maxTries:
 			version = found.ResourceVersion
@@ -56,9 +56,6 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 const (
 	maxTries      = 5
 	retryInterval = 500 * time.Millisecond
-	// annotationUnclear is written to change a pod. Its value, the previous resourceVersion, is
-	// never read.
-	annotationUnclear = "gpuslice.io/bind-unclear"
 )
 
 // settle returns the pod when no Binding of this version can succeed any more.
@@ -67,7 +64,7 @@ func settle(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, versi
 		var err error
 		found, err = client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err == nil && found.UID == pod.UID && found.Spec.NodeName == "" && version != "" && found.ResourceVersion == version {
-			found, err = patch(ctx, client, pod, map[string]any{"annotations": map[string]any{annotationUnclear: version}})
+			found, err = patch(ctx, client, pod, map[string]any{"annotations": map[string]any{api.AnnotationBindUnclear: version}})
 		}
 		if rejected(err) && !apierrors.IsTooManyRequests(err) {
 			return false, err

@@ -15,18 +15,18 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 var podResource = schema.GroupResource{Resource: "pods"}
 
 func TestBind(t *testing.T) {
 	lost := errors.New("connection lost")
-	granted := map[string]string{grant.AnnotationGrant: "g"}
+	granted := map[string]string{api.AnnotationGrant: "g"}
 	bound := pod("u1", "n1", v1.PodPending, "1")
 	bound.Annotations = granted
 	otherwise := bound.DeepCopy()
-	otherwise.Annotations = map[string]string{grant.AnnotationGrant: "other"}
+	otherwise.Annotations = map[string]string{api.AnnotationGrant: "other"}
 	elsewhere := bound.DeepCopy()
 	elsewhere.Spec.NodeName = "n2"
 	recreated := bound.DeepCopy()

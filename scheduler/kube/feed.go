@@ -12,8 +12,8 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
 // Sink is implemented by *engine.Engine.
@@ -120,9 +120,9 @@ func trusted(p *scheduler.Pod) *scheduler.Pod {
 // Unowned returns the annotations without those that only the scheduler may write.
 func Unowned(annotations map[string]string) map[string]string {
 	for key := range annotations {
-		if wire.IsOwned(key) {
+		if api.IsOwned(key) {
 			annotations = maps.Clone(annotations)
-			maps.DeleteFunc(annotations, func(key, _ string) bool { return wire.IsOwned(key) })
+			maps.DeleteFunc(annotations, func(key, _ string) bool { return api.IsOwned(key) })
 			break
 		}
 	}

@@ -6,15 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
-
-	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/scheduler/quota"
-	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 func (j *journal) SetQuota(namespace, name string, l quota.Limits) {
@@ -144,7 +143,7 @@ func TestQuotaWithScopesIsIgnored(t *testing.T) {
 
 func TestGrantOfPendingPodIsRemoved(t *testing.T) {
 	forged := pod("u1", "", v1.PodPending, "1")
-	forged.Annotations[grant.AnnotationGrant] = "forged"
+	forged.Annotations[api.AnnotationGrant] = "forged"
 	require.Equal(t, map[string]string{"a": "1"}, trusted(Pod(forged)).Annotations)
 	require.Len(t, forged.Annotations, 2, "the informer's object is not changed")
 	bound := forged.DeepCopy()

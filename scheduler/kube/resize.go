@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
@@ -43,7 +44,7 @@ type ResizerConfig struct {
 	Log   *slog.Logger
 }
 
-// Resizer answers resize requests on running pods (grant.AnnotationResize): it writes the new
+// Resizer answers resize requests on running pods (api.AnnotationResize): it writes the new
 // grant, or the reason for the refusal, and removes the request in the same write.
 type Resizer struct {
 	ResizerConfig
@@ -54,7 +55,7 @@ type Resizer struct {
 func (f *Feed) Resizer(factory informers.SharedInformerFactory, c ResizerConfig) (*Resizer, error) {
 	r := &Resizer{c, f, workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](100*time.Millisecond, time.Minute))}
 	add := func(p *v1.Pod) {
-		if _, asked := p.Annotations[grant.AnnotationResize]; asked {
+		if _, asked := p.Annotations[api.AnnotationResize]; asked {
 			r.queue.Add(cache.NewObjectName(p.Namespace, p.Name))
 		}
 	}
@@ -101,7 +102,7 @@ func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 	}
 	r.feed.Pod(object) // the engine may have an older version
 	pod := Pod(object)
-	request, asked := object.Annotations[grant.AnnotationResize]
+	request, asked := object.Annotations[api.AnnotationResize]
 	if !asked {
 		r.Engine.CancelResize(pod)
 		return nil
@@ -139,10 +140,10 @@ func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 func (r *Resizer) reserve(object *v1.Pod, pod *scheduler.Pod, request string) (scheduler.Placement, error) {
 	wanted, err := grant.DecodeResize(request)
 	if err != nil {
-		return scheduler.Placement{}, fmt.Errorf("annotation %s: %w", grant.AnnotationResize, err)
+		return scheduler.Placement{}, fmt.Errorf("annotation %s: %w", api.AnnotationResize, err)
 	}
 	n, err := r.feed.nodes.Get(object.Spec.NodeName)
-	if err != nil || n.Annotations[wire.AnnotationGPUs] == "" {
+	if err != nil || n.Annotations[api.AnnotationNodeGPUs] == "" {
 		return scheduler.Placement{}, fmt.Errorf("node %s has no GPUs registered by gpuslice-agent, which applies the change: check that the agent runs there", object.Spec.NodeName)
 	}
 	return r.Engine.Resize(pod, wanted)
@@ -163,7 +164,7 @@ func (r *Resizer) write(ctx context.Context, object *v1.Pod, status grant.Resize
 	if err != nil {
 		return err
 	}
-	set := map[string]any{grant.AnnotationResize: nil, grant.AnnotationResizeStatus: string(answer)}
+	set := map[string]any{api.AnnotationResize: nil, api.AnnotationResizeStatus: string(answer)}
 	for key, value := range annotations {
 		set[key] = value
 	}
@@ -174,7 +175,7 @@ func (r *Resizer) write(ctx context.Context, object *v1.Pod, status grant.Resize
 			return nil
 		case apierrors.IsConflict(err) && tried:
 			found, err2 := r.Client.CoreV1().Pods(object.Namespace).Get(ctx, object.Name, metav1.GetOptions{})
-			if err2 == nil && found.UID == object.UID && found.Annotations[grant.AnnotationResizeStatus] == string(answer) {
+			if err2 == nil && found.UID == object.UID && found.Annotations[api.AnnotationResizeStatus] == string(answer) {
 				return nil
 			}
 			return errors.Join(err, err2)

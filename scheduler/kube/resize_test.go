@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
@@ -50,16 +51,16 @@ func (r *resizing) status() (s grant.ResizeStatus, p *v1.Pod) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
 		p = r.pod()
-		_, asked := p.Annotations[grant.AnnotationResize]
-		_, answered := p.Annotations[grant.AnnotationResizeStatus]
+		_, asked := p.Annotations[api.AnnotationResize]
+		_, answered := p.Annotations[api.AnnotationResizeStatus]
 		return !asked && answered
 	}, 20*time.Second, 5*time.Millisecond)
-	require.NoError(r.t, json.Unmarshal([]byte(p.Annotations[grant.AnnotationResizeStatus]), &s))
+	require.NoError(r.t, json.Unmarshal([]byte(p.Annotations[api.AnnotationResizeStatus]), &s))
 	return s, p
 }
 
 func (r *resizing) ask(value string) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{grant.AnnotationResize: value, grant.AnnotationResizeStatus: nil}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{api.AnnotationResize: value, api.AnnotationResizeStatus: nil}}})
 	require.NoError(r.t, err)
 	_, err = r.client.CoreV1().Pods("ns").Patch(r.t.Context(), "p", types.MergePatchType, patch, metav1.PatchOptions{})
 	require.NoError(r.t, err)
@@ -85,7 +86,7 @@ func newResizing(t *testing.T, change func(*v1.Node, *v1.Pod, *ResizerConfig)) *
 	gpus, err := json.Marshal(map[string]any{"version": 1, "gpus": []any{map[string]any{
 		"uuid": resizeGPU, "model": "NVIDIA H200", "memoryMiB": 80000, "cores": 100, "slots": 10, "mode": "hami-core", "healthy": true}}})
 	require.NoError(t, err)
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{wire.AnnotationGPUs: string(gpus)}}}
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{api.AnnotationNodeGPUs: string(gpus)}}}
 	r := &resizing{t: t}
 	r.engine, err = engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)
@@ -134,15 +135,15 @@ func TestResizer(t *testing.T) {
 	placement, err := wire.DecodePod(Pod(pod), nil)
 	require.NoError(t, err)
 	assert.Equal(t, []grant.Share{{UUID: resizeGPU, MemoryMiB: 20000, CorePercent: 50}}, placement.Containers[0])
-	assert.Equal(t, pod.Annotations[grant.AnnotationAllocated], pod.Annotations[grant.AnnotationToAllocate], "HAMi's annotations have it too")
-	assert.Contains(t, pod.Annotations[grant.AnnotationAllocated], "20000,50")
+	assert.Equal(t, pod.Annotations[api.AnnotationHAMiAllocated], pod.Annotations[api.AnnotationHAMiToAllocate], "HAMi's annotations have it too")
+	assert.Contains(t, pod.Annotations[api.AnnotationHAMiAllocated], "20000,50")
 	require.Eventually(t, func() bool { return r.memory() == 20000 }, 20*time.Second, 5*time.Millisecond)
 
 	r.ask(`{"main":{"memoryMiB":80001}}`)
 	status, pod = r.status()
 	assert.Equal(t, grant.ResizeRefused, status.Outcome)
 	assert.Contains(t, status.Message, "only 80000 of 80000 MiB are free")
-	assert.Contains(t, pod.Annotations[grant.AnnotationGrant], "20000", "nothing has changed")
+	assert.Contains(t, pod.Annotations[api.AnnotationGrant], "20000", "nothing has changed")
 	r.ask(`{"main":{"memoryMiB":-1}}`)
 	status, _ = r.status()
 	assert.Equal(t, grant.ResizeRefused, status.Outcome)
@@ -169,7 +170,7 @@ func TestResizerIgnoresOtherPods(t *testing.T) {
 	hamis.ask(`{"main":{"memoryMiB":1000}}`)
 	status, _ := hamis.status()
 	assert.Contains(t, status.Message, "node n1 has no GPUs registered")
-	assert.Contains(t, foreign.pod().Annotations, grant.AnnotationResize)
+	assert.Contains(t, foreign.pod().Annotations, api.AnnotationResize)
 }
 
 func TestResizerWithoutLeadership(t *testing.T) {
@@ -179,7 +180,7 @@ func TestResizerWithoutLeadership(t *testing.T) {
 	r.mu.Unlock()
 	r.ask(`{"main":{"memoryMiB":1000}}`)
 	time.Sleep(50 * time.Millisecond)
-	assert.Contains(t, r.pod().Annotations, grant.AnnotationResize)
+	assert.Contains(t, r.pod().Annotations, api.AnnotationResize)
 	r.mu.Lock()
 	r.ready = nil
 	r.mu.Unlock()
@@ -238,7 +239,7 @@ func TestResizerLostAnswers(t *testing.T) {
 			status, pod := r.status()
 			assert.Equal(t, grant.ResizeReserved, status.Outcome)
 			assert.Equal(t, int64(1), status.Generation, "once")
-			assert.Contains(t, pod.Annotations[grant.AnnotationGrant], "20000")
+			assert.Contains(t, pod.Annotations[api.AnnotationGrant], "20000")
 			require.Eventually(t, func() bool { return r.memory() == 20000 && len(r.engine.Problems()) == 0 }, 20*time.Second, 5*time.Millisecond)
 		})
 	}

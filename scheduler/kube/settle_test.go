@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // server keeps one pod, and versions and binds it as an API server does.
@@ -61,7 +61,7 @@ func (s *server) client() *fake.Clientset {
 			return true, nil, s.land(b)
 		case clienttesting.PatchAction:
 			s.patches++
-			s.change(func(p *v1.Pod) { p.Annotations = map[string]string{annotationUnclear: "x"} })
+			s.change(func(p *v1.Pod) { p.Annotations = map[string]string{api.AnnotationBindUnclear: "x"} })
 		}
 		return true, s.pod.DeepCopy(), nil
 	})
@@ -75,7 +75,7 @@ func newServer() *server {
 }
 
 func TestLateBinding(t *testing.T) {
-	lost, granted := errors.New("connection lost"), map[string]string{grant.AnnotationGrant: "g"}
+	lost, granted := errors.New("connection lost"), map[string]string{api.AnnotationGrant: "g"}
 	for _, tc := range []struct {
 		name    string
 		answer  error

@@ -5,13 +5,12 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/wire"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
-	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
 // EventsToRegister implements fwk.EnqueueExtensions. For quotas and groups, see quotaQueue and groups.
@@ -32,7 +31,7 @@ func (p *Plugin) afterPodDelete(_ klog.Logger, pod *v1.Pod, old, _ any) (fwk.Que
 	if key := groupOf(pod); key != "" && key == groupOf(gone) && p.groups.exists(gone) {
 		return fwk.QueueSkip, nil // its own group released too few GPUs
 	}
-	if _, granted := gone.Annotations[grant.AnnotationGrant]; granted || p.requestsGPUs(gone) {
+	if _, granted := gone.Annotations[api.AnnotationGrant]; granted || p.requestsGPUs(gone) {
 		return p.queueIfValid(pod), nil
 	}
 	return fwk.QueueSkip, nil
@@ -74,7 +73,7 @@ func (p *Plugin) afterNode(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.Q
 		return fwk.Queue, nil
 	case old == nil && !hasGPUs(now):
 		return fwk.QueueSkip, nil
-	case old == nil || changed(old.Annotations, now.Annotations, wire.AnnotationGPUs, wire.AnnotationRegister, wire.AnnotationScore, wire.AnnotationCordon):
+	case old == nil || changed(old.Annotations, now.Annotations, api.AnnotationNodeGPUs, api.AnnotationHAMiRegister, api.AnnotationHAMiScore, api.AnnotationHAMiCordon):
 		return p.queueIfValid(pod), nil
 	case grew(old.Status.Allocatable, now.Status.Allocatable):
 		return p.queueIfValid(pod), nil

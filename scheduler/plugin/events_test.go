@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -11,10 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/scheduler/quota"
-	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
 func TestHints(t *testing.T) {
@@ -36,7 +34,7 @@ func TestHints(t *testing.T) {
 	started := gpuPod("p", 1000, 0)
 	started.Status.Phase = v1.PodRunning
 	cordoned := gpuNode("n", 1, 1)
-	cordoned.Annotations[wire.AnnotationCordon] = gpu(1)
+	cordoned.Annotations[api.AnnotationHAMiCordon] = gpu(1)
 	beating := gpuNode("n", 1, 1)
 	beating.Annotations["hami.io/node-handshake"] = "Requesting_"
 	relabeled := gpuNode("n", 1, 1)
@@ -51,7 +49,7 @@ func TestHints(t *testing.T) {
 	}{
 		{"a pod with GPUs is gone", hint(fwk.Pod, fwk.Delete), refused, gpuPod("other", 1, 0), nothing, fwk.Queue},
 		{"a pod with a grant is gone", hint(fwk.Pod, fwk.Delete), refused, with(plainPod("other"), func(p *v1.Pod) {
-			p.Annotations = map[string]string{grant.AnnotationGrant: "x"}
+			p.Annotations = map[string]string{api.AnnotationGrant: "x"}
 		}), nothing, fwk.Queue},
 		{"a pod without GPUs is gone", hint(fwk.Pod, fwk.Delete), refused, plainPod("other"), nothing, fwk.QueueSkip},
 		{"a pod with GPUs is gone, for a pod that nothing helps", hint(fwk.Pod, fwk.Delete), hopeless, gpuPod("other", 1, 0), nothing, fwk.QueueSkip},
@@ -104,7 +102,7 @@ func TestInformerSync(t *testing.T) {
 	// The same for a node's GPUs.
 	nodes := w.factory.Core().V1().Nodes().Informer().GetStore()
 	cordoned := gpuNode("n1", 1, 1)
-	cordoned.Annotations[wire.AnnotationCordon] = gpu(1)
+	cordoned.Annotations[api.AnnotationHAMiCordon] = gpu(1)
 	require.NoError(t, nodes.Update(cordoned))
 	info.node, info.generation = cordoned, 3
 	w.state = newState()

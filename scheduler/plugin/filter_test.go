@@ -3,15 +3,14 @@ package plugin
 import (
 	"testing"
 
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
 func TestPreFilter(t *testing.T) {
@@ -177,7 +176,7 @@ func TestPostFilterReasons(t *testing.T) {
 
 func TestForgedGrantOfPendingPod(t *testing.T) {
 	forged := gpuPod("forged", 1000, 0)
-	forged.Annotations = map[string]string{grant.AnnotationGrant: `{"version":1,"node":"n1","containers":{"main":[{"uuid":"` + gpu(1) + `","memoryMiB":80000,"cores":100}]}}`}
+	forged.Annotations = map[string]string{api.AnnotationGrant: `{"version":1,"node":"n1","containers":{"main":[{"uuid":"` + gpu(1) + `","memoryMiB":80000,"cores":100}]}}`}
 	w := newWorld(t, "", gpuNode("n1", 1, 1), forged)
 	require.Empty(t, w.engine.AllocatedNode(string(forged.UID)))
 	require.True(t, w.preFilter(t, forged).IsSuccess())

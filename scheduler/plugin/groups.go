@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
-	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 // groups schedule the pods of a group together: each waits in Permit, with its GPUs reserved, until
@@ -111,7 +111,7 @@ func (g *groups) checkComplete(pod *v1.Pod) *fwk.Status {
 		return nil
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("group %s has %d of the %d pods that must be scheduled together (annotation %s)",
-		now.key, len(now.pods), now.minimum, request.AnnotationGroupMin))
+		now.key, len(now.pods), now.minimum, api.AnnotationGroupMin))
 }
 
 func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
@@ -206,7 +206,7 @@ func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 
 // groupOf returns namespace/name; empty for none. Pods without GPUs can be in a group.
 func groupOf(pod *v1.Pod) string {
-	name := pod.Labels[request.LabelGroup]
+	name := pod.Labels[api.LabelGroup]
 	if name == "" {
 		return ""
 	}
@@ -255,7 +255,7 @@ func newGroup(key string, pods []*v1.Pod) *group {
 		} else {
 			g.started = true
 		}
-		if n, err := strconv.Atoi(pod.Annotations[request.AnnotationGroupMin]); err == nil {
+		if n, err := strconv.Atoi(pod.Annotations[api.AnnotationGroupMin]); err == nil {
 			g.minimum = max(g.minimum, n)
 		}
 		if p := pod.Spec.Priority; p != nil {

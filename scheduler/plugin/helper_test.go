@@ -25,8 +25,8 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
-	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
@@ -44,7 +44,7 @@ func gpuNode(name string, gpus, first int) *v1.Node {
 	if err != nil {
 		panic(err)
 	}
-	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text)}}}
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.AnnotationNodeGPUs: string(text)}}}
 }
 
 // gpuPod requests a GPU with memory and cores; 0: no such request.
@@ -70,8 +70,8 @@ func plainPod(name string) *v1.Pod {
 
 // member puts the pod into a group that needs so many.
 func member(pod *v1.Pod, group string, least int) *v1.Pod {
-	pod.Labels = map[string]string{request.LabelGroup: group}
-	pod.Annotations = map[string]string{request.AnnotationGroupMin: fmt.Sprint(least)}
+	pod.Labels = map[string]string{api.LabelGroup: group}
+	pod.Annotations = map[string]string{api.AnnotationGroupMin: fmt.Sprint(least)}
 	return pod
 }
 

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
@@ -89,7 +90,7 @@ func (p *Plugin) annotations(c *cycle) (map[string]string, error) {
 
 func owned(object *v1.Pod) (keys []string) {
 	for key := range object.Annotations {
-		if wire.IsOwned(key) {
+		if api.IsOwned(key) {
 			keys = append(keys, key)
 		}
 	}

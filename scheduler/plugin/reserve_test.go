@@ -17,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
@@ -119,12 +120,12 @@ func TestPatch(t *testing.T) {
 	require.True(t, status.IsSuccess())
 	require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess())
 	annotations := written(t, w, "patch")
-	require.Contains(t, annotations[grant.AnnotationGrant], gpu(1))
-	require.Contains(t, annotations[grant.AnnotationAllocated], gpu(1))
+	require.Contains(t, annotations[api.AnnotationGrant], gpu(1))
+	require.Contains(t, annotations[api.AnnotationHAMiAllocated], gpu(1))
 	require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess(), "and again")
 	w.client.ClearActions()
 	require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSuccess(), "no other plugin binds: it would not look whether it did")
-	require.Contains(t, written(t, w, "create")[grant.AnnotationGrant], gpu(1))
+	require.Contains(t, written(t, w, "create")[api.AnnotationGrant], gpu(1))
 }
 
 // TestLostAnswer: the API server binds the pod, and its answer is lost. The pod runs with
@@ -195,7 +196,7 @@ func TestAnotherPluginBinds(t *testing.T) {
 func TestForgedAnnotationsAreRemoved(t *testing.T) {
 	forge := func(pod *v1.Pod) *v1.Pod {
 		pod.Annotations = map[string]string{
-			grant.AnnotationGrant: "forged", grant.AnnotationSignature: "forged", "hami.io/vgpu-mig-allocations": "forged",
+			api.AnnotationGrant: "forged", api.AnnotationSignature: "forged", "hami.io/vgpu-mig-allocations": "forged",
 			"tencent.com/predicate-gpu-idx-0": "7", "mine": "stays",
 		}
 		return pod
@@ -206,10 +207,10 @@ func TestForgedAnnotationsAreRemoved(t *testing.T) {
 		gone       []string
 		ours       bool
 	}{
-		{"with a patch", patching, forge(gpuPod("p", 1000, 0)), []string{grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, true},
-		{"with a binding", binding, forge(gpuPod("p", 1000, 0)), []string{grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
+		{"with a patch", patching, forge(gpuPod("p", 1000, 0)), []string{api.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, true},
+		{"with a binding", binding, forge(gpuPod("p", 1000, 0)), []string{api.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
 		{"a pod without GPUs", binding, forge(plainPod("p")),
-			[]string{grant.AnnotationGrant, grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
+			[]string{api.AnnotationGrant, api.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t, tc.args, gpuNode("n1", 1, 1), tc.pod)
@@ -226,12 +227,12 @@ func TestForgedAnnotationsAreRemoved(t *testing.T) {
 				require.True(t, there && value == nil, "%s is removed", key)
 			}
 			require.NotContains(t, annotations, "mine")
-			ours, _ := annotations[grant.AnnotationGrant].(string)
+			ours, _ := annotations[api.AnnotationGrant].(string)
 			require.Equal(t, tc.ours, strings.Contains(ours, gpu(1)))
 			if tc.args == binding && cycleOf(w.state) != nil {
 				w.client.ClearActions()
 				require.True(t, w.Bind(t.Context(), w.state, tc.pod, "n1").IsSuccess())
-				require.Contains(t, written(t, w, "create")[grant.AnnotationGrant], gpu(1), "overwritten by the binding")
+				require.Contains(t, written(t, w, "create")[api.AnnotationGrant], gpu(1), "overwritten by the binding")
 			}
 		})
 	}

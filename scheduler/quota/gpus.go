@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // ConfigMapKey is the quota's key in gpu-manager's ConfigMap.
@@ -16,7 +18,7 @@ type Labels struct{ Model, Pool string }
 
 // DefaultLabels are gpu-manager's.
 func DefaultLabels() Labels {
-	return Labels{Model: "gaia.tencent.com/gpu-model", Pool: "gaia.tencent.com/gpu-pool"}
+	return Labels{Model: api.LabelTencentModel, Pool: api.LabelTencentPool}
 }
 
 func (l Labels) ModelOf(node map[string]string) string { return node[l.Model] }

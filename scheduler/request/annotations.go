@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
@@ -92,12 +93,12 @@ func (n *annotationReader) boolean(key string) (is bool) {
 }
 
 func (n *annotationReader) groupMin(group string) (least int) {
-	n.read(AnnotationGroupMin, func(value string) (err error) {
+	n.read(api.AnnotationGroupMin, func(value string) (err error) {
 		if least, err = strconv.Atoi(value); err != nil || least < 1 || least > maxGroup {
 			return fmt.Errorf("must be a number of pods from 1 to %d", maxGroup)
 		}
 		if group == "" {
-			return fmt.Errorf("the pod has no group: set the label %s", LabelGroup)
+			return fmt.Errorf("the pod has no group: set the label %s", api.LabelGroup)
 		}
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/choose"
@@ -131,9 +132,9 @@ type Names struct {
 // DefaultNames are HAMi's and gpu-manager's.
 func DefaultNames() Names {
 	return Names{
-		Count: "nvidia.com/gpu", Memory: "nvidia.com/gpumem", MemoryPercentage: "nvidia.com/gpumem-percentage",
-		Cores: "nvidia.com/gpucores", Priority: "nvidia.com/priority",
-		VcudaCore: "tencent.com/vcuda-core", VcudaMemory: "tencent.com/vcuda-memory",
+		Count: api.ResourceGPU, Memory: api.ResourceMemory, MemoryPercentage: api.ResourceMemoryPercentage,
+		Cores: api.ResourceCores, Priority: api.ResourcePriority,
+		VcudaCore: api.ResourceVcudaCore, VcudaMemory: api.ResourceVcudaMemory,
 	}
 }
 

@@ -6,37 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/choose"
-)
-
-// HAMi's annotations that select GPUs and policies.
-const (
-	AnnotationUseTypes   = "nvidia.com/use-gputype"
-	AnnotationAvoidTypes = "nvidia.com/nouse-gputype"
-	AnnotationUseUUIDs   = "nvidia.com/use-gpuuuid"
-	AnnotationAvoidUUIDs = "nvidia.com/nouse-gpuuuid"
-	AnnotationNUMABind   = "nvidia.com/numa-bind"
-	AnnotationMode       = "nvidia.com/vgpu-mode"
-	AnnotationNodePolicy = "hami.io/node-scheduler-policy"
-	AnnotationGPUPolicy  = "hami.io/gpu-scheduler-policy"
-	AnnotationWeights    = "hami.io/device-scoring-weights"
-)
-
-// A pod group is placed completely or not at all.
-const (
-	// LabelGroup is the group's name in the namespace.
-	LabelGroup = "scheduling.x-k8s.io/pod-group"
-	// AnnotationGroupMin is how many of its pods have to be placed together.
-	AnnotationGroupMin = "gpuslice.io/pod-group-min"
-)
-
-const (
-	ModeShared = "hami-core"
-	ModeMIG    = "mig"
-	ModeMPS    = "mps"
 )
 
 // Rules are a pod's selection of GPUs and policies. Lists are sorted and unique; empty: any.
@@ -69,30 +43,30 @@ func (r *Rules) UUIDFits(uuid string) bool {
 	return (len(r.UseUUIDs) == 0 || in(r.UseUUIDs)) && !in(r.AvoidUUIDs)
 }
 
-// ModeFits: the mode is in Modes; empty is ModeShared.
+// ModeFits: the mode is in Modes; empty is api.ModeShared.
 func (r *Rules) ModeFits(mode string) bool {
-	return len(r.Modes) == 0 || slices.Contains(r.Modes, cmp.Or(mode, ModeShared))
+	return len(r.Modes) == 0 || slices.Contains(r.Modes, cmp.Or(mode, api.ModeShared))
 }
 
 func (r *Rules) read(pod *scheduler.Pod) error {
-	r.Group = pod.Labels[LabelGroup]
+	r.Group = pod.Labels[api.LabelGroup]
 	if len(pod.Annotations) == 0 {
 		return nil
 	}
 	n := annotationReader{annotations: pod.Annotations}
-	r.UseTypes = n.list(AnnotationUseTypes, maxTypes, typeName)
-	r.AvoidTypes = n.list(AnnotationAvoidTypes, maxTypes, typeName)
-	r.UseUUIDs = n.list(AnnotationUseUUIDs, maxUUIDs, uuid)
-	r.AvoidUUIDs = n.list(AnnotationAvoidUUIDs, maxUUIDs, uuid)
-	r.NUMABind = n.boolean(AnnotationNUMABind)
-	r.Modes = n.list(AnnotationMode, 3, mode)
-	r.NodePolicy = n.text(AnnotationNodePolicy, valid(choose.ParseNodePolicy))
-	r.GPUPolicy = n.text(AnnotationGPUPolicy, valid(choose.ParseGPUPolicy))
-	r.Weights = n.text(AnnotationWeights, valid(choose.ParseWeights))
+	r.UseTypes = n.list(api.AnnotationUseTypes, maxTypes, typeName)
+	r.AvoidTypes = n.list(api.AnnotationAvoidTypes, maxTypes, typeName)
+	r.UseUUIDs = n.list(api.AnnotationUseUUIDs, maxUUIDs, uuid)
+	r.AvoidUUIDs = n.list(api.AnnotationAvoidUUIDs, maxUUIDs, uuid)
+	r.NUMABind = n.boolean(api.AnnotationNUMABind)
+	r.Modes = n.list(api.AnnotationMode, 3, mode)
+	r.NodePolicy = n.text(api.AnnotationNodePolicy, valid(choose.ParseNodePolicy))
+	r.GPUPolicy = n.text(api.AnnotationGPUPolicy, valid(choose.ParseGPUPolicy))
+	r.Weights = n.text(api.AnnotationWeights, valid(choose.ParseWeights))
 	r.GroupMin = n.groupMin(r.Group)
 	// The node uses these at container creation, which is too late to report an error.
-	n.ceiling(grant.AnnotationCoreCeiling)
-	n.ceiling(grant.AnnotationVcudaCoreCeiling)
+	n.ceiling(api.AnnotationCoreCeiling)
+	n.ceiling(api.AnnotationVcudaCoreCeiling)
 	return n.err
 }
 
@@ -106,8 +80,8 @@ func uuid(e string) (string, error) {
 }
 
 func mode(e string) (string, error) {
-	if e != ModeShared && e != ModeMIG && e != ModeMPS {
-		return "", fmt.Errorf("unknown mode %s: use %s, %s or %s", quote.Short(e), ModeShared, ModeMIG, ModeMPS)
+	if e != api.ModeShared && e != api.ModeMIG && e != api.ModeMPS {
+		return "", fmt.Errorf("unknown mode %s: use %s, %s or %s", quote.Short(e), api.ModeShared, api.ModeMIG, api.ModeMPS)
 	}
 	return e, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -29,15 +30,15 @@ func TestRules(t *testing.T) {
 	}{
 		{"none", nil, Rules{}},
 		{"others'", map[string]string{"example.com/a": "b"}, Rules{}},
-		{"types", map[string]string{AnnotationUseTypes: "H200, a100,H200", AnnotationAvoidTypes: "Tesla T4"},
+		{"types", map[string]string{api.AnnotationUseTypes: "H200, a100,H200", api.AnnotationAvoidTypes: "Tesla T4"},
 			Rules{UseTypes: []string{"a100", "h200"}, AvoidTypes: []string{"tesla t4"}}},
-		{"blank is no rule", map[string]string{AnnotationUseTypes: " ", AnnotationAvoidTypes: "", AnnotationUseUUIDs: "", AnnotationMode: ""}, Rules{}},
-		{"gpus", map[string]string{AnnotationUseUUIDs: gpuB + ", " + gpuA, AnnotationAvoidUUIDs: gpuB},
+		{"blank is no rule", map[string]string{api.AnnotationUseTypes: " ", api.AnnotationAvoidTypes: "", api.AnnotationUseUUIDs: "", api.AnnotationMode: ""}, Rules{}},
+		{"gpus", map[string]string{api.AnnotationUseUUIDs: gpuB + ", " + gpuA, api.AnnotationAvoidUUIDs: gpuB},
 			Rules{UseUUIDs: []string{gpuA, gpuB}, AvoidUUIDs: []string{gpuB}}},
-		{"numa", map[string]string{AnnotationNUMABind: "true"}, Rules{NUMABind: true}},
-		{"no numa", map[string]string{AnnotationNUMABind: "0"}, Rules{}},
-		{"modes", map[string]string{AnnotationMode: "mps, hami-core"}, Rules{Modes: []string{"hami-core", "mps"}}},
-		{"policies are choose's", map[string]string{AnnotationNodePolicy: " spread ", AnnotationGPUPolicy: "numa,binpack", AnnotationWeights: "slot=1,core=0,memory=0"},
+		{"numa", map[string]string{api.AnnotationNUMABind: "true"}, Rules{NUMABind: true}},
+		{"no numa", map[string]string{api.AnnotationNUMABind: "0"}, Rules{}},
+		{"modes", map[string]string{api.AnnotationMode: "mps, hami-core"}, Rules{Modes: []string{"hami-core", "mps"}}},
+		{"policies are choose's", map[string]string{api.AnnotationNodePolicy: " spread ", api.AnnotationGPUPolicy: "numa,binpack", api.AnnotationWeights: "slot=1,core=0,memory=0"},
 			Rules{NodePolicy: "spread", GPUPolicy: "numa,binpack", Weights: "slot=1,core=0,memory=0"}},
 		{"ceilings are the node's", map[string]string{"gpuslice.io/core-ceiling": "80", "tencent.com/vcuda-core-limit": "100"}, Rules{}},
 	} {
@@ -50,8 +51,8 @@ func TestRules(t *testing.T) {
 }
 
 func TestGroup(t *testing.T) {
-	p := annotated(map[string]string{AnnotationGroupMin: "4"})
-	p.Labels = map[string]string{LabelGroup: "training"}
+	p := annotated(map[string]string{api.AnnotationGroupMin: "4"})
+	p.Labels = map[string]string{api.LabelGroup: "training"}
 	r, err := FromPod(p, DefaultOptions())
 	require.NoError(t, err)
 	assert.Equal(t, Rules{Group: "training", GroupMin: 4}, r.Rules)
@@ -66,24 +67,24 @@ func TestRulesRefused(t *testing.T) {
 	for _, test := range []struct {
 		description, key, value, want string
 	}{
-		{"an empty type", AnnotationUseTypes, "A100,,H200", "nvidia.com/use-gputype: \"A100,,H200\": has an empty entry"},
-		{"a trailing comma", AnnotationAvoidTypes, "A100,", "has an empty entry"},
-		{"too many types", AnnotationUseTypes, strings.Repeat("a,", 64) + "a", "has 65 entries, at most 64 are allowed"},
-		{"no GPU", AnnotationUseUUIDs, "GPU-1", `"GPU-1": must be a GPU's UUID`},
-		{"a second spelling of a GPU", AnnotationAvoidUUIDs, strings.ToUpper(gpuA), "must be a GPU's UUID"},
-		{"too many GPUs", AnnotationAvoidUUIDs, strings.Repeat(gpuA+",", 1024) + gpuB, "has 1025 entries, at most 1024 are allowed"},
-		{"too long", AnnotationUseTypes, strings.Repeat("x", 1<<17), "may have at most 65536 bytes"},
-		{"numa", AnnotationNUMABind, "yes", `nvidia.com/numa-bind: "yes": must be true or false`},
-		{"no numa", AnnotationNUMABind, "", "must be true or false"},
-		{"a mode", AnnotationMode, "time-slicing", `unknown mode "time-slicing": use hami-core, mig or mps`},
-		{"a mode with something else", AnnotationMode, "mig,x", `unknown mode "x"`},
-		{"a GPU policy", AnnotationGPUPolicy, "binpakc", `hami.io/gpu-scheduler-policy: "binpakc": GPU policy`},
-		{"a node policy", AnnotationNodePolicy, "spread,x", `hami.io/node-scheduler-policy: "spread,x": node policy`},
-		{"weights", AnnotationWeights, "slot=1", `hami.io/device-scoring-weights: "slot=1": weights`},
-		{"a policy without end", AnnotationGPUPolicy, strings.Repeat("spread,", 40), "may have at most 256 bytes"},
-		{"a group's size without a group", AnnotationGroupMin, "3", "the pod has no group: set the label scheduling.x-k8s.io/pod-group"},
-		{"no size", AnnotationGroupMin, "0", "must be a number of pods from 1 to 10000"},
-		{"a size without end", AnnotationGroupMin, "99999999999999999999", "must be a number of pods"},
+		{"an empty type", api.AnnotationUseTypes, "A100,,H200", "nvidia.com/use-gputype: \"A100,,H200\": has an empty entry"},
+		{"a trailing comma", api.AnnotationAvoidTypes, "A100,", "has an empty entry"},
+		{"too many types", api.AnnotationUseTypes, strings.Repeat("a,", 64) + "a", "has 65 entries, at most 64 are allowed"},
+		{"no GPU", api.AnnotationUseUUIDs, "GPU-1", `"GPU-1": must be a GPU's UUID`},
+		{"a second spelling of a GPU", api.AnnotationAvoidUUIDs, strings.ToUpper(gpuA), "must be a GPU's UUID"},
+		{"too many GPUs", api.AnnotationAvoidUUIDs, strings.Repeat(gpuA+",", 1024) + gpuB, "has 1025 entries, at most 1024 are allowed"},
+		{"too long", api.AnnotationUseTypes, strings.Repeat("x", 1<<17), "may have at most 65536 bytes"},
+		{"numa", api.AnnotationNUMABind, "yes", `nvidia.com/numa-bind: "yes": must be true or false`},
+		{"no numa", api.AnnotationNUMABind, "", "must be true or false"},
+		{"a mode", api.AnnotationMode, "time-slicing", `unknown mode "time-slicing": use hami-core, mig or mps`},
+		{"a mode with something else", api.AnnotationMode, "mig,x", `unknown mode "x"`},
+		{"a GPU policy", api.AnnotationGPUPolicy, "binpakc", `hami.io/gpu-scheduler-policy: "binpakc": GPU policy`},
+		{"a node policy", api.AnnotationNodePolicy, "spread,x", `hami.io/node-scheduler-policy: "spread,x": node policy`},
+		{"weights", api.AnnotationWeights, "slot=1", `hami.io/device-scoring-weights: "slot=1": weights`},
+		{"a policy without end", api.AnnotationGPUPolicy, strings.Repeat("spread,", 40), "may have at most 256 bytes"},
+		{"a group's size without a group", api.AnnotationGroupMin, "3", "the pod has no group: set the label scheduling.x-k8s.io/pod-group"},
+		{"no size", api.AnnotationGroupMin, "0", "must be a number of pods from 1 to 10000"},
+		{"a size without end", api.AnnotationGroupMin, "99999999999999999999", "must be a number of pods"},
 		{"a ceiling", "gpuslice.io/core-ceiling", "101", "must be 1 to 100 percent of a GPU"},
 		{"gpu-manager's ceiling", "tencent.com/vcuda-core-limit", "x", "must be 1 to 100 percent of a GPU"},
 	} {
@@ -121,7 +122,7 @@ func TestFits(t *testing.T) {
 
 	modes := Rules{Modes: []string{"hami-core", "mps"}}
 	assert.True(t, modes.ModeFits(""), "a GPU without a mode is shared")
-	assert.True(t, modes.ModeFits(ModeMPS))
-	assert.False(t, modes.ModeFits(ModeMIG))
-	assert.True(t, (&Rules{}).ModeFits(ModeMIG))
+	assert.True(t, modes.ModeFits(api.ModeMPS))
+	assert.False(t, modes.ModeFits(api.ModeMIG))
+	assert.True(t, (&Rules{}).ModeFits(api.ModeMIG))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -19,11 +20,11 @@ func TestSignature(t *testing.T) {
 		return r.Signature
 	}
 	assert.Equal(t, "a1m3000c30;", sign(pod(resources{gpu: 1, gpumem: 3000, cores: 30})))
-	assert.Equal(t, `a1%100c100;t"h200"n`, sign(annotated(map[string]string{AnnotationUseTypes: "H200", AnnotationNUMABind: "true"})))
+	assert.Equal(t, `a1%100c100;t"h200"n`, sign(annotated(map[string]string{api.AnnotationUseTypes: "H200", api.AnnotationNUMABind: "true"})))
 
 	p, q := pod(resources{gpu: 1, gpumem: 3000}), pod(resources{gpumem: 3000, prio: 0})
 	q.Containers = append([]scheduler.Container{{Name: "istio"}}, q.Containers...)
-	q.UID, q.Labels = "other", map[string]string{LabelGroup: "g"}
+	q.UID, q.Labels = "other", map[string]string{api.LabelGroup: "g"}
 	assert.Equal(t, sign(p), sign(q), "no node cares")
 	q.Containers[1].Kind = scheduler.Init
 	assert.NotEqual(t, sign(p), sign(q))
@@ -56,25 +57,25 @@ func draw(t *rapid.T, p *scheduler.Pod, key string) {
 			p.Containers = append(p.Containers, c)
 		}
 		return
-	case LabelGroup:
+	case api.LabelGroup:
 		p.Labels = map[string]string{key: rapid.SampledFrom([]string{"", "g"}).Draw(t, key)}
 		return
-	case AnnotationUseUUIDs, AnnotationAvoidUUIDs:
+	case api.AnnotationUseUUIDs, api.AnnotationAvoidUUIDs:
 		values = []string{"", gpuA, gpuB, gpuA + "," + gpuB, gpuB + "," + gpuA}
-	case AnnotationNodePolicy, AnnotationGPUPolicy:
+	case api.AnnotationNodePolicy, api.AnnotationGPUPolicy:
 		values = []string{"", "spread", "binpack", "binpack,spread", "spread,binpack", " spread"}
-	case AnnotationWeights:
+	case api.AnnotationWeights:
 		values = []string{"", "slot=1,core=1,memory=3", "slot=1,core=11,memory=3"}
-	case AnnotationNUMABind:
+	case api.AnnotationNUMABind:
 		values = []string{"true", "1", "false"}
-	case AnnotationMode:
+	case api.AnnotationMode:
 		values = []string{"", "mig", "mig,mps", "mps,mig"}
 	}
 	p.Annotations[key] = rapid.SampledFrom(values).Draw(t, key)
 }
 
-var drawn = []string{"", LabelGroup, AnnotationUseTypes, AnnotationAvoidTypes, AnnotationGPUPolicy, AnnotationNodePolicy, AnnotationWeights,
-	AnnotationUseUUIDs, AnnotationAvoidUUIDs, AnnotationNUMABind, AnnotationMode}
+var drawn = []string{"", api.LabelGroup, api.AnnotationUseTypes, api.AnnotationAvoidTypes, api.AnnotationGPUPolicy, api.AnnotationNodePolicy, api.AnnotationWeights,
+	api.AnnotationUseUUIDs, api.AnnotationAvoidUUIDs, api.AnnotationNUMABind, api.AnnotationMode}
 
 var genPod = rapid.Custom(func(t *rapid.T) *scheduler.Pod {
 	p := &scheduler.Pod{Annotations: map[string]string{}}
@@ -127,9 +128,9 @@ func TestWebhooksDefaultsChangeNothing(t *testing.T) {
 }
 
 func FuzzFromPod(f *testing.F) {
-	f.Add(int64(1), int64(3000), int64(0), int64(30), int64(0), int64(0), uint8(0b01011), AnnotationUseTypes, "H200,A100")
-	f.Add(int64(0), int64(0), int64(0), int64(0), int64(150), int64(4), uint8(0b110000), AnnotationUseUUIDs, gpuA)
-	f.Add(int64(-1), int64(1<<62), int64(101), int64(200), int64(1<<63-1), int64(-1<<63), uint8(0xff), AnnotationGroupMin, "-1")
+	f.Add(int64(1), int64(3000), int64(0), int64(30), int64(0), int64(0), uint8(0b01011), api.AnnotationUseTypes, "H200,A100")
+	f.Add(int64(0), int64(0), int64(0), int64(0), int64(150), int64(4), uint8(0b110000), api.AnnotationUseUUIDs, gpuA)
+	f.Add(int64(-1), int64(1<<62), int64(101), int64(200), int64(1<<63-1), int64(-1<<63), uint8(0xff), api.AnnotationGroupMin, "-1")
 	f.Fuzz(func(t *testing.T, count, memory, percentage, core, vcudaCore, vcudaMemory int64, there uint8, key, value string) {
 		s := resources{}
 		for i, r := range []struct {
@@ -167,7 +168,7 @@ func FuzzFromPod(f *testing.F) {
 
 func BenchmarkFromPod(b *testing.B) {
 	plain := pod(resources{gpu: 1, gpumem: 3000, cores: 30})
-	ruled := annotated(map[string]string{AnnotationUseTypes: "H200,A100", AnnotationGPUPolicy: "binpack", "kubectl.kubernetes.io/last-applied-configuration": "{}"})
+	ruled := annotated(map[string]string{api.AnnotationUseTypes: "H200,A100", api.AnnotationGPUPolicy: "binpack", "kubectl.kubernetes.io/last-applied-configuration": "{}"})
 	none := &scheduler.Pod{Containers: make([]scheduler.Container, 2)}
 	for name, p := range map[string]*scheduler.Pod{"plain": plain, "ruled": ruled, "none": none} {
 		b.Run(name, func(b *testing.B) {

@@ -8,16 +8,16 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
 // changedOwned returns the scheduler's annotations that differ. A removal makes GPUs look free that
 // are in use.
 func changedOwned(before, after map[string]string) []string {
-	changed := added(before, after, wire.IsOwned)
+	changed := added(before, after, api.IsOwned)
 	for key := range before {
-		if _, there := after[key]; !there && wire.IsOwned(key) {
+		if _, there := after[key]; !there && api.IsOwned(key) {
 			changed = append(changed, key)
 		}
 	}
@@ -52,7 +52,7 @@ func (r *Rules) checkOwned(user string, before, after map[string]string) string 
 
 // isTolerance: NRI's default validator reads it for the pod or, with a suffix, a container.
 func isTolerance(key string) bool {
-	rest, is := strings.CutPrefix(key, grant.AnnotationTolerance)
+	rest, is := strings.CutPrefix(key, api.AnnotationTolerance)
 	return is && (rest == "" || rest[0] == '/')
 }
 
@@ -80,16 +80,16 @@ func annotations(keys []string) string {
 // checkResize checks only the format and the names; the scheduler decides whether resources are
 // free.
 func checkResize(request *admissionv1.AdmissionRequest, before, after map[string]string) string {
-	value, asked := after[grant.AnnotationResize]
-	if old, there := before[grant.AnnotationResize]; !asked || there && old == value {
+	value, asked := after[api.AnnotationResize]
+	if old, there := before[api.AnnotationResize]; !asked || there && old == value {
 		return ""
 	}
 	if request.Operation == admissionv1.Create {
-		return fmt.Sprintf("annotation %s is only for running pods: set the limits of the containers instead", grant.AnnotationResize)
+		return fmt.Sprintf("annotation %s is only for running pods: set the limits of the containers instead", api.AnnotationResize)
 	}
 	wanted, err := grant.DecodeResize(value)
 	if err != nil {
-		return fmt.Sprintf("annotation %s: %v", grant.AnnotationResize, err)
+		return fmt.Sprintf("annotation %s: %v", api.AnnotationResize, err)
 	}
 	pod, err := decodePod(request.Object.Raw, request.Namespace)
 	if err != nil {
@@ -98,7 +98,7 @@ func checkResize(request *admissionv1.AdmissionRequest, before, after map[string
 	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	for _, name := range grant.Containers(wanted) {
 		if !slices.ContainsFunc(all, func(c corev1.Container) bool { return c.Name == name }) {
-			return fmt.Sprintf("annotation %s: the pod has no container %q", grant.AnnotationResize, name)
+			return fmt.Sprintf("annotation %s: the pod has no container %q", api.AnnotationResize, name)
 		}
 	}
 	return ""

@@ -3,7 +3,7 @@ package webhook
 import (
 	"github.com/spf13/pflag"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // AddFlags adds flags with the current values as defaults.
@@ -30,8 +30,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.PrivilegedNamespaces, "privileged-namespace", o.PrivilegedNamespaces, "namespace in which the GPU requests of --allow-privileged are admitted (repeatable)")
 	fs.BoolVar(&o.AllowNodeName, "allow-node-name", o.AllowNodeName, "admit GPU requests of pods with spec.nodeName, although the scheduler assigns them no GPUs")
 	fs.StringSliceVar(&o.Writers, "annotation-writer", o.Writers, "user that may write the scheduler's annotations (repeatable)")
-	fs.StringSliceVar(&o.ToleratedNamespaces, "tolerated-namespace", o.ToleratedNamespaces, "namespace in which pods may have "+grant.AnnotationTolerance+" (repeatable)")
-	fs.StringSliceVar(&o.ToleratedUsers, "tolerated-user", o.ToleratedUsers, "user that may set "+grant.AnnotationTolerance+" (repeatable)")
+	fs.StringSliceVar(&o.ToleratedNamespaces, "tolerated-namespace", o.ToleratedNamespaces, "namespace in which pods may have "+api.AnnotationTolerance+" (repeatable)")
+	fs.StringSliceVar(&o.ToleratedUsers, "tolerated-user", o.ToleratedUsers, "user that may set "+api.AnnotationTolerance+" (repeatable)")
 }
 
 func (f *Foreign) Set(value string) error { *f = Foreign(value); return nil }

@@ -8,13 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
-
-// taskPriority is HAMi's variable: "0" is high.
-const taskPriority = "CUDA_TASK_PRIORITY"
 
 // mutate changes no value of the author. It ignores invalid requests: validate reports them.
 func (r *Rules) mutate(pod *corev1.Pod) []operation {
@@ -61,11 +59,11 @@ func (r *Rules) priority(spec *corev1.Container, path string, c scheduler.Contai
 		return nil
 	}
 	for _, v := range spec.Env {
-		if v.Name == taskPriority {
+		if v.Name == api.EnvTaskPriority {
 			return nil
 		}
 	}
-	v := map[string]string{"name": taskPriority, "value": strconv.FormatInt(c.Resources[r.Request.Names.Priority].Value, 10)}
+	v := map[string]string{"name": api.EnvTaskPriority, "value": strconv.FormatInt(c.Resources[r.Request.Names.Priority].Value, 10)}
 	if len(spec.Env) == 0 {
 		return []operation{add(path+"/env", []any{v})}
 	}

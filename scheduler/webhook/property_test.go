@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"pgregory.net/rapid"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
@@ -48,7 +49,7 @@ func containers(names request.Names, prefix string) *rapid.Generator[[]corev1.Co
 				list[i].Resources.Requests = list[i].Resources.Limits.DeepCopy()
 			}
 			if rapid.Bool().Draw(t, "with a variable") {
-				list[i].Env = []corev1.EnvVar{{Name: rapid.SampledFrom([]string{"A", taskPriority}).Draw(t, "variable"), Value: "x"}}
+				list[i].Env = []corev1.EnvVar{{Name: rapid.SampledFrom([]string{"A", api.EnvTaskPriority}).Draw(t, "variable"), Value: "x"}}
 			}
 			if always := corev1.ContainerRestartPolicyAlways; prefix == "init-" && rapid.Bool().Draw(t, "sidecar") {
 				list[i].RestartPolicy = &always

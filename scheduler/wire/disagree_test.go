@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // TestAnnotationsThatDisagree: one of the two is left over, and the node is used by ours.
@@ -17,10 +19,10 @@ func TestAnnotationsThatDisagree(t *testing.T) {
 		{"another GPU", strings.Replace(hamiJSON, second, `{"id":"`+gpuC+`"`, 1), "GPU " + gpuB + " is only in the first"},
 		{"one more", strings.Replace(hamiJSON, `]`, `,{"id":"`+gpuC+`"}]`, 1), `GPU "` + gpuC + `" is only in the second`},
 		{"less memory", strings.Replace(hamiJSON, `32768`, `16384`, 1), "GPU " + gpuA + " has 32768 MiB in the first and 16384 in the second"},
-		{"not to be read", "nonsense", "annotation " + AnnotationRegister + `: "nonsense": neither JSON`},
+		{"not to be read", "nonsense", "annotation " + api.AnnotationHAMiRegister + `: "nonsense": neither JSON`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			n := node(AnnotationGPUs, ours, AnnotationRegister, test.hami)
+			n := node(api.AnnotationNodeGPUs, ours, api.AnnotationHAMiRegister, test.hami)
 			inventory, _, err := DecodeNode(n)
 			require.NoError(t, err)
 			require.Len(t, inventory.GPUs, 2)

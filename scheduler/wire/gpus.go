@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
-
-const gpusVersion = 1
 
 // nodeGPUs is gpuslice.io/node-gpus, written by package agent/noderegister. Unknown fields are ignored; an
 // incompatible change needs another version.
@@ -40,8 +39,8 @@ func decodeGPUs(value string) (scheduler.Inventory, error) {
 	if err := json.Unmarshal([]byte(value), &doc); err != nil {
 		return scheduler.Inventory{}, notJSON(err)
 	}
-	if doc.Version != gpusVersion {
-		return scheduler.Inventory{}, fmt.Errorf("version %d: this scheduler supports version %d", doc.Version, gpusVersion)
+	if doc.Version != api.NodeGPUsVersion {
+		return scheduler.Inventory{}, fmt.Errorf("version %d: this scheduler supports version %d", doc.Version, api.NodeGPUsVersion)
 	}
 	gpus := make([]scheduler.GPU, len(doc.GPUs))
 	for i, t := range doc.GPUs {

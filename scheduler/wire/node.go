@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -31,8 +32,8 @@ const (
 // may be placed on the node.
 func DecodeNode(n *scheduler.Node) (_ scheduler.Inventory, warning, err error) {
 	inventory, warning, err := gpus(n.Annotations)
-	if value, ok := n.Annotations[AnnotationCordon]; ok && err == nil {
-		err = in(AnnotationCordon, cordon(inventory.GPUs, value))
+	if value, ok := n.Annotations[api.AnnotationHAMiCordon]; ok && err == nil {
+		err = in(api.AnnotationHAMiCordon, cordon(inventory.GPUs, value))
 	}
 	if warning != nil {
 		warning = fmt.Errorf("node %q: %w", n.Name, warning)
@@ -59,14 +60,14 @@ func both(first, second error) error {
 
 // gpus reads the first valid format.
 func gpus(annotations map[string]string) (_ scheduler.Inventory, warning, err error) {
-	if value, ok := annotations[AnnotationGPUs]; ok {
+	if value, ok := annotations[api.AnnotationNodeGPUs]; ok {
 		inventory, err := decodeGPUs(value)
 		if err == nil {
 			return inventory, disagree(inventory.GPUs, annotations), nil
 		}
-		warning = in(AnnotationGPUs, err)
+		warning = in(api.AnnotationNodeGPUs, err)
 	}
-	value, ok := annotations[AnnotationRegister]
+	value, ok := annotations[api.AnnotationHAMiRegister]
 	if !ok {
 		return scheduler.Inventory{}, nil, warning
 	}
@@ -75,12 +76,12 @@ func gpus(annotations map[string]string) (_ scheduler.Inventory, warning, err er
 		registered, err = ordered(registered)
 	}
 	if err != nil {
-		return scheduler.Inventory{}, nil, both(warning, in(AnnotationRegister, err))
+		return scheduler.Inventory{}, nil, both(warning, in(api.AnnotationHAMiRegister, err))
 	}
 	inventory := scheduler.Inventory{GPUs: registered}
-	if value, ok := annotations[AnnotationScore]; ok {
+	if value, ok := annotations[api.AnnotationHAMiScore]; ok {
 		if inventory.Links, err = decodeScore(value, registered); err != nil {
-			warning = both(warning, in(AnnotationScore, err))
+			warning = both(warning, in(api.AnnotationHAMiScore, err))
 		}
 	}
 	return inventory, warning, nil
@@ -88,13 +89,13 @@ func gpus(annotations map[string]string) (_ scheduler.Inventory, warning, err er
 
 // disagree reports differences: one of the annotations is outdated, or another agent's.
 func disagree(ours []scheduler.GPU, annotations map[string]string) error {
-	value, ok := annotations[AnnotationRegister]
+	value, ok := annotations[api.AnnotationHAMiRegister]
 	if !ok {
 		return nil
 	}
 	theirs, err := decodeRegister(value)
 	if err != nil {
-		return in(AnnotationRegister, err)
+		return in(api.AnnotationHAMiRegister, err)
 	}
 	memory := make(map[string]int64, len(theirs))
 	for _, g := range theirs {
@@ -121,7 +122,7 @@ func disagree(ours []scheduler.GPU, annotations map[string]string) error {
 	if difference == "" {
 		return nil
 	}
-	return fmt.Errorf("annotations %s and %s: %s: using the first; make sure a single agent writes both, or remove the outdated one", AnnotationGPUs, AnnotationRegister, difference)
+	return fmt.Errorf("annotations %s and %s: %s: using the first; make sure a single agent writes both, or remove the outdated one", api.AnnotationNodeGPUs, api.AnnotationHAMiRegister, difference)
 }
 
 func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {
@@ -156,10 +157,10 @@ func check(c *scheduler.GPU) error {
 	}
 	switch c.Mode {
 	case "":
-		c.Mode = modeShared
-	case modeShared, "mig", "mps":
+		c.Mode = api.ModeShared
+	case api.ModeShared, "mig", "mps":
 	default:
-		return fmt.Errorf("mode %s: must be %s, mig or mps", quote.Short(c.Mode), modeShared)
+		return fmt.Errorf("mode %s: must be %s, mig or mps", quote.Short(c.Mode), api.ModeShared)
 	}
 	for _, f := range [...]struct {
 		name    string
@@ -174,8 +175,6 @@ func check(c *scheduler.GPU) error {
 	}
 	return nil
 }
-
-const modeShared = "hami-core"
 
 // cordon marks the listed GPUs. Unknown GPUs may be listed.
 func cordon(gpus []scheduler.GPU, value string) error {

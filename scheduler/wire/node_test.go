@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -55,21 +56,21 @@ func TestDecodeNode(t *testing.T) {
 	}{
 		{"nothing", node(), scheduler.Inventory{}},
 		{"nothing of GPUs", &scheduler.Node{Name: "n"}, scheduler.Inventory{}},
-		{"HAMi's JSON", node(AnnotationRegister, hamiJSON), scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}}},
-		{"HAMi's JSON of another version", node(AnnotationRegister, ` [{"id":"`+gpuA+`","customInfo":{"a":1},"health":false}]`),
+		{"HAMi's JSON", node(api.AnnotationHAMiRegister, hamiJSON), scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}}},
+		{"HAMi's JSON of another version", node(api.AnnotationHAMiRegister, ` [{"id":"`+gpuA+`","customInfo":{"a":1},"health":false}]`),
 			scheduler.Inventory{GPUs: []scheduler.GPU{{UUID: gpuA, Mode: "hami-core"}}}},
-		{"HAMi's list of 7 fields", node(AnnotationRegister, hami7), scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), sick}}},
-		{"HAMi's list of 9 fields, out of order", node(AnnotationRegister, hami9), scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), v100(gpuB, 1, 0)}}},
-		{"HAMi's, none", node(AnnotationRegister, "[]"), scheduler.Inventory{GPUs: []scheduler.GPU{}}},
-		{"HAMi's links", node(AnnotationRegister, hamiJSON, AnnotationScore, `[{"uuid":"`+gpuA+`","score":{"`+gpuB+`":1850,"`+gpuC+`":7}},{"uuid":"`+gpuB+`","score":{"`+gpuA+`":50}},{"uuid":"`+gpuC+`","score":{"`+gpuA+`":9}}]`),
+		{"HAMi's list of 7 fields", node(api.AnnotationHAMiRegister, hami7), scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), sick}}},
+		{"HAMi's list of 9 fields, out of order", node(api.AnnotationHAMiRegister, hami9), scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), v100(gpuB, 1, 0)}}},
+		{"HAMi's, none", node(api.AnnotationHAMiRegister, "[]"), scheduler.Inventory{GPUs: []scheduler.GPU{}}},
+		{"HAMi's links", node(api.AnnotationHAMiRegister, hamiJSON, api.AnnotationHAMiScore, `[{"uuid":"`+gpuA+`","score":{"`+gpuB+`":1850,"`+gpuC+`":7}},{"uuid":"`+gpuB+`","score":{"`+gpuA+`":50}},{"uuid":"`+gpuC+`","score":{"`+gpuA+`":9}}]`),
 			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}, Links: [][]int{{0, 50}, {50, 0}}}},
-		{"ours", node(AnnotationGPUs, ours, AnnotationRegister, hami7, AnnotationScore, "x"),
+		{"ours", node(api.AnnotationNodeGPUs, ours, api.AnnotationHAMiRegister, hami7, api.AnnotationHAMiScore, "x"),
 			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), v100(gpuB, 1, scheduler.NUMAUnknown)}, Links: [][]int{{0, 1850}, {1850, 0}}}},
-		{"ours, without links", node(AnnotationGPUs, strings.Replace(ours, `"links"`, `"other"`, 1)),
+		{"ours, without links", node(api.AnnotationNodeGPUs, strings.Replace(ours, `"links"`, `"other"`, 1)),
 			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), v100(gpuB, 1, scheduler.NUMAUnknown)}}},
-		{"a cordon", node(AnnotationGPUs, strings.Replace(ours, `"links"`, `"other"`, 1), AnnotationCordon, " "+gpuB+" , "+gpuC+",,"),
+		{"a cordon", node(api.AnnotationNodeGPUs, strings.Replace(ours, `"links"`, `"other"`, 1), api.AnnotationHAMiCordon, " "+gpuB+" , "+gpuC+",,"),
 			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), cordoned}}},
-		{"no cordon", node(AnnotationCordon, ""), scheduler.Inventory{}},
+		{"no cordon", node(api.AnnotationHAMiCordon, ""), scheduler.Inventory{}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			got, _, err := DecodeNode(test.node)
@@ -83,14 +84,14 @@ func TestDecodeNode(t *testing.T) {
 func TestDecodeNodeWarnings(t *testing.T) {
 	want := []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}
 	for _, test := range []struct{ description, key, value, want string }{
-		{"ours of a later version", AnnotationGPUs, strings.Replace(ours, `"version":1`, `"version":2`, 1), "version 2: this scheduler supports version 1"},
-		{"ours, cut short", AnnotationGPUs, ours[:100], "invalid JSON"},
-		{"links that are none", AnnotationScore, `{}`, "hami.io/node-nvidia-score: invalid JSON"},
-		{"links that are negative", AnnotationScore, `[{"uuid":"` + gpuA + `","score":{"` + gpuB + `":-1}}]`, "score -1 of " + gpuA},
-		{"links without end", AnnotationScore, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
+		{"ours of a later version", api.AnnotationNodeGPUs, strings.Replace(ours, `"version":1`, `"version":2`, 1), "version 2: this scheduler supports version 1"},
+		{"ours, cut short", api.AnnotationNodeGPUs, ours[:100], "invalid JSON"},
+		{"links that are none", api.AnnotationHAMiScore, `{}`, "hami.io/node-nvidia-score: invalid JSON"},
+		{"links that are negative", api.AnnotationHAMiScore, `[{"uuid":"` + gpuA + `","score":{"` + gpuB + `":-1}}]`, "score -1 of " + gpuA},
+		{"links without end", api.AnnotationHAMiScore, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			n := node(AnnotationRegister, hamiJSON, test.key, test.value)
+			n := node(api.AnnotationHAMiRegister, hamiJSON, test.key, test.value)
 			got, _, err := DecodeNode(n)
 			require.NoError(t, err)
 			assert.Equal(t, want, got.GPUs)
@@ -108,41 +109,41 @@ func TestDecodeNodeRefuses(t *testing.T) {
 	many := "[" + strings.TrimSuffix(strings.Repeat(`{"id":"x"},`, MaxGPUs+1), ",") + "]"
 	of := func(old, new string) string { return strings.Replace(ours, old, new, 1) }
 	for _, test := range []struct{ description, key, value, want string }{
-		{"neither form", AnnotationRegister, "GPU-a", "it may be truncated"},
-		{"empty", AnnotationRegister, "", "it may be truncated"},
-		{"JSON, cut short", AnnotationRegister, hamiJSON[:80], "invalid JSON"},
-		{"a number as text", AnnotationRegister, one(`"devmem":"5"`), "invalid JSON"},
-		{"a number that is too large", AnnotationRegister, one(`"devmem":99999999999999999999`), "invalid JSON"},
-		{"a number without end", AnnotationRegister, one(`"devmem":%s`, strings.Repeat("9", 1<<16)), "invalid JSON"},
-		{"memory", AnnotationRegister, one(`"devmem":%d`, 1<<25), "GPU 0: memory 33554432: must be from 0 to 16777216"},
-		{"negative memory", AnnotationRegister, one(`"devmem":-1`), "memory -1"},
-		{"negative slots", AnnotationRegister, one(`"count":-1`), "slots -1"},
-		{"cores", AnnotationRegister, one(`"devcore":70000`), "cores 70000"},
-		{"index", AnnotationRegister, one(`"index":5000`), "index 5000"},
-		{"numa", AnnotationRegister, one(`"numa":5000`), "numa 5000"},
-		{"mode", AnnotationRegister, one(`"mode":"x"`), `mode "x": must be hami-core, mig or mps`},
-		{"model", AnnotationRegister, one(`"type":"%s"`, strings.Repeat("x", 300)), "model"},
-		{"no UUID", AnnotationRegister, `[{"id":"GPU-1"}]`, `GPU 0: uuid "GPU-1": must be a GPU's UUID`},
-		{"a GPU twice", AnnotationRegister, `[{"id":"` + gpuA + `"},{"id":"` + gpuA + `"}]`, "GPU 1: " + gpuA + " is listed more than once"},
-		{"too many GPUs", AnnotationRegister, many, "65 GPUs: a node may have at most 64"},
-		{"too many in the list", AnnotationRegister, strings.Repeat("x:", MaxGPUs+1), "65 GPUs"},
-		{"8 fields", AnnotationRegister, gpuA + ",1,1,1,t,0,true,0:", "GPU 0: 8 fields"},
-		{"a field that is no number", AnnotationRegister, gpuA + ",1,x,1,t,0,true:", `devmem "x": must be a number`},
-		{"a health that is none", AnnotationRegister, gpuA + ",1,1,1,t,0,good:", `health "good": must be true or false`},
-		{"too long", AnnotationRegister, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
-		{"ours, too long", AnnotationGPUs, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
-		{"ours, no version", AnnotationGPUs, `{"gpus":[]}`, "version 0"},
-		{"ours, no health", AnnotationGPUs, of(`"healthy"`, `"h"`), "GPU 0: memoryMiB, cores, slots and healthy are required"},
-		{"ours, no memory", AnnotationGPUs, of(`"memoryMiB"`, `"h"`), "are required"},
-		{"ours, null", AnnotationGPUs, of(`"slots":10`, `"slots":null`), "are required"},
-		{"ours, a GPU twice", AnnotationGPUs, of(gpuA, gpuB), "is listed more than once"},
-		{"ours, links of other GPUs", AnnotationGPUs, of("[0,1850],", ""), "links: 1 rows for 2 GPUs"},
-		{"ours, a row too long", AnnotationGPUs, of("[0,1850]", "[0,1850,0]"), "row 0 has 3 columns for 2 GPUs"},
-		{"ours, links that differ", AnnotationGPUs, of("[0,1850]", "[0,1]"), "links: 1 from GPU 0 to GPU 1"},
-		{"ours, a GPU linked with itself", AnnotationGPUs, of("[0,1850]", "[1,1850]"), "links: 1 from GPU 0 to GPU 0"},
-		{"ours, a negative link", AnnotationGPUs, of("[[0,1850],[1850,0]]", "[[0,-1],[-1,0]]"), "links: -1"},
-		{"a cordon that may mean any GPU", AnnotationCordon, "gpu-0", `annotation hami.io/device-cordon: "gpu-0": must be a GPU's UUID`},
-		{"a cordon without end", AnnotationCordon, strings.Repeat(",", MaxAnnotationBytes+1), "more than the limit of 262144"},
+		{"neither form", api.AnnotationHAMiRegister, "GPU-a", "it may be truncated"},
+		{"empty", api.AnnotationHAMiRegister, "", "it may be truncated"},
+		{"JSON, cut short", api.AnnotationHAMiRegister, hamiJSON[:80], "invalid JSON"},
+		{"a number as text", api.AnnotationHAMiRegister, one(`"devmem":"5"`), "invalid JSON"},
+		{"a number that is too large", api.AnnotationHAMiRegister, one(`"devmem":99999999999999999999`), "invalid JSON"},
+		{"a number without end", api.AnnotationHAMiRegister, one(`"devmem":%s`, strings.Repeat("9", 1<<16)), "invalid JSON"},
+		{"memory", api.AnnotationHAMiRegister, one(`"devmem":%d`, 1<<25), "GPU 0: memory 33554432: must be from 0 to 16777216"},
+		{"negative memory", api.AnnotationHAMiRegister, one(`"devmem":-1`), "memory -1"},
+		{"negative slots", api.AnnotationHAMiRegister, one(`"count":-1`), "slots -1"},
+		{"cores", api.AnnotationHAMiRegister, one(`"devcore":70000`), "cores 70000"},
+		{"index", api.AnnotationHAMiRegister, one(`"index":5000`), "index 5000"},
+		{"numa", api.AnnotationHAMiRegister, one(`"numa":5000`), "numa 5000"},
+		{"mode", api.AnnotationHAMiRegister, one(`"mode":"x"`), `mode "x": must be hami-core, mig or mps`},
+		{"model", api.AnnotationHAMiRegister, one(`"type":"%s"`, strings.Repeat("x", 300)), "model"},
+		{"no UUID", api.AnnotationHAMiRegister, `[{"id":"GPU-1"}]`, `GPU 0: uuid "GPU-1": must be a GPU's UUID`},
+		{"a GPU twice", api.AnnotationHAMiRegister, `[{"id":"` + gpuA + `"},{"id":"` + gpuA + `"}]`, "GPU 1: " + gpuA + " is listed more than once"},
+		{"too many GPUs", api.AnnotationHAMiRegister, many, "65 GPUs: a node may have at most 64"},
+		{"too many in the list", api.AnnotationHAMiRegister, strings.Repeat("x:", MaxGPUs+1), "65 GPUs"},
+		{"8 fields", api.AnnotationHAMiRegister, gpuA + ",1,1,1,t,0,true,0:", "GPU 0: 8 fields"},
+		{"a field that is no number", api.AnnotationHAMiRegister, gpuA + ",1,x,1,t,0,true:", `devmem "x": must be a number`},
+		{"a health that is none", api.AnnotationHAMiRegister, gpuA + ",1,1,1,t,0,good:", `health "good": must be true or false`},
+		{"too long", api.AnnotationHAMiRegister, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
+		{"ours, too long", api.AnnotationNodeGPUs, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
+		{"ours, no version", api.AnnotationNodeGPUs, `{"gpus":[]}`, "version 0"},
+		{"ours, no health", api.AnnotationNodeGPUs, of(`"healthy"`, `"h"`), "GPU 0: memoryMiB, cores, slots and healthy are required"},
+		{"ours, no memory", api.AnnotationNodeGPUs, of(`"memoryMiB"`, `"h"`), "are required"},
+		{"ours, null", api.AnnotationNodeGPUs, of(`"slots":10`, `"slots":null`), "are required"},
+		{"ours, a GPU twice", api.AnnotationNodeGPUs, of(gpuA, gpuB), "is listed more than once"},
+		{"ours, links of other GPUs", api.AnnotationNodeGPUs, of("[0,1850],", ""), "links: 1 rows for 2 GPUs"},
+		{"ours, a row too long", api.AnnotationNodeGPUs, of("[0,1850]", "[0,1850,0]"), "row 0 has 3 columns for 2 GPUs"},
+		{"ours, links that differ", api.AnnotationNodeGPUs, of("[0,1850]", "[0,1]"), "links: 1 from GPU 0 to GPU 1"},
+		{"ours, a GPU linked with itself", api.AnnotationNodeGPUs, of("[0,1850]", "[1,1850]"), "links: 1 from GPU 0 to GPU 0"},
+		{"ours, a negative link", api.AnnotationNodeGPUs, of("[[0,1850],[1850,0]]", "[[0,-1],[-1,0]]"), "links: -1"},
+		{"a cordon that may mean any GPU", api.AnnotationHAMiCordon, "gpu-0", `annotation hami.io/device-cordon: "gpu-0": must be a GPU's UUID`},
+		{"a cordon without end", api.AnnotationHAMiCordon, strings.Repeat(",", MaxAnnotationBytes+1), "more than the limit of 262144"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			got, _, err := DecodeNode(node(test.key, test.value))
@@ -152,7 +153,7 @@ func TestDecodeNodeRefuses(t *testing.T) {
 			assert.Equal(t, scheduler.Inventory{}, got)
 		})
 	}
-	_, _, err := DecodeNode(node(AnnotationGPUs, "x", AnnotationRegister, "y"))
+	_, _, err := DecodeNode(node(api.AnnotationNodeGPUs, "x", api.AnnotationHAMiRegister, "y"))
 	require.ErrorContains(t, err, "annotation gpuslice.io/node-gpus: invalid JSON")
 	require.ErrorContains(t, err, "; annotation hami.io/node-nvidia-register: ", "two invalid annotations are both reported")
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -28,9 +29,9 @@ func DecodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, err
 func decodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, error) {
 	var placement *scheduler.Placement
 	var err error
-	if value, ok := p.Annotations[grant.AnnotationGrant]; ok {
+	if value, ok := p.Annotations[api.AnnotationGrant]; ok {
 		if placement, err = byName(p, value); err != nil {
-			return nil, in(grant.AnnotationGrant, err)
+			return nil, in(api.AnnotationGrant, err)
 		}
 	} else if placement, err = byPosition(p); err != nil || placement == nil {
 		return nil, err
@@ -42,15 +43,15 @@ func decodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, err
 }
 
 func verify(p *scheduler.Pod, node string, keys grant.Verifier) error {
-	payload, ours := p.Annotations[grant.AnnotationGrant]
-	signature, signed := p.Annotations[grant.AnnotationSignature]
+	payload, ours := p.Annotations[api.AnnotationGrant]
+	signature, signed := p.Annotations[api.AnnotationSignature]
 	switch {
 	case !ours:
 		return fmt.Errorf("%w: HAMi's annotations can't be signed, but signing keys are configured", grant.ErrSignature)
 	case !signed:
-		return fmt.Errorf("%w: %s without %s", grant.ErrSignature, grant.AnnotationGrant, grant.AnnotationSignature)
+		return fmt.Errorf("%w: %s without %s", grant.ErrSignature, api.AnnotationGrant, api.AnnotationSignature)
 	}
-	return in(grant.AnnotationSignature, keys.Verify(p.UID, node, payload, signature))
+	return in(api.AnnotationSignature, keys.Verify(p.UID, node, payload, signature))
 }
 
 // byName rejects names of no container: an ephemeral container could use them later.
@@ -76,10 +77,10 @@ func byName(p *scheduler.Pod, value string) (*scheduler.Placement, error) {
 
 // byPosition reads HAMi's annotations; AnnotationAllocated is never erased.
 func byPosition(p *scheduler.Pod) (*scheduler.Placement, error) {
-	key := grant.AnnotationAllocated
+	key := api.AnnotationHAMiAllocated
 	value, ok := p.Annotations[key]
 	if !ok {
-		key = grant.AnnotationToAllocate
+		key = api.AnnotationHAMiToAllocate
 		value = p.Annotations[key]
 	}
 	positional, err := grant.DecodeHAMi(value)
@@ -89,9 +90,9 @@ func byPosition(p *scheduler.Pod) (*scheduler.Placement, error) {
 	if positional.Empty() {
 		return nil, nil
 	}
-	node, err := nodeOf(p, p.Annotations[grant.AnnotationNode])
+	node, err := nodeOf(p, p.Annotations[api.AnnotationHAMiNode])
 	if err != nil {
-		return nil, in(grant.AnnotationNode, err)
+		return nil, in(api.AnnotationHAMiNode, err)
 	}
 	placement := &scheduler.Placement{Node: node, Containers: make([][]grant.Share, len(p.Containers))}
 	for i, shares := range positional {
@@ -152,16 +153,16 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey
 	}
 	seconds := strconv.FormatInt(now.Unix(), 10)
 	out := map[string]string{
-		grant.AnnotationGrant:      payload,
-		grant.AnnotationNode:       pl.Node,
-		grant.AnnotationToAllocate: positional,
-		grant.AnnotationAllocated:  positional,
-		AnnotationTime:             seconds,
-		AnnotationBindPhase:        bindAllocating,
-		AnnotationBindTime:         seconds,
+		api.AnnotationGrant:          payload,
+		api.AnnotationHAMiNode:       pl.Node,
+		api.AnnotationHAMiToAllocate: positional,
+		api.AnnotationHAMiAllocated:  positional,
+		api.AnnotationHAMiTime:       seconds,
+		api.AnnotationHAMiBindPhase:  bindAllocating,
+		api.AnnotationHAMiBindTime:   seconds,
 	}
 	if key != nil {
-		if out[grant.AnnotationSignature], err = key.Sign(p.UID, pl.Node, payload); err != nil {
+		if out[api.AnnotationSignature], err = key.Sign(p.UID, pl.Node, payload); err != nil {
 			return nil, err
 		}
 	}
@@ -176,12 +177,12 @@ func Resized(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, no
 		return nil, err
 	}
 	out := map[string]string{}
-	for _, name := range []string{grant.AnnotationGrant, grant.AnnotationSignature, grant.AnnotationAllocated} {
+	for _, name := range []string{api.AnnotationGrant, api.AnnotationSignature, api.AnnotationHAMiAllocated} {
 		if value, ok := all[name]; ok {
 			out[name] = value
 		}
 	}
-	was, err := grant.DecodeHAMi(p.Annotations[grant.AnnotationToAllocate])
+	was, err := grant.DecodeHAMi(p.Annotations[api.AnnotationHAMiToAllocate])
 	if err != nil || was.Empty() {
 		return out, nil // invalid, but not ours to fix
 	}
@@ -191,6 +192,6 @@ func Resized(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, no
 			left[i] = pl.Containers[i]
 		}
 	}
-	out[grant.AnnotationToAllocate], err = grant.EncodeHAMi(left)
+	out[api.AnnotationHAMiToAllocate], err = grant.EncodeHAMi(left)
 	return out, err
 }

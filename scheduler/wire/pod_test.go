@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/test/granttest"
@@ -37,7 +38,7 @@ func TestDecodePod(t *testing.T) {
 	want := func(node string) *scheduler.Placement {
 		return &scheduler.Placement{Node: node, Containers: [][]grant.Share{nil, {{UUID: gpuA, MemoryMiB: 3000, CorePercent: 30}}, nil}}
 	}
-	ended := pod("node-1", grant.AnnotationGrant, named)
+	ended := pod("node-1", api.AnnotationGrant, named)
 	ended.Ended = true
 	for _, test := range []struct {
 		description string
@@ -45,16 +46,16 @@ func TestDecodePod(t *testing.T) {
 		want        *scheduler.Placement
 	}{
 		{"nothing", pod("node-1"), nil},
-		{"ours", pod("node-1", grant.AnnotationGrant, named), want("node-1")},
-		{"ours, of a pod that waits", pod("", grant.AnnotationGrant, named), want("node-1")},
-		{"ours, that names no node", pod("node-2", grant.AnnotationGrant, strings.Replace(named, `"node":"node-1",`, "", 1)), want("node-2")},
-		{"ours before HAMi's", pod("node-1", grant.AnnotationGrant, named, grant.AnnotationAllocated, ";;"+gpuB+",NVIDIA,1,1:;"), want("node-1")},
-		{"HAMi's", pod("node-1", grant.AnnotationAllocated, hami, grant.AnnotationNode, "node-1"), want("node-1")},
-		{"HAMi's, erased by its node half", pod("node-1", grant.AnnotationAllocated, hami, grant.AnnotationToAllocate, ";;;"), want("node-1")},
-		{"HAMi's, that waits for its node half", pod("", grant.AnnotationToAllocate, hami, grant.AnnotationNode, "node-1"), want("node-1")},
-		{"HAMi's, with more empty slots than containers", pod("node-1", grant.AnnotationAllocated, hami+";;"), want("node-1")},
-		{"HAMi's, with fewer", pod("node-1", grant.AnnotationAllocated, ";"+gpuA+",NVIDIA,3000,30:;"), want("node-1")},
-		{"HAMi's, of nothing", pod("node-1", grant.AnnotationAllocated, ";;;", grant.AnnotationNode, "node-2"), nil},
+		{"ours", pod("node-1", api.AnnotationGrant, named), want("node-1")},
+		{"ours, of a pod that waits", pod("", api.AnnotationGrant, named), want("node-1")},
+		{"ours, that names no node", pod("node-2", api.AnnotationGrant, strings.Replace(named, `"node":"node-1",`, "", 1)), want("node-2")},
+		{"ours before HAMi's", pod("node-1", api.AnnotationGrant, named, api.AnnotationHAMiAllocated, ";;"+gpuB+",NVIDIA,1,1:;"), want("node-1")},
+		{"HAMi's", pod("node-1", api.AnnotationHAMiAllocated, hami, api.AnnotationHAMiNode, "node-1"), want("node-1")},
+		{"HAMi's, erased by its node half", pod("node-1", api.AnnotationHAMiAllocated, hami, api.AnnotationHAMiToAllocate, ";;;"), want("node-1")},
+		{"HAMi's, that waits for its node half", pod("", api.AnnotationHAMiToAllocate, hami, api.AnnotationHAMiNode, "node-1"), want("node-1")},
+		{"HAMi's, with more empty slots than containers", pod("node-1", api.AnnotationHAMiAllocated, hami+";;"), want("node-1")},
+		{"HAMi's, with fewer", pod("node-1", api.AnnotationHAMiAllocated, ";"+gpuA+",NVIDIA,3000,30:;"), want("node-1")},
+		{"HAMi's, of nothing", pod("node-1", api.AnnotationHAMiAllocated, ";;;", api.AnnotationHAMiNode, "node-2"), nil},
 		{"one that has ended", ended, nil},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -71,16 +72,16 @@ func TestDecodePodRefuses(t *testing.T) {
 		pod         *scheduler.Pod
 		want        string
 	}{
-		{"ours, cut short", pod("node-1", grant.AnnotationGrant, named[:50]), "pod ns/p: annotation gpuslice.io/grant: not valid JSON"},
-		{"a fault in ours doesn't lead to HAMi's", pod("node-1", grant.AnnotationGrant, "", grant.AnnotationAllocated, hami), "annotation gpuslice.io/grant"},
-		{"a container that the pod doesn't have", pod("node-1", grant.AnnotationGrant, strings.Replace(named, "main", "debugger", 1)), `the pod has no container "debugger"`},
-		{"another node", pod("node-2", grant.AnnotationGrant, named), `node "node-1": the pod is on node "node-2"`},
-		{"no node at all", pod("", grant.AnnotationGrant, strings.Replace(named, `"node":"node-1",`, "", 1)), "no node, and the pod is not bound"},
-		{"HAMi's, cut short", pod("node-1", grant.AnnotationAllocated, hami[:30]), "annotation hami.io/vgpu-devices-allocated"},
-		{"HAMi's other one, cut short", pod("node-1", grant.AnnotationToAllocate, hami[:30]), "annotation hami.io/vgpu-devices-to-allocate"},
-		{"HAMi's, of a container too many", pod("node-1", grant.AnnotationAllocated, ";;"+hami), "position 3: the pod has 3 containers"},
-		{"HAMi's, another node", pod("node-2", grant.AnnotationAllocated, hami, grant.AnnotationNode, "node-1"), "annotation hami.io/vgpu-node"},
-		{"HAMi's, no node", pod("", grant.AnnotationAllocated, hami), "no node, and the pod is not bound"},
+		{"ours, cut short", pod("node-1", api.AnnotationGrant, named[:50]), "pod ns/p: annotation gpuslice.io/grant: not valid JSON"},
+		{"a fault in ours doesn't lead to HAMi's", pod("node-1", api.AnnotationGrant, "", api.AnnotationHAMiAllocated, hami), "annotation gpuslice.io/grant"},
+		{"a container that the pod doesn't have", pod("node-1", api.AnnotationGrant, strings.Replace(named, "main", "debugger", 1)), `the pod has no container "debugger"`},
+		{"another node", pod("node-2", api.AnnotationGrant, named), `node "node-1": the pod is on node "node-2"`},
+		{"no node at all", pod("", api.AnnotationGrant, strings.Replace(named, `"node":"node-1",`, "", 1)), "no node, and the pod is not bound"},
+		{"HAMi's, cut short", pod("node-1", api.AnnotationHAMiAllocated, hami[:30]), "annotation hami.io/vgpu-devices-allocated"},
+		{"HAMi's other one, cut short", pod("node-1", api.AnnotationHAMiToAllocate, hami[:30]), "annotation hami.io/vgpu-devices-to-allocate"},
+		{"HAMi's, of a container too many", pod("node-1", api.AnnotationHAMiAllocated, ";;"+hami), "position 3: the pod has 3 containers"},
+		{"HAMi's, another node", pod("node-2", api.AnnotationHAMiAllocated, hami, api.AnnotationHAMiNode, "node-1"), "annotation hami.io/vgpu-node"},
+		{"HAMi's, no node", pod("", api.AnnotationHAMiAllocated, hami), "no node, and the pod is not bound"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			got, err := DecodePod(test.pod, nil)
@@ -107,12 +108,12 @@ func TestDecodePodVerifies(t *testing.T) {
 	for name, change := range map[string]func(p *scheduler.Pod){
 		"another pod": func(p *scheduler.Pod) { p.UID = "uid-2" },
 		"more": func(p *scheduler.Pod) {
-			p.Annotations[grant.AnnotationGrant] = strings.Replace(named, "3000", "4000", 1)
+			p.Annotations[api.AnnotationGrant] = strings.Replace(named, "3000", "4000", 1)
 		},
-		"no signature":       func(p *scheduler.Pod) { delete(p.Annotations, grant.AnnotationSignature) },
-		"a signature's half": func(p *scheduler.Pod) { p.Annotations[grant.AnnotationSignature] = "v1:" },
+		"no signature":       func(p *scheduler.Pod) { delete(p.Annotations, api.AnnotationSignature) },
+		"a signature's half": func(p *scheduler.Pod) { p.Annotations[api.AnnotationSignature] = "v1:" },
 		"only HAMi's": func(p *scheduler.Pod) {
-			delete(p.Annotations, grant.AnnotationGrant)
+			delete(p.Annotations, api.AnnotationGrant)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +146,7 @@ func TestAnnotations(t *testing.T) {
 		"hami.io/bind-time":                "1700000000",
 	}, got)
 	for annotation := range got {
-		assert.True(t, IsOwned(annotation), annotation)
+		assert.True(t, api.IsOwned(annotation), annotation)
 	}
 
 	share := [][]grant.Share{{{UUID: gpuA, MemoryMiB: 1}}}
@@ -211,8 +212,8 @@ func TestPlacementsReadBack(t *testing.T) {
 			require.Equal(t, want.Containers[i], g.Shares, "on the node")
 		}
 
-		delete(written, grant.AnnotationGrant)
-		delete(written, grant.AnnotationSignature)
+		delete(written, api.AnnotationGrant)
+		delete(written, api.AnnotationSignature)
 		got, err = DecodePod(p, nil)
 		require.NoError(t, err)
 		require.Equal(t, &want, got, "only HAMi's")
@@ -225,9 +226,9 @@ func TestIsOwned(t *testing.T) {
 		"tencent.com/predicate-time": true, "tencent.com/gpu-assigned": true, "hami.io/bind-phase": true, "hami.io/vgpu-mig-allocations": true,
 		"gpuslice.io/grants": false, "gpuslice.io/core-ceiling": false, "tencent.com/vcuda-core-limit": false, "nvidia.com/use-gpuuuid": false, "tencent.com/predicate": false, "": false,
 	} {
-		assert.Equal(t, want, IsOwned(key), key)
+		assert.Equal(t, want, api.IsOwned(key), key)
 	}
-	assert.Len(t, slices.Compact(slices.Sorted(slices.Values(Owned))), len(Owned))
+	assert.Len(t, slices.Compact(slices.Sorted(slices.Values(api.Owned))), len(api.Owned))
 }
 
 func FuzzDecodePod(f *testing.F) {
@@ -241,8 +242,8 @@ func FuzzDecodePod(f *testing.F) {
 			p.Node = "node-1"
 		}
 		for key, value := range map[string]string{
-			grant.AnnotationGrant: ours, grant.AnnotationSignature: signature, grant.AnnotationAllocated: allocated,
-			grant.AnnotationToAllocate: pending, grant.AnnotationNode: node,
+			api.AnnotationGrant: ours, api.AnnotationSignature: signature, api.AnnotationHAMiAllocated: allocated,
+			api.AnnotationHAMiToAllocate: pending, api.AnnotationHAMiNode: node,
 		} {
 			if value != "" {
 				p.Annotations[key] = value

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
@@ -109,7 +110,7 @@ func FuzzDecodeNode(f *testing.F) {
 	f.Add(`{"version":1,"gpus":[]}`, hami9, "", ",")
 	f.Fuzz(func(t *testing.T, gpus, register, score, cordon string) {
 		n := &scheduler.Node{Name: "n", Annotations: map[string]string{}}
-		for key, value := range map[string]string{AnnotationGPUs: gpus, AnnotationRegister: register, AnnotationScore: score, AnnotationCordon: cordon} {
+		for key, value := range map[string]string{api.AnnotationNodeGPUs: gpus, api.AnnotationHAMiRegister: register, api.AnnotationHAMiScore: score, api.AnnotationHAMiCordon: cordon} {
 			if value != "" {
 				n.Annotations[key] = value
 			}

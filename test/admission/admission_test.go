@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+	"github.com/gpuslice/gpuslice/test/testcases"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -14,11 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"sigs.k8s.io/yaml"
-
-	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/scheduler/request"
-	"github.com/gpuslice/gpuslice/scheduler/wire"
-	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
 // TestPolicyWithoutAWebhook: the API server refuses forged annotations by itself.
@@ -47,7 +45,7 @@ func TestPolicyKnowsEveryOwnedAnnotation(t *testing.T) {
 	}
 	create := func(key string) error { return s.admit(with(key), s.policy) }
 	inForce(t, s, with("gpuslice.io/grant"))
-	for _, owned := range wire.Owned {
+	for _, owned := range api.Owned {
 		key := owned
 		if owned[len(owned)-1] == '*' {
 			key = owned[:len(owned)-1] + "anything"
@@ -153,7 +151,7 @@ func changesOurs(tc testcases.Annotations) bool {
 		return false
 	}
 	for key := range tc.After {
-		if key == grant.AnnotationTolerance && tc.Namespace == metav1.NamespaceSystem {
+		if key == api.AnnotationTolerance && tc.Namespace == metav1.NamespaceSystem {
 			continue // the agent's own pods start while the webhook is away
 		}
 		for _, domain := range []string{"gpuslice.io/", "hami.io/", "tencent.com/"} {
@@ -228,7 +226,7 @@ func TestTolerancesInThePolicy(t *testing.T) {
 	}
 	inForce(t, s, with("gpuslice.io/grant", ""))
 	for _, form := range []string{"", "/pod", "/container.main"} {
-		require.ErrorContains(t, s.admit(with(grant.AnnotationTolerance+form, ""), s.policy), grant.AnnotationTolerance+form)
-		require.NoError(t, s.admit(with(grant.AnnotationTolerance+form, metav1.NamespaceSystem), s.policy))
+		require.ErrorContains(t, s.admit(with(api.AnnotationTolerance+form, ""), s.policy), api.AnnotationTolerance+form)
+		require.NoError(t, s.admit(with(api.AnnotationTolerance+form, metav1.NamespaceSystem), s.policy))
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/api"
 )
 
 const agent = "system:serviceaccount:kube-system:gpuslice-agent"
@@ -23,7 +23,7 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 	s := newServer(t, nil, "agents.yaml")
 	write := func(as, on, node string, change func(*corev1.Node)) error {
 		before := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"kubeadm": "x", noderegister.AnnotationGPUs: "old"}},
+			ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"kubeadm": "x", api.AnnotationNodeGPUs: "old"}},
 		}
 		after := before.DeepCopy()
 		change(after)
@@ -35,14 +35,14 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 			corev1.SchemeGroupVersion.WithResource("nodes"), "", admission.Update, nil, false, who), admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 	}
 	gpus := func(n *corev1.Node) {
-		n.Annotations[noderegister.AnnotationGPUs] = "new"
-		n.Annotations[noderegister.AnnotationRegister] = "new"
-		n.Annotations[noderegister.AnnotationScore] = "new"
-		n.Annotations[noderegister.AnnotationHandshake] = "new"
-		n.Labels[noderegister.LabelPrefix+"count"] = "8"
-		n.Labels[noderegister.LabelTencentModel] = "H200"
+		n.Annotations[api.AnnotationNodeGPUs] = "new"
+		n.Annotations[api.AnnotationHAMiRegister] = "new"
+		n.Annotations[api.AnnotationHAMiScore] = "new"
+		n.Annotations[api.AnnotationHAMiHandshake] = "new"
+		n.Labels[api.LabelPrefix+"count"] = "8"
+		n.Labels[api.LabelTencentModel] = "H200"
 	}
-	forget := func(n *corev1.Node) { delete(n.Annotations, noderegister.AnnotationGPUs) }
+	forget := func(n *corev1.Node) { delete(n.Annotations, api.AnnotationNodeGPUs) }
 	taint := func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "away", Effect: corev1.TaintEffectNoExecute}}
 	}

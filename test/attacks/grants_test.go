@@ -9,12 +9,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/test/granttest"
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // grantsAtOnce is how many pods with forged grants are made at a time.
@@ -85,7 +84,7 @@ func forgedGrants(node granttest.Node) (cases []granttest.Malformed) {
 	first := `"` + node.GPU + `"`
 	good := share(first, "1000", "30")
 	add := func(description, value, says string) {
-		cases = append(cases, granttest.Malformed{Description: description, Annotations: map[string]string{grant.AnnotationGrant: value}, Says: []string{says}})
+		cases = append(cases, granttest.Malformed{Description: description, Annotations: map[string]string{api.AnnotationGrant: value}, Says: []string{says}})
 	}
 	for _, memory := range []string{"9223372036854775808", "9223372036854775807", "18446744073709552616", "-1", "1e3", "1000.0", `"1000"`, "null", "NaN", "01000", "[1000]", "{}", "true"} {
 		add("memory "+memory, pod(share(first, memory, "30")), "gpuslice.io/grant")
@@ -119,7 +118,7 @@ func forgedGrants(node granttest.Node) (cases []granttest.Malformed) {
 	add("17 GPUs", pod(strings.Join(seventeen, ",")), "gpuslice.io/grant")
 
 	hami := func(description, value string) {
-		cases = append(cases, granttest.Malformed{Description: "HAMi " + description, Annotations: map[string]string{grant.AnnotationToAllocate: value}, Says: []string{"hami.io/vgpu-devices-to-allocate"}})
+		cases = append(cases, granttest.Malformed{Description: "HAMi " + description, Annotations: map[string]string{api.AnnotationHAMiToAllocate: value}, Says: []string{"hami.io/vgpu-devices-to-allocate"}})
 	}
 	for description, value := range map[string]string{
 		"101 percent": node.GPU + ",NVIDIA,1000,101:;", "a sign": node.GPU + ",NVIDIA,+1000,1:;", "hexadecimal": node.GPU + ",NVIDIA,0x10,1:;",

@@ -10,13 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 // total is what a container sees of its GPU's memory.
@@ -92,7 +91,7 @@ func TestLostLedgerBelievesNoForgedFile(t *testing.T) {
 	uuid := gpu(t, n, 0)
 	small := filepath.Join(t.TempDir(), "limits")
 	require.NoError(t, limiter.WriteLimits(small, limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: uuid, MemoryLimitBytes: 1 * mib, CorePercent: 1}}}))
-	replica := map[string]string{grant.AnnotationReplicas: uuid + "::0"}
+	replica := map[string]string{api.AnnotationReplicas: uuid + "::0"}
 	_, id := run(t, n, harness.Pod{Name: "attacker"}, harness.Container{
 		Annotations: replica, Mounts: []*cri.Mount{{HostPath: filepath.Dir(small), ContainerPath: "/forged", Readonly: true}},
 		Command: []string{"/bin/sh", "-c", workload("attack") + " move /forged/limits true; sleep 1000000"},

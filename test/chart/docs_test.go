@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
@@ -80,7 +81,7 @@ func TestWhatIsLeftOnNodes(t *testing.T) {
 		DriverVersion: "575.57.08", CUDAVersion: "12.9",
 		Devices: []noderegister.Device{{GPU: gpu, Slots: 10, MIGCapable: true, MIGProfiles: []noderegister.MIGProfile{{Name: "1g.18gb"}}}},
 	}, noderegister.Options{TencentModel: true})
-	said.Annotations[noderegister.AnnotationHandshake] = "" // the publisher's
+	said.Annotations[api.AnnotationHAMiHandshake] = "" // the publisher's
 
 	_, text, found := strings.Cut(page(t, "INSTALL.md"), "\n## Uninstall\n")
 	require.True(t, found)
@@ -103,8 +104,8 @@ func TestWhatIsLeftOnNodes(t *testing.T) {
 	prefix := regexp.MustCompile(`sed -n 's,\^([^,]+)\.\*,&-,p'`).FindStringSubmatch(text)
 	require.NotNil(t, prefix)
 	ours := regexp.MustCompile("^" + prefix[1])
-	require.Contains(t, said.Labels, noderegister.LabelTencentModel)
-	require.Contains(t, said.Labels, noderegister.LabelPrefix+"count")
+	require.Contains(t, said.Labels, api.LabelTencentModel)
+	require.Contains(t, said.Labels, api.LabelPrefix+"count")
 	for key := range said.Labels {
 		require.True(t, labels[key] || ours.MatchString(key), "label %s", key)
 	}

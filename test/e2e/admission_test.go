@@ -8,16 +8,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/kube"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-
-	"github.com/gpuslice/gpuslice/scheduler/wire"
-	"github.com/gpuslice/gpuslice/test/harness"
-	"github.com/gpuslice/gpuslice/test/kube"
 )
 
 // What can't be is refused when the pod is made, with the reason.
@@ -68,7 +67,7 @@ func TestWebhookCompletes(t *testing.T) {
 // forged are the scheduler's annotations with values of a tenant's.
 func forged(t *testing.T) map[string]string {
 	annotations := map[string]string{}
-	for _, key := range wire.Owned {
+	for _, key := range api.Owned {
 		annotations[strings.Replace(key, "*", "x", 1)] = "forged"
 	}
 	annotations["hami.io/vgpu-devices-to-allocate"] = gpus(t)[0] + ",NVIDIA,140000,100:;"

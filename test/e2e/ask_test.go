@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
 // placed is what the scheduler wrote of a pod, by container.
 func placed(t *testing.T, p *corev1.Pod) map[string][]grant.Share {
-	decoded, err := grant.DecodeGrant(p.Annotations[grant.AnnotationGrant])
+	decoded, err := grant.DecodeGrant(p.Annotations[api.AnnotationGrant])
 	require.NoError(t, err)
 	return decoded.Containers
 }

@@ -8,12 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/kube"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // withoutAdmission makes the API server accept, until the test ends, what it would refuse: pods that no
@@ -67,12 +66,12 @@ func TestSignedGrants(t *testing.T) {
 
 	withoutAdmission(t)
 	for name, signature := range map[string]string{
-		"unsigned": "", "signed-with-no-key": "v1:0123456789abcdef:" + strings.Repeat("0", 128), "signed-for-another": signed.Annotations[grant.AnnotationSignature],
+		"unsigned": "", "signed-with-no-key": "v1:0123456789abcdef:" + strings.Repeat("0", 128), "signed-for-another": signed.Annotations[api.AnnotationSignature],
 	} {
 		p := grantedByHand(pod(name, container("main", gpu(cheatMiB, cheatCores))), map[string]string{"main": share(gpus(t)[0], cheatMiB, cheatCores)})
 		if signature != "" {
-			p.Annotations[grant.AnnotationSignature] = signature
-			p.Annotations[grant.AnnotationGrant] = signed.Annotations[grant.AnnotationGrant]
+			p.Annotations[api.AnnotationSignature] = signature
+			p.Annotations[api.AnnotationGrant] = signed.Annotations[api.AnnotationGrant]
 		}
 		_, err := cluster.API.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
 		require.NoError(t, err)

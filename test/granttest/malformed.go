@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -101,9 +102,9 @@ func hamiCases(node Node) []Malformed {
 	for _, t := range table {
 		says := []string{t.says}
 		if t.kind == grant.ErrMalformed {
-			says = append(says, grant.AnnotationToAllocate)
+			says = append(says, api.AnnotationHAMiToAllocate)
 		}
-		cases = append(cases, Malformed{"hami: " + t.description, map[string]string{grant.AnnotationToAllocate: t.value}, t.kind, says})
+		cases = append(cases, Malformed{"hami: " + t.description, map[string]string{api.AnnotationHAMiToAllocate: t.value}, t.kind, says})
 	}
 	return cases
 }
@@ -172,9 +173,9 @@ func namedCases(node Node) []Malformed {
 	for _, t := range table {
 		says := []string{t.says}
 		if t.kind != grant.ErrUnknownGPU {
-			says = append(says, grant.AnnotationGrant)
+			says = append(says, api.AnnotationGrant)
 		}
-		cases = append(cases, Malformed{"named: " + t.description, map[string]string{grant.AnnotationGrant: t.value}, t.kind, says})
+		cases = append(cases, Malformed{"named: " + t.description, map[string]string{api.AnnotationGrant: t.value}, t.kind, says})
 	}
 	return cases
 }
@@ -183,23 +184,23 @@ func pairCases(node Node) []Malformed {
 	good := node.GPU + ",NVIDIA,1000,30:;"
 	return []Malformed{
 		{"pair: a malformed grant of ours beside a good one of HAMi",
-			map[string]string{grant.AnnotationGrant: `{}`, grant.AnnotationToAllocate: good},
-			grant.ErrMalformed, []string{grant.AnnotationGrant}},
+			map[string]string{api.AnnotationGrant: `{}`, api.AnnotationHAMiToAllocate: good},
+			grant.ErrMalformed, []string{api.AnnotationGrant}},
 		{"pair: HAMi's two annotations contradict",
-			map[string]string{grant.AnnotationToAllocate: good, grant.AnnotationAllocated: node.Other + ",NVIDIA,1000,30:;"},
-			grant.ErrMalformed, []string{grant.AnnotationToAllocate, grant.AnnotationAllocated}},
+			map[string]string{api.AnnotationHAMiToAllocate: good, api.AnnotationHAMiAllocated: node.Other + ",NVIDIA,1000,30:;"},
+			grant.ErrMalformed, []string{api.AnnotationHAMiToAllocate, api.AnnotationHAMiAllocated}},
 		{"pair: HAMi's pending annotation has another number of slots",
-			map[string]string{grant.AnnotationToAllocate: good + ";", grant.AnnotationAllocated: good},
-			grant.ErrMalformed, []string{grant.AnnotationToAllocate}},
+			map[string]string{api.AnnotationHAMiToAllocate: good + ";", api.AnnotationHAMiAllocated: good},
+			grant.ErrMalformed, []string{api.AnnotationHAMiToAllocate}},
 		{"pair: a malformed pending annotation beside a good one",
-			map[string]string{grant.AnnotationToAllocate: "x", grant.AnnotationAllocated: good},
-			grant.ErrMalformed, []string{grant.AnnotationToAllocate}},
+			map[string]string{api.AnnotationHAMiToAllocate: "x", api.AnnotationHAMiAllocated: good},
+			grant.ErrMalformed, []string{api.AnnotationHAMiToAllocate}},
 		{"pair: a malformed allocated annotation beside a good one",
-			map[string]string{grant.AnnotationToAllocate: good, grant.AnnotationAllocated: "x"},
-			grant.ErrMalformed, []string{grant.AnnotationAllocated}},
+			map[string]string{api.AnnotationHAMiToAllocate: good, api.AnnotationHAMiAllocated: "x"},
+			grant.ErrMalformed, []string{api.AnnotationHAMiAllocated}},
 		{"pair: chosen on another node",
-			map[string]string{grant.AnnotationToAllocate: good, grant.AnnotationNode: "elsewhere"},
-			grant.ErrWrongNode, []string{grant.AnnotationNode, `"elsewhere"`}},
+			map[string]string{api.AnnotationHAMiToAllocate: good, api.AnnotationHAMiNode: "elsewhere"},
+			grant.ErrWrongNode, []string{api.AnnotationHAMiNode, `"elsewhere"`}},
 	}
 }
 

@@ -13,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/test/granttest"
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/stretchr/testify/require"
 )
 
 // The seeds of the tests' keys.
@@ -49,7 +48,7 @@ func changeKeys(t *testing.T, n *harness.Node, path string, keys ...string) {
 func signed(t *testing.T, key, name, uuid string, mib, cores int) harness.Pod {
 	var err error
 	pod := harness.Pod{Name: name, UID: "uid-" + name, Annotations: named(map[string]string{"main": share(uuid, mib, cores)})}
-	pod.Annotations[grant.AnnotationSignature], err = granttest.SigningKey(key).Sign(pod.UID, harness.NodeName, pod.Annotations[grant.AnnotationGrant])
+	pod.Annotations[api.AnnotationSignature], err = granttest.SigningKey(key).Sign(pod.UID, harness.NodeName, pod.Annotations[api.AnnotationGrant])
 	require.NoError(t, err)
 	return pod
 }
@@ -86,7 +85,7 @@ func TestSignedGrants(t *testing.T) {
 	requireTotal(t, n, firstID, 50000)
 
 	changed := signed(t, oldKey, "changed", uuid, 1000, 10)
-	changed.Annotations[grant.AnnotationGrant] = strings.Replace(changed.Annotations[grant.AnnotationGrant], "1000", "9000", 1)
+	changed.Annotations[api.AnnotationGrant] = strings.Replace(changed.Annotations[api.AnnotationGrant], "1000", "9000", 1)
 	stolen := harness.Pod{Name: "thief", Annotations: maps.Clone(first.Pod.Annotations)}
 	requireRefused(t, n, harness.Pod{Name: "unsigned", Annotations: named(map[string]string{"main": share(uuid, 1000, 10)})}, main, "signed grants only")
 	requireRefused(t, n, changed, main, "not for this grant")
@@ -148,7 +147,7 @@ func TestUnscheduledShare(t *testing.T) {
 	uuid, part := s.GPUs[0].UUID, s.GPUs[0].MemoryMiB/4
 	with := func(replicas ...string) harness.Container {
 		return harness.Container{Name: "main", Env: []string{"NVIDIA_VISIBLE_DEVICES=void"},
-			Annotations: map[string]string{grant.AnnotationReplicas: strings.Join(replicas, ",")}}
+			Annotations: map[string]string{api.AnnotationReplicas: strings.Join(replicas, ",")}}
 	}
 	replica := func(number int) string { return fmt.Sprintf("%s::%d", uuid, number) }
 
@@ -177,7 +176,7 @@ func TestUnscheduledShare(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 4, code, "nor does one that a scheduler left out get a share")
 	// The pod's own annotations are its author's.
-	author := harness.Pod{Name: "author", Annotations: map[string]string{grant.AnnotationReplicas: replica(3)}}
+	author := harness.Pod{Name: "author", Annotations: map[string]string{api.AnnotationReplicas: replica(3)}}
 	requireRefused(t, n, author, harness.Container{Name: "main"}, "is on the pod")
 
 	// A restart loses nothing, nor does the loss of the state directory.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/test/kube"
 )
@@ -227,7 +228,7 @@ func (l *lab) audit(ctx context.Context) error {
 	memory, cores, slots := map[string]int64{}, map[string]int{}, map[string]int{}
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		g, err := grant.DecodeGrant(p.Annotations[grant.AnnotationGrant])
+		g, err := grant.DecodeGrant(p.Annotations[api.AnnotationGrant])
 		if err != nil {
 			return fmt.Errorf("pod %s: %w", p.Name, err)
 		}

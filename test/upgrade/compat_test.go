@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -89,7 +90,7 @@ func TestEarlierGrants(t *testing.T) {
 		require.NoError(t, err, version)
 		require.Equal(t, podGrant, *got, version)
 		pod := grant.Pod{UID: podUID, Annotations: map[string]string{
-			grant.AnnotationGrant: annotation, grant.AnnotationSignature: text(t, golden(version, "grant-signature")),
+			api.AnnotationGrant: annotation, api.AnnotationSignature: text(t, golden(version, "grant-signature")),
 		}}
 		_, err = grant.FromPod(t.Context(), pod, "main", "node-1", nil, grant.OpenPublicKeys(file, slog.New(slog.DiscardHandler)))
 		require.NoError(t, err, version)
@@ -99,7 +100,7 @@ func TestEarlierGrants(t *testing.T) {
 // This scheduler reads the annotations of an earlier agent's GPUs.
 func TestEarlierGPUs(t *testing.T) {
 	for _, version := range versions {
-		node := &scheduler.Node{Name: "node-1", Annotations: map[string]string{wire.AnnotationGPUs: text(t, golden(version, "node-gpus"))}}
+		node := &scheduler.Node{Name: "node-1", Annotations: map[string]string{api.AnnotationNodeGPUs: text(t, golden(version, "node-gpus"))}}
 		inventory, _, err := wire.DecodeNode(node)
 		require.NoError(t, err, version)
 		require.Len(t, inventory.GPUs, 2, version)

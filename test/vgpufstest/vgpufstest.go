@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
-	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // NewRoot are shell commands for a process with its own mount namespace. They make /mnt a root
@@ -20,7 +20,7 @@ for name in /*; do
 		mount --rbind "$name" "/mnt$name"
 	fi
 done
-mkdir /mnt` + limiter.ContainerDir + "\n"
+mkdir /mnt` + api.ContainerDir + "\n"
 
 // Unmount removes the claims and slices of a state directory when the test ends, so that the
 // directory can be removed.

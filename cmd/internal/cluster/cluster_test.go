@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -41,7 +42,7 @@ func node(name string, uuids ...string) *v1.Node {
 		gpus = append(gpus, map[string]any{"uuid": uuid, "model": "NVIDIA H200", "index": i, "memoryMiB": 80000, "cores": 100, "slots": 10, "mode": "hami-core", "healthy": true})
 	}
 	text, _ := json.Marshal(map[string]any{"version": 1, "gpus": gpus})
-	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text)}}}
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.AnnotationNodeGPUs: string(text)}}}
 }
 
 // granted is a pod of the node with the shares in its container "main".
@@ -110,17 +111,17 @@ func scheduling(client *fake.Clientset, answer func(request string) (grant.Resiz
 			return true, nil, err
 		}
 		pod := object.(*v1.Pod).DeepCopy()
-		request, asked := pod.Annotations[grant.AnnotationResize]
+		request, asked := pod.Annotations[api.AnnotationResize]
 		if !asked {
 			return true, pod, nil
 		}
 		status, next := answer(request)
 		status.Request = request
 		text, _ := json.Marshal(status)
-		delete(pod.Annotations, grant.AnnotationResize)
-		pod.Annotations[grant.AnnotationResizeStatus] = string(text)
+		delete(pod.Annotations, api.AnnotationResize)
+		pod.Annotations[api.AnnotationResizeStatus] = string(text)
 		if next != "" {
-			pod.Annotations[grant.AnnotationGrant] = next
+			pod.Annotations[api.AnnotationGrant] = next
 		}
 		return true, pod, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), pod, "ns")
 	})
@@ -134,7 +135,7 @@ func TestResize(t *testing.T) {
 	c, client := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": running}, pod, server("agent", "n1", "metrics", 9394))
 	scheduling(client, func(request string) (grant.ResizeStatus, string) {
 		assert.Equal(t, `{"main":{"memoryMiB":9000}}`, request)
-		return grant.ResizeStatus{Outcome: grant.ResizeReserved}, more.Annotations[grant.AnnotationGrant]
+		return grant.ResizeStatus{Outcome: grant.ResizeReserved}, more.Annotations[api.AnnotationGrant]
 	})
 	resized, err := c.Resize(t.Context(), pod, wanted)
 	require.NoError(t, err)
@@ -167,7 +168,7 @@ func TestResizeWithoutAnAnswer(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnanswered)
 	left, err := client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
 	require.NoError(t, err)
-	assert.NotContains(t, left.Annotations, grant.AnnotationResize)
+	assert.NotContains(t, left.Annotations, api.AnnotationResize)
 }
 
 // The scheduler answers between the last poll and the removal of the request: the answer is returned.
@@ -188,10 +189,10 @@ func TestResizeAnsweredAtTheTimeout(t *testing.T) {
 			object, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ns", "p")
 			require.NoError(t, err)
 			now := object.(*v1.Pod).DeepCopy()
-			status, err := json.Marshal(grant.ResizeStatus{Request: now.Annotations[grant.AnnotationResize], Outcome: outcome, Message: "too small"})
+			status, err := json.Marshal(grant.ResizeStatus{Request: now.Annotations[api.AnnotationResize], Outcome: outcome, Message: "too small"})
 			require.NoError(t, err)
-			delete(now.Annotations, grant.AnnotationResize)
-			now.Annotations[grant.AnnotationResizeStatus] = string(status)
+			delete(now.Annotations, api.AnnotationResize)
+			now.Annotations[api.AnnotationResizeStatus] = string(status)
 			require.NoError(t, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), now, "ns"))
 			return false, nil, nil // the patch finds no request to test
 		})
@@ -199,7 +200,7 @@ func TestResizeAnsweredAtTheTimeout(t *testing.T) {
 		switch outcome {
 		case grant.ResizeReserved:
 			require.NoError(t, err)
-			assert.NotContains(t, found.Annotations, grant.AnnotationResize)
+			assert.NotContains(t, found.Annotations, api.AnnotationResize)
 		case grant.ResizeRefused:
 			require.ErrorIs(t, err, ErrRefused)
 			require.ErrorContains(t, err, "too small")
@@ -219,7 +220,7 @@ func TestOneContainer(t *testing.T) {
 	share := []grant.Share{{UUID: gpuA, MemoryMiB: 1}}
 	both, err := grant.EncodeGrant(&grant.PodGrant{Containers: map[string][]grant.Share{"b": share, "a": share}})
 	require.NoError(t, err)
-	pod.Annotations[grant.AnnotationGrant] = both
+	pod.Annotations[api.AnnotationGrant] = both
 	_, _, err = OneContainer(pod, "")
 	require.ErrorContains(t, err, "several containers with GPUs (a, b): name one, as ns/p:a")
 }
@@ -229,7 +230,7 @@ func TestCordonInACluster(t *testing.T) {
 	cordoned := func() string {
 		n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 		require.NoError(t, err)
-		return n.Annotations[wire.AnnotationCordon]
+		return n.Annotations[api.AnnotationHAMiCordon]
 	}
 	for _, step := range []struct {
 		uuid    string

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
@@ -64,7 +65,7 @@ func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (chang
 		if err != nil {
 			return err
 		}
-		list := strings.FieldsFunc(n.Annotations[wire.AnnotationCordon], func(r rune) bool { return r == ',' || r == ' ' })
+		list := strings.FieldsFunc(n.Annotations[api.AnnotationHAMiCordon], func(r rune) bool { return r == ',' || r == ' ' })
 		if changed = slices.Contains(list, uuid) != on; !changed {
 			return nil
 		}
@@ -76,7 +77,7 @@ func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (chang
 			value = strings.Join(list, ",")
 		}
 		// The resource version makes a concurrent change a conflict.
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": n.ResourceVersion, "annotations": map[string]any{wire.AnnotationCordon: value}}})
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": n.ResourceVersion, "annotations": map[string]any{api.AnnotationHAMiCordon: value}}})
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -33,7 +34,7 @@ func FuzzAnswers(f *testing.F) {
 		_, _ = c.Explain(t.Context(), "ns", "p")
 		_, _ = c.applied(t.Context(), p, "main", []grant.Share{{UUID: gpuA, MemoryMiB: 1}})
 		resized := p.DeepCopy()
-		resized.Annotations[grant.AnnotationResizeStatus] = string(body)
+		resized.Annotations[api.AnnotationResizeStatus] = string(body)
 		_, _ = answer(resized, "request")
 	})
 }

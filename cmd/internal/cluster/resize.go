@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -37,9 +38,9 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*v1.Pod, err
 
 // Granted returns the shares of a pod's containers, by name.
 func Granted(pod *v1.Pod) (*grant.PodGrant, error) {
-	value, there := pod.Annotations[grant.AnnotationGrant]
+	value, there := pod.Annotations[api.AnnotationGrant]
 	if !there {
-		return nil, fmt.Errorf("pod %s/%s has no GPUs by gpuslice's scheduler (no annotation %s): check its resources and schedulerName", pod.Namespace, pod.Name, grant.AnnotationGrant)
+		return nil, fmt.Errorf("pod %s/%s has no GPUs by gpuslice's scheduler (no annotation %s): check its resources and schedulerName", pod.Namespace, pod.Name, api.AnnotationGrant)
 	}
 	return grant.DecodeGrant(value)
 }
@@ -73,7 +74,7 @@ func (c *Cluster) Resize(ctx context.Context, pod *v1.Pod, wanted map[string]gra
 		return nil, err
 	}
 	pods := c.client.CoreV1().Pods(pod.Namespace)
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]any{grant.AnnotationResize: request}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]any{api.AnnotationResize: request}}})
 	if err != nil {
 		return nil, err
 	}
@@ -97,17 +98,17 @@ func (c *Cluster) Resize(ctx context.Context, pod *v1.Pod, wanted map[string]gra
 }
 
 func answer(pod *v1.Pod, request string) (answered bool, err error) {
-	now, pending := pod.Annotations[grant.AnnotationResize]
+	now, pending := pod.Annotations[api.AnnotationResize]
 	switch {
 	case pending && now == request:
 		return false, nil
 	case pending:
 		return true, fmt.Errorf("%w: another request replaced it: %s", ErrRefused, now)
 	}
-	text := pod.Annotations[grant.AnnotationResizeStatus]
+	text := pod.Annotations[api.AnnotationResizeStatus]
 	var status grant.ResizeStatus
 	if err := json.Unmarshal([]byte(text), &status); err != nil || status.Request != request {
-		return true, fmt.Errorf("%w: the request was removed from the pod without an answer (%s: %s): try again", ErrRefused, grant.AnnotationResizeStatus, text)
+		return true, fmt.Errorf("%w: the request was removed from the pod without an answer (%s: %s): try again", ErrRefused, api.AnnotationResizeStatus, text)
 	}
 	if status.Outcome != grant.ResizeReserved {
 		return true, fmt.Errorf("%w: %s", ErrRefused, status.Message)
@@ -136,7 +137,7 @@ func (c *Cluster) withdraw(pod *v1.Pod, request string) (*v1.Pod, error) {
 				return found, err
 			}
 		}
-		return nil, fmt.Errorf("%w by the scheduler in time, and the request is still on the pod: remove its annotation %s: %w", ErrUnanswered, grant.AnnotationResize, err)
+		return nil, fmt.Errorf("%w by the scheduler in time, and the request is still on the pod: remove its annotation %s: %w", ErrUnanswered, api.AnnotationResize, err)
 	}
 	return nil, fmt.Errorf("%w by the scheduler in time, request withdrawn: check that gpuslice's scheduler runs and schedules pods of schedulerName %q", ErrUnanswered, pod.Spec.SchedulerName)
 }

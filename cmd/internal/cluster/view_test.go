@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/monitor/view"
-	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
 // A cordon in the Node object is shown, and one of the node itself.
 func TestCordonsInTheViewOfACluster(t *testing.T) {
 	cordoned := func(name, uuids string) *v1.Node {
 		n := node(name, gpuA, gpuB)
-		n.Annotations[wire.AnnotationCordon] = uuids
+		n.Annotations[api.AnnotationHAMiCordon] = uuids
 		return n
 	}
 	c, _ := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": view.Node{GPUs: []view.GPU{{UUID: gpuA, Healthy: true, Cordoned: true}, {UUID: gpuB, Healthy: true}}}},
@@ -36,7 +36,7 @@ func TestCordonsInTheViewOfACluster(t *testing.T) {
 // An unhealthy GPU has a reason, also without an agent.
 func TestUnhealthyGPUWithoutAnAgent(t *testing.T) {
 	sick := node("n1", gpuA)
-	sick.Annotations[wire.AnnotationGPUs] = strings.ReplaceAll(sick.Annotations[wire.AnnotationGPUs], `"healthy":true`, `"healthy":false`)
+	sick.Annotations[api.AnnotationNodeGPUs] = strings.ReplaceAll(sick.Annotations[api.AnnotationNodeGPUs], `"healthy":true`, `"healthy":false`)
 	c, _ := of(nil, sick, server("agent", "n1", "metrics", 9394))
 	n, err := c.View(t.Context())
 	require.NoError(t, err)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/monitor/node"
-	"github.com/gpuslice/gpuslice/oci"
 )
 
 func checkCgroup(_ context.Context, e *exam, v *verdict) {
@@ -142,10 +142,10 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 	where := strings.Join(e.o.CDISpecDirs, ", ")
 	if len(devices) == 0 {
 		if !broken && len(e.config.nvidiaHandlers()) > 0 {
-			v.warn("no "+oci.DefaultKind+" devices in "+where+": containers get GPUs only with NVIDIA's runtime handler", cdiGenerate)
+			v.warn("no "+api.CDIKindDriver+" devices in "+where+": containers get GPUs only with NVIDIA's runtime handler", cdiGenerate)
 			return
 		}
-		v.fail("no "+oci.DefaultKind+" devices in "+where, cdiGenerate)
+		v.fail("no "+api.CDIKindDriver+" devices in "+where, cdiGenerate)
 		return
 	}
 	n, err := e.readNode()
@@ -154,7 +154,7 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	if err != nil {
-		v.ok(fmt.Sprintf("%d %s devices in %s; the GPUs are known after the agent's first start; %s", len(devices), oci.DefaultKind, where, cri))
+		v.ok(fmt.Sprintf("%d %s devices in %s; the GPUs are known after the agent's first start; %s", len(devices), api.CDIKindDriver, where, cri))
 		return
 	}
 	var missing []string
@@ -195,7 +195,7 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 				broken = true
 				continue
 			}
-			if spec.Kind != oci.DefaultKind {
+			if spec.Kind != api.CDIKindDriver {
 				continue
 			}
 			for _, m := range spec.ContainerEdits.Mounts {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/gpuslice/gpuslice/api"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
@@ -157,16 +158,16 @@ func (e *exam) checkExempt(v *verdict) {
 		v.ok("no runtime handler runs NVIDIA's runtime")
 		return
 	}
-	data, err := fs.ReadFile(e.Host, name(request.DefaultPath))
+	data, err := fs.ReadFile(e.Host, name(api.RuntimeConfig))
 	var c request.Config
 	if err == nil {
-		c, err = request.Parse(request.DefaultPath, data)
+		c, err = request.Parse(api.RuntimeConfig, data)
 	}
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		v.fail("the runtime handlers "+strings.Join(slices.Sorted(maps.Keys(barrier)), ", ")+" can't create containers: "+oneLine(err), "fix "+request.DefaultPath)
+		v.fail("the runtime handlers "+strings.Join(slices.Sorted(maps.Keys(barrier)), ", ")+" can't create containers: "+oneLine(err), "fix "+api.RuntimeConfig)
 	case len(c.ExemptNamespaces) == 0:
-		v.warn("no namespace is exempt in "+request.DefaultPath+": an agent that gets the driver from NVIDIA's runtime finds no GPU", "add to "+request.DefaultPath+": exemptNamespaces: [gpuslice-system]  # the agent's namespace")
+		v.warn("no namespace is exempt in "+api.RuntimeConfig+": an agent that gets the driver from NVIDIA's runtime finds no GPU", "add to "+api.RuntimeConfig+": exemptNamespaces: [gpuslice-system]  # the agent's namespace")
 	case e.agentPastBarrier():
 		v.fail("gpuslice-runtime is in front of NVIDIA's runtime in containerd's configuration, but the agent's container was created without it: containerd or the agent was not restarted after the install",
 			"systemctl restart containerd", "then restart the agent (if installed by the chart): kubectl -n gpuslice-system rollout restart daemonset/gpuslice-agent")
@@ -181,7 +182,7 @@ func (e *exam) agentPastBarrier() bool {
 	environ, err := fs.ReadFile(e.Host, fmt.Sprintf("proc/%d/environ", agent.pid))
 	env := strings.Split(string(environ), "\x00")
 	asks := slices.ContainsFunc(env, func(v string) bool {
-		value, is := strings.CutPrefix(v, oci.EnvVisibleDevices+"=")
+		value, is := strings.CutPrefix(v, api.EnvVisibleDevices+"=")
 		return is && value != ""
 	})
 	return err == nil && agent.inPod && asks && !slices.Contains(env, ociruntime.BarrierEnv+"=1")

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 	"github.com/gpuslice/gpuslice/oci/request"
 )
@@ -37,7 +38,7 @@ func (p *plan) barrier(h fs.FS, c doctor.Containerd, o Options, cri, main string
 	}
 	p.runtimeConfig(h, o, lowest(nvidia))
 	p.notes = append(p.notes, "a pod without a grant gets no GPU from the runtime handlers "+strings.Join(handlers, ", ")+
-		", whether the agent runs or not. Pods in the exemptNamespaces of "+request.DefaultPath+" get what they request")
+		", whether the agent runs or not. Pods in the exemptNamespaces of "+api.RuntimeConfig+" get what they request")
 	return nil
 }
 
@@ -62,20 +63,20 @@ exemptNamespaces: [%s]
 # The agent's --state-dir.
 stateDir: %s
 `, nvidia, strings.Join(o.ExemptNamespaces, ", "), o.StateDir)
-	data, err := readFile(h, request.DefaultPath)
+	data, err := readFile(h, api.RuntimeConfig)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		p.targets = append(p.targets, target{path: request.DefaultPath, whole: []byte(text)})
+		p.targets = append(p.targets, target{path: api.RuntimeConfig, whole: []byte(text)})
 		return
 	case err == nil:
 		var have request.Config
-		if have, err = request.Parse(request.DefaultPath, data); err == nil &&
+		if have, err = request.Parse(api.RuntimeConfig, data); err == nil &&
 			have.NvidiaRuntime == nvidia && have.StateDir == o.StateDir && hasAll(have.ExemptNamespaces, o.ExemptNamespaces) {
 			return
 		}
 	}
 	p.notes = append(p.notes, fmt.Sprintf("%s exists and was not changed. It must contain nvidiaRuntime: %s, stateDir: %s and exemptNamespaces: [%s]; otherwise the agent's own pod gets no GPU",
-		request.DefaultPath, nvidia, o.StateDir, strings.Join(o.ExemptNamespaces, ", ")))
+		api.RuntimeConfig, nvidia, o.StateDir, strings.Join(o.ExemptNamespaces, ", ")))
 }
 
 func hasAll(have, want []string) bool {

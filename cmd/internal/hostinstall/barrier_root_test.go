@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/test/harness"
@@ -35,7 +36,7 @@ func TestBarrierInFrontOfNvidiasRuntime(t *testing.T) {
 		binary, _ := lookup(real.(map[string]any), []string{handler, "options", "BinaryName"})
 		assert.Equal(t, o.RuntimePath, binary, "containerd itself reads it so")
 	}
-	c, err := request.Parse(request.DefaultPath, []byte(h.read(request.DefaultPath)))
+	c, err := request.Parse(api.RuntimeConfig, []byte(h.read(api.RuntimeConfig)))
 	require.NoError(t, err)
 	assert.Equal(t, "/usr/local/nvidia/toolkit/nvidia-container-runtime", c.NvidiaRuntime)
 	assert.Equal(t, []string{"gpuslice-system", "dcgm"}, c.ExemptNamespaces)

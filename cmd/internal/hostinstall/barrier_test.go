@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
-	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 // nvidiaDropIn is the file that nvidia-ctk and NVIDIA's GPU operator write.
@@ -47,11 +47,11 @@ func TestBarrierLeavesAnOperatorsConfig(t *testing.T) {
 		h := newTestHost(t)
 		h.put(containerdTOML, mainV3)
 		h.put("/etc/containerd/conf.d/99-nvidia.toml", nvidiaDropIn)
-		h.put(request.DefaultPath, text)
+		h.put(api.RuntimeConfig, text)
 		o := h.options("containerd")
 		out, err := h.install(o)
 		require.NoError(t, err)
-		assert.Equal(t, text, h.read(request.DefaultPath))
+		assert.Equal(t, text, h.read(api.RuntimeConfig))
 		const note = "It must contain nvidiaRuntime: /usr/local/nvidia/toolkit/nvidia-container-runtime, stateDir: /run/gpuslice and exemptNamespaces: [gpuslice-system]"
 		if noted {
 			assert.Contains(t, out, note)
@@ -101,7 +101,7 @@ func TestRequireNvidia(t *testing.T) {
 			require.ErrorContains(t, err, test.want)
 			require.ErrorContains(t, err, "barrier.containerdConfig", "what to do")
 			require.ErrorContains(t, err, "barrier.install=false", "what to do")
-			require.NoFileExists(t, h.path(request.DefaultPath))
+			require.NoFileExists(t, h.path(api.RuntimeConfig))
 			if test.config == "" {
 				require.NoFileExists(t, h.path(containerdTOML))
 			}

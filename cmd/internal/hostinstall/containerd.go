@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
-	"github.com/gpuslice/gpuslice/grant"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
@@ -23,7 +23,7 @@ const (
 	dropInPattern = "zz-gpuslice*.toml"
 	shim          = "io.containerd.runc.v2"
 	newestConfig  = 4
-	tolerance     = grant.AnnotationTolerance
+	tolerance     = api.AnnotationTolerance
 )
 
 // planContainerd adds a runtime handler and NRI settings: to a drop-in file with version 3 of the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -78,9 +79,9 @@ func Cluster(many string) (*engine.Engine, error) {
 		}
 		return `{"version":1,"gpus":[` + text[1:] + `]}`
 	}
-	e.SetNode(&scheduler.Node{Name: "node-a", Annotations: map[string]string{wire.AnnotationGPUs: gpus(1, 0)}})
+	e.SetNode(&scheduler.Node{Name: "node-a", Annotations: map[string]string{api.AnnotationNodeGPUs: gpus(1, 0)}})
 	e.SetQuota("team-a", "gpus", quota.Limits{MemoryMiB: 400_000, Cores: 1000})
-	e.SetNode(&scheduler.Node{Name: "node-b", Annotations: map[string]string{wire.AnnotationGPUs: gpus(3, 4)}})
+	e.SetNode(&scheduler.Node{Name: "node-b", Annotations: map[string]string{api.AnnotationNodeGPUs: gpus(3, 4)}})
 	for _, p := range []struct {
 		name, node string
 		mib, cores int64
