@@ -42,18 +42,30 @@ func TestRealContainerd(t *testing.T) {
 	require.NoError(t, err)
 	// containerd does not know the test's root directory: imports are relative to the file.
 	local := strings.NewReplacer("/etc/containerd/conf.d", "conf.d", "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d", "conf.d")
-	for _, fixture := range append(fixtures, "none") {
+	const none, byDefault = "none", "config default"
+	for _, fixture := range append(fixtures, none, byDefault) {
 		for _, c := range []struct{ path, version, cri string }{{newest, "2.4.2", doctor.PluginCRI}, {old, "1.6.20", doctor.PluginCRIv2}} {
-			text, err := os.ReadFile(fixture)
-			if err == nil && c.path == old && !strings.Contains(string(text), "version = 2") {
+			text := ""
+			switch fixture {
+			case none:
+			case byDefault:
+				text, err = harness.Run(t.Context(), nil, c.path, "config", "default")
+				require.NoError(t, err)
+			default:
+				data, err := os.ReadFile(fixture)
+				require.NoError(t, err)
+				text = string(data)
+			}
+			if fixture != none && c.path == old && !strings.Contains(text, "version = 2") {
 				continue // it reads no newer version
 			}
+			text = local.Replace(text)
 			t.Run(filepath.Base(fixture)+" "+c.version, func(t *testing.T) {
 				h := newTestHost(t)
 				main := h.path(containerdTOML)
 				var before map[string]any
-				if err == nil {
-					h.put(containerdTOML, local.Replace(string(text)))
+				if fixture != none {
+					h.put(containerdTOML, text)
 					before = dump(t, c.path, main)
 				}
 				o := h.options("containerd")
@@ -85,8 +97,8 @@ func TestRealContainerd(t *testing.T) {
 				}
 				_, err = h.uninstall(o)
 				require.NoError(t, err)
-				if before != nil {
-					assert.Equal(t, before, dump(t, c.path, main))
+				if fixture != none {
+					assert.Equal(t, text, h.read(containerdTOML))
 				} else {
 					assert.NoFileExists(t, main)
 				}
