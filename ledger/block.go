@@ -26,7 +26,7 @@ func (b *blocking) problem() error {
 	if len(b.GPUs) > 0 {
 		where = "on " + strings.Join(b.GPUs, ", ")
 	}
-	return grant.Errorf(ErrBlocked, "can't read its grant; reserving nothing else %s: %s", where, b.Reason)
+	return grant.Errorf(ErrBlocked, "its grant can't be read; reserving nothing else %s: %s", where, b.Reason)
 }
 
 func (r *record) validateBlocking() error {

@@ -62,7 +62,7 @@ are those of nvidia-cdi-hook, or of gpuslice-runtime if that is not installed.
 Files that are up to date are not written again. The directories are not on
 disk: run this after each boot.
 
-Exit status: 0 success; 1 failure, in part or all; 2 the call is wrong.`,
+Exit status: 0 success; 1 failure, in part or all; 2 invalid usage.`,
 		Example: `  gpuslice cdi generate --driver && gpuslice cdi generate
   gpuslice cdi generate --dry-run
   docker run --device gpuslice.io/slice=small …`,

@@ -24,11 +24,11 @@ func completionCommand() *cobra.Command {
 containers and GPUs, which it reads from the agent's state directory.
 
   bash  gpuslice completion bash >/etc/bash_completion.d/gpuslice
-        (with the package bash-completion)
+        (requires the package bash-completion)
   zsh   gpuslice completion zsh >"${fpath[1]}/_gpuslice"
   fish  gpuslice completion fish >~/.config/fish/completions/gpuslice.fish
 
-Exit status: 0 it is printed; 1 it failed; 2 the call is wrong.`,
+Exit status: 0 success; 1 failure; 2 invalid usage.`,
 		Example:               "  source <(gpuslice completion bash)",
 		Args:                  cobra.ExactArgs(1),
 		ValidArgs:             shells,

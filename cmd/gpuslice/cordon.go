@@ -33,7 +33,7 @@ server and ends with the next boot.
 With two arguments it is a GPU of that node of the cluster. The cordon is in the
 annotation hami.io/device-cordon of the Node object, for pods, until uncordon.
 
-Exit status: 0 success; 1 failure; 2 the call is wrong.`,
+Exit status: 0 success; 1 failure; 2 invalid usage.`,
 		Example: "  gpuslice cordon 0\n  kubectl gpuslice cordon node-1 GPU-5a3c",
 	}, func(c call, args []string) error { return c.cordon(args, true) })
 }
@@ -44,7 +44,7 @@ func uncordonCommand() *cobra.Command {
 		Short: "Allow new containers on a GPU again",
 		Long: `Reverts gpuslice cordon: on this node with one argument, in the cluster with two.
 
-Exit status: 0 success; 1 failure; 2 the call is wrong.`,
+Exit status: 0 success; 1 failure; 2 invalid usage.`,
 	}, func(c call, args []string) error { return c.cordon(args, false) })
 }
 
@@ -172,13 +172,13 @@ func drainCommand() *cobra.Command {
 		Short: "Cordon a GPU and evict the pods that have a share of it",
 		Long: `Cordons a GPU of a node of the cluster, and evicts the pods that have a share of
 it, like kubectl drain for a node: it respects PodDisruptionBudgets, and a pod
-without a controller does not come back. Pods without a share of the GPU stay.
+without a controller is not created again. Pods without a share of the GPU stay.
 
 With one argument it is a GPU of this node. It is cordoned without an API
 server, and the containers that use it are listed; stop them yourself.
 
-Exit status: 0 nothing has a share of the GPU any more, or --dry-run; 1 failure,
-or something still has a share; 2 the call is wrong.`,
+Exit status: 0 no container has a share of the GPU, or --dry-run; 1 failure,
+or something still has a share; 2 invalid usage.`,
 		Example: "  kubectl gpuslice drain node-1 0 --dry-run\n  kubectl gpuslice drain node-1 GPU-5a3c --grace-period 1m",
 	}, func(c call, args []string) error {
 		if len(args) == 2 {
@@ -193,7 +193,7 @@ or something still has a share; 2 the call is wrong.`,
 		return work(err)
 	})
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "Print what would be done, and change nothing.")
-	c.Flags().DurationVar(&grace, "grace-period", -1, "`TIME` that pods get to end, rounded up to seconds; negative: the pods' own.")
+	c.Flags().DurationVar(&grace, "grace-period", -1, "Termination grace period of the pods, a `TIME` rounded up to seconds; negative: the pods' own.")
 	c.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "Wait `TIME` for evictions that a budget delays, and for pods to end.")
 	return c
 }

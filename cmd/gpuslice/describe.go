@@ -19,8 +19,7 @@ func describeCommand() *cobra.Command {
 		Short: "Show the details of a GPU or a container",
 		Long: `Shows the details of a GPU or a container, of this node or of the cluster.
 
-Exit status: 0 it is shown; 1 it was not found, or nothing could be read; 2 the
-call is wrong.`,
+Exit status: 0 success; 1 not found, or nothing could be read; 2 invalid usage.`,
 	}
 	c.AddCommand(describeGPUCommand(), describeContainerCommand())
 	return parent(c)

@@ -68,8 +68,8 @@ With --all-nodes, and with kubectl gpuslice, name a container of the cluster by
 its pod or by pod and container. The agent of its node reports it, through the
 API server. Only the node itself reports what the limits file has.
 
-Exit status: 0 it is shown; 1 no container or several match, or nothing could be
-read; 2 the call is wrong.`,
+Exit status: 0 success; 1 no container or several match, or nothing could be
+read; 2 invalid usage.`,
 		Example: `  gpuslice describe container default/train/main
   gpuslice describe container 3f2a9c -o yaml
   kubectl gpuslice describe container train -n team-a`,

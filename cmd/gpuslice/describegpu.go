@@ -54,8 +54,8 @@ Name a GPU by its index, its UUID or a prefix of it; a MIG device by its UUID.
 With two arguments it is a GPU of that node of the cluster. Its agent and its
 Node object report it, through the API server.
 
-Exit status: 0 it is shown; 1 there is no such GPU, or nothing could be read;
-2 the call is wrong.`,
+Exit status: 0 success; 1 there is no such GPU, or nothing could be read;
+2 invalid usage.`,
 		Example: `  gpuslice describe gpu 0
   gpuslice describe gpu GPU-5a3c -o yaml
   kubectl gpuslice describe gpu node-1 0`,
@@ -90,7 +90,7 @@ Exit status: 0 it is shown; 1 there is no such GPU, or nothing could be read;
 func describeGPU(n view.Node, f node.File, uuid string) (gpuDescribed, error) {
 	i := slices.IndexFunc(n.GPUs, func(c view.GPU) bool { return c.UUID == uuid })
 	if i < 0 {
-		return gpuDescribed{}, fmt.Errorf("GPU %s is gone, its files changed during the read: try again", uuid)
+		return gpuDescribed{}, fmt.Errorf("GPU %s was removed during the read: try again", uuid)
 	}
 	d := gpuDescribed{
 		GPU: n.GPUs[i], Node: n.Name, DriverVersion: n.DriverVersion, CUDAVersion: n.CUDAVersion,

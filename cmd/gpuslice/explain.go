@@ -27,8 +27,8 @@ the state of the node's GPUs when they were chosen.
 The scheduler explains it, through the API server, by the present state and not
 by that of its last attempt.
 
-Exit status: 0 it is explained; 1 no scheduler answered, or there is no such
-pod; 2 the call is wrong.`,
+Exit status: 0 success; 1 no scheduler answered, or there is no such pod;
+2 invalid usage.`,
 		Example: `  gpuslice explain team-a/train
   kubectl gpuslice explain train -n team-a -o json`,
 		Args:              cobra.ExactArgs(1),
@@ -36,7 +36,7 @@ pod; 2 the call is wrong.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			namespace, name, container, err := podName(args[0])
 			if err == nil && container != "" {
-				err = fmt.Errorf("%q names a container, all of a pod are on one node: remove :%s", args[0], container)
+				err = fmt.Errorf("%q names a container, all containers of a pod are on one node: remove :%s", args[0], container)
 			}
 			if err != nil {
 				return err

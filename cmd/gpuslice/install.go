@@ -36,7 +36,7 @@ file is replaced by a rename and read again, and restored if it is not as
 intended. A second installation changes nothing. The record of the changes in
 /var/lib/gpuslice/install is for "gpuslice uninstall".
 
-Exit status: 0 it is installed; 1 it failed; 2 the call is wrong.`,
+Exit status: 0 success; 1 failure; 2 invalid usage.`,
 		Example: `  gpuslice install docker --dry-run
   gpuslice install docker && systemctl reload docker
   gpuslice install containerd --config /etc/containerd/config.toml`,
@@ -77,7 +77,7 @@ removed.
 
 The programs and the limiter's libraries stay: running containers need them.
 
-Exit status: 0 it is removed; 1 it failed; 2 the call is wrong.`,
+Exit status: 0 success; 1 failure; 2 invalid usage.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			var err error

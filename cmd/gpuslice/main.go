@@ -31,7 +31,7 @@ in use. It checks what a node needs, and installs gpuslice into container
 engines. On a node, run it as root.
 
 Exit status: 0 success (what could not be read is printed as problems); 1
-failure; 2 the call is wrong.`
+failure; 2 invalid usage.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

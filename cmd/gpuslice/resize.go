@@ -28,8 +28,8 @@ several with GPUs, from any machine. The scheduler checks and reserves the
 share, the node's agent applies it, and the command waits for both. The change
 lasts as long as the pod, also if its containers restart. See docs/RESIZE.md.
 
-Exit status: 0 it is applied; 1 it was refused or failed, and nothing has changed
-unless the message reports it; 2 the call is wrong.`
+Exit status: 0 the change is applied; 1 it was refused or failed, and nothing has
+changed unless the message reports it; 2 invalid usage.`
 
 type resizeOptions struct {
 	memory              string

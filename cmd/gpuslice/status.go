@@ -39,8 +39,8 @@ grant is not known: nothing more is granted on the GPUs that it may have.
 
 The command changes nothing and delays no container.
 
-Exit status: 0 it is shown (what could not be read is among the problems);
-1 nothing could be read; 2 the call is wrong.`,
+Exit status: 0 success (what could not be read is among the problems); 1 nothing
+could be read; 2 invalid usage.`,
 		Example: `  gpuslice status
   gpuslice status -o json | jq '.containers[] | {pod, container, shares}'
   kubectl gpuslice status -n team-a --watch`,

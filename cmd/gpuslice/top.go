@@ -51,8 +51,8 @@ The key h lists the keys: q quits, s sorts, / filters, arrows select. With
 --once, without a terminal, and with an output for programs, top reads twice,
 prints once and ends.
 
-Exit status: 0 it is shown, also if a signal ends the full-screen output; 1
-nothing could be read, or a signal came before the output; 2 the call is wrong.`,
+Exit status: 0 success, also if a signal ends the full-screen output; 1
+nothing could be read, or a signal came before the output; 2 invalid usage.`,
 		Example: `  gpuslice top
   gpuslice top --once --sort cores --filter default/
   gpuslice top -o json | jq '.containers[] | {pod, coresUsedPercent}'`,

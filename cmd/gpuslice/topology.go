@@ -24,10 +24,10 @@ func topologyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "topology [NODE]",
 		Short: "Show how a node's GPUs are connected, and which are free",
-		Long: `Shows the tree of this node's GPUs: which are near each other, by PCIe and by
-NVLink, and what is left of each. With an argument it shows that node of the
-cluster. A group has the name of the connection between its GPUs, as in
-"nvidia-smi topo -m", from near to far:
+		Long: `Shows the tree of this node's GPUs: how PCIe and NVLink connect them, and what
+is free on each. With an argument it shows that node of the cluster. A group has
+the name of the connection between its GPUs, as in "nvidia-smi topo -m", from
+near to far:
 
   PSB   on one board            PHB   across a host bridge, the CPU's
   PIX   across one PCIe switch  NODE  across the host bridges of a NUMA node
@@ -45,7 +45,7 @@ It reads the agent's state directory and not the driver. For another node it
 reads the Node object and requests the rest from the agent, through the API
 server; the matrix has no CPUs then.
 
-Exit status: 0 it is shown; 1 it could not be read; 2 the call is wrong.`,
+Exit status: 0 success; 1 failure; 2 invalid usage.`,
 		Example: `  gpuslice topology
   gpuslice topology --matrix
   kubectl gpuslice topology node-1
