@@ -71,6 +71,17 @@ type GPU struct {
 	Healthy, Cordoned bool
 }
 
+// Condition is why the GPU gets no new containers; "" if it does.
+func (g *GPU) Condition() string {
+	switch {
+	case !g.Healthy:
+		return "not healthy"
+	case g.Cordoned:
+		return "cordoned"
+	}
+	return ""
+}
+
 // Inventory is a node's GPUs, by index, and their links.
 type Inventory struct {
 	GPUs []GPU

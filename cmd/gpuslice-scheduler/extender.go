@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/extender"
-	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
 func extenderCommand() *cobra.Command {
@@ -47,9 +47,7 @@ func extenderCommand() *cobra.Command {
 				c.Engine.Keys = keys
 				c.Key = keys.Current
 			}
-			if namespace, name := args.GPUQuotaName(); name != "" {
-				c.GPUQuota = &extender.GPUQuota{Namespace: namespace, Name: name, Labels: quota.DefaultLabels()}
-			}
+			c.GPUQuota = cache.NewObjectName(args.GPUQuotaName())
 			if elect {
 				host, err := os.Hostname()
 				if err != nil {

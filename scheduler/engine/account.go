@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -34,7 +35,7 @@ func (e *Engine) SetGPUQuota(gpus *quota.GPUs) {
 }
 
 func (e *Engine) charge(h *allocation, n *node) quota.Charge {
-	return quota.Of(h.kinds, h.placement.Containers, e.options.QuotaLabels.ModelOf(n.labels), func(uuid string) int64 {
+	return quota.Of(h.kinds, h.placement.Containers, n.labels[api.LabelTencentModel], func(uuid string) int64 {
 		if i, ok := n.gpus.position[uuid]; ok {
 			return n.gpus.total[i].MemoryMiB
 		}
@@ -64,13 +65,12 @@ func (e *Engine) quotaLimits(object *scheduler.Pod, r *request.Request) *quotaLi
 	if _, h := e.current(object.UID); h != nil {
 		account = account.Minus(h.charge)
 	}
-	return &quotaLimits{account, quota.Requested(r, "", 0), e.options.QuotaLabels}
+	return &quotaLimits{account, quota.Requested(r, "", 0)}
 }
 
 type quotaLimits struct {
 	account *quota.Account
 	least   quota.Charge // the least charge on any node
-	labels  quota.Labels
 }
 
 // check returns why the quotas reject the pod; o is the outcome without quotas.
@@ -78,7 +78,7 @@ func (l *quotaLimits) check(n *node, o *outcome) error {
 	if err := l.account.Check(l.least); err != nil || !o.fits {
 		return err
 	}
-	charge := quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent), Model: l.labels.ModelOf(n.labels)}
+	charge := quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent), Model: n.labels[api.LabelTencentModel]}
 	if err := l.account.Check(charge); err != nil {
 		return err
 	}

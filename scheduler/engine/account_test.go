@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
@@ -70,17 +71,16 @@ func TestQuota(t *testing.T) {
 }
 
 func TestGPUQuota(t *testing.T) {
-	labels := quota.DefaultLabels()
 	e := newEngine(t, Options{})
 	labelled := func(name, model, pool string) *scheduler.Node {
 		n := nodeOf(name, h100s(len(name), 2)...)
-		n.Labels = map[string]string{labels.Model: model, labels.Pool: pool}
+		n.Labels = map[string]string{api.LabelTencentModel: model, api.LabelTencentPool: pool}
 		return n
 	}
 	e.SetNode(labelled("a", "M40", "public"))
 	e.SetNode(labelled("bb", "M40", "private"))
 	e.SetNode(labelled("ccc", "P40", "public"))
-	gpus, err := quota.ParseGPUs(`{"ns":{"pool":["public"],"quota":{"M40":1}}}`, labels)
+	gpus, err := quota.ParseGPUs(`{"ns":{"pool":["public"],"quota":{"M40":1}}}`)
 	require.NoError(t, err)
 	e.SetGPUQuota(gpus)
 	p := podOf("u", "1/1000/60")
@@ -89,7 +89,7 @@ func TestGPUQuota(t *testing.T) {
 		return verdict.Text()
 	}
 	require.Equal(t, "a: fits", text("a"))
-	require.Contains(t, text("bb"), `bb: quota of namespace ns: the node's pool (label `+labels.Pool+`) is "private"`)
+	require.Contains(t, text("bb"), `bb: quota of namespace ns: the node's pool (label `+api.LabelTencentPool+`) is "private"`)
 	require.Contains(t, text("ccc"), `ccc: quota of namespace ns: the namespace has no quota for the node's model`)
 	place(t, e, podOf("u1", "1/1000/60"), "a")
 	require.Equal(t, "a: quota of namespace ns: GPUs of model M40 in percent: 60 requested, 60 of 100 used", text("a"))

@@ -5,7 +5,6 @@
 package engine
 
 import (
-	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,8 +25,6 @@ type Options struct {
 	Request request.Options
 	// Policies of pods that set none, in the syntax of package choose.
 	NodePolicy, GPUPolicy, Weights string
-	// QuotaLabels are the node labels of gpu-manager's quota.
-	QuotaLabels quota.Labels
 	// Keys verify bound pods' grants; failures are reported as problems, and the GPUs still count.
 	Keys           grant.Verifier
 	Clock          func() time.Time
@@ -42,14 +39,13 @@ type Engine struct {
 	verdicts *cache
 
 	newest atomic.Pointer[Snapshot]
-	// soonest is the first expiry in Unix nanoseconds; 0: none.
+	// soonest is not after the first expiry, in Unix nanoseconds; 0: there is none.
 	soonest atomic.Int64
 
 	mu           sync.Mutex // protects the fields below; serializes changes of newest
 	pods         map[string]*pod
 	quotas       *quota.Accounts
-	reservations expiryHeap
-	allocated    int // pods with an allocation
+	reservations map[string]*pod
 	problemPods  map[string]*pod
 	// pending are unbound pods that request GPUs, by UID.
 	pending  map[string]*scheduler.Pod
@@ -67,14 +63,13 @@ func New(o Options) (*Engine, error) {
 	if o.ReservationTTL <= 0 {
 		o.ReservationTTL = DefaultReservationTTL
 	}
-	o.QuotaLabels = cmp.Or(o.QuotaLabels, quota.DefaultLabels())
 	if o.Signatures <= 0 {
 		o.Signatures = DefaultSignatures
 	}
 	if _, err := parsePolicies(o.NodePolicy, o.GPUPolicy, o.Weights); err != nil {
 		return nil, err
 	}
-	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, problemPods: map[string]*pod{}, pending: map[string]*scheduler.Pod{}, quotas: quota.NewAccounts()}
+	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, reservations: map[string]*pod{}, problemPods: map[string]*pod{}, pending: map[string]*scheduler.Pod{}, quotas: quota.NewAccounts()}
 	e.newest.Store(&Snapshot{})
 	return e, nil
 }
@@ -100,24 +95,7 @@ type Snapshot struct {
 	version      uint64
 	table        table
 	rows         shards[int] // of the table, by node name
-	totals       totals
 	nodesVersion uint64
-}
-
-type totals struct {
-	nodes, gpus int // registered
-	problems    int // of nodes
-}
-
-func (t *totals) add(n *node, sign int) {
-	if n == nil {
-		return
-	}
-	if n.registered {
-		t.nodes += sign
-		t.gpus += sign * len(n.gpus.total)
-	}
-	t.problems += sign * n.problems(nil)
 }
 
 // NodesVersion changes with the set of nodes with GPUs.
@@ -160,7 +138,6 @@ func (c change) set(n *node) {
 	var old *node
 	if ok {
 		old = c.next.table.at(row)
-		c.next.totals.add(old, -1)
 	}
 	if old.offers() != n.offers() {
 		c.next.nodesVersion++
@@ -179,7 +156,6 @@ func (c change) set(n *node) {
 	c.e.versions++
 	if n != nil {
 		n.version = c.e.versions
-		c.next.totals.add(n, 1)
 	}
 	c.next.table = c.next.table.with(row, n, c.e.versions)
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/heap"
 	"time"
 
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -11,13 +10,11 @@ type pod struct {
 	uid, namespace, name string
 	allocation           *allocation // nil: none
 	owner                string
-	expiry               time.Time
+	expiry               time.Time // of a reservation; else zero
 	// granted is from a bound pod's annotations; during a resize the allocation may be larger.
 	granted scheduler.Placement
 	// choice is nil if another process chose.
 	choice *choice
-	// heapIndex is the index in Engine.reservations plus 1; 0: none.
-	heapIndex int
 
 	problem string
 	// unserved is the node of a pod that runs without the GPUs it requests.
@@ -25,7 +22,7 @@ type pod struct {
 }
 
 // bound: not a reservation.
-func (p *pod) bound() bool { return p.allocation != nil && p.heapIndex == 0 }
+func (p *pod) bound() bool { return p.allocation != nil && p.expiry.IsZero() }
 
 // podEntry returns or adds the pod's entry. The caller holds mu.
 func (e *Engine) podEntry(p *scheduler.Pod) *pod {
@@ -45,9 +42,6 @@ func (e *Engine) allocate(p *pod, h *allocation) {
 	if p.allocation != nil && p.allocation.placement.Node != h.placement.Node {
 		c.release(p.allocation)
 	}
-	if p.allocation == nil {
-		e.allocated++
-	}
 	p.allocation = c.allocate(h)
 	c.commit()
 }
@@ -61,7 +55,6 @@ func (e *Engine) release(p *pod) {
 	c.release(p.allocation)
 	c.commit()
 	p.allocation = nil
-	e.allocated--
 }
 
 func (c change) allocate(h *allocation) *allocation {
@@ -95,62 +88,40 @@ func (e *Engine) forget(p *pod) {
 	}
 }
 
-type expiryHeap []*pod
-
-func (w expiryHeap) Len() int           { return len(w) }
-func (w expiryHeap) Less(i, j int) bool { return w[i].expiry.Before(w[j].expiry) }
-func (w expiryHeap) Swap(i, j int) {
-	w[i], w[j] = w[j], w[i]
-	w[i].heapIndex, w[j].heapIndex = i+1, j+1
-}
-func (w *expiryHeap) Push(v any) {
-	p := v.(*pod)
-	*w = append(*w, p)
-	p.heapIndex = len(*w)
-}
-func (w *expiryHeap) Pop() any {
-	last := len(*w) - 1
-	p := (*w)[last]
-	(*w)[last] = nil
-	*w = (*w)[:last]
-	p.heapIndex = 0
-	return p
-}
-
 // startTimer (re)starts the time until the reservation expires. The caller holds mu.
 func (e *Engine) startTimer(p *pod, ttl time.Duration) {
 	p.expiry = e.options.Clock().Add(ttl)
-	if p.heapIndex == 0 {
-		heap.Push(&e.reservations, p)
-	} else {
-		heap.Fix(&e.reservations, p.heapIndex-1)
+	e.reservations[p.uid] = p
+	if at, soonest := p.expiry.UnixNano(), e.soonest.Load(); soonest == 0 || at < soonest {
+		e.soonest.Store(at)
 	}
-	e.updateSoonest()
 }
 
 func (e *Engine) endReservation(p *pod) {
-	if p.heapIndex != 0 {
-		heap.Remove(&e.reservations, p.heapIndex-1)
-		e.updateSoonest()
+	delete(e.reservations, p.uid)
+	if len(e.reservations) == 0 {
+		e.soonest.Store(0)
 	}
 	p.owner, p.expiry = "", time.Time{}
-}
-
-func (e *Engine) updateSoonest() {
-	soonest := int64(0)
-	if len(e.reservations) > 0 {
-		soonest = e.reservations[0].expiry.UnixNano()
-	}
-	e.soonest.Store(soonest)
 }
 
 // The caller holds mu.
 func (e *Engine) expire() {
 	now := e.options.Clock()
-	for len(e.reservations) > 0 && !now.Before(e.reservations[0].expiry) {
-		p := e.reservations[0]
+	if soonest := e.soonest.Load(); soonest == 0 || now.UnixNano() < soonest {
+		return
+	}
+	next := int64(0)
+	for _, p := range e.reservations {
+		if at := p.expiry.UnixNano(); now.UnixNano() < at {
+			if next == 0 || at < next {
+				next = at
+			}
+			continue
+		}
 		e.stats.expired.Add(1)
 		e.release(p)
 		e.forget(p)
 	}
+	e.soonest.Store(next)
 }

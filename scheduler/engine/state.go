@@ -24,17 +24,24 @@ type Stats struct {
 
 func (e *Engine) Stats() Stats {
 	now := e.copyState()
-	return Stats{
-		Reserved: e.stats.reserved.Load(), Repeated: e.stats.repeated.Load(), Refused: e.stats.refused.Load(), Expired: e.stats.expired.Load(),
-		Nodes: now.snapshot.totals.nodes, GPUs: now.snapshot.totals.gpus, Pods: now.allocated, Reservations: len(now.reservations),
-		Problems: now.snapshot.totals.problems + len(now.podProblems()),
+	s := Stats{
+		Reserved: e.stats.reserved.Load(), Repeated: e.stats.repeated.Load(),
+		Refused: e.stats.refused.Load(), Expired: e.stats.expired.Load(),
+		Reservations: len(now.reservations), Problems: len(now.problems()),
 	}
+	now.snapshot.each(func(n *node) {
+		if n.registered {
+			s.Nodes++
+		}
+		s.GPUs += len(n.gpus.total)
+		s.Pods += len(n.pods)
+	})
+	return s
 }
 
 // stateCopy is used without the lock.
 type stateCopy struct {
 	snapshot     *Snapshot
-	allocated    int
 	reservations map[string]pod // by UID
 	problemPods  []pod
 }
@@ -43,7 +50,7 @@ func (e *Engine) copyState() *stateCopy {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.expire()
-	l := &stateCopy{snapshot: e.newest.Load(), allocated: e.allocated, reservations: make(map[string]pod, len(e.reservations)), problemPods: make([]pod, 0, len(e.problemPods))}
+	l := &stateCopy{snapshot: e.newest.Load(), reservations: make(map[string]pod, len(e.reservations)), problemPods: make([]pod, 0, len(e.problemPods))}
 	for _, p := range e.reservations {
 		l.reservations[p.uid] = *p
 	}
@@ -67,7 +74,7 @@ func (e *Engine) Problems() []Problem { return e.copyState().problems() }
 
 func (l *stateCopy) problems() []Problem {
 	all := l.podProblems()
-	l.snapshot.each(func(n *node) { n.problems(&all) })
+	l.snapshot.each(func(n *node) { all = append(all, n.problems()...) })
 	slices.SortFunc(all, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Text, b.Text))
 	})
@@ -89,27 +96,20 @@ func (l *stateCopy) podProblems() (all []Problem) {
 	return all
 }
 
-// problems counts the node's problems and appends them to all, unless it is nil.
-func (n *node) problems(all *[]Problem) (count int) {
+func (n *node) problems() (all []Problem) {
 	if n.problem != "" {
-		count++
-		if all != nil {
-			*all = append(*all, Problem{Node: n.name, Text: n.problem})
-		}
+		all = append(all, Problem{Node: n.name, Text: n.problem})
 	}
 	for i, used := range n.used {
 		total := n.gpus.total[i]
 		if used.MemoryMiB <= total.MemoryMiB && used.Cores <= total.Cores && used.Slots <= total.Slots {
 			continue
 		}
-		count++
-		if all != nil {
-			*all = append(*all, Problem{Node: n.name, Text: fmt.Sprintf(
-				"GPU %s is overcommitted: %d of %d MiB, %d of %d%% of cores, %d of %d slots: delete pods there, or check which other scheduler uses its GPUs",
-				n.gpus.inventory.GPUs[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Slots, total.Slots)})
-		}
+		all = append(all, Problem{Node: n.name, Text: fmt.Sprintf("GPU %s is overcommitted: %d of %d MiB, %d of %d%% of cores, "+
+			"%d of %d slots: delete pods there, or check which other scheduler uses its GPUs",
+			n.gpus.inventory.GPUs[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Slots, total.Slots)})
 	}
-	return count
+	return all
 }
 
 type State struct {
@@ -202,7 +202,7 @@ func (s State) WriteText(to io.Writer) error {
 		}
 		for _, c := range n.GPUs {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%d/%d\t%d/%d\t%d/%d\t%s\n", name, c.UUID, c.Model,
-				c.Used.MemoryMiB, c.MemoryMiB, c.Used.Cores, c.Cores, c.Used.Slots, c.Slots, condition(c.GPU))
+				c.Used.MemoryMiB, c.MemoryMiB, c.Used.Cores, c.Cores, c.Used.Slots, c.Slots, cmp.Or(c.Condition(), "ok"))
 		}
 	}
 	fmt.Fprintln(t, "\nPOD\tNODE\tPHASE\tCONTAINER\tGPU\tMEMORY MiB\tCORES %\tUNTIL")
@@ -220,14 +220,4 @@ func (s State) WriteText(to io.Writer) error {
 		}
 	}
 	return t.Flush()
-}
-
-func condition(c scheduler.GPU) string {
-	switch {
-	case !c.Healthy:
-		return "not healthy"
-	case c.Cordoned:
-		return "cordoned"
-	}
-	return "ok"
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -30,7 +31,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
-	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
 )
 
@@ -38,8 +38,8 @@ type Config struct {
 	// Client's rate limits have to be high (see install/scheduler).
 	Client kubernetes.Interface
 	Engine engine.Options
-	// GPUQuota is gpu-manager's ConfigMap of quotas; may be nil.
-	GPUQuota                         *GPUQuota
+	// GPUQuota is gpu-manager's ConfigMap of quotas; its name may be empty.
+	GPUQuota                         cache.ObjectName
 	Key                              func() *grant.SigningKey
 	ReservationTimeout, GroupTimeout time.Duration
 	Listen                           string
@@ -56,12 +56,6 @@ type Config struct {
 	HAMiMetrics bool
 	Log         *slog.Logger
 	Version     string
-}
-
-// GPUQuota is gpu-manager's ConfigMap.
-type GPUQuota struct {
-	Namespace, Name string
-	Labels          quota.Labels
 }
 
 // Run serves until ctx ends or the Lease is lost.
@@ -103,8 +97,8 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	factories := []informers.SharedInformerFactory{factory}
-	if q := c.GPUQuota; q != nil {
-		one, err := feed.GPUQuota(c.Client, q.Namespace, q.Name, q.Labels, e, c.Log)
+	if q := c.GPUQuota; q.Name != "" {
+		one, err := feed.GPUQuota(c.Client, q.Namespace, q.Name, e, c.Log)
 		if err != nil {
 			return err
 		}

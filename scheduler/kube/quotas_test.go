@@ -72,7 +72,7 @@ func TestGPUQuota(t *testing.T) {
 	j := &journal{}
 	f, err := NewFeed(NewInformers(client), j)
 	require.NoError(t, err)
-	factory, err := f.GPUQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), j, slog.New(slog.DiscardHandler))
+	factory, err := f.GPUQuota(client, "kube-system", "gpuquota", j, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	factory.Start(t.Context().Done())
 	j.await(t, "GPUs true")
@@ -104,7 +104,7 @@ func TestInvalidGPUQuota(t *testing.T) {
 	q := &quotas{}
 	f, err := NewFeed(NewInformers(client), q)
 	require.NoError(t, err)
-	factory, err := f.GPUQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), q, slog.New(slog.DiscardHandler))
+	factory, err := f.GPUQuota(client, "kube-system", "gpuquota", q, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	factory.Start(t.Context().Done())
 	check := func() error {

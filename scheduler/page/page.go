@@ -116,7 +116,7 @@ func node(n engine.NodeState) shell.Section {
 		c := &n.GPUs[i]
 		of := scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots}
 		first := shell.Cell{Text: fmt.Sprintf("%d: %s", c.Index, c.Model), Notes: []string{c.UUID, fmt.Sprintf("%d of %d containers", c.Used.Slots, c.Slots)}}
-		first.Warning = condition(&c.GPU)
+		first.Warning = c.Condition()
 		table.Rows = append(table.Rows, []shell.Cell{first, memory(c.Used, of), cores(c.Used, of)})
 	}
 	s.Tables = []shell.Table{table}
@@ -124,16 +124,6 @@ func node(n engine.NodeState) shell.Section {
 		s.Tables = append(s.Tables, shell.Table{Caption: "Pods on " + n.Name, Columns: []string{"Pod", "GPU", "Share"}, Rows: rows})
 	}
 	return s
-}
-
-func condition(c *scheduler.GPU) string {
-	switch {
-	case !c.Healthy:
-		return "not healthy"
-	case c.Cordoned:
-		return "cordoned"
-	}
-	return ""
 }
 
 // podRows are sorted like the GPUs in their table.

@@ -17,7 +17,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
-	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
 // Name is the plugin's name in profiles.
@@ -152,7 +151,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 		return nil, err
 	}
 	if namespace, name := args.GPUQuotaName(); name != "" {
-		gpus, err := s.feed.GPUQuota(handle.ClientSet(), namespace, name, quota.DefaultLabels(), quotas, s.log)
+		gpus, err := s.feed.GPUQuota(handle.ClientSet(), namespace, name, quotas, s.log)
 		if err != nil {
 			return nil, err
 		}

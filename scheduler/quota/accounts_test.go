@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 func TestCheck(t *testing.T) {
@@ -41,14 +43,13 @@ func TestCheck(t *testing.T) {
 }
 
 func TestCheckNode(t *testing.T) {
-	labels := DefaultLabels()
-	gpus, err := ParseGPUs(`{"a":{"pool":["public","wx"],"quota":{"M40":2,"P100":0}},"b":{"quota":{"M40":1}},"c":{}}`, labels)
+	gpus, err := ParseGPUs(`{"a":{"pool":["public","wx"],"quota":{"M40":2,"P100":0}},"b":{"quota":{"M40":1}},"c":{}}`)
 	require.NoError(t, err)
 	b := NewAccounts()
 	b.Charge("a", "before", Charge{GPUPercent: 150, Model: "M40"})
 	b.Charge("a", "another model", Charge{GPUPercent: 800, Model: "H200"})
 	b.SetGPUs(gpus)
-	m40 := map[string]string{labels.Model: "M40", labels.Pool: "wx"}
+	m40 := map[string]string{api.LabelTencentModel: "M40", api.LabelTencentPool: "wx"}
 	for _, test := range []struct {
 		description, namespace string
 		node                   map[string]string
@@ -57,19 +58,19 @@ func TestCheckNode(t *testing.T) {
 	}{
 		{"what is left", "a", m40, 50, ""},
 		{"more", "a", m40, 51, "quota of namespace a: GPUs of model M40 in percent: 51 requested, 150 of 200 used"},
-		{"a model with none", "a", map[string]string{labels.Model: "P100", labels.Pool: "wx"}, 1, "1 requested, 0 of 0 used"},
-		{"another pool", "a", map[string]string{labels.Model: "M40", labels.Pool: "secret"}, 1,
+		{"a model with none", "a", map[string]string{api.LabelTencentModel: "P100", api.LabelTencentPool: "wx"}, 1, "1 requested, 0 of 0 used"},
+		{"another pool", "a", map[string]string{api.LabelTencentModel: "M40", api.LabelTencentPool: "secret"}, 1,
 			`quota of namespace a: the node's pool (label gaia.tencent.com/gpu-pool) is "secret", and the namespace may use only public, wx`},
-		{"no pool", "a", map[string]string{labels.Model: "M40"}, 1, `(label gaia.tencent.com/gpu-pool) is ""`},
-		{"another model", "a", map[string]string{labels.Model: "H200", labels.Pool: "wx"}, 1,
+		{"no pool", "a", map[string]string{api.LabelTencentModel: "M40"}, 1, `(label gaia.tencent.com/gpu-pool) is ""`},
+		{"another model", "a", map[string]string{api.LabelTencentModel: "H200", api.LabelTencentPool: "wx"}, 1,
 			`the namespace has no quota for the node's model "H200" (label gaia.tencent.com/gpu-model)`},
-		{"no model", "a", map[string]string{labels.Pool: "wx"}, 1, "has no quota for the node's model"},
-		{"any pool", "b", map[string]string{labels.Model: "M40", labels.Pool: "secret"}, 100, ""},
+		{"no model", "a", map[string]string{api.LabelTencentPool: "wx"}, 1, "has no quota for the node's model"},
+		{"any pool", "b", map[string]string{api.LabelTencentModel: "M40", api.LabelTencentPool: "secret"}, 100, ""},
 		{"no GPUs at all", "c", m40, 1, "has no quota for"},
 		{"not limited", "d", nil, 1 << 40, ""},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			err := b.Account(test.namespace).CheckNode(test.node, Charge{GPUPercent: test.percent, Model: labels.ModelOf(test.node)})
+			err := b.Account(test.namespace).CheckNode(test.node, Charge{GPUPercent: test.percent, Model: test.node[api.LabelTencentModel]})
 			if test.want == "" {
 				require.NoError(t, err)
 				return

@@ -13,20 +13,9 @@ import (
 // ConfigMapKey is the quota's key in gpu-manager's ConfigMap.
 const ConfigMapKey = "gpu_quota"
 
-// Labels are the node labels that the quota refers to.
-type Labels struct{ Model, Pool string }
-
-// DefaultLabels are gpu-manager's.
-func DefaultLabels() Labels {
-	return Labels{Model: api.LabelTencentModel, Pool: api.LabelTencentPool}
-}
-
-func (l Labels) ModelOf(node map[string]string) string { return node[l.Model] }
-
 // GPUs is gpu-manager's quota: GPUs by namespace, model and node pool. Namespaces without an entry are not
 // limited.
 type GPUs struct {
-	labels     Labels
 	namespaces map[string]*allowance
 	unreadable error
 }
@@ -48,11 +37,11 @@ const (
 
 // ParseGPUs reads the ConfigMap's value: {"<namespace>":{"pool":["public"],"quota":{"M40":2}}}. On an
 // error, callers keep the previous quota, or use Unreadable.
-func ParseGPUs(value string, labels Labels) (*GPUs, error) {
+func ParseGPUs(value string) (*GPUs, error) {
 	if len(value) > maxConfigBytes {
 		return nil, fmt.Errorf("quota %s: %d bytes: more than the limit of %d", ConfigMapKey, len(value), maxConfigBytes)
 	}
-	c := &GPUs{labels: labels}
+	c := &GPUs{}
 	decoder := json.NewDecoder(strings.NewReader(value))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&c.namespaces); err != nil {
@@ -94,15 +83,14 @@ func (a *Account) CheckNode(labels map[string]string, c Charge) error {
 	if allowed == nil {
 		return nil
 	}
-	names := a.gpus.labels
-	if pool := labels[names.Pool]; len(allowed.Pools) > 0 && !slices.Contains(allowed.Pools, pool) {
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use only %s", names.Pool, pool, strings.Join(allowed.Pools, ", "))}
+	if pool := labels[api.LabelTencentPool]; len(allowed.Pools) > 0 && !slices.Contains(allowed.Pools, pool) {
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use only %s", api.LabelTencentPool, pool, strings.Join(allowed.Pools, ", "))}
 	}
-	model := labels[names.Model]
+	model := labels[api.LabelTencentModel]
 	limit, ok := allowed.Models[model]
 	switch {
 	case !ok:
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the namespace has no quota for the node's model %q (label %s)", model, names.Model)}
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the namespace has no quota for the node's model %q (label %s)", model, api.LabelTencentModel)}
 	case a.models[model]+c.GPUPercent > int64(limit)*100:
 		return &Error{Namespace: a.namespace, What: fmt.Sprintf("GPUs of model %s in percent", model), Requested: c.GPUPercent, Used: a.models[model], Limit: int64(limit) * 100}
 	}

@@ -22,7 +22,7 @@ type Charge struct {
 	Cores     int64
 	// GPUPercent is for gpu-manager's quota: 100 per GPU.
 	GPUPercent int64
-	// Model is the node's Labels.Model.
+	// Model is the node's api.LabelTencentModel.
 	Model string
 }
 

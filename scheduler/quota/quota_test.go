@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -134,7 +135,7 @@ func TestParseGPUsRefuses(t *testing.T) {
 		{"a name without end", `{"a":{"` + strings.Repeat("x", 1<<16) + `":1}}`, "unknown field"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			got, err := ParseGPUs(test.value, DefaultLabels())
+			got, err := ParseGPUs(test.value)
 			require.ErrorContains(t, err, "quota gpu_quota: ")
 			require.ErrorContains(t, err, test.want)
 			assert.Less(t, len(err.Error()), 400)
@@ -147,7 +148,7 @@ func FuzzParseGPUs(f *testing.F) {
 	f.Add(`{"A":{"pool":["public"],"quota":{"M40":2,"P100":3}},"B":{"quota":{}}}`)
 	f.Add(`{"A":null}`)
 	f.Fuzz(func(t *testing.T, value string) {
-		gpus, err := ParseGPUs(value, DefaultLabels())
+		gpus, err := ParseGPUs(value)
 		if err != nil {
 			require.Nil(t, gpus)
 			return
@@ -158,7 +159,7 @@ func FuzzParseGPUs(f *testing.F) {
 			account := book.Account(namespace)
 			require.True(t, account.Limited())
 			for model, n := range allowed.Models {
-				labels := map[string]string{DefaultLabels().Model: model}
+				labels := map[string]string{api.LabelTencentModel: model}
 				require.Error(t, account.CheckNode(labels, Charge{GPUPercent: int64(n)*100 + 1, Model: model}))
 				if len(allowed.Pools) == 0 {
 					require.NoError(t, account.CheckNode(labels, Charge{GPUPercent: int64(n) * 100, Model: model}))
