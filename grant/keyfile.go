@@ -57,8 +57,13 @@ func OpenSigningKeys(path string, log *slog.Logger) *SigningKeyFile {
 	})}
 }
 
-// Current returns the key to sign with, or nil.
-func (f *SigningKeyFile) Current() *SigningKey { return f.keys.Load().signing }
+// Current returns the key to sign with; nil if there is none or no file.
+func (f *SigningKeyFile) Current() *SigningKey {
+	if f == nil {
+		return nil
+	}
+	return f.keys.Load().signing
+}
 
 func open(path string, forbidden os.FileMode, log *slog.Logger, parse func([]byte) (keys, error)) *PublicKeyFile {
 	f := &PublicKeyFile{path: path, forbidden: forbidden, parse: parse, log: log}

@@ -45,7 +45,7 @@ func extenderCommand() *cobra.Command {
 				}
 				tasks.Go(func() { keys.Run(ctx) })
 				c.Engine.Keys = keys
-				c.Key = keys.Current
+				c.Keys = keys
 			}
 			c.GPUQuota = cache.NewObjectName(args.GPUQuotaName())
 			if elect {

@@ -48,7 +48,7 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 	err = s.waitForGroup(ctx, pod, r)
 	var annotations map[string]string
 	if err == nil {
-		annotations, err = wire.Annotations(pod, placement, s.Key(), s.Clock())
+		annotations, err = wire.Annotations(pod, placement, s.Keys.Current(), s.Clock())
 	}
 	if err == nil {
 		err = kube.Bind(ctx, s.Cluster.client, object, args.Node, annotations)

@@ -40,7 +40,7 @@ type Config struct {
 	Engine engine.Options
 	// GPUQuota is gpu-manager's ConfigMap of quotas; its name may be empty.
 	GPUQuota                         cache.ObjectName
-	Key                              func() *grant.SigningKey
+	Keys                             *grant.SigningKeyFile // nil: unsigned grants
 	ReservationTimeout, GroupTimeout time.Duration
 	Listen                           string
 	// DebugAddress serves the debug pages and metrics a second time, over plain HTTP; may be empty.
@@ -82,7 +82,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	s := New(Options{
 		Find:   func(namespace, name string) (*scheduler.Pod, error) { return find(namespace, name) },
 		Engine: e, Cluster: cluster, Metrics: counters, Ready: func() error { return ready() },
-		Key: c.Key, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, Log: c.Log, Version: c.Version,
+		Keys: c.Keys, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, Log: c.Log, Version: c.Version,
 	})
 	feed, err := kube.NewFeed(factory, s.Sink())
 	if err != nil {
@@ -222,13 +222,7 @@ func (c Config) resizer(ctx context.Context, e *engine.Engine, ready func() erro
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.Client.CoreV1().Events("")})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "gpuslice-extender"})
 	return kube.ResizerConfig{
-		Engine: e, Client: c.Client, Log: c.Log,
-		Key: func() (*grant.SigningKey, error) {
-			if c.Key == nil {
-				return nil, nil
-			}
-			return c.Key(), nil
-		},
+		Engine: e, Client: c.Client, Keys: c.Keys, Log: c.Log,
 		Ready: func() error {
 			if err := ready(); err != nil {
 				return err

@@ -41,9 +41,9 @@ type Options struct {
 	Engine  *engine.Engine
 	Cluster *Cluster
 	Metrics *metrics.Metrics
-	// Ready, Key and Find may be nil.
+	Keys    *grant.SigningKeyFile // nil: unsigned grants
+	// Ready and Find may be nil.
 	Ready func() error
-	Key   func() *grant.SigningKey
 	// ReservationTimeout limits the time from filter to bind; 0: the default. It is shorter than the engine's,
 	// which covers a bind in progress.
 	ReservationTimeout time.Duration
@@ -86,9 +86,6 @@ func New(o Options) *Server {
 	}
 	if o.Ready == nil {
 		o.Ready = func() error { return nil }
-	}
-	if o.Key == nil {
-		o.Key = func() *grant.SigningKey { return nil }
 	}
 	if o.Find == nil {
 		o.Find = func(string, string) (*scheduler.Pod, error) { return nil, errors.New("the server cannot look up pods") }

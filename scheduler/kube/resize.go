@@ -36,8 +36,7 @@ type ResizerConfig struct {
 	Client kubernetes.Interface
 	// Ready returns an error unless this process is the leader and has read the cluster's state.
 	Ready func() error
-	// Key returns nil, nil for unsigned grants.
-	Key func() (*grant.SigningKey, error)
+	Keys  *grant.SigningKeyFile // nil: unsigned grants
 	// Ours reports whether this engine schedules for that scheduler name; nil: for all.
 	Ours  func(schedulerName string) bool
 	Event func(pod *v1.Pod, kind, reason, message string)
@@ -119,7 +118,7 @@ func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 		return nil
 	}
 	status.Outcome, status.Message, status.Generation = grant.ResizeReserved, describe(pod, next), next.Generation
-	annotations, err := r.annotations(pod, next)
+	annotations, err := wire.Resized(pod, next, r.Keys.Current(), time.Now())
 	if err == nil {
 		err = r.write(ctx, object, status, annotations)
 	}
@@ -147,14 +146,6 @@ func (r *Resizer) reserve(object *v1.Pod, pod *scheduler.Pod, request string) (s
 		return scheduler.Placement{}, fmt.Errorf("node %s has no GPUs registered by gpuslice-agent, which applies the change: check that the agent runs there", object.Spec.NodeName)
 	}
 	return r.Engine.Resize(pod, wanted)
-}
-
-func (r *Resizer) annotations(pod *scheduler.Pod, next scheduler.Placement) (map[string]string, error) {
-	key, err := r.Key()
-	if err != nil {
-		return nil, err
-	}
-	return wire.Resized(pod, next, key, time.Now())
 }
 
 // write succeeds at most once, because of the resourceVersion. So it can retry if the answer is

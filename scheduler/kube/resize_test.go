@@ -92,7 +92,6 @@ func newResizing(t *testing.T, change func(*v1.Node, *v1.Pod, *ResizerConfig)) *
 	require.NoError(t, err)
 	c := ResizerConfig{
 		Engine: r.engine, Log: slog.New(slog.DiscardHandler),
-		Key: func() (*grant.SigningKey, error) { return nil, nil },
 		Ready: func() error {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -28,48 +28,46 @@ func hamiDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, prometheus.Labels{"zone": hamiZone})
 }
 
-// Labels, current and former.
-var (
-	hamiGPU, oldGPU     = []string{"node", "device_uuid", "device_index", "device_type"}, []string{"nodeid", "deviceuuid", "deviceidx", "devicetype"}
-	hamiShare, oldShare = []string{"namespace", "node", "pod", "container_index", "device_uuid"}, []string{"podnamespace", "nodename", "podname", "containeridx", "deviceuuid"}
-)
+// hamiLabels are the current and the former names of labels.
+type hamiLabels struct{ now, before []string }
 
-func ofGPU(now, before, help string) hamiMetric {
-	return hamiMetric{hamiDesc(now, help, hamiGPU...), hamiDesc(before, help, oldGPU...)}
+func (l hamiLabels) metric(now, before, help string) hamiMetric {
+	return hamiMetric{hamiDesc(now, help, l.now...), hamiDesc(before, help, l.before...)}
+}
+
+func hamiNames(now, before string) hamiLabels {
+	return hamiLabels{strings.Fields(now), strings.Fields(before)}
 }
 
 var (
-	hamiMemoryLimit = ofGPU("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit", "Memory of the GPU that can be allocated.")
-	hamiCoreLimit   = ofGPU("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit", "Compute time of the GPU in percent. hami_gpu_core_limit_ratio is always 100, GPUDeviceCoreLimit is what can be allocated.")
-	hamiShared      = ofGPU("hami_gpu_shared_count", "GPUDeviceSharedNum", "Containers that have a share of the GPU.")
-	hamiCores       = ofGPU("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated", "Allocated compute time. hami_gpu_core_allocated_ratio is percent of what can be allocated, GPUDeviceCoreAllocated is as requested.")
-	hamiMemory      = hamiMetric{
-		hamiDesc("hami_gpu_memory_allocated_bytes", "Allocated memory of the GPU in bytes.", "node", "device_uuid", "device_index", "device_cores", "device_type"),
-		hamiDesc("GPUDeviceMemoryAllocated", "Allocated memory of the GPU in bytes.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicetype"),
-	}
-	hamiOverview = hamiMetric{
-		hamiDesc("hami_node_gpu_overview", "Allocated memory of the GPU in bytes.", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
-		hamiDesc("nodeGPUOverview", "Allocated memory of the GPU in bytes.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicememorylimit", "devicetype"),
-	}
-	hamiPart = hamiMetric{
-		hamiDesc("hami_node_gpu_memory_allocated_ratio", "Allocated part of the GPU's memory, 0 to 1.", "node", "device_uuid", "device_index"),
-		hamiDesc("nodeGPUMemoryPercentage", "Allocated part of the GPU's memory, 0 to 1.", "nodeid", "deviceuuid", "deviceidx"),
-	}
-	hamiShareMemory = hamiMetric{
-		hamiDesc("hami_vgpu_memory_allocated_bytes", "Memory allocated to a container in bytes.", hamiShare...), hamiDesc("vGPUMemoryAllocated", "Memory allocated to a container in bytes.", oldShare...),
-	}
-	hamiShareCores = hamiMetric{
-		hamiDesc("hami_vgpu_core_allocated_ratio", "Compute time allocated to a container, in percent of what can be allocated on the GPU.", hamiShare...),
-		hamiDesc("vGPUCoreAllocated", "Compute time allocated to a container, as requested.", oldShare...),
-	}
-)
+	hamiGPU = hamiNames("node device_uuid device_index device_type", "nodeid deviceuuid deviceidx devicetype")
 
-// Memory in MiB, cores in percent.
-var (
-	hamiQuotaUsed = hamiMetric{
-		hamiDesc("hami_resource_quota_used", "Used part of a namespace's quota.", "namespace", "quota_name", "limit"),
-		hamiDesc("QuotaUsed", "Used part of a namespace's quota.", "quotanamespace", "quotaName", "limit"),
-	}
+	hamiMemoryLimit = hamiGPU.metric("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit",
+		"Memory of the GPU that can be allocated.")
+	hamiCoreLimit = hamiGPU.metric("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit", "Compute time of the GPU in percent. "+
+		"hami_gpu_core_limit_ratio is always 100, GPUDeviceCoreLimit is what can be allocated.")
+	hamiShared = hamiGPU.metric("hami_gpu_shared_count", "GPUDeviceSharedNum", "Containers that have a share of the GPU.")
+	hamiCores  = hamiGPU.metric("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated", "Allocated compute time. "+
+		"hami_gpu_core_allocated_ratio is percent of what can be allocated, GPUDeviceCoreAllocated is as requested.")
+	hamiMemory = hamiNames("node device_uuid device_index device_cores device_type",
+		"nodeid deviceuuid deviceidx devicecores devicetype").
+		metric("hami_gpu_memory_allocated_bytes", "GPUDeviceMemoryAllocated", "Allocated memory of the GPU in bytes.")
+	hamiOverview = hamiNames("node device_uuid device_index device_cores device_memory_limit device_type",
+		"nodeid deviceuuid deviceidx devicecores devicememorylimit devicetype").
+		metric("hami_node_gpu_overview", "nodeGPUOverview", "Allocated memory of the GPU in bytes.")
+	hamiPart = hamiNames("node device_uuid device_index", "nodeid deviceuuid deviceidx").
+			metric("hami_node_gpu_memory_allocated_ratio", "nodeGPUMemoryPercentage", "Allocated part of the GPU's memory, 0 to 1.")
+
+	hamiShare = hamiNames("namespace node pod container_index device_uuid", "podnamespace nodename podname containeridx deviceuuid")
+
+	hamiShareMemory = hamiShare.metric("hami_vgpu_memory_allocated_bytes", "vGPUMemoryAllocated",
+		"Memory allocated to a container in bytes.")
+	hamiShareCores = hamiShare.metric("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated", "Compute time allocated to a container. "+
+		"hami_vgpu_core_allocated_ratio is percent of what can be allocated on the GPU, vGPUCoreAllocated is as requested.")
+
+	// Memory in MiB, cores in percent.
+	hamiQuotaUsed = hamiNames("namespace quota_name limit", "quotanamespace quotaName limit").
+			metric("hami_resource_quota_used", "QuotaUsed", "Used part of a namespace's quota.")
 	hamiQuotaLimit = hamiDesc("hami_resource_quota_limit", "What a namespace may have by its quota.", "namespace", "quota_name")
 )
 

@@ -81,11 +81,7 @@ func (p *Plugin) annotations(c *cycle) (map[string]string, error) {
 	if c.placement == nil {
 		return nil, errors.New("no GPUs are reserved for the pod")
 	}
-	key, err := p.key()
-	if err != nil {
-		return nil, err
-	}
-	return wire.Annotations(c.pod, *c.placement, key, time.Now())
+	return wire.Annotations(c.pod, *c.placement, p.keys.Current(), time.Now())
 }
 
 func owned(object *v1.Pod) (keys []string) {

@@ -2,14 +2,12 @@ package plugin
 
 import (
 	"errors"
-	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
@@ -17,7 +15,7 @@ import (
 
 func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 	return kube.ResizerConfig{
-		Engine: s.engine, Client: handle.ClientSet(), Key: s.key, Log: s.log,
+		Engine: s.engine, Client: handle.ClientSet(), Keys: s.keys, Log: s.log,
 		Ready: func() error {
 			if !s.feed.Synced() {
 				return errors.New("reading the cluster's nodes and pods")
@@ -37,16 +35,6 @@ func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 			}
 		},
 	}
-}
-
-func (s *shared) key() (*grant.SigningKey, error) {
-	if s.keys == nil {
-		return nil, nil
-	}
-	if err := s.keys.Ready(); err != nil {
-		return nil, fmt.Errorf("no key to sign grants: %w", err)
-	}
-	return s.keys.Current(), nil
 }
 
 // resizeSink retries pending pods when a share became smaller: kube-scheduler has no event for it.
