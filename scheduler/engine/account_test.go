@@ -61,7 +61,7 @@ func TestQuota(t *testing.T) {
 		require.True(t, verdict.Fits, verdict.Text())
 		_, err := e.Reserve(p, requestOf(t, e, p), "b", "test")
 		require.NoError(t, err)
-		require.EqualValues(t, 20000, e.quotas.Account("ns").Used().MemoryMiB)
+		require.EqualValues(t, 20000, e.quotas.Account("ns").Used.MemoryMiB)
 	})
 	t.Run("a quota that is gone", func(t *testing.T) {
 		e.DeleteQuota("ns", "q")
@@ -123,7 +123,7 @@ func TestChargesAgree(t *testing.T) {
 		}
 		place(t, e, p, "n")
 		o := verdict.outcome
-		if got, want := (quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent)}), e.quotas.Account("ns").Used(); got != want {
+		if got, want := (quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent)}), e.quotas.Account("ns").Used; got != want {
 			t.Fatalf("the fit returns %v, but %v is charged", got, want)
 		}
 	})
@@ -161,7 +161,7 @@ func TestQuotaAndSmallGPUs(t *testing.T) {
 		if _, err := e.Reserve(p, requestOf(t, e, p), "n", "test"); (err == nil) != verdict.Fits {
 			t.Fatalf("Evaluate returns %s, but Reserve %v", verdict.Text(), err)
 		}
-		if used := e.quotas.Account("ns").Used().MemoryMiB; used > most {
+		if used := e.quotas.Account("ns").Used.MemoryMiB; used > most {
 			t.Fatalf("%d MiB of %d", used, most)
 		}
 	})
@@ -192,9 +192,9 @@ func TestChargesOfPodsBeforeTheirNodes(t *testing.T) {
 	e := newEngine(t, Options{})
 	p := given(t, podOf("u", "1/20000/0"), scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 20000}}}})
 	e.SetPod(bindTo(p, "a"))
-	require.EqualValues(t, 100, e.quotas.Account("ns").Used().GPUPercent, "of a GPU that is not known")
+	require.EqualValues(t, 100, e.quotas.Account("ns").Used.GPUPercent, "of a GPU that is not known")
 	e.SetNode(nodeOf("a", h100(0, 0)))
-	require.EqualValues(t, 25, e.quotas.Account("ns").Used().GPUPercent)
+	require.EqualValues(t, 25, e.quotas.Account("ns").Used.GPUPercent)
 	e.DeletePod("u")
-	require.Zero(t, e.quotas.Account("ns").Used())
+	require.Zero(t, e.quotas.Account("ns").Used)
 }

@@ -66,12 +66,12 @@ func (c engineCollector) Collect(to chan<- prometheus.Metric) {
 	for _, a := range c.engine.Quotas() {
 		of := func(used, limit *prometheus.Desc, unit float64, took, may int64) {
 			if may != quota.Unlimited {
-				to <- prometheus.MustNewConstMetric(used, prometheus.GaugeValue, float64(took)*unit, a.Namespace())
-				to <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(may)*unit, a.Namespace())
+				to <- prometheus.MustNewConstMetric(used, prometheus.GaugeValue, float64(took)*unit, a.Namespace)
+				to <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(may)*unit, a.Namespace)
 			}
 		}
-		of(quotaMemory, quotaMemoryOf, bytesPerMiB, a.Used().MemoryMiB, a.Limits().MemoryMiB)
-		of(quotaCores, quotaCoresOf, 1./100, a.Used().Cores, a.Limits().Cores)
+		of(quotaMemory, quotaMemoryOf, bytesPerMiB, a.Used.MemoryMiB, a.Limits.MemoryMiB)
+		of(quotaCores, quotaCoresOf, 1./100, a.Used.Cores, a.Limits.Cores)
 	}
 	c.engine.Snapshot().GPUs(func(node string, gpu *scheduler.GPU, used scheduler.Use) {
 		of := func(what string, used, total float64) {

@@ -108,12 +108,12 @@ func (c hamiCollector) sendQuotas(to chan<- prometheus.Metric) {
 	for _, a := range c.engine.Quotas() {
 		of := func(name string, used, limit int64) {
 			if limit != quota.Unlimited {
-				hamiQuotaUsed.send(to, float64(used), float64(used), a.Namespace(), name, strconv.FormatInt(limit, 10))
-				to <- prometheus.MustNewConstMetric(hamiQuotaLimit, prometheus.GaugeValue, float64(limit), a.Namespace(), name)
+				hamiQuotaUsed.send(to, float64(used), float64(used), a.Namespace, name, strconv.FormatInt(limit, 10))
+				to <- prometheus.MustNewConstMetric(hamiQuotaLimit, prometheus.GaugeValue, float64(limit), a.Namespace, name)
 			}
 		}
-		of(names.Memory, a.Used().MemoryMiB, a.Limits().MemoryMiB)
-		of(names.Cores, a.Used().Cores, a.Limits().Cores)
+		of(names.Memory, a.Used.MemoryMiB, a.Limits.MemoryMiB)
+		of(names.Cores, a.Used.Cores, a.Limits.Cores)
 	}
 }
 

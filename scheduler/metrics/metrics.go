@@ -62,7 +62,7 @@ func (m *Metrics) Denied(component, reason string) {
 // Conflict counts a reservation that another pod prevented.
 func (m *Metrics) Conflict(component string) { m.conflicts.WithLabelValues(component).Inc() }
 
-// Reviewed counts an answer of the webhook.
+// Reviewed counts an answer of the webhook. reason is empty if the pod was not denied.
 func (m *Metrics) Reviewed(path, outcome, reason string, took time.Duration) {
 	m.reviews.WithLabelValues(path, outcome, reason).Inc()
 	m.durations.WithLabelValues("webhook", strings.TrimPrefix(path, "/"), outcome).Observe(took.Seconds())

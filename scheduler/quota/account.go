@@ -7,9 +7,9 @@ import (
 
 // Account is a namespace's limits and use. Immutable.
 type Account struct {
-	namespace string
-	limits    Limits
-	used      Charge
+	Namespace string
+	Limits    Limits           // the lowest of all ResourceQuotas
+	Used      Charge           // without Model
 	models    map[string]int64 // percent of GPUs, by model
 	gpus      *GPUs
 }
@@ -22,7 +22,7 @@ func (a *Account) Minus(c Charge) *Account { return a.change(c, -1) }
 
 func (a *Account) change(c Charge, sign int64) *Account {
 	next := *a
-	next.used = a.used.add(c, sign)
+	next.Used = a.Used.add(c, sign)
 	next.models = maps.Clone(a.models)
 	if next.models == nil {
 		next.models = map[string]int64{}
@@ -33,29 +33,21 @@ func (a *Account) change(c Charge, sign int64) *Account {
 	return &next
 }
 
-func (a *Account) Namespace() string { return a.namespace }
-
-// Limits are the lowest of all ResourceQuotas.
-func (a *Account) Limits() Limits { return a.limits }
-
-// Used is the use, without Model.
-func (a *Account) Used() Charge { return a.used }
-
 // Left is what the ResourceQuotas leave; it may be negative, or Unlimited.
 func (a *Account) Left() Limits {
-	left := a.limits
+	left := a.Limits
 	if left.MemoryMiB != Unlimited {
-		left.MemoryMiB -= a.used.MemoryMiB
+		left.MemoryMiB -= a.Used.MemoryMiB
 	}
 	if left.Cores != Unlimited {
-		left.Cores -= a.used.Cores
+		left.Cores -= a.Used.Cores
 	}
 	return left
 }
 
 // Limited reports whether there is anything to check.
 func (a *Account) Limited() bool {
-	return a.limits != NoLimits || a.gpus.of(a.namespace) != nil || a.gpus != nil && a.gpus.unreadable != nil
+	return a.Limits != NoLimits || a.gpus.of(a.Namespace) != nil || a.gpus != nil && a.gpus.unreadable != nil
 }
 
 // Check checks a pod against the ResourceQuotas. Errors are *Error.
@@ -65,11 +57,11 @@ func (a *Account) Check(c Charge) error {
 		what                         string
 		requested, left, limit, used int64
 	}{
-		{"memory in MiB", c.MemoryMiB, left.MemoryMiB, a.limits.MemoryMiB, a.used.MemoryMiB},
-		{"cores", c.Cores, left.Cores, a.limits.Cores, a.used.Cores},
+		{"memory in MiB", c.MemoryMiB, left.MemoryMiB, a.Limits.MemoryMiB, a.Used.MemoryMiB},
+		{"cores", c.Cores, left.Cores, a.Limits.Cores, a.Used.Cores},
 	} {
 		if f.requested > 0 && f.requested > f.left {
-			return &Error{Namespace: a.namespace, Requested: f.requested, Used: f.used, Limit: f.limit, What: f.what}
+			return &Error{Namespace: a.Namespace, Requested: f.requested, Used: f.used, Limit: f.limit, What: f.what}
 		}
 	}
 	return nil

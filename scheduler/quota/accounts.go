@@ -46,7 +46,7 @@ func (b *Accounts) updateLimits(namespace string) {
 		l = l.least(each)
 	}
 	a := *b.Account(namespace)
-	a.limits = l
+	a.Limits = l
 	b.put(&a)
 }
 
@@ -56,7 +56,7 @@ func (b *Accounts) SetGPUs(c *GPUs) {
 	for _, old := range b.accounts {
 		a := *old
 		a.gpus = c
-		b.accounts[a.namespace] = &a
+		b.accounts[a.Namespace] = &a
 	}
 }
 
@@ -83,26 +83,26 @@ func (b *Accounts) Account(namespace string) *Account {
 	if a, ok := b.accounts[namespace]; ok {
 		return a
 	}
-	return &Account{namespace: namespace, limits: NoLimits, gpus: b.gpus}
+	return &Account{Namespace: namespace, Limits: NoLimits, gpus: b.gpus}
 }
 
 // Limited returns the accounts with a ResourceQuota, by namespace.
 func (b *Accounts) Limited() []*Account {
 	var all []*Account
 	for _, a := range b.accounts {
-		if a.limits != NoLimits {
+		if a.Limits != NoLimits {
 			all = append(all, a)
 		}
 	}
-	slices.SortFunc(all, func(a, b *Account) int { return cmp.Compare(a.namespace, b.namespace) })
+	slices.SortFunc(all, func(a, b *Account) int { return cmp.Compare(a.Namespace, b.Namespace) })
 	return all
 }
 
 // put stores an account that is not empty.
 func (b *Accounts) put(a *Account) {
-	if a.limits == NoLimits && a.used.empty() && len(a.models) == 0 {
-		delete(b.accounts, a.namespace)
+	if a.Limits == NoLimits && a.Used.empty() && len(a.models) == 0 {
+		delete(b.accounts, a.Namespace)
 		return
 	}
-	b.accounts[a.namespace] = a
+	b.accounts[a.Namespace] = a
 }

@@ -131,7 +131,7 @@ func TestAccountsAreTheSumOfPods(t *testing.T) {
 				require.Equal(t, before[i], *view, "a view never changes")
 				used, byModel := sum(namespaces[i])
 				now := b.Account(namespaces[i])
-				require.Equal(t, used, now.Used())
+				require.Equal(t, used, now.Used)
 				require.Len(t, now.models, len(byModel))
 				for m, n := range byModel {
 					require.Equal(t, n, now.models[m])

@@ -77,22 +77,22 @@ func (c *GPUs) of(namespace string) *allowance {
 // CheckNode checks the charge against gpu-manager's quota on a node with these labels. Errors are *Error.
 func (a *Account) CheckNode(labels map[string]string, c Charge) error {
 	if a.gpus != nil && a.gpus.unreadable != nil {
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("%v: no namespace gets GPUs until it is fixed", a.gpus.unreadable)}
+		return &Error{Namespace: a.Namespace, What: fmt.Sprintf("%v: no namespace gets GPUs until it is fixed", a.gpus.unreadable)}
 	}
-	allowed := a.gpus.of(a.namespace)
+	allowed := a.gpus.of(a.Namespace)
 	if allowed == nil {
 		return nil
 	}
 	if pool := labels[api.LabelTencentPool]; len(allowed.Pools) > 0 && !slices.Contains(allowed.Pools, pool) {
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use only %s", api.LabelTencentPool, pool, strings.Join(allowed.Pools, ", "))}
+		return &Error{Namespace: a.Namespace, What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use only %s", api.LabelTencentPool, pool, strings.Join(allowed.Pools, ", "))}
 	}
 	model := labels[api.LabelTencentModel]
 	limit, ok := allowed.Models[model]
 	switch {
 	case !ok:
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the namespace has no quota for the node's model %q (label %s)", model, api.LabelTencentModel)}
+		return &Error{Namespace: a.Namespace, What: fmt.Sprintf("the namespace has no quota for the node's model %q (label %s)", model, api.LabelTencentModel)}
 	case a.models[model]+c.GPUPercent > int64(limit)*100:
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("GPUs of model %s in percent", model), Requested: c.GPUPercent, Used: a.models[model], Limit: int64(limit) * 100}
+		return &Error{Namespace: a.Namespace, What: fmt.Sprintf("GPUs of model %s in percent", model), Requested: c.GPUPercent, Used: a.models[model], Limit: int64(limit) * 100}
 	}
 	return nil
 }

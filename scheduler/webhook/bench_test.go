@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/scheduler/metrics"
 )
 
 // BenchmarkReview is the cost of a review without the network: a pod of one container as a ReplicaSet makes
@@ -17,7 +19,7 @@ func BenchmarkReview(b *testing.B) {
 		b.Run(bc.name+bc.path, func(b *testing.B) {
 			body, err := os.ReadFile("testdata/" + bc.name + ".json")
 			require.NoError(b, err)
-			handler := Handler(DefaultRules(), nil, nil, quiet)
+			handler := Handler(DefaultRules(), nil, metrics.New(), quiet)
 			b.ReportAllocs()
 			for b.Loop() {
 				request := httptest.NewRequest(http.MethodPost, bc.path, bytes.NewReader(body))

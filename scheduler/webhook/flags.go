@@ -22,7 +22,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 	fs.StringVar(&o.SchedulerName, "scheduler-name", o.SchedulerName, "scheduler for pods that request GPUs and name none; empty: default-scheduler")
 	fs.StringSliceVar(&o.OurSchedulers, "our-scheduler", o.OurSchedulers, "another scheduler that assigns GPUs (repeatable)")
-	fs.Var(&o.ForeignSchedulers, "foreign-schedulers", "pods that request GPUs and name any other scheduler: deny, or leave (they run without GPUs)")
+	fs.StringVar((*string)(&o.ForeignSchedulers), "foreign-schedulers", string(o.ForeignSchedulers), "pods that request GPUs "+
+		"and name any other scheduler: `deny|leave` (leave: they run without GPUs)")
 	fs.StringVar(&o.RuntimeClass, "runtime-class", o.RuntimeClass, "runtime class for pods that request GPUs and name none; empty: none")
 	fs.StringVar(&o.RequiredPlugin, "required-plugin", o.RequiredPlugin, "NRI plugin without which containers with GPUs are refused; empty: none")
 	fs.BoolVar(&o.TaskPriority, "task-priority", o.TaskPriority, "set CUDA_TASK_PRIORITY from "+o.Request.Names.Priority+", for HAMi on nodes")
@@ -33,11 +34,3 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.ToleratedNamespaces, "tolerated-namespace", o.ToleratedNamespaces, "namespace in which pods may have "+api.AnnotationTolerance+" (repeatable)")
 	fs.StringSliceVar(&o.ToleratedUsers, "tolerated-user", o.ToleratedUsers, "user that may set "+api.AnnotationTolerance+" (repeatable)")
 }
-
-func (f *Foreign) Set(value string) error { *f = Foreign(value); return nil }
-
-// String implements pflag.Value.
-func (f *Foreign) String() string { return string(*f) }
-
-// Type implements pflag.Value.
-func (f *Foreign) Type() string { return "deny|leave" }

@@ -14,7 +14,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 
-	schedmetrics "github.com/gpuslice/gpuslice/scheduler/metrics"
+	"github.com/gpuslice/gpuslice/scheduler/metrics"
 )
 
 const (
@@ -30,22 +30,14 @@ const (
 	OutcomeError   = "error" // no valid review
 )
 
-// Metrics counts reviews. reason is empty if not denied.
-type Metrics interface {
-	Reviewed(path, outcome, reason string, took time.Duration)
-}
-
-// Handler serves /mutate, /validate, /healthz and /readyz. ready and metrics may be nil.
-func Handler(rules Rules, ready func() error, metrics Metrics, log *slog.Logger) http.Handler {
-	if metrics == nil {
-		metrics = schedmetrics.New()
-	}
+// Handler serves /mutate, /validate, /healthz and /readyz. ready may be nil.
+func Handler(rules Rules, ready func() error, counters *metrics.Metrics, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	slots := make(chan struct{}, maxConcurrent)
 	for path, decide := range map[string]func(*admissionv1.AdmissionRequest) answer{
 		"/mutate": rules.answerMutate, "/validate": rules.answerValidate,
 	} {
-		mux.Handle("POST "+path, &reviewer{path: path, decide: decide, slots: slots, metrics: metrics, log: log})
+		mux.Handle("POST "+path, &reviewer{path: path, decide: decide, slots: slots, metrics: counters, log: log})
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -64,7 +56,7 @@ type reviewer struct {
 	path    string
 	decide  func(*admissionv1.AdmissionRequest) answer
 	slots   chan struct{}
-	metrics Metrics
+	metrics *metrics.Metrics
 	log     *slog.Logger
 }
 

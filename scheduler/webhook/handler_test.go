@@ -10,17 +10,30 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
+
+	"github.com/gpuslice/gpuslice/scheduler/metrics"
 )
 
-// recorded are the counted reviews.
-type recorded []string
-
-func (r *recorded) Reviewed(path, outcome, why string, _ time.Duration) {
-	*r = append(*r, strings.TrimSpace(path+" "+outcome+" "+why))
+// reviews are the counters of reviews.
+func reviews(t *testing.T, counters *metrics.Metrics) map[string]float64 {
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(counters))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	all := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != "gpuslice_scheduler_admission_total" {
+			continue
+		}
+		for _, m := range f.Metric { // labels are sorted: outcome, path, reason
+			all[strings.TrimSpace(m.Label[1].GetValue()+" "+m.Label[0].GetValue()+" "+m.Label[2].GetValue())] = m.Counter.GetValue()
+		}
+	}
+	return all
 }
 
 // TestRecordedReviews: reviews as an API server of 1.36 sends them, in full.
@@ -58,7 +71,7 @@ func post(t testing.TB, rules Rules, path, contentType string, body io.Reader) *
 	request := httptest.NewRequest(http.MethodPost, path, body)
 	request.Header.Set("Content-Type", contentType)
 	response := httptest.NewRecorder()
-	Handler(rules, nil, nil, quiet).ServeHTTP(response, request)
+	Handler(rules, nil, metrics.New(), quiet).ServeHTTP(response, request)
 	return response
 }
 
@@ -87,7 +100,7 @@ func TestInvalidReviews(t *testing.T) {
 		})
 	}
 	response := httptest.NewRecorder()
-	Handler(DefaultRules(), nil, nil, quiet).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/mutate", nil))
+	Handler(DefaultRules(), nil, metrics.New(), quiet).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/mutate", nil))
 	require.Equal(t, http.StatusMethodNotAllowed, response.Code)
 }
 
@@ -145,14 +158,14 @@ func TestHealth(t *testing.T) {
 		{"/elsewhere", nil, http.StatusNotFound},
 	} {
 		response := httptest.NewRecorder()
-		Handler(DefaultRules(), tc.ready, nil, quiet).ServeHTTP(response, httptest.NewRequest(http.MethodGet, tc.path, nil))
+		Handler(DefaultRules(), tc.ready, metrics.New(), quiet).ServeHTTP(response, httptest.NewRequest(http.MethodGet, tc.path, nil))
 		require.Equal(t, tc.status, response.Code, tc.path)
 	}
 }
 
 func TestMetrics(t *testing.T) {
-	var metrics recorded
-	handler := Handler(DefaultRules(), nil, &metrics, quiet)
+	counters := metrics.New()
+	handler := Handler(DefaultRules(), nil, counters, quiet)
 	send := func(path string, request *review) {
 		body, err := json.Marshal(admissionv1.AdmissionReview{Request: request})
 		require.NoError(t, err)
@@ -165,7 +178,8 @@ func TestMetrics(t *testing.T) {
 	send("/mutate", newPod(t, "spec: {containers: [{name: a}]}"))
 	send("/validate", newPod(t, "spec: {containers: [{name: a, resources: {limits: {tencent.com/vcuda-core: 150}}}]}"))
 	send("/validate", &review{})
-	require.Equal(t, recorded{"/mutate patched", "/mutate allowed", "/validate denied impossible_request", "/validate error malformed"}, metrics)
+	require.Equal(t, map[string]float64{"/mutate patched": 1, "/mutate allowed": 1, "/validate denied impossible_request": 1,
+		"/validate error malformed": 1}, reviews(t, counters))
 }
 
 // FuzzHandler: every request gets an answer, and malformed ones are not admitted.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
@@ -46,7 +47,7 @@ func ask(t testing.TB, rules Rules, path string, request *review) *admissionv1.A
 	t.Helper()
 	body, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request})
 	require.NoError(t, err)
-	server := httptest.NewServer(Handler(rules, nil, nil, quiet))
+	server := httptest.NewServer(Handler(rules, nil, metrics.New(), quiet))
 	defer server.Close()
 	response, err := http.Post(server.URL+path, "application/json", bytes.NewReader(body))
 	require.NoError(t, err)
