@@ -2,8 +2,6 @@ package noderegister
 
 import (
 	"encoding/json"
-	"maps"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,18 +72,17 @@ func ownedBy(fields []metav1.ManagedFieldsEntry, manager string) keys {
 		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &set); err != nil {
 			continue
 		}
-		maps.Copy(owned.labels, names(set.Metadata.Labels))
-		maps.Copy(owned.annotations, names(set.Metadata.Annotations))
+		addNames(owned.labels, set.Metadata.Labels)
+		addNames(owned.annotations, set.Metadata.Annotations)
 	}
 	return owned
 }
 
-func names(set map[string]struct{}) map[string]struct{} {
-	out := map[string]struct{}{}
-	for _, key := range slices.Collect(maps.Keys(set)) {
-		if name, ok := strings.CutPrefix(key, "f:"); ok {
-			out[name] = struct{}{}
+// addNames skips ".", the map itself.
+func addNames(to, fields map[string]struct{}) {
+	for field := range fields {
+		if name, ok := strings.CutPrefix(field, "f:"); ok {
+			to[name] = struct{}{}
 		}
 	}
-	return out
 }

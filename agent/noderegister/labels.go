@@ -3,6 +3,7 @@ package noderegister
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -148,32 +149,16 @@ func nvlink(devices []Device, t nvidia.Topology) string {
 	}
 }
 
+var invalidInLabels = regexp.MustCompile(`[^-_.A-Za-z0-9]+`)
+
 // labelValue replaces each run of invalid characters by a hyphen, and trims the ends. It can be
 // empty.
 func labelValue(text string) string {
-	var b strings.Builder
-	gap := false
-	for _, c := range text {
-		if !strings.ContainsRune("-_.", c) && !alphanumeric(c) {
-			gap = true
-			continue
-		}
-		if gap {
-			b.WriteByte('-')
-			gap = false
-		}
-		b.WriteRune(c)
-	}
-	return cut(b.String(), maxLabel)
+	return cut(invalidInLabels.ReplaceAllString(text, "-"), maxLabel)
 }
 
 // cut shortens a value; the ends stay letters or digits.
 func cut(value string, most int) string {
-	value = strings.TrimLeftFunc(value, func(c rune) bool { return !alphanumeric(c) })
-	value = value[:min(len(value), most)]
-	return strings.TrimRightFunc(value, func(c rune) bool { return !alphanumeric(c) })
-}
-
-func alphanumeric(c rune) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+	value = strings.TrimLeft(value, "-_.")
+	return strings.TrimRight(value[:min(len(value), most)], "-_.")
 }

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -38,9 +38,7 @@ const farewell = 3 * time.Second
 type Publisher struct {
 	cfg Config
 
-	mu      sync.Mutex
-	labels  map[string]string
-	changed chan struct{}
+	labels atomic.Pointer[map[string]string]
 
 	last     Node
 	known    bool
@@ -61,34 +59,23 @@ func New(c Config) (*Publisher, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Publisher{cfg: c, changed: make(chan struct{}), logged: map[string]bool{}}, nil
+	return &Publisher{cfg: c, logged: map[string]bool{}}, nil
 }
 
 // Labels returns the node's labels at the last reading, read-only; nil before the first.
 func (p *Publisher) Labels() map[string]string {
-	labels, _ := p.WatchLabels()
-	return labels
-}
-
-// WatchLabels also returns a channel that is closed when the labels change.
-func (p *Publisher) WatchLabels() (map[string]string, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.labels, p.changed
+	if labels := p.labels.Load(); labels != nil {
+		return *labels
+	}
+	return nil
 }
 
 func (p *Publisher) setLabels(labels map[string]string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.labels != nil && maps.Equal(labels, p.labels) {
-		return
+	labels = maps.Clone(labels)
+	if labels == nil {
+		labels = map[string]string{}
 	}
-	p.labels = maps.Clone(labels)
-	if p.labels == nil {
-		p.labels = map[string]string{}
-	}
-	close(p.changed)
-	p.changed = make(chan struct{})
+	p.labels.Store(&labels)
 }
 
 // Run updates the node until ctx ends; then it reports the devices as unhealthy, within 3 seconds.
