@@ -155,20 +155,18 @@ func limitOfShare(l limiter.DeviceLimit, s limiter.CoreState) *limitDescribed {
 	}
 }
 
+// partNames are the kinds of memory, in the order of the output.
+var partNames = []string{"contexts", "pools", "virtual memory", "graphs", "arrays", "spilled"}
+
 func partsOf(u limiter.DeviceUsage) map[string]uint64 {
 	parts := map[string]uint64{}
-	for name, bytes := range map[string]uint64{
-		"contexts": u.ContextBytes, "pools": u.PoolBytes, "virtual memory": u.VMMBytes, "graphs": u.GraphBytes,
-		"arrays": u.ArrayBytes, "spilled": u.SpilledBytes,
-	} {
+	for i, bytes := range []uint64{u.ContextBytes, u.PoolBytes, u.VMMBytes, u.GraphBytes, u.ArrayBytes, u.SpilledBytes} {
 		if bytes > 0 {
-			parts[name] = bytes
+			parts[partNames[i]] = bytes
 		}
 	}
 	return parts
 }
-
-var partNames = []string{"contexts", "pools", "virtual memory", "graphs", "arrays", "spilled"}
 
 var policyTexts = map[string]string{
 	"default": "while other containers use the GPU", "force": "always", "disable": "never",

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/printers"
 
@@ -20,10 +19,11 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// Formats of --output for people. The others are those of kubectl.
+// Formats of --output. Table and wide are for people, the others are those of kubectl.
 const (
 	formTable = "table"
 	formWide  = "wide"
+	formName  = "name"
 )
 
 type page struct {
@@ -47,7 +47,7 @@ func columns(heads ...string) []term.Column {
 
 type output struct {
 	form    string
-	printer printers.ResourcePrinter // nil for tables
+	printer printers.ResourcePrinter // nil for tables and names
 }
 
 // outputFlag adds --output with kubectl's formats. The formats for people are given, the default first; names
@@ -56,7 +56,7 @@ func outputFlag(c *cobra.Command, names bool, tables ...string) *output {
 	o := &output{form: tables[0]}
 	forms := append(tables, "json", "yaml", "jsonpath", "go-template")
 	if names {
-		forms = append(forms, "name")
+		forms = append(forms, formName)
 	}
 	c.Flags().StringVarP(&o.form, "output", "o", o.form, "Print as `FORMAT`: "+oneOf(forms)+". A template follows after =.")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
@@ -71,8 +71,6 @@ func outputFlag(c *cobra.Command, names bool, tables ...string) *output {
 			o.printer = &printers.JSONPrinter{}
 		case "yaml":
 			o.printer = &printers.YAMLPrinter{}
-		case "name":
-			o.printer = &printers.NamePrinter{ShortOutput: true}
 		case "jsonpath":
 			o.printer, err = printers.NewJSONPathPrinter(template)
 		case "go-template":
@@ -86,7 +84,7 @@ func outputFlag(c *cobra.Command, names bool, tables ...string) *output {
 	return o
 }
 
-func (o *output) forPrograms() bool { return o.printer != nil }
+func (o *output) forPrograms() bool { return o.printer != nil || o.form == formName }
 
 // print prints a value to the command's output: by table for people. With -o name it prints names, each "kind/name".
 func (o *output) print(c *cobra.Command, value any, names []string, table func(page) error) error {
@@ -94,23 +92,20 @@ func (o *output) print(c *cobra.Command, value any, names []string, table func(p
 }
 
 func (o *output) printTo(w io.Writer, style term.Style, value any, names []string, table func(page) error) error {
+	if o.form == formName {
+		for _, name := range names {
+			if _, err := fmt.Fprintln(w, term.Clean(name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if o.printer == nil {
 		p := page{Writer: w, Style: style, Wide: o.form == formWide}
 		if p.Wide {
 			p.Columns = 0
 		}
 		return table(p)
-	}
-	if o.form == "name" {
-		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}}
-		for _, name := range names {
-			item := unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1"}}
-			kind, id, _ := strings.Cut(name, "/")
-			item.SetKind(kind)
-			item.SetName(term.Clean(id))
-			list.Items = append(list.Items, item)
-		}
-		return o.printer.PrintObj(list, w)
 	}
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)

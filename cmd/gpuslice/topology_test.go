@@ -207,9 +207,8 @@ func TestTreeHasEachGPUOnce(t *testing.T) {
 	})
 }
 
-func TestRanges(t *testing.T) {
-	for want, numbers := range map[string][]int{"": nil, "3": {3}, "0-2": {0, 1, 2}, "0,2-3,9": {0, 2, 3, 9}} {
-		assert.Equal(t, want, ranges(numbers))
-	}
+func TestLinksText(t *testing.T) {
 	assert.Equal(t, "NV4: 1-2; NV1: 0,5", linksText(map[int]int{0: 1, 5: 1, 1: 4, 2: 4}))
+	assert.Equal(t, "NV2: 0,2-3,9", linksText(map[int]int{0: 2, 2: 2, 3: 2, 9: 2}))
+	assert.Empty(t, linksText(nil))
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/cpuset"
+
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -235,26 +237,7 @@ func linksText(to map[int]int) string {
 	}
 	var parts []string
 	for _, n := range slices.Backward(slices.Sorted(maps.Keys(by))) {
-		slices.Sort(by[n])
-		parts = append(parts, fmt.Sprintf("NV%d: %s", n, ranges(by[n])))
+		parts = append(parts, fmt.Sprintf("NV%d: %s", n, cpuset.New(by[n]...))) // the format of CPU lists
 	}
 	return strings.Join(parts, "; ")
-}
-
-// ranges formats sorted numbers like the kernel: "0-3,5".
-func ranges(numbers []int) string {
-	var parts []string
-	for i := 0; i < len(numbers); {
-		j := i
-		for j+1 < len(numbers) && numbers[j+1] == numbers[j]+1 {
-			j++
-		}
-		if i == j {
-			parts = append(parts, fmt.Sprint(numbers[i]))
-		} else {
-			parts = append(parts, fmt.Sprintf("%d-%d", numbers[i], numbers[j]))
-		}
-		i = j + 1
-	}
-	return strings.Join(parts, ",")
 }
