@@ -80,9 +80,8 @@ func TestObserver(t *testing.T) {
 
 // Refusals for an unknown reason, or for lack of time, are reported too.
 func TestObserverOfOtherRefusals(t *testing.T) {
-	setRequestTimeout(t, 500*time.Millisecond)
 	s := &seen{handled: map[string]int{}}
-	f := newFixture(t, func(c *nriplugin.Config) {
+	f := newFixtureInTime(t, 2*time.Second, func(c *nriplugin.Config) {
 		c.Observer = s
 		c.Populate = func(string, ledger.Claim) error { return errors.New("the disk is on fire") }
 	})
@@ -98,8 +97,7 @@ func TestObserverOfOtherRefusals(t *testing.T) {
 
 // A claim that could not be released is reported until it is.
 func TestGone(t *testing.T) {
-	setRequestTimeout(t, 500*time.Millisecond)
-	f := newFixture(t)
+	f := newFixtureInTime(t, 2*time.Second)
 	pod, ctr := newPod("p", hami(gpuA, 1000, 10)), newContainer("main")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)

@@ -302,8 +302,7 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 // A claim that could not be released is released later, and the
 // runtime, which waits, is answered in time: to be late would cost the connection.
 func TestPendingReleasesAreDone(t *testing.T) {
-	setRequestTimeout(t, 500*time.Millisecond)
-	f := newFixture(t)
+	f := newFixtureInTime(t, 2*time.Second)
 	pod, ctr := newPod("p", hami(gpuA, 1000, 10)), newContainer("main")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)

@@ -33,6 +33,8 @@ import (
 
 func TestMain(m *testing.M) {
 	nrilog.Set(quietLogger{}) // the adaptation logs each event
+	adaptation.SetPluginRequestTimeout(longTimeout)
+	adaptation.SetPluginRegistrationTimeout(longTimeout)
 	os.Exit(m.Run())
 }
 
@@ -243,6 +245,7 @@ func (f *fixture) waitReady() {
 	if !assert.Eventually(f.t, func() bool { return f.plugin.Ready() == nil }, time.Minute, 2*time.Millisecond) {
 		require.NoError(f.t, f.plugin.Ready())
 	}
+	f.runtime.BlockPluginSync().Unblock() // the runtime sends nothing to a plugin before it is in its list
 }
 
 // fakeDevices is a CDI registry of the two GPUs.
