@@ -38,7 +38,7 @@ void check_nvml_details(void)
 	nvmlReturn_t (*list)(nvmlDevice_t, nvmlProcessDetailList_v1_t *) = nvml_function("nvmlDeviceGetRunningProcessDetailList");
 	static const unsigned wanted[] = {0, 1, 0, 1}; /* compute, graphics, MPS, all */
 	nvmlDevice_t device = first_gpu();
-	nvmlProcessDetail_v1_t entries[4];
+	nvmlProcessDetail_v1_t entries[4] = {{0}};
 
 	start();
 	for (unsigned mode = 0; mode < 4; mode++) {

@@ -40,27 +40,38 @@ static bool near(double ms, double wanted)
 	return ms > wanted - 0.001 && ms < wanted + 0.001;
 }
 
+/* Whether all that was launched since is behind a slow kernel, whose end the event is. If not, the machine was too slow. */
+static bool queued_behind(CUevent slow_end)
+{
+	return cuEventQuery(slow_end) == CUDA_ERROR_NOT_READY;
+}
+
 /* A kernel of 100 us and 1 us for each block: the times between events behind each other are those of the kernels, exactly. */
 static void check_blocks(void)
 {
 	CUfunction slow = function("slow"), blocks = function("blocks");
-	CUevent a, b, c;
+	CUevent a, b, c, slow_end;
 
-	FINE(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-	a = recorded(NULL);
-	FINE(cuLaunchKernel(blocks, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
-	b = recorded(NULL);
-	FINE(cuLaunchKernel(blocks, 10, 10, 9, 32, 1, 1, 0, NULL, NULL, NULL));
-	c = recorded(NULL);
+	do {
+		FINE(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+		a = recorded(NULL);
+		FINE(cuLaunchKernel(blocks, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+		b = recorded(NULL);
+		FINE(cuLaunchKernel(blocks, 10, 10, 9, 32, 1, 1, 0, NULL, NULL, NULL));
+		c = recorded(NULL);
+	} while (!queued_behind(a));
 	CHECK(near(elapsed(a, b), 0.101));
 	CHECK(near(elapsed(b, c), 1.0));
 	CHECK(near(elapsed(a, c), 1.101));
-	FINE(cuEventDestroy_v2(b));
-	FINE(cuEventRecord(a, NULL)); /* an event of the list of those that wait, recorded again, and one destroyed in it */
-	FINE(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-	b = recorded(NULL);
-	FINE(cuEventRecord(c, NULL));
-	FINE(cuEventRecord(a, NULL));
+	do { /* an event of the list of those that wait, recorded again, and one destroyed in it */
+		FINE(cuEventDestroy_v2(b));
+		FINE(cuEventRecord(a, NULL));
+		FINE(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+		slow_end = recorded(NULL);
+		b = recorded(NULL);
+		FINE(cuEventRecord(c, NULL));
+		FINE(cuEventRecord(a, NULL));
+	} while (!queued_behind(slow_end));
 	FINE(cuEventDestroy_v2(b));
 	CHECK(near(elapsed(a, c), 0));
 }
@@ -175,13 +186,15 @@ void check_legacy(void)
 	GIVES(cuParamSetv(f, 0, NULL, sizeof(value)), CUDA_ERROR_INVALID_VALUE);
 	GIVES(cuLaunchGrid(f, 0, 1), CUDA_ERROR_INVALID_VALUE);
 	GIVES(cuLaunch((CUfunction)0x9990), CUDA_ERROR_INVALID_HANDLE);
-	FINE(cuLaunchKernel(function("slow"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-	a = recorded(NULL);
-	FINE(cuLaunch(f));
-	FINE(cuLaunchGrid(f, 10, 10));
-	b = recorded(NULL);
-	FINE(cuLaunchGridAsync(f, 30, 30, s));
-	c = recorded(s);
+	do {
+		FINE(cuLaunchKernel(function("slow"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+		a = recorded(NULL);
+		FINE(cuLaunch(f));
+		FINE(cuLaunchGrid(f, 10, 10));
+		b = recorded(NULL);
+		FINE(cuLaunchGridAsync(f, 30, 30, s));
+		c = recorded(s);
+	} while (!queued_behind(a));
 	CHECK(near(elapsed(a, b), 0.301));
 	CHECK(near(elapsed(b, c), 1.0));
 }
