@@ -40,6 +40,10 @@ static CUresult activate(CUcontext ctx)
 	ctx->charged = bytes;
 	ctx->alive = true;
 	ctx->legacy_tail = ctx->blocking_tail = ctx->any_tail = 0;
+	ctx->limits_set = false;
+	ctx->id = 0;
+	ctx->attached = 0;
+	ctx->cache_config = ctx->shared_config = 0;
 	return CUDA_SUCCESS;
 }
 
@@ -394,6 +398,7 @@ CUresult cuCtxSynchronize(void)
 	q = queue_of(ctx);
 	process_unlock();
 	queue_wait(q, tail);
+	host_functions_wait_all(ctx);
 	pools_synchronised();
 	return CUDA_SUCCESS;
 }

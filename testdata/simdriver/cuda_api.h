@@ -191,6 +191,7 @@ STREAM_TWIN(cuEventRecordWithFlags, _ptsz, CUevent event, CUstream stream, unsig
 #pragma GCC visibility pop
 
 #include "cuda_memory_api.h"
+#include "cuda_program_api.h"
 #include "graph_api.h"
 #include "copy_api.h"
 #endif

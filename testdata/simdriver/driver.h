@@ -13,7 +13,7 @@
 
 enum object_kind { OBJECT_CONTEXT = 1, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION,
 	OBJECT_PHYSICAL, OBJECT_ARRAY, OBJECT_MIPMAP, OBJECT_EXTERNAL,
-	OBJECT_POOL, OBJECT_GRAPH, OBJECT_NODE, OBJECT_EXEC };
+	OBJECT_POOL, OBJECT_GRAPH, OBJECT_NODE, OBJECT_EXEC, OBJECT_LINK, OBJECT_LIBRARY, OBJECT_KERNEL };
 
 #define MAX_QUEUE 1024u
 
@@ -48,6 +48,11 @@ struct CUctx_st {
 	uint64_t blocking_tail; /* the same over all its blocking streams */
 	uint64_t any_tail;     /* the same over all streams */
 	struct backlog backlog; /* of the legacy default stream */
+	bool limits_set;
+	unsigned attached; /* users by cuCtxAttach */
+	unsigned long long id; /* 0: not asked for yet */
+	int cache_config, shared_config;
+	uint64_t limits[CU_LIMITS];
 };
 
 struct CUstream_st {
@@ -178,6 +183,16 @@ CUresult stream_wait(CUstream handle);
  * Returns at once unless the stream is full. For whatever runs kernels: launches, graphs. Takes the process lock.
  */
 CUresult stream_run(CUstream handle, uint64_t ns, unsigned launches);
+/*
+ * Before work is put into a stream, or waited for: returns when the host functions that come before are done. Only in a current
+ * context; they take no lock that a host function's thread holds.
+ */
+void host_functions_wait(CUstream handle);
+void host_functions_wait_all(CUcontext ctx);
+bool host_functions_pending(CUstream handle);
+bool host_function_calls(void); /* this thread is in one */
+/* The function of a kernel of a library, which launches take in place of a function; else what it is. Takes the lock. */
+CUfunction kernel_function(CUfunction f);
 /* How long a launch of that function takes. Process lock held. */
 uint64_t kernel_time(CUfunction f, unsigned gpu, const unsigned grid[3]);
 

@@ -73,6 +73,7 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
 		return r;
 	if (flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
+	host_functions_wait(handle);
 	process_lock();
 	r = stream_find(handle, ctx, &s);
 	if (!r && (!object_is(OBJECT_EVENT, event) || event->ctx != (s ? s->ctx : ctx)))

@@ -51,6 +51,7 @@ CUresult stream_run(CUstream handle, uint64_t ns, unsigned launches)
 	uint64_t wait_for = 0;
 	CUresult r = current_context(&ctx);
 
+	host_functions_wait(handle);
 	while (!r) {
 		process_lock();
 		r = stream_find(handle, ctx, &s);
@@ -81,6 +82,7 @@ CUresult launch(const struct launch *l)
 	CUstream s;
 	struct queue *q = NULL;
 	uint64_t wait_for = 0, ns;
+	CUfunction f = l->f;
 	bool captured = false;
 	CUresult r = current_context(&ctx);
 
@@ -88,14 +90,20 @@ CUresult launch(const struct launch *l)
 		return r;
 	if (bad_shape(l) || (l->params && l->extra))
 		return CUDA_ERROR_INVALID_VALUE;
+	host_functions_wait(l->stream);
 	while (!r) {
 		process_lock();
+		if (object_is(OBJECT_KERNEL, f)) {
+			process_unlock();
+			f = kernel_function(f);
+			process_lock();
+		}
 		r = stream_find(l->stream, ctx, &s);
-		if (!r && !object_is(OBJECT_FUNCTION, l->f))
+		if (!r && !object_is(OBJECT_FUNCTION, f))
 			r = CUDA_ERROR_INVALID_HANDLE;
 		if (!r)
 			r = capture_check(s ? s->ctx : ctx, s, &captured);
-		ns = r ? 0 : kernel_time(l->f, s ? s->ctx->gpu : ctx->gpu, l->grid);
+		ns = r ? 0 : kernel_time(f, s ? s->ctx->gpu : ctx->gpu, l->grid);
 		if (!r)
 			r = captured ? capture_work(s, CU_GRAPH_NODE_KERNEL, ns) : put(ctx, s, ns, 1, &q, &wait_for);
 		process_unlock();

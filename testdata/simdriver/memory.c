@@ -280,7 +280,7 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *dptr, void *p, unsigned int f
 	return r;
 }
 
-static CUresult pointer_attribute(void *data, int which, const struct allocation *a)
+static CUresult pointer_attribute(void *data, int which, const struct allocation *a, CUdeviceptr ptr)
 {
 	switch (which) {
 	case 1: /* CONTEXT */
@@ -288,6 +288,20 @@ static CUresult pointer_attribute(void *data, int which, const struct allocation
 		return CUDA_SUCCESS;
 	case 2: /* MEMORY_TYPE: HOST 1, DEVICE 2 */
 		*(unsigned *)data = a->place == HOST || a->place == REGISTERED ? 1 : 2;
+		return CUDA_SUCCESS;
+	case 3: /* DEVICE_POINTER */
+		*(CUdeviceptr *)data = ptr;
+		return CUDA_SUCCESS;
+	case 4: /* HOST_POINTER */
+		if (a->place != HOST && a->place != REGISTERED && a->place != MANAGED)
+			return CUDA_ERROR_INVALID_VALUE;
+		*(void **)data = (void *)(uintptr_t)ptr;
+		return CUDA_SUCCESS;
+	case 6: /* SYNC_MEMOPS */
+		*(unsigned *)data = 1;
+		return CUDA_SUCCESS;
+	case 13: /* MAPPED */
+		*(unsigned *)data = 1;
 		return CUDA_SUCCESS;
 	case 8: /* IS_MANAGED */
 		*(unsigned *)data = a->place == MANAGED;
@@ -316,7 +330,7 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	process_lock();
 	a = allocation_find(ptr);
-	r = a ? pointer_attribute(data, attribute, a) : CUDA_ERROR_INVALID_VALUE;
+	r = a ? pointer_attribute(data, attribute, a, ptr) : CUDA_ERROR_INVALID_VALUE;
 	process_unlock();
 	return r;
 }

@@ -1,10 +1,10 @@
 /*
- * Modules. An image is PTX text; its entries are found by name. Lines `// sim-duration-us: N`
+ * Modules. What an image says is PTX text (see image.c); its entries are found by name. Lines `// sim-duration-us: N`
  * and `// sim-duration-per-block-ns: N` set the duration of every launch of the next entry: the sum of both. For a real driver
  * they are comments.
  */
 #define _GNU_SOURCE
-#include "driver.h"
+#include "image.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -105,42 +105,37 @@ static CUresult parse_entries(CUmodule m, const char *text)
 	return CUDA_SUCCESS;
 }
 
-static CUresult check_image(const unsigned char *image)
+unsigned capability_of(CUcontext ctx)
 {
-	if (image[0] == 0x7f && image[1] == 'E')
-		return CUDA_ERROR_NO_BINARY_FOR_GPU; /* a cubin: there is no machine here to run it */
-	if (image[0] == 0x50 && image[1] == 0xed)
-		return CUDA_ERROR_NO_BINARY_FOR_GPU; /* a fat binary */
-	for (int i = 0; i < 64 && image[i]; i++) {
-		if (image[i] > 126 || (image[i] < 32 && !isspace(image[i])))
-			return CUDA_ERROR_INVALID_IMAGE;
-	}
-	if (!strstr((const char *)image, ".version") || !strstr((const char *)image, ".target"))
-		return image[0] ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_INVALID_IMAGE;
-	return CUDA_SUCCESS;
+	const struct gpu *c = &process.view.s->gpus[ctx->gpu];
+
+	return c->cc_major * 10 + c->cc_minor;
 }
 
-static CUresult load(CUmodule *out, const void *image)
+CUresult module_load(CUmodule *out, const void *image)
 {
 	CUcontext ctx;
 	CUmodule m;
+	char *text;
 	CUresult r = current_context(&ctx);
 
 	if (r)
 		return r;
 	if (!out || !image)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = check_image(image);
+	r = image_text(image, capability_of(ctx), &text);
 	if (r)
 		return r;
 	m = calloc(1, sizeof(*m));
-	if (!m)
+	if (!m) {
+		free(text);
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	m->ctx = ctx;
 	process_lock();
-	r = parse_entries(m, image);
+	r = parse_entries(m, text);
 	if (!r)
-		r = module_data_load(m, image);
+		r = module_data_load(m, text);
 	if (!r && !object_add(OBJECT_MODULE, m))
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r)
@@ -148,32 +143,57 @@ static CUresult load(CUmodule *out, const void *image)
 	else
 		*out = m;
 	process_unlock();
+	free(text);
 	return r;
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
 	ENTER();
-	return load(module, image);
+	return module_load(module, image);
+}
+
+enum { JIT_WALL_TIME = 2, JIT_INFO_LOG_BYTES = 4, JIT_ERROR_LOG_BYTES = 6 };
+
+CUresult jit_options(unsigned count, const int *options, void **values)
+{
+	if (count && (!options || !values))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < count; i++) {
+		if (options[i] == JIT_WALL_TIME || options[i] == JIT_INFO_LOG_BYTES || options[i] == JIT_ERROR_LOG_BYTES)
+			values[i] = NULL; /* 0, in place */
+	}
+	return CUDA_SUCCESS;
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
 {
+	CUresult r;
+
 	ENTER();
-	if (count && (!options || !values))
-		return CUDA_ERROR_INVALID_VALUE;
-	return load(module, image);
+	r = jit_options(count, options, values);
+	return r ? r : module_load(module, image);
 }
 
-static char *read_file(const char *path)
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+	ENTER();
+	return module_load(module, image);
+}
+
+char *read_whole_file(const char *path, size_t *bytes)
 {
 	FILE *file = fopen(path, "re");
-	char *text = NULL;
-	size_t room = 0;
+	char *text = NULL, part[4096];
+	size_t n;
+	FILE *out;
 
 	if (!file)
 		return NULL;
-	if (getdelim(&text, &room, 0, file) < 0) {
+	out = open_memstream(&text, bytes);
+	while (out && (n = fread(part, 1, sizeof(part), file)) > 0)
+		fwrite(part, 1, n, out);
+	if (out && fclose(out)) {
 		free(text);
 		text = NULL;
 	}
@@ -183,25 +203,25 @@ static char *read_file(const char *path)
 
 CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
+	size_t bytes;
 	char *text;
 	CUresult r;
 
 	ENTER();
 	if (!module || !path)
 		return CUDA_ERROR_INVALID_VALUE;
-	text = read_file(path);
+	text = read_whole_file(path, &bytes);
 	if (!text)
 		return CUDA_ERROR_FILE_NOT_FOUND;
-	r = load(module, text);
+	r = module_load(module, text);
 	free(text);
 	return r;
 }
 
-CUresult cuModuleUnload(CUmodule module)
+CUresult module_unload(CUmodule module)
 {
 	CUresult r = CUDA_SUCCESS;
 
-	ENTER();
 	process_lock();
 	if (object_is(OBJECT_MODULE, module)) {
 		object_remove(module);
@@ -213,9 +233,26 @@ CUresult cuModuleUnload(CUmodule module)
 	return r;
 }
 
+CUresult cuModuleUnload(CUmodule module)
+{
+	ENTER();
+	return module_unload(module);
+}
+
+CUfunction module_function(CUmodule module, const char *name)
+{
+	CUfunction found = NULL;
+
+	for (struct CUfunc_st *f = module->functions; f; f = f->next) {
+		if (!strcmp(f->name, name))
+			found = f;
+	}
+	return found;
+}
+
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-	CUresult r = CUDA_ERROR_NOT_FOUND;
+	CUfunction found;
 
 	ENTER();
 	if (!function || !name)
@@ -225,14 +262,12 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 		process_unlock();
 		return CUDA_ERROR_INVALID_HANDLE;
 	}
-	for (struct CUfunc_st *f = module->functions; f; f = f->next) {
-		if (!strcmp(f->name, name)) {
-			*function = f;
-			r = CUDA_SUCCESS;
-		}
-	}
+	found = module_function(module, name);
 	process_unlock();
-	return r;
+	if (!found)
+		return CUDA_ERROR_NOT_FOUND;
+	*function = found;
+	return CUDA_SUCCESS;
 }
 
 static bool is_function(CUfunction f)
@@ -287,4 +322,82 @@ CUresult cuFuncSetCacheConfig(CUfunction function, int config)
 	if (config < 0 || config > 3)
 		return CUDA_ERROR_INVALID_VALUE;
 	return is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuModuleGetLoadingMode(int *mode)
+{
+	ENTER();
+	if (!mode)
+		return CUDA_ERROR_INVALID_VALUE;
+	*mode = 2; /* CU_MODULE_LAZY_LOADING, the default since CUDA 12.2 */
+	return CUDA_SUCCESS;
+}
+
+static CUresult enumerate(CUmodule module, CUfunction *functions, unsigned room, unsigned *count)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	process_lock();
+	if (!object_is(OBJECT_MODULE, module))
+		r = CUDA_ERROR_INVALID_HANDLE;
+	*count = 0;
+	for (struct CUfunc_st *f = r ? NULL : module->functions; f; f = f->next, (*count)++) {
+		if (*count < room)
+			functions[*count] = f;
+	}
+	process_unlock();
+	return r;
+}
+
+CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule module)
+{
+	ENTER();
+	return count ? enumerate(module, NULL, 0, count) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int room, CUmodule module)
+{
+	unsigned count;
+
+	ENTER();
+	return functions ? enumerate(module, functions, room, &count) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuFuncGetName(const char **name, CUfunction f)
+{
+	ENTER();
+	if (!name)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!is_function(f))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*name = f->name;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetModule(CUmodule *module, CUfunction f)
+{
+	ENTER();
+	if (!module)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!is_function(f))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*module = f->module;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuFuncIsLoaded(int *state, CUfunction f)
+{
+	ENTER();
+	if (!state)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!is_function(f))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*state = 1;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction f)
+{
+	ENTER();
+	return is_function(f) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }

@@ -87,13 +87,23 @@ static bool in_comment(const char *text, const char *at)
 	return false;
 }
 
+/* A parameter that points to such memory, or a variable of another module. */
+static bool declared_elsewhere(const char *text, const char *at)
+{
+	const char *from = at;
+
+	while (from > text && !strchr("\n,(;{}", from[-1]))
+		from--;
+	return memmem(from, (size_t)(at - from), ".param", 6) || memmem(from, (size_t)(at - from), ".extern", 7);
+}
+
 static bool parse(struct module_data *d, const char *text, const char *space)
 {
 	for (const char *at = text; (at = strstr(at, space)) != NULL;) {
 		const char *found = at;
 
 		at += strlen(space);
-		if ((*at == ' ' || *at == '\t') && !in_comment(text, found) && !declare(d, at))
+		if ((*at == ' ' || *at == '\t') && !in_comment(text, found) && !declared_elsewhere(text, found) && !declare(d, at))
 			return false;
 	}
 	return true;

@@ -76,7 +76,7 @@ CUresult enter(const char *symbol)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (fail_consume(&process.view, symbol, &error))
 		return (CUresult)error;
-	return CUDA_SUCCESS;
+	return host_function_calls() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
 struct gpu *device_gpu(CUdevice dev)

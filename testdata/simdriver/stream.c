@@ -112,10 +112,11 @@ CUresult stream_wait(CUstream handle)
 		tail = stream_ready(ctx, s);
 	}
 	process_unlock();
-	if (!r)
-		queue_wait(q, tail);
-	if (!r)
-		pools_synchronised();
+	if (r)
+		return r;
+	queue_wait(q, tail);
+	host_functions_wait(handle);
+	pools_synchronised();
 	return r;
 }
 
@@ -137,7 +138,7 @@ static CUresult query(CUstream handle)
 	if (!r && !stream_done(ctx, s))
 		r = CUDA_ERROR_NOT_READY;
 	process_unlock();
-	return r;
+	return !r && host_functions_pending(handle) ? CUDA_ERROR_NOT_READY : r;
 }
 
 static CUresult create(CUstream *stream, unsigned flags, int priority)

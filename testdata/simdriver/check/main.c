@@ -41,7 +41,8 @@ static const struct check unlisted[] = {
 static const struct check checks[] = {
 	{"contents", check_contents}, {"graph-contents", check_graph_contents}, {"sharing", check_sharing},
 	{"uninitialised", check_uninitialised}, {"devices", check_devices}, {"contexts", check_contexts},
-	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup}, {"errors", check_errors},
+	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup},
+	{"images", check_images}, {"linker", check_linker}, {"libraries", check_libraries}, {"occupancy", check_occupancy}, {"limits", check_limits}, {"host-functions", check_host_functions}, {"pointers", check_pointers}, {"errors", check_errors},
 	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams}, {"pools", check_pools}, {"graphs", check_graphs}, {"capture", check_capture},
 	{"queue", check_queue},			{"legacy", check_legacy},
 	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
