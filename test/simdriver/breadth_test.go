@@ -27,7 +27,7 @@ func ofReal(t *testing.T, library string) []string {
 // Source: the exports of driver 555, test/limiter/testdata.
 func TestRealDriverExportsEveryFunction(t *testing.T) {
 	s := New(t, Plain)
-	for _, library := range []string{"libnvidia-ml"} {
+	for _, library := range []string{"libcuda", "libnvidia-ml"} {
 		have := exports(t, filepath.Join(s.Dir, "sim", library+".so.1"))
 		var missing []string
 		for _, name := range ofReal(t, library) {

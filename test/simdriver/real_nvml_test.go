@@ -89,3 +89,30 @@ func TestRealProcessDetailsAreByMode(t *testing.T) {
 	_, code := s.Run("sim/check", "nvml-details")
 	require.Zero(t, code)
 }
+
+// Monitoring programs find clocks, links, ECC and power limits; nvtop shows no GPU where one of these functions is missing.
+// Source: docs.nvidia.com/deploy/nvml-api; nvtop 3.0.1, src/extract_gpuinfo_nvidia.c.
+func TestRealCardTellsItsHardware(t *testing.T) {
+	s := New(t, Plain, "H200:nvlink=1:4", "T4")
+	library := openNVML(t, s)
+	h200, t4 := device(t, library, 0), device(t, library, 1)
+	require.EqualValues(t, 1980, good(h200.GetMaxClockInfo(nvml.CLOCK_GRAPHICS))(t))
+	require.EqualValues(t, 3201, good(h200.GetClockInfo(nvml.CLOCK_MEM))(t))
+	require.Equal(t, 5, good(h200.GetCurrPcieLinkGeneration())(t))
+	require.Equal(t, 3, good(t4.GetMaxPcieLinkGeneration())(t))
+	require.Equal(t, 16, good(t4.GetCurrPcieLinkWidth())(t))
+	require.Zero(t, good(h200.GetPcieThroughput(nvml.PCIE_UTIL_RX_BYTES))(t))
+	percent, period, ret := h200.GetEncoderUtilization()
+	require.Equal(t, nvml.SUCCESS, ret)
+	require.Equal(t, []uint32{0, 167000}, []uint32{percent, period})
+	require.EqualValues(t, 92, good(h200.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN))(t))
+	_, ret = h200.GetFanSpeed()
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret, "it is cooled by the machine's fans")
+	current, pending, ret := h200.GetEccMode()
+	require.Equal(t, nvml.SUCCESS, ret)
+	require.Equal(t, []nvml.EnableState{nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED}, []nvml.EnableState{current, pending})
+	require.EqualValues(t, 4, good(h200.GetNvLinkVersion(0))(t))
+	_, _, _, _, ret = t4.GetRemappedRows()
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	require.EqualValues(t, 256<<30, good(h200.GetBAR1MemoryInfo())(t).Bar1Total)
+}

@@ -53,6 +53,17 @@ nvmlReturn_t nvml_enter(const char *symbol);
 	if (found_)                                     \
 	return found_
 
+/* Functions that give one number of a GPU. */
+#define NUMBER(name, type, value)                                              \
+	EXPORT nvmlReturn_t name(nvmlDevice_t device, type *out)               \
+	{                                                                      \
+		GPU_OR_RETURN(c, device);                                     \
+		if (!out)                                                      \
+			return NVML_ERROR_INVALID_ARGUMENT;                    \
+		*out = (type)(value);                                          \
+		return NVML_SUCCESS;                                           \
+	}
+
 void fill_bus_id(const struct gpu *c, char legacy[16], char full[32]);
 
 struct gpu *nvml_gpu(nvmlDevice_t device); /* NULL: not a GPU's handle of ours */

@@ -104,6 +104,13 @@ typedef struct {
 } nvmlSample_t;
 
 typedef struct {
+	unsigned int fieldId, scopeId;
+	long long timestamp, latencyUsec;
+	int valueType, nvmlReturn;
+	nvmlU64 value;
+} nvmlFieldValue_t;
+
+typedef struct {
 	unsigned int multiprocessorCount;
 	unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
 	unsigned int gpuInstanceSliceCount, computeInstanceSliceCount;
@@ -116,6 +123,7 @@ typedef struct {
 	unsigned int gpuInstanceId, computeInstanceId;
 } nvmlEventData_t;
 
+_Static_assert(sizeof(nvmlFieldValue_t) == 40, "NVML's layout");
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "NVML's layout");
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40 && sizeof(nvmlPciInfo_t) == 68, "NVML's layout");
 _Static_assert(sizeof(nvmlProcessInfo_t) == 24 && sizeof(nvmlProcessInfo_v1_t) == 16, "NVML's layout");

@@ -154,17 +154,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version
 	return copy_out(version, length, "96.00.00.00.01");
 }
 
-/* Functions that give one number of a GPU. */
-#define NUMBER(name, type, value)                                              \
-	EXPORT nvmlReturn_t name(nvmlDevice_t device, type *out)               \
-	{                                                                      \
-		GPU_OR_RETURN(c, device);                                     \
-		if (!out)                                                      \
-			return NVML_ERROR_INVALID_ARGUMENT;                    \
-		*out = (type)(value);                                          \
-		return NVML_SUCCESS;                                           \
-	}
-
 NUMBER(nvmlDeviceGetMinorNumber, unsigned int, c->minor)
 NUMBER(nvmlDeviceGetBrand, int, c->brand)
 NUMBER(nvmlDeviceGetArchitecture, unsigned int, c->architecture)

@@ -59,6 +59,20 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, uns
 	return r;
 }
 
+EXPORT nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned int link, unsigned int *version)
+{
+	unsigned remote;
+	nvmlReturn_t r;
+
+	GPU_OR_RETURN(c, device);
+	if (!version)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	r = far_end(device->gpu, link, &remote);
+	if (!r)
+		*version = c->cc_major >= 10 ? 5 : c->cc_major >= 9 ? 4 : 3;
+	return r;
+}
+
 static nvmlReturn_t remote_pci(unsigned gpu, unsigned link, nvmlPciInfo_t *pci, bool full)
 {
 	static const struct gpu nvswitch = {.pci_bus = 0xfe, .pci_device_id = 0x22a310deu};
