@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
@@ -51,13 +52,7 @@ func (l *Ledger) recordon(ctx context.Context, change func([]string) []string, u
 			}
 			return nil
 		}
-		if err := os.WriteFile(path+".new", []byte(strings.Join(next, "\n")+"\n"), 0o644); err != nil {
-			return fmt.Errorf("write the cordons: %w", err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			return fmt.Errorf("write the cordons: %w", err)
-		}
-		return nil
+		return atomicfile.Write(path, []byte(strings.Join(next, "\n")+"\n"), 0o644)
 	})
 }
 

@@ -3,13 +3,14 @@ package limiter
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 )
 
 // WriteLimits replaces a limits file, with mode 0444. Running containers keep the old one: use UpdateLimits for them.
@@ -20,7 +21,7 @@ func WriteLimits(path string, l Limits) error {
 		file, err = encodeLimits(l, 1)
 	}
 	if err == nil {
-		err = place(path, 0o444, 0, func(f *os.File) error { _, err := f.Write(file); return err })
+		err = inDir(path, func() error { return atomicfile.Write(path, file, 0o444) })
 	}
 	if err != nil {
 		return fmt.Errorf("write limits %s: %w", path, err)
@@ -129,29 +130,11 @@ func rewriteRecord(r, want []byte) {
 	atomic.StoreUint32(sequence, odd+1)
 }
 
-// place writes a temporary file and renames it, with renameat2's flags. It creates the directory.
-func place(path string, mode os.FileMode, flags uint, fill func(*os.File) error) (err error) {
-	dir := filepath.Dir(path)
-	beside := func() string { return fmt.Sprintf("%s/.%s-%08x", dir, filepath.Base(path), rand.Uint32()) }
-	f, err := create(beside)
-	if errors.Is(err, os.ErrNotExist) && unix.Mkdir(dir, 0o755) == nil {
-		f, err = create(beside)
+// inDir writes a file, and makes its directory if it is missing.
+func inDir(path string, write func() error) error {
+	err := write()
+	if errors.Is(err, fs.ErrNotExist) && unix.Mkdir(filepath.Dir(path), 0o755) == nil {
+		err = write()
 	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	err = errors.Join(fill(f), f.Chmod(mode), f.Close())
-	if err != nil {
-		return err
-	}
-	// os.Rename makes one more system call.
-	if err := unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, flags); err != nil {
-		return fmt.Errorf("rename: %w", err)
-	}
-	return nil
+	return err
 }

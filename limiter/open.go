@@ -121,12 +121,3 @@ func changeLimits(claimDir string, change func(limits []byte) error) error {
 		return change(limits)
 	})
 }
-
-func create(name func() string) (*os.File, error) {
-	for {
-		f, err := rawfile.OpenFile(name(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-		if !errors.Is(err, os.ErrExist) {
-			return f, err
-		}
-	}
-}

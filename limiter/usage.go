@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 )
 
 var ErrUsage = errors.New("not a usage file")
@@ -44,13 +46,15 @@ type DeviceUsage struct {
 // does not replace a file. The directory must be private.
 func CreateUsage(path string, uuids []string) error {
 	header, err := usageHeader(uuids)
-	if err != nil {
-		return fmt.Errorf("create usage %s: %w", path, err)
+	if err == nil {
+		err = inDir(path, func() error {
+			return atomicfile.Create(path, 0o666, func(f *os.File) error {
+				_, err := f.Write(header)
+				return errors.Join(err, f.Truncate(usageSize))
+			})
+		})
 	}
-	if err := place(path, 0o666, unix.RENAME_NOREPLACE, func(f *os.File) error {
-		_, err := f.Write(header)
-		return errors.Join(err, f.Truncate(usageSize))
-	}); err != nil {
+	if err != nil {
 		return fmt.Errorf("create usage %s: %w", path, err)
 	}
 	return nil

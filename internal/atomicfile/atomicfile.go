@@ -5,50 +5,66 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // Write replaces the file at path. Its mode is perm, whatever the umask is. A crash of the machine can lose the change.
-func Write(path string, data []byte, perm fs.FileMode) error { return write(path, data, perm, false) }
+func Write(path string, data []byte, perm fs.FileMode) error {
+	return place(path, perm, 0, func(f *os.File) error { _, err := f.Write(data); return err })
+}
 
 // WriteSync replaces the file at path, and returns when the change is on the disk.
 func WriteSync(path string, data []byte, perm fs.FileMode) error {
-	return write(path, data, perm, true)
+	err := place(path, perm, 0, func(f *os.File) error {
+		_, err := f.Write(data)
+		return errors.Join(err, f.Sync())
+	})
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	return err
 }
 
-func write(path string, data []byte, perm fs.FileMode, sync bool) (err error) {
-	dir, name := filepath.Split(path)
-	f, err := os.CreateTemp(filepath.Clean(dir), tempPrefix+name+".")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
+// Create makes a file with what fill writes. If the file exists, the error is fs.ErrExist.
+func Create(path string, perm fs.FileMode, fill func(*os.File) error) error {
+	return place(path, perm, unix.RENAME_NOREPLACE, fill)
+}
+
+// place uses renameat2 and package rawfile, because package os makes more system calls.
+func place(path string, perm fs.FileMode, flags uint, fill func(*os.File) error) (err error) {
 	defer func() {
 		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
 			err = fmt.Errorf("write %s: %w", path, err)
 		}
 	}()
-	if _, err = f.Write(data); err != nil {
+	f, err := create(path)
+	if err != nil {
 		return err
 	}
-	if err = f.Chmod(perm); err != nil {
-		return err
-	}
-	if sync {
-		if err = f.Sync(); err != nil {
-			return err
+	if err = errors.Join(fill(f), f.Chmod(perm), f.Close()); err == nil {
+		if err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, flags); err == nil {
+			return nil
 		}
 	}
-	if err = f.Close(); err != nil {
-		return err
+	os.Remove(f.Name())
+	return err
+}
+
+func create(path string) (*os.File, error) {
+	dir, name := filepath.Split(path)
+	for {
+		f, err := rawfile.OpenFile(filepath.Join(dir, fmt.Sprintf("%s%s.%d", tempPrefix, name, rand.Uint32())), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if !errors.Is(err, fs.ErrExist) {
+			return f, err
+		}
 	}
-	if err = os.Rename(f.Name(), path); err != nil || !sync {
-		return err
-	}
-	return syncDir(filepath.Clean(dir))
 }
 
 // tempPrefix begins the names of unfinished files. A crash can leave them behind.

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
 )
@@ -127,7 +128,7 @@ func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
 		return l, err
 	}
 	if data, err = json.Marshal(installation{of, l}); err == nil {
-		_ = os.WriteFile(path, data, 0o600) // else the next call installs again
+		_ = atomicfile.Write(path, data, 0o600) // else the next call installs again
 	}
 	return l, nil
 }
