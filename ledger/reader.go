@@ -31,6 +31,18 @@ func OpenReadOnly(dir string, options ...Option) (*Reader, error) {
 	return &Reader{dir: dir, options: options}, dirs.Close()
 }
 
+// Read reads the ledger in dir once. Without a ledger the result is empty.
+func Read(ctx context.Context, dir string) (*Snapshot, error) {
+	r, err := OpenReadOnly(dir)
+	if errors.Is(err, unix.ENOENT) {
+		return &Snapshot{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.Snapshot(ctx)
+}
+
 // Dir returns the path of a container's directory.
 func (r *Reader) Dir(id string) string { return filepath.Join(r.dir, containersName, id) }
 

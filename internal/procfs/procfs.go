@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // FS is the path of a proc file system.
@@ -33,7 +35,7 @@ type Status struct {
 
 // Stat reads the status of PID or PID/task/TID.
 func (p FS) Stat(dir string) (Status, error) {
-	data, err := os.ReadFile(p.Path(dir, "stat"))
+	data, err := rawfile.Read(p.Path(dir, "stat"))
 	if err != nil {
 		return Status{}, err
 	}

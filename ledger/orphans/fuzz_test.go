@@ -1,26 +1,11 @@
 package orphans
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-// A process names itself: whatever it is called, its start is the kernel's word.
-func FuzzStat(f *testing.F) {
-	for _, name := range []string{"sh", "a) S 1 (", ") ", "new\nline", ""} {
-		f.Add(name, "7 (sh) S 1 2", uint64(4711))
-	}
-	f.Fuzz(func(t *testing.T, name, garbage string, start uint64) {
-		_, _, _ = parseStat([]byte(garbage))
-		got, dead, err := parseStat(fmt.Appendf(nil, "7 (%s) S 1%s %d 9 9\n", name, strings.Repeat(" 0", 17), start))
-		require.NoError(t, err)
-		require.False(t, dead)
-		require.Equal(t, start, got)
-	})
-}
 
 // A mount is found among mounts with names that a tenant chooses: the kernel writes a space in them as \040
 // and a line's end as \012.

@@ -1,16 +1,15 @@
 package orphans
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/internal/procfs"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -27,52 +26,17 @@ type Process struct {
 type Procfs string
 
 func (p Procfs) Identify(pid int) (Process, error) {
-	start, dead, err := p.stat(pid)
-	if err == nil && dead {
-		err = unix.ESRCH
-	}
+	s, _, err := procfs.FS(p).Process(pid)
 	if err != nil {
 		return Process{}, fmt.Errorf("read the start time of process %d: %w", pid, err)
 	}
-	return Process{pid, start}, nil
+	return Process{pid, s.Start}, nil
 }
 
-// Lives returns whether the process runs. During an exec by another thread, the first thread is a zombie for a
-// moment, so a zombie is read again when there are no other threads.
+// Lives returns whether the process runs.
 func (p Procfs) Lives(of Process) bool {
-	start, dead, err := p.stat(of.PID)
-	if err == nil && dead && !p.threads(of.PID) {
-		start, dead, err = p.stat(of.PID)
-		return err == nil && !dead && start == of.Start
-	}
-	return err == nil && start == of.Start
-}
-
-func (p Procfs) stat(pid int) (start uint64, dead bool, err error) {
-	if pid <= 0 {
-		return 0, true, unix.ESRCH
-	}
-	data, err := rawfile.Read(filepath.Join(string(p), strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return 0, false, err
-	}
-	return parseStat(data)
-}
-
-func parseStat(data []byte) (start uint64, dead bool, err error) {
-	// The second field is the name in parentheses, with any characters.
-	_, after, found := strings.Cut(string(data[max(0, bytes.LastIndexByte(data, ')')):]), ") ")
-	fields := strings.Fields(after)
-	if !found || len(fields) < 20 {
-		return 0, false, errors.New("its stat file has too few fields")
-	}
-	start, err = strconv.ParseUint(fields[19], 10, 64)
-	return start, strings.ContainsAny(fields[0], "ZXx"), err
-}
-
-func (p Procfs) threads(pid int) bool {
-	tasks, err := os.ReadDir(filepath.Join(string(p), strconv.Itoa(pid), "task"))
-	return err == nil && len(tasks) > 1
+	s, _, err := procfs.FS(p).Process(of.PID)
+	return err == nil && s.Start == of.Start
 }
 
 func (p Procfs) Namespace() (uint64, error) {

@@ -2,7 +2,6 @@ package cdihook
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +12,9 @@ import (
 	"strconv"
 
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
-	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 const maxInput = 16 << 20
@@ -30,33 +30,22 @@ func rootDir(stateFile string, stdin io.Reader) (string, error) {
 		defer f.Close()
 		input = f
 	}
-	var state rspec.State
-	if err := json.NewDecoder(io.LimitReader(input, maxInput)).Decode(&state); err != nil {
-		return "", fmt.Errorf("read the container's state: %w", err)
+	state, err := oci.ReadState(input)
+	if err != nil {
+		return "", err
 	}
 	if !filepath.IsAbs(state.Bundle) {
 		return "", fmt.Errorf("the container's state has no absolute bundle path (%q): only a container runtime can call this hook", state.Bundle)
 	}
-	data, err := os.ReadFile(filepath.Join(state.Bundle, "config.json"))
+	spec, err := oci.ReadSpec(state.Bundle)
 	if err != nil {
-		return "", fmt.Errorf("read the container's bundle: %w", err)
+		return "", err
 	}
-	var spec struct {
-		Root *struct {
-			Path string `json:"path"`
-		} `json:"root"`
-	}
-	if err := json.Unmarshal(data, &spec); err != nil {
-		return "", fmt.Errorf("read the bundle %s: %w", state.Bundle, err)
-	}
-	if spec.Root == nil || spec.Root.Path == "" {
+	dir := oci.RootPath(state.Bundle, spec)
+	switch dir {
+	case "":
 		return "", fmt.Errorf("the bundle %s has no root directory", state.Bundle)
-	}
-	dir := spec.Root.Path
-	if !filepath.IsAbs(dir) {
-		dir = filepath.Join(state.Bundle, dir)
-	}
-	if dir = filepath.Clean(dir); dir == "/" {
+	case "/":
 		return "", fmt.Errorf("the root directory of bundle %s is the host's: not changed", state.Bundle)
 	}
 	return dir, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -68,7 +69,7 @@ func (r *Runtime) warnOfAdmin(call Call, spec *rspec.Spec) {
 		return
 	}
 	_ = warn(r.Stderr, call, fmt.Sprintf("container %s has CAP_SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU (docs/SECURITY.md, \"What the limiter doesn't hold\")",
-		short(call.ID)), time.Now())
+		oci.ShortID(call.ID)), time.Now())
 }
 
 // withoutRequest removes a container's GPUs, or refuses the container.
@@ -94,23 +95,11 @@ func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, erro
 	if !r.mountsLimits(c) {
 		return false, nil
 	}
-	reader, err := ledger.OpenReadOnly(r.Config.StateDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
+	now, err := ledger.Read(ctx, r.Config.StateDir)
 	if err != nil {
 		return false, err
 	}
-	now, err := reader.Snapshot(ctx)
-	if err != nil {
-		return false, err
-	}
-	for _, e := range now.Entries {
-		if e.ContainerID == c.ID && e.Owner == ledger.OwnerNRI && e.State == ledger.StateActive {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(now.Claims(), func(held ledger.Claim) bool { return held.ContainerID == c.ID && held.Owner == ledger.OwnerNRI }), nil
 }
 
 func (r *Runtime) mountsLimits(c oci.Container) bool {
@@ -193,12 +182,9 @@ func (cr *creation) advice() string {
 }
 
 func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
-	if spec.Root == nil {
+	path := oci.RootPath(bundle, spec)
+	if path == "" {
 		return nil, errors.New("the config has no root file system")
-	}
-	path := spec.Root.Path
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(bundle, path)
 	}
 	var env []string
 	if spec.Process != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 func (r *Runtime) claimOf(id string) (orphans.Record, error) {
@@ -31,11 +32,11 @@ func (r *Runtime) delete(ctx context.Context, call Call, claim orphans.Record, d
 		return exitFailed, err
 	}
 	if damaged != nil {
-		fmt.Fprintf(r.Stderr, "gpuslice: container %s: %v: its GPU share is released when no process uses the directory\n", short(call.ID), damaged)
+		fmt.Fprintf(r.Stderr, "gpuslice: container %s: %v: its GPU share is released when no process uses the directory\n", oci.ShortID(call.ID), damaged)
 	}
 	if err := r.release(ctx, call.ID, claim.Nonce, false); err != nil {
 		// The next creation releases it.
-		fmt.Fprintf(r.Stderr, "gpuslice: container %s: release its GPU share: %v\n", short(call.ID), err)
+		fmt.Fprintf(r.Stderr, "gpuslice: container %s: release its GPU share: %v\n", oci.ShortID(call.ID), err)
 	}
 	return status, nil
 }

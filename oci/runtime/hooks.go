@@ -2,7 +2,6 @@ package ociruntime
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -69,12 +68,12 @@ func (r *Runtime) hookMain(ctx context.Context, args []string) int {
 }
 
 func (r *Runtime) withState(do func(rspec.State) error) error {
-	var state rspec.State
-	if err := json.NewDecoder(io.LimitReader(r.Stdin, maxInput)).Decode(&state); err != nil {
-		return fmt.Errorf("read the container's state on stdin: %w", err)
+	state, err := oci.ReadState(r.Stdin)
+	if err != nil {
+		return err
 	}
 	if err := do(state); err != nil {
-		return fmt.Errorf("container %s: %w", short(state.ID), err)
+		return fmt.Errorf("container %s: %w", oci.ShortID(state.ID), err)
 	}
 	return nil
 }
@@ -171,7 +170,7 @@ func (r *Runtime) precreate(ctx context.Context) error {
 	}
 	undo, err := r.admit(ctx, cr, bundle.Spec)
 	if err != nil {
-		return r.refuse(data, fmt.Errorf("container %s: %w", short(id), err))
+		return r.refuse(data, fmt.Errorf("container %s: %w", oci.ShortID(id), err))
 	}
 	if err := r.print(bundle); err != nil {
 		return errors.Join(err, undo())

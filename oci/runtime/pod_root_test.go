@@ -8,6 +8,8 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 // A container with CAP_SYS_ADMIN can open GPUs without a grant: the runtime's log has a warning.
@@ -44,7 +46,7 @@ func TestAdminIsWarnedOf(t *testing.T) {
 				require.NotContains(t, log, "level=warning")
 				return
 			}
-			require.Regexp(t, `level=warning msg="gpuslice: container `+short(id)+` has CAP_SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU \(docs/SECURITY.md`, log)
+			require.Regexp(t, `level=warning msg="gpuslice: container `+oci.ShortID(id)+` has CAP_SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU \(docs/SECURITY.md`, log)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/ledger/orphans"
+	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
@@ -60,20 +61,11 @@ func (r *Runtime) Main(ctx context.Context, args []string) int {
 	}
 	if err != nil {
 		if call.ID != "" && call.createsContainer() {
-			err = fmt.Errorf("container %s: %w", short(call.ID), err)
+			err = fmt.Errorf("container %s: %w", oci.ShortID(call.ID), err)
 		}
 		_ = report(r.Stderr, call, err, time.Now())
 	}
 	return status
-}
-
-// short shortens a container ID as docker does.
-func short(id string) string {
-	const shown = 12
-	if len(id) != 64 {
-		return id
-	}
-	return id[:shown]
 }
 
 func (r *Runtime) serve(ctx context.Context, call Call, args []string) (int, error) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -22,7 +21,7 @@ func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec
 	if !oci.MountsFiles(spec.Mounts, claimDir(stateDir, id)) {
 		return false, nil
 	}
-	now, err := snapshot(ctx, stateDir)
+	now, err := ledger.Read(ctx, stateDir)
 	if err != nil {
 		return false, err
 	}
@@ -54,12 +53,9 @@ func checkFiles(s Slice, state rspec.State, spec *rspec.Spec) error {
 
 // rootWith returns the container's root if it has all files.
 func rootWith(files []File, state rspec.State, spec *rspec.Spec) (root string, err error) {
-	if spec.Root == nil || state.Pid <= 0 {
+	rootfs := oci.RootPath(state.Bundle, spec)
+	if rootfs == "" || state.Pid <= 0 {
 		return "", fmt.Errorf("its state has no process (%d) or its bundle has no root directory: is this a createRuntime hook?", state.Pid)
-	}
-	rootfs := spec.Root.Path
-	if !filepath.IsAbs(rootfs) {
-		rootfs = filepath.Join(state.Bundle, rootfs)
 	}
 	// Runtimes call the hook before or after they change the root directory.
 	inside := "/proc/" + strconv.Itoa(state.Pid) + "/root"

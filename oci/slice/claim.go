@@ -133,12 +133,12 @@ func checkFree(ctx context.Context, r orphans.Releaser, stateDir, name string) e
 		}
 		return errors.New("a container " + again)
 	case u.running(r.Judge):
-		return fmt.Errorf("container %s uses it, and a slice is for one container at a time: %s", short(u.id), others(ctx, stateDir, name))
+		return fmt.Errorf("container %s uses it, and a slice is for one container at a time: %s", oci.ShortID(u.id), others(ctx, stateDir, name))
 	}
 	if err := releaseOrphan(ctx, r, dir, u); err != nil {
 		return err
 	}
-	return fmt.Errorf("container %s %s", short(u.id), again)
+	return fmt.Errorf("container %s %s", oci.ShortID(u.id), again)
 }
 
 func others(ctx context.Context, stateDir, but string) string {
@@ -220,11 +220,4 @@ func rootAdvice(err error) error {
 		return fmt.Errorf("%w: shares of a GPU are reserved as root, in the node's ledger: start the container with a daemon that runs as root", err)
 	}
 	return err
-}
-
-func short(id string) string {
-	if len(id) == 64 {
-		return id[:12]
-	}
-	return id
 }

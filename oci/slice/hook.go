@@ -2,17 +2,17 @@ package slice
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 // Command is Main's command of gpuslice-runtime.
@@ -28,8 +28,6 @@ const (
 
 // maxWait is less than daemons wait for a runtime.
 const maxWait = 30 * time.Second
-
-const maxInput = 16 << 20
 
 // Without hookEnv, hooks get the runtime's environment, or the container's.
 const hookEnv = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
@@ -90,14 +88,14 @@ func run(ctx context.Context, args []string, stdin io.Reader) error {
 	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") || !filepath.IsAbs(stateDir) {
 		return fmt.Errorf("slice %s: set %s=DIR and %s=NAME", args[0], optionState, optionName)
 	}
-	state, err := readState(stdin)
+	state, err := oci.ReadState(stdin)
 	if err != nil {
 		return fmt.Errorf("slice %s: %w", name, err)
 	}
 	switch args[0] {
 	case actionClaim:
 		var spec *rspec.Spec
-		if spec, err = readSpec(state.Bundle); err == nil {
+		if spec, err = oci.ReadSpec(state.Bundle); err == nil {
 			err = claim(ctx, stateDir, name, state, spec)
 		}
 	case actionRelease:
@@ -106,26 +104,7 @@ func run(ctx context.Context, args []string, stdin io.Reader) error {
 		err = fmt.Errorf("unknown argument %q: use claim or release", args[0])
 	}
 	if err != nil {
-		return fmt.Errorf("container %s: slice %s: %w", short(state.ID), name, err)
+		return fmt.Errorf("container %s: slice %s: %w", oci.ShortID(state.ID), name, err)
 	}
 	return nil
-}
-
-func readState(stdin io.Reader) (state rspec.State, err error) {
-	if err := json.NewDecoder(io.LimitReader(stdin, maxInput)).Decode(&state); err != nil {
-		return state, fmt.Errorf("read the container's state: %w", err)
-	}
-	return state, nil
-}
-
-func readSpec(bundle string) (*rspec.Spec, error) {
-	data, err := os.ReadFile(filepath.Join(bundle, "config.json"))
-	if err != nil {
-		return nil, fmt.Errorf("read the container's bundle: %w", err)
-	}
-	var spec rspec.Spec
-	if err := json.Unmarshal(data, &spec); err != nil {
-		return nil, fmt.Errorf("read the container's bundle %s: %w", bundle, err)
-	}
-	return &spec, nil
 }

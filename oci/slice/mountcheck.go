@@ -19,18 +19,18 @@ func CheckMain(stdin io.Reader, stderr io.Writer) int {
 }
 
 func checkMounts(stdin io.Reader) error {
-	state, err := readState(stdin)
+	state, err := oci.ReadState(stdin)
 	if err != nil {
 		return err
 	}
 	if err := checkState(state); err != nil {
-		return fmt.Errorf("container %s: %w", short(state.ID), err)
+		return fmt.Errorf("container %s: %w", oci.ShortID(state.ID), err)
 	}
 	return nil
 }
 
 func checkState(state rspec.State) error {
-	spec, err := readSpec(state.Bundle)
+	spec, err := oci.ReadSpec(state.Bundle)
 	if err != nil {
 		return err
 	}

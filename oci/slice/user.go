@@ -23,7 +23,7 @@ func userOf(ctx context.Context, stateDir, name string) (*user, error) {
 	if !exists(limiter.LimitsPath(Dir(stateDir, name))) {
 		return nil, nil
 	}
-	now, err := snapshot(ctx, stateDir)
+	now, err := ledger.Read(ctx, stateDir)
 	if err != nil {
 		return nil, fmt.Errorf("find the container of slice %s: %w", name, err)
 	}
@@ -33,18 +33,6 @@ func userOf(ctx context.Context, stateDir, name string) (*user, error) {
 		}
 	}
 	return nil, nil
-}
-
-// snapshot reads the ledger. Without one it is empty.
-func snapshot(ctx context.Context, stateDir string) (*ledger.Snapshot, error) {
-	opened, err := ledger.OpenReadOnly(stateDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return &ledger.Snapshot{}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return opened.Snapshot(ctx)
 }
 
 func claimDir(stateDir, id string) string { return filepath.Join(stateDir, "containers", id) }
