@@ -30,7 +30,6 @@ import (
 type Ledger struct {
 	dir     string
 	recover func(dir string) ([]grant.Share, error)
-	damage  func(error)
 	// readOnly: scan changes nothing, for a Reader.
 	readOnly bool
 
@@ -51,14 +50,9 @@ func WithRecovery(shares func(dir string) ([]grant.Share, error)) Option {
 	return func(l *Ledger) { l.recover = shares }
 }
 
-// WithDamage sets a function that is called for each damaged record, under the lock.
-func WithDamage(report func(error)) Option {
-	return func(l *Ledger) { l.damage = report }
-}
-
 // Open opens the ledger in dir, and makes it if it is missing. It does not wait for the lock.
 func Open(dir string, options ...Option) (*Ledger, error) {
-	l := &Ledger{dir: dir, turn: make(chan struct{}, 1), index: newIndex(), damage: func(error) {}}
+	l := &Ledger{dir: dir, turn: make(chan struct{}, 1), index: newIndex()}
 	for _, option := range options {
 		option(l)
 	}

@@ -83,7 +83,7 @@ func (r *Reader) look(anyhow bool) (*Snapshot, error) {
 	if err != nil || before%2 == 1 && !anyhow {
 		return nil, err
 	}
-	l := &Ledger{dir: r.dir, index: newIndex(), damage: func(error) {}}
+	l := &Ledger{dir: r.dir, index: newIndex()}
 	for _, option := range r.options {
 		option(l)
 	}

@@ -61,9 +61,7 @@ func (l *Ledger) scan(repair bool) error {
 	for _, name := range names {
 		if strings.HasPrefix(name, ".") {
 			if repair {
-				if err := vgpufs.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
-					l.damage(fmt.Errorf("remove the files of an interrupted change: %w", err)) // it counts for nothing
-				}
+				_ = vgpufs.RemoveAll(filepath.Join(l.dir, containersName, name)) // it counts for nothing
 			}
 			continue
 		}
@@ -147,7 +145,7 @@ func (l *Ledger) clearEmpty(id string) bool {
 	return err == nil || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOENT)
 }
 
-// loadReleased reads a released record. It does not count, so damage is only reported.
+// loadReleased reads a released record. It does not count, so damage is only a problem of the entry.
 func (l *Ledger) loadReleased(id string) *entry {
 	data, err := rawfile.Read(filepath.Join(l.Dir(id), releasedName))
 	var r *record
@@ -158,14 +156,12 @@ func (l *Ledger) loadReleased(id string) *entry {
 		return &entry{record: *r, state: StateReleased}
 	}
 	err = fmt.Errorf("read %s of container %s: %w", releasedName, id, err)
-	l.damage(err)
 	return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: err}
 }
 
 // loadDamaged makes the entry of an unreadable record from the index, from WithRecovery, or with unknown
 // shares. Its container can be running.
 func (l *Ledger) loadDamaged(id string, known *entry, problem error) *entry {
-	l.damage(problem)
 	if known != nil && known.counts() {
 		e := &entry{record: known.record, state: known.state}
 		if err := l.replaceRecord(&known.record); err != nil {

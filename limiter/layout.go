@@ -63,19 +63,10 @@ const (
 	usageOffBuckets    = 2048
 	usageBucketSize    = 128
 
-	slotOffOwner       = 0
-	slotOffPID         = 4
-	slotOffStart       = 8
-	slotOffNamespace   = 16
-	slotOffExportsByte = 24
-	slotOffExportsDev  = 32
-	slotOffExportsIno  = 40
-	slotOffImports     = 48
-	slotOffExported    = 1152
-	slotImports        = 40
+	slotOffOwner = 0
+	slotOffPID   = 4
 
 	cellOffCommitted = 0
-	cellOffTentative = 8
 	cellOffContext   = 16
 	cellOffPool      = 24
 	cellOffVMM       = 32
@@ -83,9 +74,7 @@ const (
 	cellOffArray     = 48
 	cellOffSpilled   = 56
 
-	bucketOffEarned     = 0
 	bucketOffSpent      = 8
-	bucketOffRefilled   = 16
 	bucketOffThrottled  = 24
 	bucketOffLaunches   = 32
 	bucketOffLastLaunch = 40

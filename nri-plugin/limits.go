@@ -2,13 +2,11 @@ package nriplugin
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
 
 	"github.com/gpuslice/gpuslice/ledger"
-	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -57,13 +55,11 @@ func (p *Plugin) updateLimits(ctx context.Context) {
 }
 
 func (p *Plugin) apply(dir string, claim ledger.Claim) error {
-	reason := oci.Resize(dir, claim)
-	if !errors.Is(reason, limiter.ErrHalfWritten) && !errors.Is(reason, limiter.ErrForeign) {
-		return reason
-	}
-	if err := p.Populate(dir, claim); err != nil {
+	return oci.ResizeOrPopulate(dir, claim, func(reason error) error {
+		err := p.Populate(dir, claim)
+		if err == nil {
+			p.Log.Warn("limits of a container replaced", "id", claim.ContainerID, "reason", reason)
+		}
 		return err
-	}
-	p.Log.Warn("limits of a container replaced", "id", claim.ContainerID, "reason", reason)
-	return nil
+	})
 }

@@ -13,10 +13,10 @@ import (
 // maxHookInput bounds what a hook reads on stdin.
 const maxHookInput = 16 << 20
 
-// ReadState reads the container's state, which a hook has on stdin.
+// ReadState reads the container's state, which hooks get on stdin.
 func ReadState(stdin io.Reader) (state rspec.State, err error) {
 	if err := json.NewDecoder(io.LimitReader(stdin, maxHookInput)).Decode(&state); err != nil {
-		return state, fmt.Errorf("read the container's state: %w", err)
+		return state, fmt.Errorf("read the container's state on stdin: %w", err)
 	}
 	return state, nil
 }

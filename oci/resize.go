@@ -38,11 +38,11 @@ func Resize(dir string, claim ledger.Claim) error {
 	return limiter.UpdateLimits(dir, limits)
 }
 
-// ResizeOrPopulate also rewrites a damaged file.
-func ResizeOrPopulate(dir string, claim ledger.Claim, s Settings) error {
+// ResizeOrPopulate is Resize that calls populate, with the reason, if the limits must be written anew.
+func ResizeOrPopulate(dir string, claim ledger.Claim, populate func(reason error) error) error {
 	err := Resize(dir, claim)
 	if errors.Is(err, limiter.ErrHalfWritten) || errors.Is(err, limiter.ErrForeign) {
-		return Populate(dir, claim, s)
+		return populate(err)
 	}
 	return err
 }

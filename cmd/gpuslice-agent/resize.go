@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"log/slog"
 
 	"k8s.io/client-go/rest"
@@ -9,7 +8,6 @@ import (
 	"github.com/gpuslice/gpuslice/agent/podwatch"
 	"github.com/gpuslice/gpuslice/agent/resized"
 	"github.com/gpuslice/gpuslice/ledger"
-	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
@@ -24,11 +22,7 @@ func (o *options) keep(config *nriplugin.Config, log *slog.Logger) (*resized.Kee
 	keeper, err := resized.Open(resized.Config{
 		StateDir: o.StateDir, NodeName: o.NodeName, Ledger: config.Ledger, Keys: config.Keys, GPUs: config.GPUs, Log: log,
 		Apply: func(dir string, claim ledger.Claim) error {
-			err := oci.Resize(dir, claim)
-			if errors.Is(err, limiter.ErrHalfWritten) {
-				err = config.Populate(dir, claim)
-			}
-			return err
+			return oci.ResizeOrPopulate(dir, claim, func(error) error { return config.Populate(dir, claim) })
 		},
 	})
 	if err == nil {

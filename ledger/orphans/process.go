@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -26,17 +27,37 @@ type Process struct {
 type Procfs string
 
 func (p Procfs) Identify(pid int) (Process, error) {
-	s, _, err := procfs.FS(p).Process(pid)
+	s, err := p.stat(pid)
+	if err == nil && s.Zombie {
+		err = unix.ESRCH
+	}
 	if err != nil {
 		return Process{}, fmt.Errorf("read the start time of process %d: %w", pid, err)
 	}
 	return Process{pid, s.Start}, nil
 }
 
-// Lives returns whether the process runs.
+// Lives returns whether the process runs. During an exec by another thread, the first thread is a zombie for a
+// moment, so a zombie is read again when there are no other threads.
 func (p Procfs) Lives(of Process) bool {
-	s, _, err := procfs.FS(p).Process(of.PID)
+	s, err := p.stat(of.PID)
+	if err == nil && s.Zombie && !p.threads(of.PID) {
+		s, err = p.stat(of.PID)
+		return err == nil && !s.Zombie && s.Start == of.Start
+	}
 	return err == nil && s.Start == of.Start
+}
+
+func (p Procfs) stat(pid int) (procfs.Status, error) {
+	if pid <= 0 {
+		return procfs.Status{}, unix.ESRCH
+	}
+	return procfs.FS(p).Stat(strconv.Itoa(pid))
+}
+
+func (p Procfs) threads(pid int) bool {
+	tasks, err := os.ReadDir(filepath.Join(string(p), strconv.Itoa(pid), "task"))
+	return err == nil && len(tasks) > 1
 }
 
 func (p Procfs) Namespace() (uint64, error) {

@@ -2,6 +2,7 @@ package cdihook
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +33,7 @@ func rootDir(stateFile string, stdin io.Reader) (string, error) {
 	}
 	state, err := oci.ReadState(input)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("state of the container (%s): %w", cmp.Or(stateFile, "-"), err)
 	}
 	if !filepath.IsAbs(state.Bundle) {
 		return "", fmt.Errorf("the container's state has no absolute bundle path (%q): only a container runtime can call this hook", state.Bundle)
