@@ -23,22 +23,6 @@ type Device struct {
 	Mode        string
 	Healthy     bool
 	MIGCapable  bool
-	MIGProfiles []MIGProfile
-}
-
-// MIGProfile is HAMi's kind of MIG instance.
-type MIGProfile struct {
-	Name       string         `json:"name"`
-	MemoryMiB  int32          `json:"memoryMB"`
-	Core       int32          `json:"core"`
-	Slices     uint32         `json:"sliceCount"`
-	Placements []MIGPlacement `json:"placements"`
-}
-
-// MIGPlacement is a possible position of an instance.
-type MIGPlacement struct {
-	Start uint32 `json:"start"`
-	Size  uint32 `json:"size"`
 }
 
 func (d Device) mode() string {

@@ -26,9 +26,6 @@ func labels(n Node, o Options) map[string]string {
 			set(l, api.LabelTencentModel, model)
 		}
 	}
-	if o.NoLabels {
-		return l
-	}
 	ours := func(key, value string) { set(l, api.LabelPrefix+key, value) }
 	ours("count", strconv.Itoa(len(n.Devices)))
 	version(ours, "driver-version", n.DriverVersion)

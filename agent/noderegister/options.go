@@ -2,12 +2,8 @@ package noderegister
 
 // Options select what is written. The zero value is for current HAMi, without gpu-manager's label.
 type Options struct {
-	// NoGPUs omits gpuslice.io/node-gpus: the cluster has no gpuslice-scheduler.
-	NoGPUs       bool
 	Register     Format
-	NoScores     bool
 	Handshake    Handshake
-	NoLabels     bool
 	TencentModel bool
 }
 
@@ -17,7 +13,6 @@ type Format int
 const (
 	FormatJSON Format = iota
 	FormatCSV
-	FormatNone
 )
 
 // Handshake is how requests of schedulers are answered.

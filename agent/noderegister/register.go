@@ -19,54 +19,48 @@ func Render(n Node, o Options) Metadata {
 	})
 	m := Metadata{Labels: labels(n, o), Annotations: map[string]string{}}
 	n.Devices = slices.DeleteFunc(n.Devices, Device.partitioned)
-	if !o.NoGPUs && len(n.Devices) > 0 {
-		m.Annotations[api.AnnotationNodeGPUs] = gpus(n.Devices, n.Topology)
-	}
 	// HAMi treats an empty list and a missing annotation as the same error.
-	if o.Register == FormatNone || len(n.Devices) == 0 {
+	if len(n.Devices) == 0 {
 		return m
 	}
+	m.Annotations[api.AnnotationNodeGPUs] = gpus(n.Devices, n.Topology)
+	m.Annotations[api.AnnotationHAMiScore] = scores(n.Devices, n.Topology)
 	if o.Register == FormatCSV {
 		m.Annotations[api.AnnotationHAMiRegister] = registerCSV(n.Devices)
 	} else {
 		m.Annotations[api.AnnotationHAMiRegister] = registerJSON(n.Devices)
-	}
-	if !o.NoScores {
-		m.Annotations[api.AnnotationHAMiScore] = scores(n.Devices, n.Topology)
 	}
 	return m
 }
 
 // partitioned devices are omitted: the administrator partitioned the GPU, and the kubelet counts
 // its MIG devices.
-func (d Device) partitioned() bool { return d.mode() == api.ModeMIG && len(d.MIGProfiles) == 0 }
+func (d Device) partitioned() bool { return d.mode() == api.ModeMIG }
 
 // registered is HAMi's JSON. It omits zero values: a device without "health" is unhealthy.
 type registered struct {
-	ID       string       `json:"id,omitempty"`
-	Index    int          `json:"index,omitempty"`
-	Count    int32        `json:"count,omitempty"`
-	Memory   int32        `json:"devmem,omitempty"`
-	Core     int32        `json:"devcore,omitempty"`
-	Type     string       `json:"type,omitempty"`
-	NUMA     int          `json:"numa,omitempty"`
-	Mode     string       `json:"mode,omitempty"`
-	Profiles []MIGProfile `json:"migProfiles,omitempty"`
-	Health   bool         `json:"health,omitempty"`
+	ID     string `json:"id,omitempty"`
+	Index  int    `json:"index,omitempty"`
+	Count  int32  `json:"count,omitempty"`
+	Memory int32  `json:"devmem,omitempty"`
+	Core   int32  `json:"devcore,omitempty"`
+	Type   string `json:"type,omitempty"`
+	NUMA   int    `json:"numa,omitempty"`
+	Mode   string `json:"mode,omitempty"`
+	Health bool   `json:"health,omitempty"`
 }
 
 func register(d Device) registered {
 	return registered{
-		ID:       d.GPU.UUID,
-		Index:    max(d.GPU.Index, 0),
-		Count:    number(int64(d.Slots)),
-		Memory:   number(d.MemoryMiB),
-		Core:     number(int64(d.CorePercent)),
-		Type:     registeredType(d.GPU.Model),
-		NUMA:     max(d.GPU.NUMANode, 0), // HAMi has no value for unknown
-		Mode:     d.mode(),
-		Profiles: d.MIGProfiles,
-		Health:   d.Healthy,
+		ID:     d.GPU.UUID,
+		Index:  max(d.GPU.Index, 0),
+		Count:  number(int64(d.Slots)),
+		Memory: number(d.MemoryMiB),
+		Core:   number(int64(d.CorePercent)),
+		Type:   registeredType(d.GPU.Model),
+		NUMA:   max(d.GPU.NUMANode, 0), // HAMi has no value for unknown
+		Mode:   d.mode(),
+		Health: d.Healthy,
 	}
 }
 

@@ -2,9 +2,7 @@ package noderegister
 
 import (
 	"encoding/json"
-	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -62,11 +60,6 @@ func TestRegisterOmitsZeroes(t *testing.T) {
 	n := Node{Devices: []Device{{GPU: nvidia.GPU{UUID: "GPU-a", Model: "NVIDIA H200", NUMANode: nvidia.NUMAUnknown}, Slots: 1, MemoryMiB: 1, CorePercent: 100}}}
 	assert.Equal(t, `[{"id":"GPU-a","count":1,"devmem":1,"devcore":100,"type":"NVIDIA H200","mode":"hami-core"}]`,
 		Render(n, Options{}).Annotations[api.AnnotationHAMiRegister])
-
-	n.Devices[0].Mode = api.ModeMIG
-	n.Devices[0].MIGProfiles = []MIGProfile{{Name: "2g.10gb", MemoryMiB: 9856, Core: 28, Slices: 2, Placements: []MIGPlacement{{Start: 2, Size: 2}}}}
-	assert.Equal(t, `[{"id":"GPU-a","count":1,"devmem":1,"devcore":100,"type":"NVIDIA H200","mode":"mig","migProfiles":[{"name":"2g.10gb","memoryMB":9856,"core":28,"sliceCount":2,"placements":[{"start":2,"size":2}]}]}]`,
-		Render(n, Options{}).Annotations[api.AnnotationHAMiRegister])
 }
 
 // The kubelet counts a partitioned GPU's devices; a scheduler is not to give them away.
@@ -113,7 +106,6 @@ func TestScores(t *testing.T) {
 	one := example()
 	one.Devices = one.Devices[:1]
 	assert.Equal(t, `[{"uuid":"GPU-b","score":{}}]`, Render(one, Options{}).Annotations[api.AnnotationHAMiScore])
-	assert.NotContains(t, Render(one, Options{NoScores: true}).Annotations, api.AnnotationHAMiScore)
 }
 
 func TestGPUs(t *testing.T) {
@@ -132,11 +124,7 @@ func TestGPUs(t *testing.T) {
 	assert.NotContains(t, Render(n, Options{}).Annotations, api.AnnotationNodeGPUs, "the kubelet counts the parts of a partitioned GPU")
 }
 
-func TestOptionsLeaveOut(t *testing.T) {
-	assert.Empty(t, Render(example(), Options{Register: FormatNone, NoGPUs: true}).Annotations)
-	assert.Equal(t, []string{api.AnnotationNodeGPUs}, slices.Collect(maps.Keys(Render(example(), Options{Register: FormatNone}).Annotations)), "ours is no HAMi's")
-	assert.NotContains(t, Render(example(), Options{NoGPUs: true}).Annotations, api.AnnotationNodeGPUs)
-	assert.Empty(t, Render(example(), Options{NoLabels: true}).Labels)
+func TestRenderNoDevice(t *testing.T) {
 	assert.Empty(t, Render(Node{}, Options{}).Annotations, "no device")
 	assert.Equal(t, map[string]string{api.LabelPrefix + "count": "0"}, Render(Node{}, Options{TencentModel: true}).Labels)
 }
