@@ -13,13 +13,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 const (
@@ -72,26 +72,9 @@ func withBuild(run func() int) (int, error) {
 	return run(), nil
 }
 
-// buildNative builds the library and the simulated driver, one test binary at a time.
+// buildNative builds the library and the simulated driver.
 func buildNative(sanitizer string) error {
-	if err := os.MkdirAll(built, 0o755); err != nil {
-		return err
-	}
-	lock, err := os.Create(filepath.Join(built, ".lock"))
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return err
-	}
-	for _, dir := range []string{"limiter/src", "limiter/front", "testdata/simdriver"} {
-		out, err := exec.Command("make", "-s", "-C", filepath.Join(root, dir), "OUT="+built, "SAN="+sanitizer).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("make -C %s: %w\n%s", dir, err, out)
-		}
-	}
-	return nil
+	return harness.Make(sanitizer, "", "limiter/src", "limiter/front", "testdata/simdriver")
 }
 
 // compile builds one C file of the tests; warnings of the old-style calls in it are off.

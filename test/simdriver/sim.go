@@ -3,13 +3,11 @@ package simdriver
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/gpuslice/gpuslice/test/harness"
@@ -36,35 +34,10 @@ func Root() string {
 
 // Build makes the driver and the workloads, if they are not up to date, and returns the directory that they are in.
 func Build(v Variant) (string, error) {
-	out := filepath.Join(Root(), "build")
-	unlock, err := lockDir(out)
-	if err != nil {
+	if err := harness.Make(string(v), "", "testdata/simdriver", "testdata/workloads"); err != nil {
 		return "", err
 	}
-	defer unlock()
-	for _, dir := range []string{"simdriver", "workloads"} {
-		cmd := exec.Command("make", "-C", filepath.Join(Root(), "testdata", dir), "OUT="+out, "SAN="+string(v))
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("make testdata/%s: %w\n%s", dir, err, text)
-		}
-	}
-	return filepath.Join(out, string(v)), nil
-}
-
-// lockDir keeps the tests of several packages from building at the same time.
-func lockDir(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	file, err := os.OpenFile(filepath.Join(dir, ".simdriver.lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
-		_ = file.Close()
-		return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
-	}
-	return func() { _ = file.Close() }, nil
+	return filepath.Join(Root(), "build", string(v)), nil
 }
 
 // Sim is a set of simulated GPUs.
