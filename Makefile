@@ -65,13 +65,14 @@ check: lint build ## Build, lint, and run the tests that need neither root nor a
 	$(UNPRIVILEGED) go test -tags nri_no_wasm ./...
 	$(UNPRIVILEGED) $(SCHEDULER) test -tags nri_no_wasm ./...
 
-# The suites of test/ run programs that were built: the race detector would see only the test. The longest start first.
+# The suites of test/ run programs that were built: the race detector would see only the test. They wait more than
+# they compute: three at a time, the longest first.
 SUITES := ./test/node ./test/limiter ./test/docker ./test/slice ./test/...
 
 test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
 	@test/setup.sh --helm
 	go test -race -timeout 20m $$(go list ./... | grep -v /gpuslice/test/)
-	go test -timeout 20m $(SUITES)
+	go test -timeout 20m -p 3 $(SUITES)
 	$(SCHEDULER) test -timeout 9m ./...
 	cd test/admission && go test -timeout 9m ./...
 	@test/setup.sh --monitoring

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -142,5 +143,10 @@ func (m *Machine) CLI(ctx context.Context, args ...string) (string, error) {
 
 // Close removes everything and reports what did not go.
 func (m *Machine) Close() error {
-	return errors.Join(unmountBelow(m.Dir), os.RemoveAll(m.Dir))
+	err := errors.Join(m.leftovers(), unmountBelow(m.Dir))
+	points, mountErr := MountsBelow(m.Dir)
+	if len(points) > 0 {
+		mountErr = fmt.Errorf("mounts are left: %q", points)
+	}
+	return errors.Join(err, mountErr, os.RemoveAll(m.Dir))
 }

@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -224,7 +223,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 		errs = append(errs, c.network.leave(ctx))
 	}
 	if c.Machine != nil {
-		errs = append(errs, removeCgroups(c.cgroup()), c.Machine.Close())
+		errs = append(errs, c.Machine.Close())
 	} else if c.Dir != "" {
 		errs = append(errs, os.RemoveAll(c.Dir))
 	}
@@ -262,47 +261,10 @@ func (c *Cluster) SaveLogs(to string) error {
 // cgroup is the cluster's own, below which the kubelet makes its pods'.
 func (c *Cluster) cgroup() string { return filepath.Base(c.Dir) }
 
-// cgroupRoots are the directories of the hierarchies of version 1, or of version 2.
-func cgroupRoots() ([]string, error) {
-	data, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		return nil, err
-	}
-	var roots []string
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") {
-			roots = append(roots, fields[1])
-		}
-	}
-	return roots, nil
-}
-
 func makeCgroups(name string) error {
-	roots, err := cgroupRoots()
+	roots, err := harness.CgroupRoots()
 	for _, root := range roots {
 		err = errors.Join(err, os.MkdirAll(filepath.Join(root, name), 0o755))
 	}
 	return err
-}
-
-// removeCgroups removes empty cgroups, the deepest first.
-func removeCgroups(name string) error {
-	roots, err := cgroupRoots()
-	errs := []error{err}
-	for _, root := range roots {
-		var dirs []string
-		err := filepath.WalkDir(filepath.Join(root, name), func(path string, d os.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				dirs = append(dirs, path)
-			}
-			return nil // it may be going
-		})
-		errs = append(errs, err)
-		for _, dir := range slices.Backward(dirs) {
-			if err := os.Remove(dir); !errors.Is(err, os.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

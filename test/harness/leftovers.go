@@ -1,0 +1,80 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// leavingTime is how long processes that were killed may take to be gone.
+const leavingTime = 20 * time.Second
+
+// leftovers removes the cgroups of the machine's containers. It reports processes that are still there.
+func (m *Machine) leftovers() error {
+	return Until(context.Background(), leavingTime, func(context.Context) error {
+		return errors.Join(processesOf(m.Dir), removeCgroups(filepath.Base(m.Dir)))
+	})
+}
+
+// processesOf reports the processes whose command line or environment has the directory, without this process and those
+// that have ended.
+func processesOf(dir string) error {
+	entries, err := os.ReadDir("/proc")
+	errs := []error{err}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		command, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		environment, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
+		if bytes.Contains(command, []byte(dir+"/")) || bytes.Contains(environment, []byte(dir+"/")) {
+			errs = append(errs, fmt.Errorf("process %d is left: %s", pid, bytes.ReplaceAll(command, []byte{0}, []byte(" "))))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// CgroupRoots are the directories of the hierarchies of version 1, or of version 2.
+func CgroupRoots() ([]string, error) {
+	data, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	var roots []string
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") {
+			roots = append(roots, fields[1])
+		}
+	}
+	return roots, nil
+}
+
+// removeCgroups removes empty cgroups, the deepest first.
+func removeCgroups(name string) error {
+	roots, err := CgroupRoots()
+	errs := []error{err}
+	for _, root := range roots {
+		var dirs []string
+		err := filepath.WalkDir(filepath.Join(root, name), func(path string, d os.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return nil // it may be going
+		})
+		errs = append(errs, err)
+		for _, dir := range slices.Backward(dirs) {
+			if err := os.Remove(dir); !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
