@@ -3,7 +3,6 @@ package grant
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/quote"
@@ -49,89 +48,43 @@ func inPod(pod Pod, container string, err error) error {
 func inAnnotation(key string, err error) error { return fmt.Errorf("annotation %s: %w", key, err) }
 
 func fromPod(ctx context.Context, pod Pod, container, node string, names ContainerNames, keys Verifier) (*Grant, error) {
-	if value, ok := pod.Annotations[api.AnnotationGrant]; ok {
-		if keys != nil {
-			if err := verify(pod, node, value, keys); err != nil {
-				return nil, err
-			}
-		}
-		grant, err := fromNamed(value, container, node)
-		if err != nil {
-			return nil, inAnnotation(api.AnnotationGrant, err)
-		}
-		return grant, nil
+	d, key := dialectOf(pod.Annotations)
+	if d == nil {
+		return nil, nil
 	}
-	key, positional, err := readPositional(pod.Annotations)
+	if keys != nil && d.Signature != "" {
+		if err := verify(pod, node, d, key, keys); err != nil {
+			return nil, err
+		}
+	}
+	granted, err := d.read(pod.Annotations, key)
 	if err != nil {
 		return nil, err
 	}
-	if positional.Empty() {
-		return nil, nil
+	if err := granted.checkCopies(pod.Annotations); err != nil || granted.Empty() {
+		return nil, err
 	}
-	if keys != nil {
-		return nil, Errorf(ErrSignature, "annotation %s: this node accepts signed grants only, and HAMi's annotations can't be signed: use a scheduler that writes %s and %s, or run the agent without --grant-public-key-file",
-			key, api.AnnotationGrant, api.AnnotationSignature)
+	if keys != nil && d.Signature == "" {
+		return nil, Errorf(ErrSignature, "annotation %s: this node accepts signed grants only, and %s's annotations can't be signed: use a scheduler that writes %s and %s, or run the agent without --grant-public-key-file",
+			key, d.Name, api.AnnotationGrant, api.AnnotationSignature)
 	}
-	if chosen, ok := pod.Annotations[api.AnnotationHAMiNode]; ok && chosen != node {
+	if _, chosen := pod.Annotations[granted.NodeKey]; chosen && granted.Node != node && (granted.Node != "" || d.Node != "") {
 		return nil, Errorf(ErrWrongNode, "annotation %s: the GPUs were chosen on node %s, this is node %q: delete the pod so that it is scheduled again",
-			api.AnnotationHAMiNode, quote.Short(chosen), node)
+			granted.NodeKey, quote.Short(granted.Node), node)
 	}
-	slot, err := findSlot(ctx, positional, pod, container, names)
+	if granted.Named != nil {
+		shares, ok := granted.Named[container]
+		if !ok {
+			return nil, nil
+		}
+		return &Grant{Container: container, Shares: shares, Source: d.Source}, nil
+	}
+	slot, err := findSlot(ctx, granted.Positional, pod, container, names)
 	if err != nil {
 		return nil, inAnnotation(key, err)
 	}
-	if slot == noSlot || len(positional[slot]) == 0 {
+	if slot == noSlot || len(granted.Positional[slot]) == 0 {
 		return nil, nil
 	}
-	return &Grant{Container: container, Shares: positional[slot], Source: SourceHAMi, Slot: &slot}, nil
-}
-
-func fromNamed(value, container, node string) (*Grant, error) {
-	pod, err := DecodeGrant(value)
-	if err != nil {
-		return nil, err
-	}
-	if pod.Node != "" && pod.Node != node {
-		return nil, Errorf(ErrWrongNode, "node %s: the grant was made for that node, this is node %q: delete the pod so that it is scheduled again",
-			quote.Short(pod.Node), node)
-	}
-	shares, ok := pod.Containers[container]
-	if !ok {
-		return nil, nil
-	}
-	return &Grant{Container: container, Shares: shares, Source: SourceNamed}, nil
-}
-
-// readPositional reads HAMi's annotations, and returns the key that it uses: "allocated" if present, because
-// HAMi's device plugin empties "to-allocate" position by position. If both are present and contradict, another
-// program wrote one, and both are rejected.
-func readPositional(annotations map[string]string) (key string, positional Positional, err error) {
-	pending, isPending := annotations[api.AnnotationHAMiToAllocate]
-	allocated, isAllocated := annotations[api.AnnotationHAMiAllocated]
-	var left, whole Positional
-	if isPending {
-		if left, err = DecodeHAMi(pending); err != nil {
-			return "", nil, inAnnotation(api.AnnotationHAMiToAllocate, err)
-		}
-	}
-	if !isAllocated {
-		return api.AnnotationHAMiToAllocate, left, nil
-	}
-	if whole, err = DecodeHAMi(allocated); err != nil {
-		return "", nil, inAnnotation(api.AnnotationHAMiAllocated, err)
-	}
-	if isPending && !isRemainder(left, whole) {
-		return "", nil, Errorf(ErrMalformed, "annotation %s: contradicts %s: both must be equal except for emptied positions; delete the pod so that it is scheduled again",
-			api.AnnotationHAMiToAllocate, api.AnnotationHAMiAllocated)
-	}
-	return api.AnnotationHAMiAllocated, whole, nil
-}
-
-func isRemainder(left, whole Positional) bool {
-	if left.Empty() {
-		return true
-	}
-	return slices.EqualFunc(left, whole, func(l, w []Share) bool {
-		return len(l) == 0 || slices.Equal(l, w)
-	})
+	return &Grant{Container: container, Shares: granted.Positional[slot], Source: d.Source, Slot: &slot}, nil
 }

@@ -11,16 +11,6 @@ const maxReplica = 1 << 20
 
 const replicaSeparator = "::"
 
-// Scheduled returns whether a scheduler annotated the pod, also with nothing for a container, or unreadably.
-func (p Pod) Scheduled() bool {
-	for _, key := range []string{api.AnnotationGrant, api.AnnotationSignature, api.AnnotationHAMiToAllocate, api.AnnotationHAMiAllocated, api.AnnotationHAMiNode} {
-		if _, ok := p.Annotations[key]; ok {
-			return true
-		}
-	}
-	return false
-}
-
 // FromReplicas returns the equal share of a container's replicas, or nil if it has none or a scheduler
 // annotated its pod. A replica is the GPU's memory and compute time divided by its slots, rounded down. A pod
 // with this annotation is refused, because a runtime can copy a pod's annotations to its containers

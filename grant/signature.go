@@ -79,14 +79,14 @@ type Verifier interface {
 	Verify(podUID, node, payload, signature string) error
 }
 
-func verify(pod Pod, node, payload string, keys Verifier) error {
-	signature, ok := pod.Annotations[api.AnnotationSignature]
+func verify(pod Pod, node string, d *Dialect, key string, keys Verifier) error {
+	signature, ok := pod.Annotations[d.Signature]
 	if !ok {
 		return Errorf(ErrSignature, "annotation %s: %s is missing, and this node accepts signed grants only: give the scheduler the private key of the node's --grant-public-key-file, and delete the pod so that it is scheduled again",
-			api.AnnotationGrant, api.AnnotationSignature)
+			key, d.Signature)
 	}
-	if err := keys.Verify(pod.UID, node, payload, signature); err != nil {
-		return inAnnotation(api.AnnotationSignature, err)
+	if err := keys.Verify(pod.UID, node, pod.Annotations[key], signature); err != nil {
+		return inAnnotation(d.Signature, err)
 	}
 	return nil
 }

@@ -27,84 +27,58 @@ func DecodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, err
 }
 
 func decodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, error) {
-	var placement *scheduler.Placement
-	var err error
-	if value, ok := p.Annotations[api.AnnotationGrant]; ok {
-		if placement, err = byName(p, value); err != nil {
-			return nil, in(api.AnnotationGrant, err)
-		}
-	} else if placement, err = byPosition(p); err != nil || placement == nil {
+	granted, err := grant.Decode(p.Annotations)
+	if err != nil || granted == nil {
 		return nil, err
+	}
+	placement := &scheduler.Placement{Generation: granted.Generation}
+	if placement.Node, err = nodeOf(p, granted.Node); err != nil {
+		return nil, in(granted.NodeKey, err)
+	}
+	if placement.Containers, err = containers(p, granted); err != nil {
+		return nil, in(granted.Key, err)
 	}
 	if keys == nil {
 		return placement, nil
 	}
-	return placement, verify(p, placement.Node, keys)
+	return placement, verify(p, placement.Node, granted, keys)
 }
 
-func verify(p *scheduler.Pod, node string, keys grant.Verifier) error {
-	payload, ours := p.Annotations[api.AnnotationGrant]
-	signature, signed := p.Annotations[api.AnnotationSignature]
-	switch {
-	case !ours:
-		return fmt.Errorf("%w: HAMi's annotations can't be signed, but signing keys are configured", grant.ErrSignature)
-	case !signed:
-		return fmt.Errorf("%w: %s without %s", grant.ErrSignature, api.AnnotationGrant, api.AnnotationSignature)
+func verify(p *scheduler.Pod, node string, granted *grant.Granted, keys grant.Verifier) error {
+	d := granted.Dialect
+	if d.Signature == "" {
+		return fmt.Errorf("%w: %s's annotations can't be signed, but signing keys are configured", grant.ErrSignature, d.Name)
 	}
-	return in(api.AnnotationSignature, keys.Verify(p.UID, node, payload, signature))
+	signature, signed := p.Annotations[d.Signature]
+	if !signed {
+		return fmt.Errorf("%w: %s without %s", grant.ErrSignature, granted.Key, d.Signature)
+	}
+	return in(d.Signature, keys.Verify(p.UID, node, p.Annotations[granted.Key], signature))
 }
 
-// byName rejects names of no container: an ephemeral container could use them later.
-func byName(p *scheduler.Pod, value string) (*scheduler.Placement, error) {
-	decoded, err := grant.DecodeGrant(value)
-	if err != nil {
-		return nil, err
-	}
-	node, err := nodeOf(p, decoded.Node)
-	if err != nil {
-		return nil, err
-	}
-	placement := &scheduler.Placement{Node: node, Generation: decoded.Generation, Containers: make([][]grant.Share, len(p.Containers))}
-	for i := range p.Containers {
-		placement.Containers[i] = decoded.Containers[p.Containers[i].Name]
-		delete(decoded.Containers, p.Containers[i].Name)
-	}
-	for name := range decoded.Containers {
-		return nil, fmt.Errorf("the pod has no container %q", name)
-	}
-	return placement, nil
-}
-
-// byPosition reads HAMi's annotations; AnnotationAllocated is never erased.
-func byPosition(p *scheduler.Pod) (*scheduler.Placement, error) {
-	key := api.AnnotationHAMiAllocated
-	value, ok := p.Annotations[key]
-	if !ok {
-		key = api.AnnotationHAMiToAllocate
-		value = p.Annotations[key]
-	}
-	positional, err := grant.DecodeHAMi(value)
-	if err != nil {
-		return nil, in(key, err)
-	}
-	if positional.Empty() {
-		return nil, nil
-	}
-	node, err := nodeOf(p, p.Annotations[api.AnnotationHAMiNode])
-	if err != nil {
-		return nil, in(api.AnnotationHAMiNode, err)
-	}
-	placement := &scheduler.Placement{Node: node, Containers: make([][]grant.Share, len(p.Containers))}
-	for i, shares := range positional {
+// containers returns the shares by the position of the pod's containers. It rejects names and positions of no
+// container: an ephemeral container could use them later.
+func containers(p *scheduler.Pod, granted *grant.Granted) ([][]grant.Share, error) {
+	all := make([][]grant.Share, len(p.Containers))
+	for i, shares := range granted.Positional {
 		switch {
 		case len(shares) == 0:
-		case i >= len(p.Containers):
-			return nil, in(key, fmt.Errorf("position %d: the pod has %d containers", i, len(p.Containers)))
+		case i >= len(all):
+			return nil, fmt.Errorf("position %d: the pod has %d containers", i, len(all))
 		default:
-			placement.Containers[i] = shares
+			all[i] = shares
 		}
 	}
-	return placement, nil
+	for i := range p.Containers {
+		if shares, ok := granted.Named[p.Containers[i].Name]; ok {
+			all[i] = shares
+			delete(granted.Named, p.Containers[i].Name)
+		}
+	}
+	for name := range granted.Named {
+		return nil, fmt.Errorf("the pod has no container %q", name)
+	}
+	return all, nil
 }
 
 func nodeOf(p *scheduler.Pod, named string) (string, error) {
