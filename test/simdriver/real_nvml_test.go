@@ -92,7 +92,7 @@ func TestRealProcessDetailsAreByMode(t *testing.T) {
 
 // Monitoring programs find clocks, links, ECC and power limits; nvtop shows no GPU where one of these functions is missing.
 // Source: docs.nvidia.com/deploy/nvml-api; nvtop 3.0.1, src/extract_gpuinfo_nvidia.c.
-func TestRealCardTellsItsHardware(t *testing.T) {
+func TestRealGPUTellsItsHardware(t *testing.T) {
 	s := New(t, Plain, "H200:nvlink=1:4", "T4")
 	library := openNVML(t, s)
 	h200, t4 := device(t, library, 0), device(t, library, 1)

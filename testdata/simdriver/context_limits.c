@@ -255,7 +255,7 @@ CUresult cuCtxDetach(CUcontext ctx)
 	return last ? cuCtxDestroy_v2(ctx) : CUDA_SUCCESS;
 }
 
-/* No GPU reaches another's memory, as cuDeviceCanAccessPeer says. */
+/* No GPU reaches another's memory, as cuDeviceCanAccessPeer reports. */
 static CUresult peer(CUcontext ctx, CUresult none)
 {
 	CUcontext current;

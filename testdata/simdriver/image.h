@@ -1,4 +1,4 @@
-/* Inside libcuda.so.1: what an image of a module says, as PTX text, for a GPU of that compute capability (10 * major + minor). */
+/* Inside libcuda.so.1: an image of a module as PTX text, for a GPU of that compute capability (10 * major + minor). */
 #ifndef SIMDRIVER_IMAGE_H
 #define SIMDRIVER_IMAGE_H
 
@@ -12,7 +12,7 @@ CUresult image_text(const void *image, unsigned capability, char **text); /* to 
 /* A cubin that holds the text, to be freed; NULL: no memory. */
 void *image_cubin(const char *text, unsigned capability, size_t *bytes);
 unsigned capability_of(CUcontext ctx);
-/* The sizes of logs and the time that a compiler's options ask for: it has nothing to say. */
+/* The sizes of logs and the time that a compiler's options ask for: the logs are empty. */
 CUresult jit_options(unsigned count, const int *options, void **values);
 
 /* A file's whole content, with a 0 behind it, to be freed; NULL: it can't be read. */

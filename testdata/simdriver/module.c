@@ -1,5 +1,5 @@
 /*
- * Modules. What an image says is PTX text (see image.c); its entries are found by name. Lines `// sim-duration-us: N`
+ * Modules. Every image becomes PTX text (see image.c); its entries are found by name. Lines `// sim-duration-us: N`
  * and `// sim-duration-per-block-ns: N` set the duration of every launch of the next entry: the sum of both. For a real driver
  * they are comments.
  */

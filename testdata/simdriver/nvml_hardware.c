@@ -174,7 +174,7 @@ ENGINE(nvmlDeviceGetDecoderUtilization)
 ENGINE(nvmlDeviceGetJpgUtilization)
 ENGINE(nvmlDeviceGetOfaUtilization)
 
-/* All memory is in BAR1, whose size is a power of two. */
+/* All memory is in BAR1, which has a power of two as size. */
 EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	nvmlU64 total = 1;

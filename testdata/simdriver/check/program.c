@@ -99,7 +99,7 @@ static size_t make_fat(unsigned char *out, unsigned cubin_for, const struct cubi
 	return at;
 }
 
-/* On an H200, whose compute capability is 9.0. */
+/* On an H200, which has compute capability 9.0. */
 void check_images(void)
 {
 	struct cubin fits = make_cubin(90), older = make_cubin(80), newer = make_cubin(100);

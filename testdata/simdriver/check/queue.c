@@ -40,7 +40,7 @@ static bool near(double ms, double wanted)
 	return ms > wanted - 0.001 && ms < wanted + 0.001;
 }
 
-/* Whether all that was launched since is behind a slow kernel, whose end the event is. If not, the machine was too slow. */
+/* Whether all that was launched since is behind a slow kernel, at the end of which the event is. If not, the machine was too slow. */
 static bool queued_behind(CUevent slow_end)
 {
 	return cuEventQuery(slow_end) == CUDA_ERROR_NOT_READY;
