@@ -38,7 +38,8 @@ const (
 // "stores", all of those, or to "instructions", every one that the library executes.
 func TestKilledAtEveryStep(t *testing.T) {
 	most := map[string]int{"join": 24, "launch": 24, "wait": 12, "graph": 16}
-	require.NoError(t, compile(filepath.Join(bin, "steps"), "testdata/steps.c", "-pthread", "-I"+filepath.Join(root, "limiter/src")))
+	const dir = "testdata/steps/"
+	require.NoError(t, compile(filepath.Join(bin, "steps"), dir+"main.c", dir+"sections.c", dir+"trace.c", dir+"survive.c", "-pthread", "-I"+filepath.Join(root, "limiter/src")))
 	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "export", "held", "array", "context", "graph", "managed"} {
 		t.Run(section, func(t *testing.T) {
 			t.Parallel()
