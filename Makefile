@@ -140,6 +140,7 @@ lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck an
 generate: ## Regenerate golden files from the code (look at the diff)
 	go test ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent -update
 	go test ./cmd/gpuslice -update -update-reference
+	go test ./test/layout -update
 	@test/setup.sh --helm
 	go test ./test/chart -update
 	$(SCHEDULER) test . -run TestReference -update

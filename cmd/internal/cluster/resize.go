@@ -120,9 +120,10 @@ func answer(pod *v1.Pod, request string) (answered bool, err error) {
 func (c *Cluster) withdraw(pod *v1.Pod, request string) (*v1.Pod, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), responseTimeout)
 	defer cancel()
+	key := "/metadata/annotations/" + strings.ReplaceAll(api.AnnotationResize, "/", "~1")
 	patch, err := json.Marshal([]map[string]any{
-		{"op": "test", "path": "/metadata/annotations/gpuslice.io~1resize", "value": request},
-		{"op": "remove", "path": "/metadata/annotations/gpuslice.io~1resize"},
+		{"op": "test", "path": key, "value": request},
+		{"op": "remove", "path": key},
 	})
 	if err == nil {
 		_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: "gpuslice"})

@@ -105,7 +105,7 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 	annotation := setting(e.config, "", PluginNRI, "default_validator", "tolerate_missing_plugins_annotation")
 	if annotation == "" {
 		v.warn("default_validator requires "+nriplugin.PluginName+" for every container, the agent's too: after a reboot, the agent's pod can't start",
-			e.config.fix(nriTable(".default_validator", `tolerate_missing_plugins_annotation = "gpuslice.io/tolerate-missing-plugins"`)...)...)
+			e.config.fix(nriTable(".default_validator", `tolerate_missing_plugins_annotation = "`+api.AnnotationTolerance+`"`)...)...)
 		v.repair(RepairContainerd)
 		return
 	}
