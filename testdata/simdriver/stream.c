@@ -117,7 +117,7 @@ CUresult stream_wait(CUstream handle)
 	queue_wait(q, tail);
 	host_functions_wait(handle);
 	pools_synchronised();
-	return r;
+	return CUDA_SUCCESS;
 }
 
 static CUresult query(CUstream handle)

@@ -103,7 +103,7 @@ static void importer(int socket)
 {
 	CUdeviceptr ipc, again, mapped, pooled;
 	CUmemGenericAllocationHandle h;
-	struct parcel parcel;
+	struct parcel parcel = {0};
 	CUmemoryPool pool;
 	size_t before;
 	int fds[DESCRIPTORS];
