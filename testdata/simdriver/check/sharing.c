@@ -184,7 +184,7 @@ void check_sharing(void)
 
 static void survivor(int socket)
 {
-	struct parcel parcel;
+	struct parcel parcel = {0};
 	CUdeviceptr p;
 	int fds[DESCRIPTORS];
 	char c;
