@@ -13,7 +13,7 @@ export GOFLAGS := -tags=$(TAGS) -buildvcs=false -trimpath
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test test-faults test-attacks test-steps e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test test-faults test-attacks test-steps test-clients e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pod
 	go test -count=1 -v -timeout 24h ./test/soak -lifecycles=10000 $(SOAK_ARGS)
 	@test/setup.sh --kubernetes
 	$(E2E) -tags $(TAGS),e2e,soak -timeout 24h -run 'TestSoak$$' ./test/e2e -soak=1000 $(SOAK_CLUSTER_ARGS)
+
+test-clients: ## Run programs of Debian on simulated GPUs, with and without a limit (fetches 3 MB the first time)
+	go test -tags $(TAGS),clients -timeout 10m ./test/clients
 
 gpu-test: ## Run the limiter on this machine's GPU (needs gcc and NVIDIA's driver, and neither Go nor containers)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)
