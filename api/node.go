@@ -1,7 +1,5 @@
 package api
 
-import "encoding/json"
-
 // NodeGPUsVersion changes with the meaning of a field of NodeGPUs, not with a new field.
 const NodeGPUsVersion = 1
 
@@ -44,24 +42,7 @@ type HAMiGPU struct {
 	Type   string `json:"type,omitempty"` // the model, with the prefix "NVIDIA"
 	NUMA   int    `json:"numa,omitempty"`
 	Mode   string `json:"mode,omitempty"`
-	// Profiles are []HAMiMIGProfile; gpuslice's scheduler does not read them.
-	Profiles json.RawMessage `json:"migProfiles,omitempty"`
-	Health   bool            `json:"health,omitempty"`
-}
-
-// HAMiMIGProfile is HAMi's kind of MIG instance.
-type HAMiMIGProfile struct {
-	Name       string             `json:"name"`
-	MemoryMiB  int32              `json:"memoryMB"`
-	Core       int32              `json:"core"`
-	Slices     uint32             `json:"sliceCount"`
-	Placements []HAMiMIGPlacement `json:"placements"`
-}
-
-// HAMiMIGPlacement is a possible position of an instance.
-type HAMiMIGPlacement struct {
-	Start uint32 `json:"start"`
-	Size  uint32 `json:"size"`
+	Health bool   `json:"health,omitempty"`
 }
 
 // HAMiScore is a GPU in AnnotationHAMiScore: the scores of its connections, by UUID.

@@ -37,26 +37,13 @@ func Render(n Node, o Options) Metadata {
 // its MIG devices.
 func (d Device) partitioned() bool { return d.mode() == api.ModeMIG }
 
-// registered is HAMi's JSON. It omits zero values: a device without "health" is unhealthy.
-type registered struct {
-	ID     string `json:"id,omitempty"`
-	Index  int    `json:"index,omitempty"`
-	Count  int32  `json:"count,omitempty"`
-	Memory int32  `json:"devmem,omitempty"`
-	Core   int32  `json:"devcore,omitempty"`
-	Type   string `json:"type,omitempty"`
-	NUMA   int    `json:"numa,omitempty"`
-	Mode   string `json:"mode,omitempty"`
-	Health bool   `json:"health,omitempty"`
-}
-
-func register(d Device) registered {
-	return registered{
+func register(d Device) api.HAMiGPU {
+	return api.HAMiGPU{
 		ID:     d.GPU.UUID,
 		Index:  max(d.GPU.Index, 0),
-		Count:  number(int64(d.Slots)),
+		Count:  int(number(int64(d.Slots))),
 		Memory: number(d.MemoryMiB),
-		Core:   number(int64(d.CorePercent)),
+		Core:   int(number(int64(d.CorePercent))),
 		Type:   registeredType(d.GPU.Model),
 		NUMA:   max(d.GPU.NUMANode, 0), // HAMi has no value for unknown
 		Mode:   d.mode(),
@@ -65,7 +52,7 @@ func register(d Device) registered {
 }
 
 // number limits a value to HAMi's int32: a larger one would make the whole annotation invalid.
-func number(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
+func number(n int64) int64 { return min(max(n, 0), math.MaxInt32) }
 
 // registeredType adds the prefix "NVIDIA", for nvidia.com/use-gputype.
 func registeredType(model string) string {
@@ -76,7 +63,7 @@ func registeredType(model string) string {
 }
 
 func registerJSON(devices []Device) string {
-	list := make([]registered, len(devices))
+	list := make([]api.HAMiGPU, len(devices))
 	for i, d := range devices {
 		list[i] = register(d)
 	}
@@ -96,15 +83,10 @@ func registerCSV(devices []Device) string {
 	return b.String()
 }
 
-type scored struct {
-	UUID   string         `json:"uuid"`
-	Scores map[string]int `json:"score"`
-}
-
 func scores(devices []Device, t nvidia.Topology) string {
-	list := make([]scored, len(devices))
+	list := make([]api.HAMiScore, len(devices))
 	for i, a := range devices {
-		list[i] = scored{UUID: a.GPU.UUID, Scores: map[string]int{}}
+		list[i] = api.HAMiScore{UUID: a.GPU.UUID, Scores: map[string]int{}}
 		for _, b := range devices {
 			if a.GPU.UUID != b.GPU.UUID {
 				list[i].Scores[b.GPU.UUID] = t.Link(a.GPU.UUID, b.GPU.UUID)

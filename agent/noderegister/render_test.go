@@ -81,11 +81,11 @@ func TestRegisterReadsBack(t *testing.T) {
 	n.Devices[0].Healthy = false
 	n.Devices[0].GPU.Model = "Odd, name: 1"
 	n.Devices[1].MemoryMiB = math.MaxInt64 // more than HAMi's number
-	var list []registered
+	var list []api.HAMiGPU
 	require.NoError(t, json.Unmarshal([]byte(Render(n, Options{}).Annotations[api.AnnotationHAMiRegister]), &list))
 	require.Len(t, list, 2)
-	assert.Equal(t, registered{ID: "GPU-a", Count: 10, Memory: math.MaxInt32, Core: 100, Type: "NVIDIA H200", Mode: "hami-core", Health: true}, list[0])
-	assert.Equal(t, registered{ID: "GPU-b", Index: 1, Count: 10, Memory: 143771, Core: 100, Type: "NVIDIA-Odd, name: 1", NUMA: 1, Mode: "hami-core"}, list[1])
+	assert.Equal(t, api.HAMiGPU{ID: "GPU-a", Count: 10, Memory: math.MaxInt32, Core: 100, Type: "NVIDIA H200", Mode: "hami-core", Health: true}, list[0])
+	assert.Equal(t, api.HAMiGPU{ID: "GPU-b", Index: 1, Count: 10, Memory: 143771, Core: 100, Type: "NVIDIA-Odd, name: 1", NUMA: 1, Mode: "hami-core"}, list[1])
 
 	csv, ended := strings.CutSuffix(Render(n, Options{Register: FormatCSV}).Annotations[api.AnnotationHAMiRegister], ":")
 	require.True(t, ended)

@@ -9,33 +9,11 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// nodeGPUs is gpuslice.io/node-gpus, written by package agent/noderegister. Unknown fields are ignored; an
-// incompatible change needs another version.
-type nodeGPUs struct {
-	Version int       `json:"version"`
-	GPUs    []nodeGPU `json:"gpus"`
-	// Links is symmetric, by index of GPUs; absent: unknown.
-	Links [][]int `json:"links"`
-}
-
-// nodeGPU has pointers for required fields.
-type nodeGPU struct {
-	UUID      string `json:"uuid"`
-	Model     string `json:"model"`
-	Index     int    `json:"index"`
-	NUMA      *int   `json:"numa"` // absent: unknown
-	MemoryMiB *int64 `json:"memoryMiB"`
-	Cores     *int   `json:"cores"`
-	Slots     *int   `json:"slots"`
-	Mode      string `json:"mode"`
-	Healthy   *bool  `json:"healthy"`
-}
-
 func decodeGPUs(value string) (scheduler.Inventory, error) {
 	if len(value) > MaxAnnotationBytes {
 		return scheduler.Inventory{}, fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
 	}
-	var doc nodeGPUs
+	var doc api.NodeGPUs
 	if err := json.Unmarshal([]byte(value), &doc); err != nil {
 		return scheduler.Inventory{}, notJSON(err)
 	}

@@ -6,24 +6,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// registered is a device in HAMi's JSON, which omits zero values: without "health" it is not healthy.
-type registered struct {
-	ID     string `json:"id"`
-	Index  int    `json:"index"`
-	Count  int    `json:"count"`
-	Memory int64  `json:"devmem"`
-	Core   int    `json:"devcore"`
-	Type   string `json:"type"`
-	NUMA   int    `json:"numa"`
-	Mode   string `json:"mode"`
-	Health bool   `json:"health"`
-}
-
-func (r registered) gpu() scheduler.GPU {
+func gpuOf(r api.HAMiGPU) scheduler.GPU {
 	return scheduler.GPU{
 		UUID: r.ID, Model: r.Type, Index: r.Index, NUMA: r.NUMA,
 		MemoryMiB: r.Memory, Cores: r.Core, Slots: r.Count, Mode: r.Mode, Healthy: r.Health,
@@ -38,7 +26,7 @@ func decodeRegister(value string) ([]scheduler.GPU, error) {
 	if !strings.HasPrefix(strings.TrimSpace(value), "[") {
 		return decodeCSV(value)
 	}
-	var list []registered
+	var list []api.HAMiGPU
 	if err := json.Unmarshal([]byte(value), &list); err != nil {
 		return nil, notJSON(err)
 	}
@@ -47,7 +35,7 @@ func decodeRegister(value string) ([]scheduler.GPU, error) {
 	}
 	gpus := make([]scheduler.GPU, len(list))
 	for i, r := range list {
-		gpus[i] = r.gpu()
+		gpus[i] = gpuOf(r)
 	}
 	return gpus, nil
 }
@@ -68,12 +56,12 @@ func decodeCSV(value string) ([]scheduler.GPU, error) {
 		if err != nil {
 			return nil, fmt.Errorf("GPU %d: %w", i, err)
 		}
-		gpus = append(gpus, r.gpu())
+		gpus = append(gpus, gpuOf(r))
 	}
 	return gpus, nil
 }
 
-func decodeFields(fields []string, place int) (r registered, err error) {
+func decodeFields(fields []string, place int) (r api.HAMiGPU, err error) {
 	if len(fields) != 7 && len(fields) != 9 {
 		return r, fmt.Errorf("%d fields: expected uuid,count,devmem,devcore,type,numa,health and optionally index,mode", len(fields))
 	}
@@ -85,7 +73,7 @@ func decodeFields(fields []string, place int) (r registered, err error) {
 		}
 		return n
 	}
-	r = registered{ID: fields[0], Type: fields[4], Index: place}
+	r = api.HAMiGPU{ID: fields[0], Type: fields[4], Index: place}
 	r.Count, r.Memory, r.Core, r.NUMA = number("count", 1), int64(number("devmem", 2)), number("devcore", 3), number("numa", 5)
 	if len(fields) == 9 {
 		r.Index, r.Mode = number("index", 7), fields[8]
@@ -104,10 +92,7 @@ func decodeScore(value string, gpus []scheduler.GPU) ([][]int, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
 	}
-	var list []struct {
-		UUID   string         `json:"uuid"`
-		Scores map[string]int `json:"score"`
-	}
+	var list []api.HAMiScore
 	if err := json.Unmarshal([]byte(value), &list); err != nil {
 		return nil, notJSON(err)
 	}

@@ -62,7 +62,7 @@ func TestAgentsAnnotationsReadBack(t *testing.T) {
 			return got
 		}
 		require.Equal(t, want, read(noderegister.Options{}), "ours before HAMi's")
-		require.Equal(t, want, read(noderegister.Options{Register: noderegister.FormatNone}), "only ours")
+		require.Equal(t, want, read(noderegister.Options{}, api.AnnotationHAMiRegister, api.AnnotationHAMiScore), "only ours")
 
 		for i := range want.GPUs { // HAMi has no word for unknown
 			want.GPUs[i].NUMA = max(want.GPUs[i].NUMA, 0)
@@ -70,10 +70,10 @@ func TestAgentsAnnotationsReadBack(t *testing.T) {
 		if want.Links == nil {
 			want.Links = table(len(want.GPUs))
 		}
-		require.Equal(t, want, read(noderegister.Options{NoGPUs: true}))
+		require.Equal(t, want, read(noderegister.Options{}, api.AnnotationNodeGPUs))
 		want.Links = nil
-		require.Equal(t, want, read(noderegister.Options{NoGPUs: true, NoScores: true}))
-		require.Equal(t, want, read(noderegister.Options{NoGPUs: true, NoScores: true, Register: noderegister.FormatCSV}))
+		require.Equal(t, want, read(noderegister.Options{}, api.AnnotationNodeGPUs, api.AnnotationHAMiScore))
+		require.Equal(t, want, read(noderegister.Options{Register: noderegister.FormatCSV}, api.AnnotationNodeGPUs, api.AnnotationHAMiScore))
 	})
 }
 
@@ -141,8 +141,17 @@ func BenchmarkDecodeNode(b *testing.B) {
 		topology.Pairs = append(topology.Pairs, make([]nvidia.Pair, 8))
 		devices = append(devices, noderegister.Device{GPU: nvidia.GPU{UUID: uuid, Index: i, Model: "NVIDIA H200"}, Slots: 10, MemoryMiB: 143771, CorePercent: 100, Healthy: true})
 	}
-	for name, o := range map[string]noderegister.Options{"ours": {}, "hami": {NoGPUs: true}, "csv": {NoGPUs: true, NoScores: true, Register: noderegister.FormatCSV}} {
+	for name, without := range map[string][]string{
+		"ours": nil, "hami": {api.AnnotationNodeGPUs}, "csv": {api.AnnotationNodeGPUs, api.AnnotationHAMiScore},
+	} {
+		var o noderegister.Options
+		if name == "csv" {
+			o.Register = noderegister.FormatCSV
+		}
 		n := &scheduler.Node{Name: "n", Annotations: noderegister.Render(noderegister.Node{Devices: devices, Topology: topology}, o).Annotations}
+		for _, key := range without {
+			delete(n.Annotations, key)
+		}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
