@@ -144,9 +144,9 @@ POD  CONTAINER  STATE     GPU  MEMORY USED  CORES  PROCESSES  ENFORCEMENT
 -    c-all      blocking  all  -            -      -          -
 -    c-two      blocking  0,1  -            -      -          -
 
-problem: container c-all: can't read its grant; reserving nothing else on this node: the kubelet is down
+problem: container c-all: its grant can't be read; reserving nothing else on this node: the kubelet is down
 
-problem: container c-two: can't read its grant; reserving nothing else on `+nodetest.H200+", "+nodetest.T4+": no annotation\n")
+problem: container c-two: its grant can't be read; reserving nothing else on `+nodetest.H200+", "+nodetest.T4+": no annotation\n")
 	_, out, _ = gpuslice("status", "-o", "json", "--state-dir", s.Dir)
 	assert.Contains(t, out, `"state": "blocking"`)
 	assert.Contains(t, out, `"blocks": [`)
