@@ -2,7 +2,6 @@ package grant
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/internal/quote"
@@ -46,19 +45,6 @@ func ValidateUUID(uuid string) error {
 		}
 	}
 	return nil
-}
-
-func parseNumber(text string, least, most int64) (int64, error) {
-	plain := len(text) > 0 && len(text) <= 18 && (text[0] != '0' || text == "0")
-	for i := 0; plain && i < len(text); i++ {
-		plain = '0' <= text[i] && text[i] <= '9'
-	}
-	if plain {
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil && least <= n && n <= most {
-			return n, nil
-		}
-	}
-	return 0, Errorf(ErrMalformed, "must be a whole number from %d to %d in plain digits", least, most)
 }
 
 // Validate checks the share without the node.

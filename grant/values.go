@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -92,4 +93,17 @@ func describe(value json.RawMessage) string {
 		return string(value)
 	}
 	return "the number " + quote.Short(string(value))
+}
+
+func parseNumber(text string, least, most int64) (int64, error) {
+	plain := len(text) > 0 && len(text) <= 18 && (text[0] != '0' || text == "0")
+	for i := 0; plain && i < len(text); i++ {
+		plain = '0' <= text[i] && text[i] <= '9'
+	}
+	if plain {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil && least <= n && n <= most {
+			return n, nil
+		}
+	}
+	return 0, Errorf(ErrMalformed, "must be a whole number from %d to %d in plain digits", least, most)
 }
