@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpuslice/gpuslice/internal/logonce"
 )
 
 const (
@@ -49,7 +51,7 @@ func SocketPath(dir, resource string) string {
 // Run serves until ctx ends, and removes the socket. It waits for a missing directory: the agent
 // also works without a kubelet.
 func (s *Server) Run(ctx context.Context) {
-	logged := ""
+	var problem logonce.Problem
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		since := time.Now()
 		err := s.session(ctx)
@@ -57,12 +59,9 @@ func (s *Server) Run(ctx context.Context) {
 			return
 		}
 		if time.Since(since) > lastPause {
-			pause, logged = firstPause, ""
+			pause, problem = firstPause, logonce.Problem{}
 		}
-		if logged != err.Error() {
-			logged = err.Error()
-			s.log.Warn("serving the device plugin failed; retrying", "error", err)
-		}
+		problem.Warn(s.log, "serving the device plugin failed; retrying", err)
 		if !wait(ctx, pause) {
 			return
 		}
@@ -108,7 +107,7 @@ func (s *Server) session(ctx context.Context) (err error) {
 func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, socket *socket, served <-chan error) error {
 	kubelet := filepath.Join(s.dir, kubeletSocket)
 	pause := firstPause
-	logged := ""
+	var problem logonce.Problem
 	try := time.NewTimer(0)
 	defer try.Stop()
 	for {
@@ -131,14 +130,10 @@ func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, so
 			}
 		case <-try.C:
 			err := s.register(ctx, kubelet)
+			problem.Warn(s.log, "registering with the kubelet failed; retrying", err)
 			if err == nil {
 				s.log.Info("registered with the kubelet")
-				logged = ""
 				continue
-			}
-			if text := err.Error(); logged != text {
-				logged = text
-				s.log.Warn("registering with the kubelet failed; retrying", "error", err)
 			}
 			// Without a kubelet, wait for the event.
 			if _, statErr := os.Stat(kubelet); !errors.Is(statErr, fs.ErrNotExist) {

@@ -66,8 +66,6 @@ type instance struct {
 // allInstances is NVML's id for an error that is not limited to one instance.
 const allInstances = 0xFFFFFFFF
 
-var wholeGPU = instance{allInstances, allInstances}
-
 func (e *events) wait(milliseconds uint32) (x xid, found bool, err error) {
 	data, ret := e.set.Wait(milliseconds)
 	if ret == nvml.ERROR_TIMEOUT {

@@ -35,7 +35,9 @@ func seesFault(uuid string, ret nvml.Return) func(*tracker, time.Time) {
 }
 
 func reports(uuid string, code uint64) func(*tracker, time.Time) {
-	return func(w *tracker, now time.Time) { w.critical(xid{uuid, wholeGPU, code}, now) }
+	return func(w *tracker, now time.Time) {
+		w.critical(xid{uuid, instance{allInstances, allInstances}, code}, now)
+	}
 }
 
 func fails(err error) func(*tracker, time.Time) {

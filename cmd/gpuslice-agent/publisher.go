@@ -14,6 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/logonce"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -41,8 +42,8 @@ type publisher struct {
 	current atomic.Pointer[offer]
 
 	// Used by run's goroutine only.
-	written                                 time.Time
-	loggedProblem, loggedStale, loggedWrite string
+	written  time.Time
+	problems struct{ offer, stale, write logonce.Problem }
 }
 
 func newPublisher(o *options, inventory *nvidia.Cache, log *slog.Logger) *publisher {
@@ -130,8 +131,8 @@ func (p *publisher) update() {
 	next.Cordoned = p.cordons()
 	next.Connected, next.Stale = connected, p.options.stale(gpus, time.Now())
 	p.current.Store(next)
-	p.logOnce("no GPUs are offered", "GPUs are offered again", &p.loggedProblem, next.Problem)
-	p.logOnce("the GPUs are unhealthy", "the GPUs are read again", &p.loggedStale, next.Stale)
+	p.problems.offer.Report(p.log, "no GPUs are offered", "GPUs are offered again", next.Problem)
+	p.problems.stale.Report(p.log, "the GPUs are unhealthy", "the GPUs are read again", next.Stale)
 	if p.offered != nil {
 		p.offered(p.options.forKubelet(next))
 	}
@@ -145,7 +146,7 @@ func (p *publisher) writeNode(last, next *offer) {
 		return
 	}
 	err := node.Write(p.options.StateDir, p.fileOf(next))
-	p.logOnce("node not published", "node published again", &p.loggedWrite, err)
+	p.problems.write.Report(p.log, "node not published", "node published again", err)
 	if err != nil {
 		return
 	}
@@ -158,23 +159,6 @@ func (p *publisher) fileOf(o *offer) node.File {
 	return node.File{
 		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: o.GPUs.Taken, Devices: o.Devices,
 		Node: o.GPUs.Node, Health: o.health(), Topology: o.GPUs.Topology,
-	}
-}
-
-// logOnce logs a problem when it changes, and its end.
-func (p *publisher) logOnce(bad, good string, logged *string, problem error) {
-	text := ""
-	if problem != nil {
-		text = problem.Error()
-	}
-	if text == *logged {
-		return
-	}
-	*logged = text
-	if problem != nil {
-		p.log.Error(bad, "error", problem)
-	} else {
-		p.log.Info(good)
 	}
 }
 

@@ -21,3 +21,19 @@ func (p *Problem) Warn(log *slog.Logger, message string, err error) {
 	}
 	p.last = text
 }
+
+// Report logs err as Warn does, but as an error, and logs the end of the problem.
+func (p *Problem) Report(log *slog.Logger, bad, good string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	switch {
+	case text == p.last:
+	case err != nil:
+		log.Error(bad, "error", err)
+	default:
+		log.Info(good)
+	}
+	p.last = text
+}

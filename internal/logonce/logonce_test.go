@@ -24,3 +24,13 @@ func TestWarn(t *testing.T) {
 		assert.Equal(t, test.lines, strings.Count(text.String(), "\n"), test.err)
 	}
 }
+
+func TestReport(t *testing.T) {
+	var text strings.Builder
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	var p Problem
+	for _, err := range []error{nil, errors.New("a"), errors.New("a"), errors.New("b"), nil, nil} {
+		p.Report(log, "it fails", "it works", err)
+	}
+	assert.Regexp(t, `(?s)^[^\n]*ERROR[^\n]*"it fails" error=a\n[^\n]*"it fails" error=b\n[^\n]*INFO[^\n]*"it works"\n$`, text.String())
+}
