@@ -40,3 +40,11 @@ func TestRealIPCMemoryOutlivesAKilledMaker(t *testing.T) {
 	requireFreedWith(t, s, child)
 	requireEmpty(t, s.Status())
 }
+
+// CUDA C++ Programming Guide, "Stream Ordered Memory Allocator": memory of cudaMalloc can be freed by cudaFreeAsync. A loop
+// of both runs without end on a real GPU.
+func TestRealFreeAsyncFreesWhatMallocGave(t *testing.T) { requireCheck(t, "free-async") }
+
+// CUDA C++ Programming Guide, "Graph Memory Nodes", "Address Reuse within a Graph": allocations with lifetimes that do not
+// overlap may have the same addresses, and the same memory.
+func TestRealGraphsReuseAddresses(t *testing.T) { requireCheck(t, "graph-reuse") }

@@ -152,11 +152,41 @@ static void give_back(struct allocation *a)
 		charge_return(&process.view, a->ctx->gpu, CHARGE_DATA, a->size);
 }
 
+/* Freed in a stream that has not come so far. */
+static struct leaving {
+	struct leaving *next;
+	struct allocation allocation;
+	struct queue *queue;
+	uint64_t tail;
+} *leaving;
+
+/* all: a context's, done or not. */
+static void settle(CUcontext all)
+{
+	for (struct leaving **at = &leaving; *at;) {
+		struct leaving *l = *at;
+
+		if (l->allocation.ctx != all && !queue_done(l->queue, l->tail)) {
+			at = &l->next;
+			continue;
+		}
+		*at = l->next;
+		give_back(&l->allocation);
+		free(l);
+	}
+}
+
+void allocations_settle(void)
+{
+	settle(NULL);
+}
+
 static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, bool narrow, CUdeviceptr *out)
 {
 	struct allocation a = {.size = bytes, .ctx = ctx, .place = place, .content.size = is_real(place) ? 0 : bytes, .shared = -1};
 	CUresult r = CUDA_SUCCESS;
 
+	settle(NULL);
 	if (is_charged(place))
 		r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_DATA, bytes));
 	if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* as documented, what pools keep unused is let go first */
@@ -355,17 +385,38 @@ CUresult allocation_export(struct allocation *a)
 	return from_errno(err);
 }
 
+/* What cuMemAlloc gave: documented to be possible. */
+static CUresult leave(struct allocation *a, struct queue *q, uint64_t tail)
+{
+	struct leaving *l;
+
+	if (queue_done(q, tail)) {
+		remove_from_table(a);
+		return CUDA_SUCCESS;
+	}
+	l = malloc(sizeof(*l));
+	if (!l)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*l = (struct leaving){.next = leaving, .allocation = *a, .queue = q, .tail = tail};
+	leaving = l;
+	memmove(a, a + 1, (size_t)(&table[--table_count] - a) * sizeof(*a));
+	return CUDA_SUCCESS;
+}
+
 CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream)
 {
+	struct queue *q = queue_of(stream ? stream->ctx : ctx);
 	struct allocation *a = allocation_find(ptr);
 
 	if (graph_memory_freed(ptr))
 		return CUDA_SUCCESS;
-	if (!a || a->base != ptr || !a->pool)
+	if (!a || a->base != ptr || a->place != DEVICE)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!a->pool)
+		return leave(a, q, stream_ready(ctx, stream));
 	forget_address(a);
 	end_content(a);
-	pool_freed(a->pool, a->size, stream, queue_of(stream ? stream->ctx : ctx), stream_ready(ctx, stream));
+	pool_freed(a->pool, a->size, stream, q, stream_ready(ctx, stream));
 	memmove(a, a + 1, (size_t)(&table[--table_count] - a) * sizeof(*a));
 	return CUDA_SUCCESS;
 }
@@ -374,6 +425,7 @@ void memory_drop_context(CUcontext ctx)
 {
 	size_t kept = 0;
 
+	settle(ctx);
 	for (size_t i = 0; i < table_count; i++) {
 		if (table[i].ctx == ctx)
 			give_back(&table[i]);

@@ -30,8 +30,10 @@ struct allocation *allocation_find(CUdeviceptr ptr);
 /* Allocates bytes in the current context. narrow: at an address below 4 GiB. */
 CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out);
 CUresult allocation_free(CUdeviceptr ptr, bool host);
-/* Frees an allocation that came from a pool or a graph, in the order of the stream. Process lock held. */
+/* Frees device memory, whatever gave it, in the order of the stream. Process lock held. */
 CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream);
+/* Gives back what was freed so and is done now. Process lock held. */
+void allocations_settle(void);
 /* Opens what another process exported; the allocation has the descriptor then. Process lock held. */
 CUresult allocation_open(CUcontext ctx, enum place place, CUmemoryPool pool, const struct share *found, int kept, unsigned slot, CUdeviceptr *out);
 /* Exports it: other processes can open that share. Process lock held. */

@@ -58,15 +58,54 @@ CUgraphNode graph_add(CUgraph g, int type, const CUgraphNode *deps, size_t count
 	return node;
 }
 
+/* Marks what the node depends on, and itself. */
+static void mark(CUgraphNode node, unsigned walk)
+{
+	while (node && node->seen != walk) {
+		node->seen = walk;
+		for (size_t i = 1; i < node->after.count; i++)
+			mark(node->after.node[i], walk);
+		node = node->after.count ? node->after.node[0] : NULL; /* in a chain, however long */
+	}
+}
+
+/*
+ * A node of which the memory can be used again by one that takes as much after what is marked: it was freed there. Documented: "the same
+ * virtual address ranges" for allocations of which the lifetimes do not overlap.
+ */
+static CUgraphNode find_freed(CUgraph g, CUdevice dev, size_t bytes, unsigned walk)
+{
+	for (CUgraphNode n = g->first; n; n = n->next) {
+		bool freed = false;
+
+		if (n->type != CU_GRAPH_NODE_MEM_ALLOC || n->device != dev || n->bytes < bytes)
+			continue;
+		for (CUgraphNode later = n->next; later; later = later->next) {
+			if (later->ptr == n->ptr && later->type == CU_GRAPH_NODE_MEM_FREE)
+				freed = later->seen == walk;
+			else if (later->ptr == n->ptr && later->type == CU_GRAPH_NODE_MEM_ALLOC)
+				freed = false;
+		}
+		if (freed)
+			return n;
+	}
+	return NULL;
+}
+
 CUgraphNode graph_add_alloc(CUgraph g, CUdevice dev, size_t bytes, const CUgraphNode *deps, size_t count)
 {
-	CUgraphNode node = graph_add(g, CU_GRAPH_NODE_MEM_ALLOC, deps, count);
+	static unsigned walk; /* process lock */
+	CUgraphNode freed, node = graph_add(g, CU_GRAPH_NODE_MEM_ALLOC, deps, count);
 
 	if (!node)
 		return NULL;
+	mark(node, ++walk);
+	freed = find_freed(g, dev, bytes, walk);
 	node->device = dev;
 	node->bytes = bytes;
-	node->ptr = allocation_addresses(dev, bytes);
+	node->ptr = freed ? freed->ptr : allocation_addresses(dev, bytes);
+	if (freed)
+		allocation_hold(freed->ptr);
 	return node;
 }
 

@@ -16,6 +16,7 @@ struct CUgraphNode_st {
 	CUgraphNode next; /* in the order in which they were added, which is one that they can run in */
 	int type;
 	bool leads; /* something depends on it */
+	unsigned seen; /* by the walk of that number */
 	struct nodes after;
 	uint64_t ns;	 /* that a kernel takes */
 	CUgraph child;	 /* graph: its own copy */

@@ -290,13 +290,25 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 	return launch(exec, per_thread(stream), true);
 }
 
-static bool freed_in(CUgraph g, CUdeviceptr ptr)
+/* How many allocations at that address the graph makes, less those that it frees. */
+static long left_in(CUgraph g, CUdeviceptr ptr)
 {
+	long left = 0;
+
 	for (CUgraphNode n = g->first; n; n = n->next) {
-		if ((n->type == CU_GRAPH_NODE_MEM_FREE && n->ptr == ptr) || (n->child && freed_in(n->child, ptr)))
-			return true;
+		if (n->child)
+			left += left_in(n->child, ptr);
+		if (n->ptr == ptr)
+			left += (n->type == CU_GRAPH_NODE_MEM_ALLOC) - (n->type == CU_GRAPH_NODE_MEM_FREE);
 	}
-	return false;
+	return left;
+}
+
+static bool knows(const struct live *list, CUdeviceptr ptr)
+{
+	while (list && list->ptr != ptr)
+		list = list->next;
+	return list != NULL;
 }
 
 static bool remember(struct live **list, CUgraphNode n)
@@ -324,11 +336,13 @@ static bool add_work(CUgraphExec exec, CUgraphNode n)
 
 static bool add_memory(CUgraphExec exec, CUgraph root, CUgraphNode n)
 {
+	if (knows(exec->uses, n->ptr)) /* of the first, which is the largest */
+		return true;
 	exec->need[n->device] += (n->bytes + PAGE - 1) / PAGE * PAGE;
 	if (!remember(&exec->uses, n))
 		return false;
 	allocation_hold(n->ptr);
-	return freed_in(root, n->ptr) || remember(&exec->kept, n);
+	return left_in(root, n->ptr) <= 0 || remember(&exec->kept, n);
 }
 
 /* False: no memory. */

@@ -14,8 +14,12 @@ static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
 	CUcontext ctx;
 	CUresult r = current_context(&ctx);
 
-	if (!r)
-		r = from_errno(gpu_used_now(&process.view, ctx->gpu, device_instance(ctx->device), &used));
+	if (r)
+		return r;
+	process_lock();
+	allocations_settle();
+	process_unlock();
+	r = from_errno(gpu_used_now(&process.view, ctx->gpu, device_instance(ctx->device), &used));
 	if (r)
 		return r;
 	*total = device_capacity(ctx->device);

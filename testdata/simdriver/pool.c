@@ -110,6 +110,7 @@ void pool_freed(CUmemoryPool p, size_t bytes, CUstream stream, struct queue *q, 
 void pools_synchronised(void)
 {
 	process_lock();
+	allocations_settle();
 	for (CUmemoryPool p = pools, next; p; p = next) {
 		next = p->next;
 		if (p->destroyed)
@@ -122,6 +123,7 @@ void pools_synchronised(void)
 
 void pools_trim(unsigned gpu)
 {
+	allocations_settle();
 	for (CUmemoryPool p = pools; p; p = p->next) {
 		if (p->gpu == gpu)
 			trim(p, 0);

@@ -40,6 +40,7 @@ static const struct check unlisted[] = {
 
 static const struct check checks[] = {
 	{"contents", check_contents}, {"graph-contents", check_graph_contents}, {"sharing", check_sharing},
+	{"free-async", check_free_async}, {"graph-reuse", check_graph_reuse},
 	{"uninitialised", check_uninitialised}, {"devices", check_devices}, {"contexts", check_contexts},
 	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup},
 	{"images", check_images}, {"linker", check_linker}, {"libraries", check_libraries}, {"occupancy", check_occupancy}, {"limits", check_limits}, {"host-functions", check_host_functions}, {"pointers", check_pointers}, {"errors", check_errors},
