@@ -3,6 +3,9 @@
 package simdriver
 
 import (
+	"bufio"
+	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,3 +51,37 @@ func TestRealFreeAsyncFreesWhatMallocGave(t *testing.T) { requireCheck(t, "free-
 // CUDA C++ Programming Guide, "Graph Memory Nodes", "Address Reuse within a Graph": allocations with lifetimes that do not
 // overlap may have the same addresses, and the same memory.
 func TestRealGraphsReuseAddresses(t *testing.T) { requireCheck(t, "graph-reuse") }
+
+// CUDA driver API, "CUDA Checkpointing": a process that is checkpointed has no memory of a GPU, and gets it back when it is
+// restored. NVIDIA's cuda-checkpoint does the same from outside: the process is gone from nvidia-smi meanwhile.
+func TestRealCheckpointedProcessHasNoMemory(t *testing.T) {
+	requireCheck(t, "checkpoint")
+	s := New(t, Plain, "T4")
+	holder := s.Start("workloads/hold", "--mib=64")
+	cmd := s.Command("sim/check", "checkpoint-other")
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	replies := bufio.NewScanner(stdout)
+	send := func(line string) {
+		_, err := fmt.Fprintln(stdin, line)
+		require.NoError(t, err)
+	}
+	send(strconv.Itoa(holder.Process.Pid))
+	require.True(t, replies.Scan())
+	require.Equal(t, "checkpointed=2", replies.Text())
+	require.EqualValues(t, t4Context, s.Status().GPUs[0].MemoryUsedBytes, "of the process that asks")
+	taken, code := s.Run("workloads/alloc", "--chunk-mib=1")
+	require.Zero(t, code)
+	require.EqualValues(t, t4Capacity-2*t4Context, taken.Int("allocated_bytes"), "others can have it")
+	send("go on")
+	require.True(t, replies.Scan())
+	require.Equal(t, "running=0", replies.Text())
+	require.EqualValues(t, 64*mib+2*t4Context, s.Status().GPUs[0].MemoryUsedBytes)
+	send("end")
+	require.NoError(t, cmd.Wait())
+	holder.Kill()
+	requireEmpty(t, s.Status())
+}

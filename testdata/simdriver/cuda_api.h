@@ -188,6 +188,21 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
 STREAM_TWIN(cuEventRecord, _ptsz, CUevent event, CUstream stream)
 STREAM_TWIN(cuEventRecordWithFlags, _ptsz, CUevent event, CUstream stream, unsigned int flags)
 
+/* Checkpoints of processes. */
+typedef struct {
+	unsigned int timeoutMs, reserved0;
+	cuuint64_t reserved1[7];
+} CUcheckpointLockArgs;
+
+enum { CU_PROCESS_STATE_RUNNING, CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_FAILED };
+
+CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid);
+CUresult cuCheckpointProcessGetState(int pid, int *state);
+CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args);
+CUresult cuCheckpointProcessCheckpoint(int pid, void *args);
+CUresult cuCheckpointProcessRestore(int pid, void *args);
+CUresult cuCheckpointProcessUnlock(int pid, void *args);
+
 #pragma GCC visibility pop
 
 #include "cuda_memory_api.h"

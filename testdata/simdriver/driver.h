@@ -120,6 +120,8 @@ unsigned visible_devices(struct state *s, struct mig found[MAX_GPUS]);
 
 /* Start of nearly every call: initialised, not a forked child, no fault injected. */
 CUresult enter(const char *symbol);
+/* The same, but it doesn't wait while the process is locked for a checkpoint. */
+CUresult enter_locked(const char *symbol);
 #define ENTER()                                \
 	do {                                   \
 		CUresult r_ = enter(__func__); \

@@ -70,6 +70,15 @@ CUresult from_errno(int err)
 
 CUresult enter(const char *symbol)
 {
+	CUresult r = enter_locked(symbol);
+
+	if (!r && atomic_load_explicit(&process.view.s->clients[process.view.self].stage, memory_order_relaxed) != STAGE_RUNNING)
+		client_wait_running(&process.view);
+	return r;
+}
+
+CUresult enter_locked(const char *symbol)
+{
 	int error;
 
 	if (!atomic_load_explicit(&usable, memory_order_acquire))

@@ -4,12 +4,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* OFD locks don't exclude threads that share a descriptor; this does. */
@@ -298,31 +301,13 @@ static bool fits(uint64_t capacity, uint64_t used, uint64_t bytes)
 	return bytes <= capacity && used <= capacity - bytes;
 }
 
-int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes)
+/* Lock held, dirty set. */
+static void add_bytes(struct state *s, struct client *cl, unsigned gpu, enum charge kind, uint64_t bytes)
 {
-	struct state *s = v->s;
 	struct gpu *c = &s->gpus[gpu];
-	struct client *cl = &s->clients[v->self];
 	struct group_gpu *g = &s->groups[cl->group].gpus[gpu];
-	struct instance *in;
-	int err = state_lock(v);
+	struct instance *in = client_instance(s, cl, gpu);
 
-	if (err)
-		return err;
-	in = client_instance(s, cl, gpu);
-	if (!in && atomic_load(&c->mig_enabled)) { /* switched on since the caller looked */
-		state_unlock(v);
-		return ENODEV;
-	}
-	/* A dead client's bytes must neither refuse this one nor count towards a peak. */
-	if (would_peak(c, in, g, kind, bytes))
-		reap_locked(v);
-	if (!fits(gpu_capacity(c), gpu_used(c), bytes) ||
-	    (in && !fits(in->profile.memory_bytes, instance_used(in), bytes))) {
-		state_unlock(v);
-		return ENOMEM;
-	}
-	atomic_store(&s->dirty, 1);
 	crash_point();
 	cl->gpus[gpu].used[kind] += bytes;
 	crash_point();
@@ -338,19 +323,10 @@ int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes)
 		raise_to(&in->peak_used, instance_used(in));
 	raise_to(&g->peak[kind], g->used[kind]);
 	raise_to(&g->peak_total, g->used[CHARGE_CONTEXT] + g->used[CHARGE_DATA]);
-	atomic_store(&s->dirty, 0);
-	state_unlock(v);
-	return 0;
 }
 
-void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes)
+static void remove_bytes(struct state *s, struct client *cl, unsigned gpu, enum charge kind, uint64_t bytes)
 {
-	struct state *s = v->s;
-	struct client *cl = &s->clients[v->self];
-
-	if (state_lock(v))
-		return;
-	atomic_store(&s->dirty, 1);
 	cl->gpus[gpu].used[kind] -= bytes;
 	crash_point();
 	s->gpus[gpu].used[kind] -= bytes;
@@ -359,8 +335,145 @@ void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t byte
 		client_instance(s, cl, gpu)->used[kind] -= bytes;
 	crash_point();
 	s->groups[cl->group].gpus[gpu].used[kind] -= bytes;
+}
+
+static bool has_room(const struct gpu *c, const struct instance *in, uint64_t bytes)
+{
+	return fits(gpu_capacity(c), gpu_used(c), bytes) && (!in || fits(in->profile.memory_bytes, instance_used(in), bytes));
+}
+
+/* The lock; not while the own client has nothing of the GPUs: a call that was under way when it was checkpointed. */
+static int lock_running(struct view *v)
+{
+	for (;;) {
+		int err = state_lock(v);
+
+		if (err || atomic_load(&v->s->clients[v->self].stage) != STAGE_CHECKPOINTED)
+			return err;
+		state_unlock(v);
+		client_wait_running(v);
+	}
+}
+
+int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes)
+{
+	struct state *s = v->s;
+	struct gpu *c = &s->gpus[gpu];
+	struct client *cl = &s->clients[v->self];
+	struct instance *in;
+	int err = lock_running(v);
+
+	if (err)
+		return err;
+	in = client_instance(s, cl, gpu);
+	if (!in && atomic_load(&c->mig_enabled)) { /* switched on since the caller looked */
+		state_unlock(v);
+		return ENODEV;
+	}
+	/* A dead client's bytes must neither refuse this one nor count towards a peak. */
+	if (would_peak(c, in, &s->groups[cl->group].gpus[gpu], kind, bytes))
+		reap_locked(v);
+	if (!has_room(c, in, bytes)) {
+		state_unlock(v);
+		return ENOMEM;
+	}
+	atomic_store(&s->dirty, 1);
+	add_bytes(s, cl, gpu, kind, bytes);
 	atomic_store(&s->dirty, 0);
 	state_unlock(v);
+	return 0;
+}
+
+void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes)
+{
+	struct state *s = v->s;
+
+	if (lock_running(v))
+		return;
+	atomic_store(&s->dirty, 1);
+	remove_bytes(s, &s->clients[v->self], gpu, kind, bytes);
+	atomic_store(&s->dirty, 0);
+	state_unlock(v);
+}
+
+void client_wait_running(struct view *v)
+{
+	_Atomic uint32_t *stage = &v->s->clients[v->self].stage;
+	uint32_t now;
+
+	while ((now = atomic_load(stage)) != STAGE_RUNNING)
+		syscall(SYS_futex, stage, FUTEX_WAIT, now, NULL, NULL, 0);
+}
+
+/* Lock held. */
+static int enter_stage(struct client *cl, enum stage from, enum stage to)
+{
+	if (atomic_load(&cl->stage) != from)
+		return EINVAL;
+	atomic_store(&cl->stage, to);
+	syscall(SYS_futex, &cl->stage, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	return 0;
+}
+
+int client_stage(struct view *v, unsigned slot, enum stage from, enum stage to)
+{
+	int err = state_lock(v);
+
+	if (err)
+		return err;
+	err = enter_stage(&v->s->clients[slot], from, to);
+	state_unlock(v);
+	return err;
+}
+
+int client_save(struct view *v, unsigned slot)
+{
+	struct state *s = v->s;
+	struct client *cl = &s->clients[slot];
+	int err = state_lock(v);
+
+	if (err)
+		return err;
+	err = enter_stage(cl, STAGE_LOCKED, STAGE_CHECKPOINTED);
+	atomic_store(&s->dirty, 1);
+	for (unsigned c = 0; !err && c < s->gpu_count; c++) {
+		for (unsigned k = 0; k < CHARGE_KINDS; k++) {
+			cl->gpus[c].saved[k] = cl->gpus[c].used[k];
+			remove_bytes(s, cl, c, k, cl->gpus[c].saved[k]);
+		}
+	}
+	atomic_store(&s->dirty, 0);
+	state_unlock(v);
+	return err;
+}
+
+int client_restore(struct view *v, unsigned slot)
+{
+	struct state *s = v->s;
+	struct client *cl = &s->clients[slot];
+	int err = state_lock(v);
+
+	if (err)
+		return err;
+	reap_locked(v);
+	for (unsigned c = 0; !err && c < s->gpu_count; c++) {
+		const uint64_t *saved = cl->gpus[c].saved;
+
+		if (!has_room(&s->gpus[c], client_instance(s, cl, c), saved[CHARGE_CONTEXT] + saved[CHARGE_DATA]))
+			err = ENOMEM;
+	}
+	if (!err)
+		err = enter_stage(cl, STAGE_CHECKPOINTED, STAGE_LOCKED);
+	atomic_store(&s->dirty, 1);
+	for (unsigned c = 0; !err && c < s->gpu_count; c++) {
+		for (unsigned k = 0; k < CHARGE_KINDS; k++) {
+			add_bytes(s, cl, c, k, cl->gpus[c].saved[k]);
+			cl->gpus[c].saved[k] = 0;
+		}
+	}
+	atomic_store(&s->dirty, 0);
+	state_unlock(v);
+	return err;
 }
 
 static uint64_t own_group_id(void)
@@ -438,6 +551,7 @@ static void fill_client(struct state *s, struct client *cl, struct mig mig)
 	cl->joined = ++s->next_client;
 	cl->mig = mig;
 	cl->graphics = own_graphics();
+	atomic_store(&cl->stage, STAGE_RUNNING);
 	cl->group = find_group(s, own_group_id());
 	s->groups[cl->group].clients++;
 	s->groups[cl->group].last_join = cl->joined;

@@ -243,6 +243,7 @@ struct group {
  */
 struct client_gpu {
 	uint64_t used[CHARGE_KINDS];
+	uint64_t saved[CHARGE_KINDS]; /* what it had of the GPU when it was checkpointed */
 	uint64_t shared; /* exported memory that the client holds; in the sums it is a share's */
 	_Atomic uint64_t queued_ns; /* written by the client only */
 	_Atomic uint64_t busy_ns;
@@ -260,6 +261,9 @@ struct mig {
 /* Which of NVML's lists of processes has a client. */
 enum graphics { GRAPHICS_NO = 0, GRAPHICS_ALSO = 1, GRAPHICS_ONLY = 2 };
 
+/* As CUprocessState. */
+enum stage { STAGE_RUNNING = 0, STAGE_LOCKED = 1, STAGE_CHECKPOINTED = 2 };
+
 struct client {
 	_Atomic uint32_t taken; /* 0: free. Set after, cleared while the life byte is not held by another */
 	uint32_t group;         /* index into groups */
@@ -270,6 +274,8 @@ struct client {
 	uint64_t joined;        /* rises with each client */
 	struct mig mig; /* the one MIG device that it has */
 	uint32_t graphics; /* enum graphics */
+	_Atomic uint32_t stage; /* enum stage; a futex that its calls wait for. Lock */
+	uint32_t pad;
 	struct client_gpu gpus[MAX_GPUS];
 };
 
@@ -317,7 +323,7 @@ struct state {
 _Static_assert(offsetof(struct state, driver_version) == 24, "the header is part of the contract");
 _Static_assert(sizeof(struct fail) == 80 && sizeof(struct event) == 24, "no hidden padding");
 _Static_assert(sizeof(struct mig_profile) == 64, "no hidden padding");
-_Static_assert(sizeof(struct client_gpu) == 56 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
+_Static_assert(sizeof(struct client_gpu) == 72 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
 _Static_assert(sizeof(struct group_gpu) == 56 && sizeof(struct step) == 88, "no hidden padding");
 
 /* One process's view of the state file. */
@@ -343,6 +349,13 @@ bool client_lives(const struct view *v, unsigned slot);
 /* Takes bytes of a GPU for the own client, or returns ENOMEM. Takes the lock. */
 int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
 void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
+/* Takes what a client has of all GPUs away from it, to give it back later: both only in the right stage (EINVAL). ENOMEM. Take the lock. */
+int client_save(struct view *v, unsigned slot);
+int client_restore(struct view *v, unsigned slot);
+/* From one stage to another; EINVAL: it is in none of the first. Takes the lock. */
+int client_stage(struct view *v, unsigned slot, enum stage from, enum stage to);
+/* Until the own client runs. */
+void client_wait_running(struct view *v);
 /* Another open file description of the state file. */
 int state_open_again(void);
 /* A mapping of a part of it, by a description of its own. MAP_FAILED: errno is the reason. */
