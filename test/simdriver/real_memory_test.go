@@ -85,3 +85,30 @@ func TestRealCheckpointedProcessHasNoMemory(t *testing.T) {
 	holder.Kill()
 	requireEmpty(t, s.Status())
 }
+
+// pytorch/pytorch#17120 (NVML counts pages of 2 MiB) and HAMi-core's published table: 3 MiB take 4, 1 MiB and a byte take 2.
+func TestRealAllocationsTakePages(t *testing.T) {
+	s := New(t, Plain, "T4:page_kib=2048")
+	text, err := s.Command("sim/check", "pages").CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	requireEmpty(t, s.Status())
+	values, code := s.Run("workloads/alloc", "--chunk-mib=3")
+	require.Zero(t, code)
+	require.EqualValues(t, (t4Capacity-t4Context)/(4*mib), values.Int("chunks"))
+	hold := s.Start("workloads/hold", "--mib=3")
+	require.EqualValues(t, t4Context+4*mib, s.Status().GPUs[0].MemoryUsedBytes)
+	hold.Kill()
+	requireEmpty(t, s.Status())
+}
+
+// Seen with NCCL and cuBLAS: libraries take memory that no call of the program shows; only NVML does.
+func TestRealLibrariesTakeMemoryUnseen(t *testing.T) {
+	s := New(t, Plain, "T4")
+	hold := s.Start("workloads/hold", "--mib=3")
+	s.Ctl("grow", strconv.Itoa(hold.Process.Pid), "200")
+	status := s.Status()
+	require.EqualValues(t, 203*mib+t4Context, status.GPUs[0].MemoryUsedBytes)
+	require.EqualValues(t, 3*mib, status.GPUs[0].MemoryDataBytes)
+	hold.Kill()
+	requireEmpty(t, s.Status())
+}

@@ -148,8 +148,8 @@ static void give_back(struct allocation *a)
 	end_content(a);
 	if (a->pool)
 		pool_freed(a->pool, a->size, NULL, NULL, 0);
-	else if (is_charged(a->place) && a->shared < 0)
-		charge_return(&process.view, a->ctx->gpu, CHARGE_DATA, a->size);
+	else
+		page_return(a->ctx->gpu, &a->taken);
 }
 
 /* Freed in a stream that has not come so far. */
@@ -188,17 +188,16 @@ static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, b
 
 	settle(NULL);
 	if (is_charged(place))
-		r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_DATA, bytes));
+		r = page_take(ctx->gpu, bytes, &a.taken);
 	if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* as documented, what pools keep unused is let go first */
 		pools_trim(ctx->gpu);
-		r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_DATA, bytes));
+		r = page_take(ctx->gpu, bytes, &a.taken);
 	}
 	if (r)
 		return r;
 	a.base = is_real(place) ? map_host(bytes) : pick_address(bytes, narrow);
 	if (!a.base) {
-		if (is_charged(place))
-			charge_return(&process.view, ctx->gpu, CHARGE_DATA, bytes);
+		page_return(ctx->gpu, &a.taken);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (!insert(a)) {
@@ -375,9 +374,13 @@ CUresult allocation_open(CUcontext ctx, enum place place, CUmemoryPool pool, con
 
 CUresult allocation_export(struct allocation *a)
 {
-	struct share what = {.gpu = a->ctx->gpu, .bytes = a->pool ? 0 : a->size, .length = a->size};
-	int err = a->shared < 0 ? share_create(&process.view, &what, &a->shared, &a->share) : 0;
+	/* The page of a small one stays in the account of the maker. */
+	struct share what = {.gpu = a->ctx->gpu, .bytes = a->taken.page ? 0 : a->taken.bytes, .length = a->size};
+	bool made = a->shared < 0;
+	int err = made ? share_create(&process.view, &what, &a->shared, &a->share) : 0;
 
+	if (made && !err && !a->taken.page)
+		a->taken.bytes = 0;
 	if (err)
 		a->shared = -1;
 	else if (!a->content.offset && !content_share(&a->content, process.view.s->shares[a->share].offset))

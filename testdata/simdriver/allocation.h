@@ -4,6 +4,7 @@
 
 #include "content.h"
 #include "driver.h"
+#include "page.h"
 
 /* Device memory of 64-bit calls is given out from here on; that of the old 32-bit calls below 4 GiB. */
 #define FAKE_BASE 0x0a0000000000ull
@@ -19,6 +20,7 @@ struct allocation {
 	CUcontext ctx;
 	enum place place;
 	CUmemoryPool pool; /* that it came from; NULL: none */
+	struct taken taken;
 	struct content content;
 	unsigned holds; /* GRAPH: by nodes, executable graphs and what those left allocated */
 	int shared; /* exported, or another process's: the descriptor that keeps it; else -1 */

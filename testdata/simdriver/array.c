@@ -2,6 +2,7 @@
  * Arrays and mipmapped arrays. NVIDIA documents no size; here they take what blocks of 64 bytes by 8 rows take, to 512
  * bytes, charged when they are made. Sparse ones and those with deferred mapping take nothing: memory is mapped in.
  */
+#include "page.h"
 #include "vmm.h"
 
 #include <stdlib.h>
@@ -11,7 +12,8 @@
 struct CUarray_st {
 	CUcontext ctx;
 	CUDA_ARRAY3D_DESCRIPTOR desc;
-	uint64_t needs, charged;
+	uint64_t needs;
+	struct taken taken;
 	CUmipmappedArray of; /* it is a level of that one */
 	struct content content;
 };
@@ -19,28 +21,57 @@ struct CUarray_st {
 struct CUmipmappedArray_st {
 	CUcontext ctx;
 	CUDA_ARRAY3D_DESCRIPTOR desc;
-	uint64_t needs, charged;
+	uint64_t needs;
+	struct taken taken;
 	unsigned levels;
 	CUarray level[LEVELS]; /* those that were asked for */
 };
 
-/* Bytes of one element; 0: no such format. */
-static unsigned element(int format, unsigned channels)
+/* The least that memory is made of: one element, or of a compressed format a block of them. */
+struct unit {
+	unsigned bytes; /* 0: no such format */
+	unsigned width, height;
+	bool planar;	/* half as many rows more, for the colours */
+};
+
+#define BC1 0x91
+#define BC7_SRGB 0x9e
+#define NV12 0xb0
+
+static struct unit compressed(int format, unsigned channels)
 {
+	static const unsigned char with[] = {4, 4, 4, 4, 4, 4, 1, 1, 2, 2, 3, 3, 4, 4}; /* channels that it must be given with */
+	bool half = format <= BC1 + 1 || format == BC1 + 6 || format == BC1 + 7; /* BC1 and BC4 */
+
+	return (struct unit){.bytes = with[format - BC1] != channels ? 0 : half ? 8 : 16, .width = 4, .height = 4};
+}
+
+static struct unit unit_of(int format, unsigned channels)
+{
+	struct unit one = {.width = 1, .height = 1};
+
+	if (format >= BC1 && format <= BC7_SRGB)
+		return compressed(format, channels);
+	if (format == NV12)
+		return (struct unit){.bytes = channels == 3, .width = 1, .height = 1, .planar = true};
+	if (channels != 1 && channels != 2 && channels != 4)
+		return one;
 	switch (format) {
 	case 0x01: case 0x08:
-		return channels;
-	case 0x02: case 0x09: case 0x10:
-		return 2 * channels;
-	case 0x03: case 0x0a: case 0x20:
-		return 4 * channels;
 	case 0xc0: case 0xc1: case 0xc2: case 0xc6: case 0xc7: case 0xc8: /* (S|U)NORM_INT8X(1|2|4) */
-		return channels;
+		one.bytes = channels;
+		break;
+	case 0x02: case 0x09: case 0x10:
 	case 0xc3: case 0xc4: case 0xc5: case 0xc9: case 0xca: case 0xcb: /* …16X… */
-		return 2 * channels;
+		one.bytes = 2 * channels;
+		break;
+	case 0x03: case 0x0a: case 0x20:
+		one.bytes = 4 * channels;
+		break;
 	default:
-		return 0;
+		break;
 	}
+	return one;
 }
 
 static uint64_t up(uint64_t n, uint64_t to)
@@ -53,15 +84,6 @@ static uint64_t at_level(uint64_t n, unsigned level)
 	return n >> level ? n >> level : 1;
 }
 
-static uint64_t level_needs(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
-{
-	uint64_t row = up(at_level(d->Width, level) * element(d->Format, d->NumChannels), 64);
-	uint64_t rows = d->Height ? up(at_level(d->Height, level), 8) : 1;
-	uint64_t planes = !d->Depth ? 1 : d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) ? d->Depth : at_level(d->Depth, level);
-
-	return up(row * rows * planes, 512);
-}
-
 /* How it lies in memory for copies: bytes of a row, rows, planes. */
 struct shape {
 	uint64_t row, rows, planes;
@@ -69,7 +91,30 @@ struct shape {
 
 static struct shape shape_of(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-	return (struct shape){d->Width * element(d->Format, d->NumChannels), d->Height ? d->Height : 1, d->Depth ? d->Depth : 1};
+	struct unit u = unit_of(d->Format, d->NumChannels);
+	uint64_t rows = d->Height ? (d->Height + u.height - 1) / u.height : 1;
+
+	if (u.planar)
+		rows += (rows + 1) / 2;
+	return (struct shape){(d->Width + u.width - 1) / u.width * u.bytes, rows, d->Depth ? d->Depth : 1};
+}
+
+/* The array that a level is. */
+static CUDA_ARRAY3D_DESCRIPTOR level_desc(CUDA_ARRAY3D_DESCRIPTOR d, unsigned level)
+{
+	d.Width = at_level(d.Width, level);
+	d.Height = d.Height ? at_level(d.Height, level) : 0;
+	if (d.Depth && !(d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
+		d.Depth = at_level(d.Depth, level);
+	return d;
+}
+
+static uint64_t level_needs(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
+{
+	CUDA_ARRAY3D_DESCRIPTOR at = level_desc(*d, level);
+	struct shape s = shape_of(&at);
+
+	return up(up(s.row, 64) * (at.Height ? up(s.rows, 8) : s.rows) * s.planes, 512);
 }
 
 static uint64_t content_size(const CUDA_ARRAY3D_DESCRIPTOR *d)
@@ -106,9 +151,7 @@ bool array_content(CUarray array, size_t x, size_t y, size_t z, struct content *
 
 static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-	if (!d->Width || !element(d->Format, d->NumChannels))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (d->NumChannels != 1 && d->NumChannels != 2 && d->NumChannels != 4)
+	if (!d->Width || !unit_of(d->Format, d->NumChannels).bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	return d->Width > 131072 || d->Height > 131072 || d->Depth > 131072 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -119,15 +162,14 @@ static uint64_t to_charge(const CUDA_ARRAY3D_DESCRIPTOR *d, uint64_t needs)
 }
 
 /* Process lock held. */
-static CUresult add(enum object_kind kind, void *object, CUcontext ctx, uint64_t bytes)
+static CUresult add(enum object_kind kind, void *object, CUcontext ctx, uint64_t bytes, struct taken *taken)
 {
 	CUresult r = ctx->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 
 	if (!r && bytes)
-		r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_DATA, bytes));
+		r = page_take(ctx->gpu, bytes, taken);
 	if (!r && !object_add(kind, object)) {
-		if (bytes)
-			charge_return(&process.view, ctx->gpu, CHARGE_DATA, bytes);
+		page_return(ctx->gpu, taken);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	return r;
@@ -149,10 +191,9 @@ static CUresult create(CUarray *out, CUDA_ARRAY3D_DESCRIPTOR d)
 	a->ctx = ctx;
 	a->desc = d;
 	a->needs = level_needs(&d, 0);
-	a->charged = to_charge(&d, a->needs);
 	a->content.size = content_size(&d);
 	process_lock();
-	r = add(OBJECT_ARRAY, a, ctx, a->charged);
+	r = add(OBJECT_ARRAY, a, ctx, to_charge(&d, a->needs), &a->taken);
 	process_unlock();
 	if (r)
 		free(a);
@@ -197,16 +238,14 @@ static void end_array(CUarray a)
 {
 	tiles_drop(a);
 	content_end(&a->content);
-	if (a->charged)
-		charge_return(&process.view, a->ctx->gpu, CHARGE_DATA, a->charged);
+	page_return(a->ctx->gpu, &a->taken);
 	free(a);
 }
 
 static void end_mipmap(CUmipmappedArray m)
 {
 	tiles_drop(m);
-	if (m->charged)
-		charge_return(&process.view, m->ctx->gpu, CHARGE_DATA, m->charged);
+	page_return(m->ctx->gpu, &m->taken);
 	free(m);
 }
 
@@ -335,9 +374,8 @@ CUresult mipmap_create(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, 
 	m->levels = levels;
 	for (unsigned i = 0; i < levels; i++)
 		m->needs += level_needs(d, i);
-	m->charged = own_memory ? to_charge(d, m->needs) : 0;
 	process_lock();
-	r = add(OBJECT_MIPMAP, m, ctx, m->charged);
+	r = add(OBJECT_MIPMAP, m, ctx, own_memory ? to_charge(d, m->needs) : 0, &m->taken);
 	process_unlock();
 	if (r)
 		free(m);
@@ -369,11 +407,7 @@ static CUresult level_of(CUarray *out, CUmipmappedArray m, unsigned level)
 		}
 		a->ctx = m->ctx;
 		a->of = m;
-		a->desc = m->desc;
-		a->desc.Width = at_level(m->desc.Width, level);
-		a->desc.Height = m->desc.Height ? at_level(m->desc.Height, level) : 0;
-		if (m->desc.Depth && !(m->desc.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
-			a->desc.Depth = at_level(m->desc.Depth, level);
+		a->desc = level_desc(m->desc, level);
 		a->content.size = content_size(&a->desc);
 		m->level[level] = a;
 	}

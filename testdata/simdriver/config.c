@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum unit { PLAIN32, MIB64, US64 };
+enum unit { PLAIN32, KIB64, MIB64, US64 };
 
 /* Keys with a number as value. */
 static const struct {
@@ -32,6 +32,8 @@ static const struct {
 	{"memory_mib", offsetof(struct gpu, memory_bytes), MIB64},
 	{"reserved_mib", offsetof(struct gpu, reserved_bytes), MIB64},
 	{"context_mib", offsetof(struct gpu, context_bytes), MIB64},
+	{"page_kib", offsetof(struct gpu, page_bytes), KIB64},
+	{"small_kib", offsetof(struct gpu, small_bytes), KIB64},
 	{"kernel_us", offsetof(struct gpu, kernel_ns), US64},
 	{"slice_us", offsetof(struct gpu, slice_ns), US64},
 	{"queue", offsetof(struct gpu, queue_depth), PLAIN32},
@@ -66,7 +68,8 @@ static bool set_number(struct gpu *c, size_t i, const char *value)
 {
 	char *at = (char *)c + numbers[i].offset;
 	uint64_t n;
-	uint64_t scale = numbers[i].unit == MIB64 ? 1ull << 20 : numbers[i].unit == US64 ? 1000 : 1;
+	static const uint64_t scales[] = {[PLAIN32] = 1, [KIB64] = 1 << 10, [MIB64] = 1 << 20, [US64] = 1000};
+	uint64_t scale = scales[numbers[i].unit];
 
 	if (!parse_number(value, &n) || (!n && needs_some(numbers[i].key)) || n > (numbers[i].unit == PLAIN32 ? INT32_MAX : INT64_MAX / scale))
 		return complain("%s: not a number in range: %s", numbers[i].key, value);

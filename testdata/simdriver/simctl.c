@@ -35,6 +35,7 @@ static const char usage_text[] =
 	"  mig GPU destroy UUID|INDEX|all            not while something runs on it\n"
 	"  mig GPU list|profiles                     what there is, what there could be\n"
 	"  xid GPU|MIG CODE                          an XID event on a GPU, or on a MIG device\n"
+	"  grow PID MIB [GPU]                        a library of the process takes so much more, which no call shows\n"
 	"  lose GPU [removed]                        the GPU falls off the bus (with XID 79), or is removed\n"
 	"  restore GPU                               it is back; what had it open does not get it back\n"
 	"  fail SYMBOL N [ERROR]                      the next N calls of SYMBOL fail (default OUT_OF_MEMORY)\n"
@@ -270,6 +271,34 @@ static int command_lose(struct view *v, const char *gpu_text, const char *how)
 	return command_presence(v, gpu_text, how ? GPU_REMOVED : GPU_LOST);
 }
 
+/* By its PID on the host. */
+static int find_client(struct view *v, const char *pid_text)
+{
+	unsigned pid = (unsigned)strtoul(pid_text, NULL, 10);
+
+	for (unsigned i = 0; i < v->s->client_limit && i < MAX_CLIENTS; i++) {
+		if (atomic_load(&v->s->clients[i].taken) && client_lives(v, i) && client_pid(v, i, true) == pid)
+			return (int)i;
+	}
+	return -1;
+}
+
+static int command_grow(struct view *v, const char *pid_text, const char *mib_text, const char *gpu_text)
+{
+	int slot = find_client(v, pid_text), gpu = gpu_text ? find_gpu(v->s, gpu_text) : 0, err;
+	char *end;
+	uint64_t mib = strtoull(mib_text, &end, 10);
+
+	if (gpu < 0)
+		return 1;
+	if (slot < 0)
+		return !complain("no process with a GPU has this PID: %s", pid_text);
+	if (!mib || *end || mib > UINT32_MAX)
+		return 2 * !complain("not a number of MiB: %s", mib_text);
+	err = client_grow(v, (unsigned)slot, (unsigned)gpu, mib << 20);
+	return err ? !complain("grow: %s", strerror(err)) : 0;
+}
+
 static int command_xid(struct view *v, const char *gpu_text, const char *code_text)
 {
 	unsigned slot = 0, parent;
@@ -398,6 +427,8 @@ static int run(const struct options *o, struct view *v)
 		return command_reset_peak(v);
 	if (!strcmp(command, "xid") && n == 2)
 		return command_xid(v, o->words[1], o->words[2]);
+	if (!strcmp(command, "grow") && (n == 2 || n == 3))
+		return command_grow(v, o->words[1], o->words[2], n == 3 ? o->words[3] : NULL);
 	if (!strcmp(command, "lose") && (n == 1 || n == 2))
 		return command_lose(v, o->words[1], n == 2 ? o->words[2] : NULL);
 	if (!strcmp(command, "restore") && n == 1)

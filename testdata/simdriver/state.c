@@ -396,6 +396,28 @@ void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t byte
 	state_unlock(v);
 }
 
+int client_grow(struct view *v, unsigned slot, unsigned gpu, uint64_t bytes)
+{
+	struct state *s = v->s;
+	struct client *cl = &s->clients[slot];
+	int err = state_lock(v);
+
+	if (err)
+		return err;
+	reap_locked(v);
+	if (!has_room(&s->gpus[gpu], client_instance(s, cl, gpu), bytes))
+		err = ENOMEM;
+	if (!err && !atomic_load(&cl->taken))
+		err = ESRCH;
+	if (!err) {
+		atomic_store(&s->dirty, 1);
+		add_bytes(s, cl, gpu, CHARGE_CONTEXT, bytes);
+		atomic_store(&s->dirty, 0);
+	}
+	state_unlock(v);
+	return err;
+}
+
 void client_wait_running(struct view *v)
 {
 	_Atomic uint32_t *stage = &v->s->clients[v->self].stage;

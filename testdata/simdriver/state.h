@@ -184,6 +184,8 @@ struct gpu {
 	uint64_t memory_bytes;   /* what NVML calls total */
 	uint64_t reserved_bytes; /* of which the driver keeps this much */
 	uint64_t context_bytes;  /* what one context takes */
+	uint64_t page_bytes;     /* of which allocations take whole ones; 0: they take what they ask for */
+	uint64_t small_bytes;    /* up to so much, allocations of a process share pages */
 	uint64_t kernel_ns;      /* duration of a kernel without one of its own */
 	uint64_t slice_ns;       /* turn of a process while others have work queued */
 	uint32_t queue_depth;    /* launches that a stream holds before the next one blocks */
@@ -354,6 +356,8 @@ int client_save(struct view *v, unsigned slot);
 int client_restore(struct view *v, unsigned slot);
 /* From one stage to another; EINVAL: it is in none of the first. Takes the lock. */
 int client_stage(struct view *v, unsigned slot, enum stage from, enum stage to);
+/* What a library takes of a GPU for itself: part of the client's context there, until the process ends. ENOMEM. Takes the lock. */
+int client_grow(struct view *v, unsigned slot, unsigned gpu, uint64_t bytes);
 /* Until the own client runs. */
 void client_wait_running(struct view *v);
 /* Another open file description of the state file. */

@@ -43,6 +43,7 @@ void check_graph_reuse(void);
 void check_checkpoint(void);
 void check_checkpoint_other(void);
 void check_launch_cost(void);
+void check_pages(void);
 void check_contents(void);
 void check_graph_contents(void);
 void check_lookup(void);

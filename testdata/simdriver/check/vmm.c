@@ -206,6 +206,38 @@ static void check_sparse(void)
 	FINE(cuArrayDestroy(info.resource.array));
 }
 
+static size_t taken_by(int format, unsigned channels)
+{
+	CUDA_ARRAY_DESCRIPTOR flat = {1024, 512, format, channels};
+	size_t before = used(), more;
+	CUarray a;
+
+	FINE(cuArrayCreate_v2(&a, &flat));
+	more = used() - before;
+	FINE(cuArrayDestroy(a));
+	return more;
+}
+
+/* Compressed ones take 8 or 16 bytes for 4 by 4 elements, those in planes a byte and two of colour for every four. */
+static void check_formats(void)
+{
+	CUDA_ARRAY_DESCRIPTOR bc1 = {16, 8, 0x91, 4};
+	unsigned char host[32];
+	CUarray a;
+
+	CHECK(taken_by(0x91, 4) == 1024 * 512 / 2);
+	CHECK(taken_by(0x95, 4) == 1024 * 512);
+	CHECK(taken_by(0x97, 1) == 1024 * 512 / 2);
+	CHECK(taken_by(0x9b, 3) == 1024 * 512);
+	CHECK(taken_by(0x9e, 4) == 1024 * 512);
+	CHECK(taken_by(0xb0, 3) == 1024 * 512 * 3 / 2);
+	GIVES(cuArrayCreate_v2(&a, &(CUDA_ARRAY_DESCRIPTOR){16, 8, 0x91, 1}), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuArrayCreate_v2(&a, &bc1));
+	FINE(cuMemcpyHtoA_v2(a, 0, host, 32)); /* a row of four blocks */
+	GIVES(cuMemcpyHtoA_v2(a, 0, host, 33), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuArrayDestroy(a));
+}
+
 void check_arrays(void)
 {
 	CUDA_ARRAY_DESCRIPTOR flat = {100, 100, 0x20, 4};
@@ -240,6 +272,7 @@ void check_arrays(void)
 	FINE(cuArrayDestroy(a));
 	flat.NumChannels = 3;
 	GIVES(cuArrayCreate_v2(&a, &flat), CUDA_ERROR_INVALID_VALUE);
+	check_formats();
 	check_sparse();
 	CHECK(used() == before);
 }
