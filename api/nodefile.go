@@ -8,3 +8,14 @@ const NodeCacheName = "gpus.json"
 
 // NodeFileVersion changes with the meaning of a field.
 const NodeFileVersion = 2
+
+// NodeDevice is a GPU or MIG device that can be granted, in NodeFileName.
+type NodeDevice struct {
+	UUID string `json:"uuid"`
+	GPU  string `json:"gpu"`
+	// Resource is the end of a resource of its own, "mig-1g.10gb"; optional.
+	Resource    string `json:"resource,omitempty"`
+	MemoryMiB   int64  `json:"memoryMiB"`
+	CorePercent int    `json:"cores"`
+	Slots       int    `json:"slots"`
+}

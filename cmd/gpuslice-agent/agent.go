@@ -18,6 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/agent/resized"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
@@ -379,7 +380,7 @@ func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
 		}
 		return nil, fmt.Errorf("--state-dir %s: %w", dir, err)
 	}
-	if err := atomicfile.RemoveUnfinished(dir, func(file string) bool { return file == "node.json" || file == allowedFile }); err != nil {
+	if err := atomicfile.RemoveUnfinished(dir, func(file string) bool { return file == api.NodeFileName || file == allowedFile }); err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}

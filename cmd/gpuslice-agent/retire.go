@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
@@ -98,8 +99,8 @@ func removeClaims(stateDir string) error {
 }
 
 var stateNames = []string{
-	"containers", "lock", "generation", "cordoned", "resized", "agent.lock", "node.json", allowedFile,
-	"gpus.json", "cdi.json", "limiter.json",
+	"containers", "lock", "generation", "cordoned", "resized", "agent.lock", api.NodeFileName, allowedFile,
+	api.NodeCacheName, "cdi.json", "limiter.json",
 }
 
 // ours accepts stateNames, their locks (gpus.json.lock) and unfinished copies.

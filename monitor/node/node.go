@@ -13,16 +13,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
-
-const fileName = "node.json"
-
-// cacheName is ociruntime's cache for a node without an agent, with the same under "node".
-const cacheName = "gpus.json"
-
-const fileVersion = 2
 
 type File struct {
 	Version      int       `json:"version"`
@@ -43,7 +37,7 @@ type File struct {
 
 // Encode returns the content of the file.
 func (f File) Encode() ([]byte, error) {
-	f.Version = fileVersion
+	f.Version = api.NodeFileVersion
 	f.ContextMiB = make(map[string]int64, len(f.Devices))
 	for _, d := range f.Devices {
 		if gpu, known := f.Node.GPU(d.GPU); known {
@@ -79,14 +73,14 @@ func Write(stateDir string, f File) error {
 	}
 	data, err := f.Encode()
 	if err != nil {
-		return fmt.Errorf("write %s: %w", fileName, err)
+		return fmt.Errorf("write %s: %w", api.NodeFileName, err)
 	}
-	return atomicfile.Write(filepath.Join(stateDir, fileName), data, 0o644)
+	return atomicfile.Write(filepath.Join(stateDir, api.NodeFileName), data, 0o644)
 }
 
 // Read reads the file or, without one, gpuslice-runtime's cache.
 func Read(stateDir string) (File, error) {
-	path := filepath.Join(stateDir, fileName)
+	path := filepath.Join(stateDir, api.NodeFileName)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		missing := err
@@ -105,7 +99,7 @@ func Read(stateDir string) (File, error) {
 }
 
 func readCache(stateDir string) (path string, data []byte, err error) {
-	path = filepath.Join(stateDir, cacheName)
+	path = filepath.Join(stateDir, api.NodeCacheName)
 	if data, err = os.ReadFile(path); err != nil {
 		return path, nil, err
 	}
@@ -124,8 +118,8 @@ func Decode(data []byte) (File, error) {
 	if err := json.Unmarshal(data, &f); err != nil {
 		return File{}, err
 	}
-	if f.Version != fileVersion {
-		return File{}, fmt.Errorf("its version is %d, not %d: use the version of the agent", f.Version, fileVersion)
+	if f.Version != api.NodeFileVersion {
+		return File{}, fmt.Errorf("its version is %d, not %d: use the version of the agent", f.Version, api.NodeFileVersion)
 	}
 	if !square(f.Topology) {
 		f.Topology = nvidia.Topology{} // only for display

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -20,15 +21,7 @@ type Sharing struct {
 }
 
 // Device is a GPU or MIG device that can be granted.
-type Device struct {
-	UUID string `json:"uuid"`
-	GPU  string `json:"gpu"`
-	// Resource is the end of a resource of its own, "mig-1g.10gb"; optional.
-	Resource    string `json:"resource,omitempty"`
-	MemoryMiB   int64  `json:"memoryMiB"`
-	CorePercent int    `json:"cores"`
-	Slots       int    `json:"slots"`
-}
+type Device api.NodeDevice
 
 // MIG reports whether it is a MIG device.
 func (d Device) MIG() bool { return d.UUID != d.GPU }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
@@ -36,22 +37,14 @@ type GPUs struct {
 
 // nodeFile is a part of node.json (package monitor/node, which imports NVML).
 type nodeFile struct {
-	Version   int          `json:"version"`
-	WrittenAt time.Time    `json:"writtenAt"`
-	BootID    string       `json:"bootID"`
-	Devices   []nodeDevice `json:"devices"`
+	Version   int              `json:"version"`
+	WrittenAt time.Time        `json:"writtenAt"`
+	BootID    string           `json:"bootID"`
+	Devices   []api.NodeDevice `json:"devices"`
 	Node      struct {
 		GPUs []nodeGPU `json:"gpus"`
 	} `json:"node"`
 	ContextMiB map[string]int64 `json:"contextMiB"`
-}
-
-type nodeDevice struct {
-	UUID        string `json:"uuid"`
-	GPU         string `json:"gpu"`
-	MemoryMiB   int64  `json:"memoryMiB"`
-	CorePercent int    `json:"cores"`
-	Slots       int    `json:"slots"`
 }
 
 type nodeGPU struct {
@@ -65,15 +58,13 @@ type nodeMIG struct {
 	UUID string `json:"uuid"`
 }
 
-const nodeFileVersion = 2
-
 func decodeNode(data []byte) (nodeFile, error) {
 	var f nodeFile
 	if err := json.Unmarshal(data, &f); err != nil {
 		return f, err
 	}
-	if f.Version != nodeFileVersion {
-		return f, fmt.Errorf("version %d is not supported, only %d: install all gpuslice programs in one version", f.Version, nodeFileVersion)
+	if f.Version != api.NodeFileVersion {
+		return f, fmt.Errorf("version %d is not supported, only %d: install all gpuslice programs in one version", f.Version, api.NodeFileVersion)
 	}
 	return f, nil
 }

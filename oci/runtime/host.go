@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
@@ -35,7 +36,7 @@ func LoadConfig(path string) (c request.Config, problem error) {
 func NewInventory(c request.Config, self string) Inventory {
 	return Inventory{
 		NodePath:  c.NodePath(),
-		CachePath: filepath.Join(c.StateDir, "gpus.json"),
+		CachePath: filepath.Join(c.StateDir, api.NodeCacheName),
 		Query: func(ctx context.Context) ([]byte, error) {
 			return queryDriver(ctx, companion(self), c)
 		},

@@ -214,7 +214,7 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 }
 
 func (e *exam) readNode() (n node.File, err error) {
-	data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "node.json")))
+	data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, api.NodeFileName)))
 	if err != nil {
 		return n, err
 	}
