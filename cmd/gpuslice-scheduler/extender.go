@@ -62,12 +62,17 @@ func extenderCommand() *cobra.Command {
 	fs := command.Flags()
 	o.flags(fs)
 	fs.StringVar(&c.Listen, "listen", "127.0.0.1:8080", "listen on this host:port")
-	fs.StringVar(&c.DebugAddress, "debug-address", "", "also serve /, /debug/state, /debug/explain and /metrics on this host:port, over plain HTTP; empty: only on --listen")
-	fs.StringVar(&c.CertFile, "tls-cert-file", "", "serve TLS with this certificate; empty: plain HTTP, only for an address that no other host can reach")
+	fs.StringVar(&c.DebugAddress, "debug-address", "", "also serve /, /debug/state, /debug/explain and /metrics on this "+
+		"host:port, over plain HTTP; empty: only on --listen")
+	fs.StringVar(&c.CertFile, "tls-cert-file", "", "serve TLS with this certificate; empty: plain HTTP, only for an "+
+		"address that no other host can reach")
 	fs.StringVar(&c.KeyFile, "tls-key-file", "", "private key of --tls-cert-file")
-	fs.DurationVar(&c.ReservationTimeout, "reservation-timeout", extender.DefaultReservationTimeout, "release GPUs that filter reserved if the pod is not bound within this time")
-	fs.DurationVar(&c.GroupTimeout, "group-timeout", extender.DefaultGroupTimeout, "how long the bind of a pod waits for its group; must be less than kube-scheduler's httpTimeout")
-	fs.StringVar(&c.LeaderLease, "leader-lease", "", "Lease of the kube-schedulers (NAMESPACE/NAME), if an extender runs on each of their hosts without --leader-elect: only the extender on the leader's host answers resize requests")
+	fs.DurationVar(&c.ReservationTimeout, "reservation-timeout", extender.DefaultReservationTimeout,
+		"release GPUs that filter reserved if the pod is not bound within this time")
+	fs.DurationVar(&c.GroupTimeout, "group-timeout", extender.DefaultGroupTimeout,
+		"how long the bind of a pod waits for its group; must be less than kube-scheduler's httpTimeout")
+	fs.StringVar(&c.LeaderLease, "leader-lease", "", "Lease of the kube-schedulers (NAMESPACE/NAME), if an extender "+
+		"runs on each of their hosts without --leader-elect: only the extender on the leader's host answers resize requests")
 	fs.BoolVar(&elect, "leader-elect", true, "elect one replica to answer, by a Lease")
 	fs.StringVar(&election.Namespace, "leader-elect-resource-namespace", election.Namespace, "namespace of the Lease")
 	fs.StringVar(&election.Name, "leader-elect-resource-name", election.Name, "name of the Lease")

@@ -25,7 +25,8 @@ func ParseWeights(text string) (Weights, error) {
 		return w, nil
 	}
 	fail := func(reason string) (Weights, error) {
-		return Weights{}, fmt.Errorf("weights %q: %s: use slot=1,core=1,memory=3, with integers from 0 to %d, not all zero", text, reason, maxWeight)
+		return Weights{}, fmt.Errorf("weights %q: %s: use slot=1,core=1,memory=3, with integers from 0 to %d, not all zero",
+			text, reason, maxWeight)
 	}
 	fields := map[string]*int64{"slot": &w.Slot, "core": &w.Core, "memory": &w.Memory}
 	seen := map[string]bool{}

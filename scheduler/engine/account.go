@@ -78,7 +78,8 @@ func (l *quotaLimits) check(n *node, o *outcome) error {
 	if err := l.account.Check(l.least); err != nil || !o.fits {
 		return err
 	}
-	charge := quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent), Model: n.labels[api.LabelTencentModel]}
+	charge := quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent),
+		Model: n.labels[api.LabelTencentModel]}
 	if err := l.account.Check(charge); err != nil {
 		return err
 	}

@@ -26,8 +26,8 @@ const (
 	codes
 )
 
-var names = [codes]string{"OK", "CardNotHealth", "GPUCordoned", "GPUEmpty", "CardTypeMismatch", "GPUMIGMode", "NumaNotFit", "GPUUuidMismatch",
-	"CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
+var names = [codes]string{"OK", "CardNotHealth", "GPUCordoned", "GPUEmpty", "CardTypeMismatch", "GPUMIGMode",
+	"NumaNotFit", "GPUUuidMismatch", "CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
 	"CardInsufficientCore", "CardComputeUnitsExhausted", "NodeInsufficientDevice", "NodeUnregistered"}
 
 // String returns HAMi's name.

@@ -74,7 +74,8 @@ func (e *Engine) cacheEntry(r *request.Request) (*cacheEntry, error) {
 
 func (e *Engine) compile(r *request.Request) (*compiled, error) {
 	o := &e.options
-	p, err := parsePolicies(cmp.Or(r.Rules.NodePolicy, o.NodePolicy), cmp.Or(r.Rules.GPUPolicy, o.GPUPolicy), cmp.Or(r.Rules.Weights, o.Weights))
+	p, err := parsePolicies(cmp.Or(r.Rules.NodePolicy, o.NodePolicy), cmp.Or(r.Rules.GPUPolicy, o.GPUPolicy),
+		cmp.Or(r.Rules.Weights, o.Weights))
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,8 @@ func New(o Options) (*Engine, error) {
 	if _, err := parsePolicies(o.NodePolicy, o.GPUPolicy, o.Weights); err != nil {
 		return nil, err
 	}
-	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, reservations: map[string]*pod{}, problemPods: map[string]*pod{}, pending: map[string]*scheduler.Pod{}, quotas: quota.NewAccounts()}
+	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, reservations: map[string]*pod{},
+		problemPods: map[string]*pod{}, pending: map[string]*scheduler.Pod{}, quotas: quota.NewAccounts()}
 	e.newest.Store(&Snapshot{})
 	return e, nil
 }

@@ -115,7 +115,8 @@ func (p *pod) changed(placement *scheduler.Placement) string {
 	case placement == nil:
 		return "its annotations were removed; it keeps its GPUs until it ends"
 	case !samePlacement(p.granted, *placement):
-		return "its annotations were changed after it was bound; the original grant counts until it ends: check which users may write them, and delete the pod so that it is scheduled again"
+		return "its annotations were changed after it was bound; the original grant counts until it ends: check which " +
+			"users may write them, and delete the pod so that it is scheduled again"
 	}
 	return ""
 }

@@ -172,6 +172,7 @@ func (e *Engine) explainPending(x *Explanation, object *scheduler.Pod, r *reques
 		x.Nodes = append(x.Nodes, n)
 	}
 	if x.Text = v.Summary(); x.Text == "" {
-		x.Text = fmt.Sprintf("it fits on %d of %d nodes with GPUs: it is tried soon, or waits for something other than GPUs (see its events)", fitting, len(x.Nodes))
+		x.Text = fmt.Sprintf("it fits on %d of %d nodes with GPUs: it is tried soon, or waits for something other than "+
+			"GPUs (see its events)", fitting, len(x.Nodes))
 	}
 }

@@ -105,7 +105,8 @@ func (f *fitter) describe(t text, code Code, container *container, i int) text {
 		}
 		return t.add(" (most: ").number(f.mostFree(code, i).MemoryMiB).add(" MiB)")
 	case CardInsufficientCore:
-		return t.add("with less than ").number(int64(container.Cores)).add(" percent of cores free (most: ").number(int64(f.mostFree(code, i).Cores)).add(" percent)")
+		return t.add("with less than ").number(int64(container.Cores)).
+			add(" percent of cores free (most: ").number(int64(f.mostFree(code, i).Cores)).add(" percent)")
 	}
 	return t.add(cmp.Or(phrases[code], code.Brief()))
 }

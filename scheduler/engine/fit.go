@@ -243,7 +243,8 @@ func (f *fitter) shares(r *request.Request) [][]grant.Share {
 	for i, position := range positions(r) {
 		for _, c := range f.assigned[i] {
 			gpu, container := &f.n.gpus.inventory.GPUs[c], &f.req.containers[i]
-			shares[position] = append(shares[position], grant.Share{UUID: gpu.UUID, MemoryMiB: container.Memory(gpu.MemoryMiB), CorePercent: container.Cores})
+			shares[position] = append(shares[position], grant.Share{UUID: gpu.UUID, MemoryMiB: container.Memory(gpu.MemoryMiB),
+				CorePercent: container.Cores})
 		}
 	}
 	return shares

@@ -46,7 +46,8 @@ func (e *Engine) ReserveFor(ttl time.Duration, object *scheduler.Pod, r *request
 	if p != nil && p.allocation != nil {
 		switch same := p.allocation.placement.Node == node; {
 		case p.bound() && !same:
-			return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w to node %s", node, object.Namespace, object.Name, ErrBound, p.allocation.placement.Node)
+			return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w to node %s", node,
+				object.Namespace, object.Name, ErrBound, p.allocation.placement.Node)
 		case p.bound():
 			return p.allocation.placement, nil
 		case same && e.stillUsable(object.UID):

@@ -87,7 +87,8 @@ func (f *fitter) search(k, from int) bool {
 		if f.steps--; f.steps < 0 {
 			return false
 		}
-		if f.usable[c] != OK || f.req.gpu.NUMABind && len(f.assigned[i]) > 0 && f.numa(c) != f.numa(f.assigned[i][0]) || f.sameAsEarlier(c, from) {
+		if f.usable[c] != OK || f.req.gpu.NUMABind && len(f.assigned[i]) > 0 && f.numa(c) != f.numa(f.assigned[i][0]) ||
+			f.sameAsEarlier(c, from) {
 			continue
 		}
 		if _, reason := f.req.check(&f.loads[c], i, &f.n.used[c], &f.n.gpus.total[c]); reason != OK {

@@ -50,7 +50,8 @@ func (e *Engine) copyState() *stateCopy {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.expire()
-	l := &stateCopy{snapshot: e.newest.Load(), reservations: make(map[string]pod, len(e.reservations)), problemPods: make([]pod, 0, len(e.problemPods))}
+	l := &stateCopy{snapshot: e.newest.Load(), reservations: make(map[string]pod, len(e.reservations)),
+		problemPods: make([]pod, 0, len(e.problemPods))}
 	for _, p := range e.reservations {
 		l.reservations[p.uid] = *p
 	}

@@ -52,7 +52,8 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 			if reserve {
 				s.requeuer.add(args.Pod)
 			}
-			return result, fmt.Errorf("pod %s/%s fits on none of %d nodes, most frequent reason: %s", pod.Namespace, pod.Name, len(nodes.names), reason.Brief())
+			return result, fmt.Errorf("pod %s/%s fits on none of %d nodes, most frequent reason: %s", pod.Namespace, pod.Name,
+				len(nodes.names), reason.Brief())
 		}
 		if !reserve {
 			return result, nil
@@ -69,7 +70,8 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 		}
 	}
 	s.Metrics.Denied(component, "Races")
-	err = fmt.Errorf("pod %s/%s: other pods reserved the chosen GPUs %d times in a row: kube-scheduler retries", pod.Namespace, pod.Name, maxAttempts)
+	err = fmt.Errorf("pod %s/%s: other pods reserved the chosen GPUs %d times in a row: kube-scheduler retries",
+		pod.Namespace, pod.Name, maxAttempts)
 	return nodes.later(err.Error()), err
 }
 
@@ -89,7 +91,8 @@ func best(fits []fitting) string {
 }
 
 // evaluate returns the most frequent reason among the nodes that do not fit.
-func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList) (fits []fitting, result *extenderv1.ExtenderFilterResult, reason engine.Code) {
+func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList) (fits []fitting,
+	result *extenderv1.ExtenderFilterResult, reason engine.Code) {
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
 	if err := evaluation.Err(); err != nil {
 		return nil, nodes.none(err.Error()), engine.NodeUnregistered

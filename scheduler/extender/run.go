@@ -133,7 +133,8 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer func() { end(nil); tasks.Wait() }() // before the Lease is released
 	tasks.Go(func() { resizer.Run(running) })
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if c.HAMiMetrics {
 		registry.MustRegister(metrics.HAMi(e))
 	}

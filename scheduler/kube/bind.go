@@ -29,8 +29,9 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 	pods := client.CoreV1().Pods(pod.Namespace)
 	for version, tries := pod.ResourceVersion, 0; ; tries++ {
 		err := pods.Bind(ctx, &v1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version, Annotations: annotations},
-			Target:     v1.ObjectReference{Kind: "Node", Name: node},
+			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version,
+				Annotations: annotations},
+			Target: v1.ObjectReference{Kind: "Node", Name: node},
 		}, metav1.CreateOptions{})
 		if err == nil {
 			return nil
@@ -45,7 +46,8 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 			return fmt.Errorf("%w; %w: %w", bindErr, ErrUnknown, err2)
 		case found.UID == pod.UID && found.Spec.NodeName == node && found.Annotations[api.AnnotationGrant] == annotations[api.AnnotationGrant]:
 			return nil
-		case apierrors.IsConflict(err) && found.UID == pod.UID && found.Spec.NodeName == "" && found.ResourceVersion != version && tries < maxTries:
+		case apierrors.IsConflict(err) && found.UID == pod.UID && found.Spec.NodeName == "" &&
+			found.ResourceVersion != version && tries < maxTries:
 			version = found.ResourceVersion
 		default:
 			return bindErr

@@ -71,7 +71,8 @@ func hard(q *v1.ResourceQuota) map[string]scheduler.Amount {
 
 // GPUQuota passes gpu-manager's quota to the sink. The caller starts the returned factory. If the
 // ConfigMap is malformed, the last valid quota stays; without one, no pod gets GPUs.
-func (f *Feed) GPUQuota(client kubernetes.Interface, namespace, name string, sink QuotaSink, log *slog.Logger) (informers.SharedInformerFactory, error) {
+func (f *Feed) GPUQuota(client kubernetes.Interface, namespace, name string, sink QuotaSink,
+	log *slog.Logger) (informers.SharedInformerFactory, error) {
 	valid := false
 	apply := func(gpus *quota.GPUs) {
 		valid = gpus != nil

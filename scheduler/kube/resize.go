@@ -143,7 +143,8 @@ func (r *Resizer) reserve(object *v1.Pod, pod *scheduler.Pod, request string) (s
 	}
 	n, err := r.feed.nodes.Get(object.Spec.NodeName)
 	if err != nil || n.Annotations[api.AnnotationNodeGPUs] == "" {
-		return scheduler.Placement{}, fmt.Errorf("node %s has no GPUs registered by gpuslice-agent, which applies the change: check that the agent runs there", object.Spec.NodeName)
+		return scheduler.Placement{}, fmt.Errorf("node %s has no GPUs registered by gpuslice-agent, which applies the "+
+			"change: check that the agent runs there", object.Spec.NodeName)
 	}
 	return r.Engine.Resize(pod, wanted)
 }

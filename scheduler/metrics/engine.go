@@ -14,19 +14,23 @@ func Engine(e *engine.Engine) prometheus.Collector { return engineCollector{e} }
 type engineCollector struct{ engine *engine.Engine }
 
 var (
-	nodes         = engineDesc("nodes", "Nodes that have registered GPUs.")
-	gpus          = engineDesc("gpus", "Registered GPUs.")
-	pods          = engineDesc("pods", "Pods that have GPU shares, reservations included.")
-	reservedPods  = engineDesc("reserved_pods", "Pods that have reserved GPUs and are not bound yet.")
-	problems      = engineDesc("problems", "Annotations that are rejected or cannot be read, and overcommitted GPUs. /debug/state lists them.")
-	fragmented    = engineDesc("fragmented_pods", "Pending pods that wait for memory that is free, but not on one GPU.")
-	reservations  = labelledDesc("reservations_total", "GPU reservations by outcome: created, repeated (the same pod again), refused (no GPU left), expired (not bound in time).", "outcome")
-	pending       = labelledDesc("pending_pods", "Pods that request GPUs and are on no node, by the most frequent reason among the nodes. Fits: the pod fits on a node. Reserved: the pod is being bound.", "reason")
-	gpuReserved   = labelledDesc("gpu_reserved_ratio", "Reserved part of a GPU, 0 to 1, by resource: memory, cores or slots.", "node", "uuid", "of")
+	nodes        = engineDesc("nodes", "Nodes that have registered GPUs.")
+	gpus         = engineDesc("gpus", "Registered GPUs.")
+	pods         = engineDesc("pods", "Pods that have GPU shares, reservations included.")
+	reservedPods = engineDesc("reserved_pods", "Pods that have reserved GPUs and are not bound yet.")
+	problems     = engineDesc("problems", "Annotations that are rejected or cannot be read, and overcommitted GPUs. /debug/state lists them.")
+	fragmented   = engineDesc("fragmented_pods", "Pending pods that wait for memory that is free, but not on one GPU.")
+	reservations = labelledDesc("reservations_total", "GPU reservations by outcome: created, repeated (the same pod "+
+		"again), refused (no GPU left), expired (not bound in time).", "outcome")
+	pending = labelledDesc("pending_pods", "Pods that request GPUs and are on no node, by the most frequent "+
+		"reason among the nodes. Fits: the pod fits on a node. Reserved: the pod is being bound.", "reason")
+	gpuReserved = labelledDesc("gpu_reserved_ratio",
+		"Reserved part of a GPU, 0 to 1, by resource: memory, cores or slots.", "node", "uuid", "of")
 	quotaMemory   = quotaDesc("memory_used_bytes", "GPU memory that pods of a namespace with a ResourceQuota for it have reserved.")
 	quotaMemoryOf = quotaDesc("memory_limit_bytes", "GPU memory that the ResourceQuotas of a namespace allow.")
-	quotaCores    = quotaDesc("cores_used_ratio", "Compute time that pods of a namespace with a ResourceQuota for it have reserved. 1 is a GPU.")
-	quotaCoresOf  = quotaDesc("cores_limit_ratio", "Compute time that the ResourceQuotas of a namespace allow. 1 is a GPU.")
+	quotaCores    = quotaDesc("cores_used_ratio", "Compute time that pods of a namespace with a ResourceQuota for it "+
+		"have reserved. 1 is a GPU.")
+	quotaCoresOf = quotaDesc("cores_limit_ratio", "Compute time that the ResourceQuotas of a namespace allow. 1 is a GPU.")
 )
 
 func engineDesc(name, help string) *prometheus.Desc { return labelledDesc(name, help) }
@@ -40,7 +44,8 @@ func quotaDesc(name, help string) *prometheus.Desc {
 }
 
 func (engineCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{nodes, gpus, pods, reservedPods, problems, reservations, pending, fragmented, gpuReserved, quotaMemory, quotaMemoryOf, quotaCores, quotaCoresOf} {
+	for _, d := range []*prometheus.Desc{nodes, gpus, pods, reservedPods, problems, reservations, pending, fragmented,
+		gpuReserved, quotaMemory, quotaMemoryOf, quotaCores, quotaCoresOf} {
 		to <- d
 	}
 }

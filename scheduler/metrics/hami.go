@@ -72,7 +72,8 @@ var (
 )
 
 func (hamiCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, m := range []hamiMetric{hamiMemoryLimit, hamiCoreLimit, hamiShared, hamiCores, hamiMemory, hamiOverview, hamiPart, hamiShareMemory, hamiShareCores, hamiQuotaUsed} {
+	for _, m := range []hamiMetric{hamiMemoryLimit, hamiCoreLimit, hamiShared, hamiCores, hamiMemory, hamiOverview,
+		hamiPart, hamiShareMemory, hamiShareCores, hamiQuotaUsed} {
 		to <- m.now
 		to <- m.before
 	}

@@ -115,7 +115,8 @@ func node(n engine.NodeState) shell.Section {
 	for i := range n.GPUs {
 		c := &n.GPUs[i]
 		of := scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots}
-		first := shell.Cell{Text: fmt.Sprintf("%d: %s", c.Index, c.Model), Notes: []string{c.UUID, fmt.Sprintf("%d of %d containers", c.Used.Slots, c.Slots)}}
+		first := shell.Cell{Text: fmt.Sprintf("%d: %s", c.Index, c.Model),
+			Notes: []string{c.UUID, fmt.Sprintf("%d of %d containers", c.Used.Slots, c.Slots)}}
 		first.Warning = c.Condition()
 		table.Rows = append(table.Rows, []shell.Cell{first, memory(c.Used, of), cores(c.Used, of)})
 	}
@@ -169,7 +170,8 @@ func podRows(n engine.NodeState) (rows [][]shell.Cell) {
 const mib = 1 << 20
 
 func memory(used, of scheduler.Use) shell.Cell {
-	return amount(float64(used.MemoryMiB), float64(of.MemoryMiB), shell.GiB(float64(used.MemoryMiB)*mib)+" of "+shell.GiB(float64(of.MemoryMiB)*mib))
+	return amount(float64(used.MemoryMiB), float64(of.MemoryMiB),
+		shell.GiB(float64(used.MemoryMiB)*mib)+" of "+shell.GiB(float64(of.MemoryMiB)*mib))
 }
 
 func cores(used, of scheduler.Use) shell.Cell {

@@ -13,12 +13,14 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
+const nodeActions = fwk.Add | fwk.UpdateNodeAnnotation | fwk.UpdateNodeLabel | fwk.UpdateNodeAllocatable
+
 // EventsToRegister implements fwk.EnqueueExtensions. For quotas and groups, see quotaQueue and groups.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete}, QueueingHintFn: p.afterPodDelete},
 		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Update}, QueueingHintFn: p.afterPodUpdate},
-		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAnnotation | fwk.UpdateNodeLabel | fwk.UpdateNodeAllocatable}, QueueingHintFn: p.afterNode},
+		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: nodeActions}, QueueingHintFn: p.afterNode},
 	}, nil
 }
 
@@ -73,7 +75,8 @@ func (p *Plugin) afterNode(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.Q
 		return fwk.Queue, nil
 	case old == nil && !hasGPUs(now):
 		return fwk.QueueSkip, nil
-	case old == nil || changed(old.Annotations, now.Annotations, api.AnnotationNodeGPUs, api.AnnotationHAMiRegister, api.AnnotationHAMiScore, api.AnnotationHAMiCordon):
+	case old == nil || changed(old.Annotations, now.Annotations, api.AnnotationNodeGPUs, api.AnnotationHAMiRegister,
+		api.AnnotationHAMiScore, api.AnnotationHAMiCordon):
 		return p.queueIfValid(pod), nil
 	case grew(old.Status.Allocatable, now.Status.Allocatable):
 		return p.queueIfValid(pod), nil

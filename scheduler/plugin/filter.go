@@ -16,7 +16,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1.Pod,
+	nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	began := time.Now()
 	if status := p.groups.checkComplete(object); status != nil {
 		return nil, status

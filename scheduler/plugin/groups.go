@@ -35,7 +35,8 @@ func newGroups(factory informers.SharedInformerFactory, timeout time.Duration) (
 		return nil, fmt.Errorf("index pods by group: %w", err)
 	}
 	g := &groups{timeout: timeout, pods: informer.GetIndexer(), timers: map[string]*time.Timer{}, complete: map[string]bool{}}
-	if _, err := informer.AddEventHandler(kube.Handler[*v1.Pod]{Set: g.podChanged, Replaced: func(_, pod *v1.Pod) { g.podChanged(pod) }, Gone: g.podChanged}); err != nil {
+	if _, err := informer.AddEventHandler(kube.Handler[*v1.Pod]{Set: g.podChanged,
+		Replaced: func(_, pod *v1.Pod) { g.podChanged(pod) }, Gone: g.podChanged}); err != nil {
 		return nil, fmt.Errorf("watch pods of groups: %w", err)
 	}
 	return g, nil
@@ -110,8 +111,9 @@ func (g *groups) checkComplete(pod *v1.Pod) *fwk.Status {
 	if now == nil || !now.mustWait() || len(now.pods) >= now.minimum {
 		return nil
 	}
-	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("group %s has %d of the %d pods that must be scheduled together (annotation %s)",
-		now.key, len(now.pods), now.minimum, api.AnnotationGroupMin))
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
+		fmt.Sprintf("group %s has %d of the %d pods that must be scheduled together (annotation %s)",
+			now.key, len(now.pods), now.minimum, api.AnnotationGroupMin))
 }
 
 func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {

@@ -100,7 +100,8 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		}
 		f.args = args
 	case !reflect.DeepEqual(f.args, args):
-		return nil, fmt.Errorf("args of plugin %s in profile %q differ from those of other profiles: all profiles share one state of the GPUs, so use the same args", Name, handle.ProfileName())
+		return nil, fmt.Errorf("args of plugin %s in profile %q differ from those of other profiles: all profiles share "+
+			"one state of the GPUs, so use the same args", Name, handle.ProfileName())
 	}
 	p := &Plugin{f.shared, handle}
 	f.profiles.Store(handle.ProfileName(), true)

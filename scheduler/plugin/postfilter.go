@@ -16,7 +16,8 @@ import (
 
 // PostFilter implements fwk.PostFilterPlugin: it reports why no node fits. It runs only if
 // DefaultPreemption evicted no pods.
-func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.Pod,
+	statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	c := cycleOf(state)
 	p.groups.failed(object, c.waitsForGPUs(statuses))
 	if c == nil {

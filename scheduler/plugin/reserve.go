@@ -16,7 +16,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, object *v1.Pod, _ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, object *v1.Pod,
+	_ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
 	if len(owned(object)) == 0 && (cycleOf(state) == nil || p.args.Annotate == AnnotateWithBinding) {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
@@ -66,7 +67,8 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod,
 	return fwk.AsStatus(err)
 }
 
-var errBypassed = fmt.Errorf("another plugin binds pods with GPUs without their grant: put %s before it at the bind point of the profile (see install/scheduler/config.yaml)", Name)
+var errBypassed = fmt.Errorf("another plugin binds pods with GPUs without their grant: put %s before it at the bind "+
+	"point of the profile (see install/scheduler/config.yaml)", Name)
 
 // PostBind implements fwk.PostBindPlugin. A pod that another plugin bound has no grant: GPU
 // scheduling stops.

@@ -84,15 +84,19 @@ func (a *Account) CheckNode(labels map[string]string, c Charge) error {
 		return nil
 	}
 	if pool := labels[api.LabelTencentPool]; len(allowed.Pools) > 0 && !slices.Contains(allowed.Pools, pool) {
-		return &Error{Namespace: a.Namespace, What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use only %s", api.LabelTencentPool, pool, strings.Join(allowed.Pools, ", "))}
+		return &Error{Namespace: a.Namespace,
+			What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use only %s", api.LabelTencentPool, pool,
+				strings.Join(allowed.Pools, ", "))}
 	}
 	model := labels[api.LabelTencentModel]
 	limit, ok := allowed.Models[model]
 	switch {
 	case !ok:
-		return &Error{Namespace: a.Namespace, What: fmt.Sprintf("the namespace has no quota for the node's model %q (label %s)", model, api.LabelTencentModel)}
+		return &Error{Namespace: a.Namespace,
+			What: fmt.Sprintf("the namespace has no quota for the node's model %q (label %s)", model, api.LabelTencentModel)}
 	case a.models[model]+c.GPUPercent > int64(limit)*100:
-		return &Error{Namespace: a.Namespace, What: fmt.Sprintf("GPUs of model %s in percent", model), Requested: c.GPUPercent, Used: a.models[model], Limit: int64(limit) * 100}
+		return &Error{Namespace: a.Namespace, What: fmt.Sprintf("GPUs of model %s in percent", model),
+			Requested: c.GPUPercent, Used: a.models[model], Limit: int64(limit) * 100}
 	}
 	return nil
 }

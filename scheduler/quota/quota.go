@@ -32,7 +32,8 @@ func Of(kinds []scheduler.Kind, shares [][]grant.Share, model string, gpuMiB fun
 	return peak(kinds, model, func(i int) (c Charge) {
 		if i < len(shares) {
 			for _, s := range shares[i] {
-				c = c.add(Charge{MemoryMiB: s.MemoryMiB, Cores: int64(s.CorePercent), GPUPercent: GPUPercent(s.CorePercent, s.MemoryMiB, gpuMiB(s.UUID))}, 1)
+				c = c.add(Charge{MemoryMiB: s.MemoryMiB, Cores: int64(s.CorePercent),
+					GPUPercent: GPUPercent(s.CorePercent, s.MemoryMiB, gpuMiB(s.UUID))}, 1)
 			}
 		}
 		return c
@@ -60,7 +61,8 @@ func peak(kinds []scheduler.Kind, model string, charge func(i int) Charge) Charg
 				continue
 			}
 			c := running.add(charge(i), 1)
-			most.MemoryMiB, most.Cores, most.GPUPercent = max(most.MemoryMiB, c.MemoryMiB), max(most.Cores, c.Cores), max(most.GPUPercent, c.GPUPercent)
+			most.MemoryMiB, most.Cores = max(most.MemoryMiB, c.MemoryMiB), max(most.Cores, c.Cores)
+			most.GPUPercent = max(most.GPUPercent, c.GPUPercent)
 			if kind != scheduler.Init {
 				running = c
 			}
@@ -124,7 +126,8 @@ func FromHard(hard map[string]scheduler.Amount, o request.Options) (Limits, erro
 			case !ok:
 			case amount.Invalid != "" || amount.Value < 0:
 				*f.to = 0
-				problem = errors.Join(problem, fmt.Errorf("%s%s: %s: must be an integer of at least 0", prefix, f.name, cmp.Or(amount.Invalid, strconv.FormatInt(amount.Value, 10))))
+				problem = errors.Join(problem, fmt.Errorf("%s%s: %s: must be an integer of at least 0", prefix, f.name,
+					cmp.Or(amount.Invalid, strconv.FormatInt(amount.Value, 10))))
 			case amount.Value <= math.MaxInt64/f.factor:
 				*f.to = min(*f.to, amount.Value*f.factor)
 			}

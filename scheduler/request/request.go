@@ -76,7 +76,8 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 		return nil, nil
 	}
 	if n := len(pod.Containers); n > grant.MaxContainers {
-		return nil, &Error{Key: "containers", Value: strconv.Itoa(n), Why: "a pod with GPUs may have at most " + strconv.Itoa(grant.MaxContainers)}
+		return nil, &Error{Key: "containers", Value: strconv.Itoa(n), Why: "a pod with GPUs may have at most " +
+			strconv.Itoa(grant.MaxContainers)}
 	}
 	r.Kinds = make([]scheduler.Kind, len(pod.Containers))
 	for i := range pod.Containers {
@@ -94,7 +95,8 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 
 // defaultGPUPolicy is gpu-manager's own for its resources; empty: the cluster's.
 func defaultGPUPolicy(pod *scheduler.Pod, names *Names) string {
-	if names.VcudaCore != "" && slices.ContainsFunc(pod.Containers, func(c scheduler.Container) bool { return c.Resources[names.VcudaCore].Value > 0 }) {
+	if names.VcudaCore != "" && slices.ContainsFunc(pod.Containers,
+		func(c scheduler.Container) bool { return c.Resources[names.VcudaCore].Value > 0 }) {
 		return choose.Tencent
 	}
 	return ""

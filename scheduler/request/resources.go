@@ -92,7 +92,8 @@ func checkMIG(c *scheduler.Container) error {
 	if first == "" {
 		return nil
 	}
-	return &Error{Key: first, Value: strconv.FormatInt(c.Resources[first].Value, 10), Why: "the container requests GPUs too, and a CUDA program uses either GPUs or a MIG device: request only one of them"}
+	return &Error{Key: first, Value: strconv.FormatInt(c.Resources[first].Value, 10),
+		Why: "the container requests GPUs too, and a CUDA program uses either GPUs or a MIG device: request only one of them"}
 }
 
 func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
@@ -210,7 +211,8 @@ func gpuManager(a *amounts) (Container, error) {
 	case cores.n < wholeCores && memory.n == 0:
 		return Container{}, cores.errorf("a part of a GPU needs memory: set %s too, in blocks of %d MiB", memory.name, blockMiB)
 	case cores.n > wholeCores && cores.n%wholeCores != 0:
-		return Container{}, cores.errorf("cores above 100 must be a multiple of 100 (one GPU): request %d or %d", cores.n/100*100, (cores.n/100+1)*100)
+		return Container{}, cores.errorf("cores above 100 must be a multiple of 100 (one GPU): request %d or %d",
+			cores.n/100*100, (cores.n/100+1)*100)
 	case cores.n > grant.MaxShares*wholeCores:
 		return Container{}, cores.errorf("a container may have at most %d GPUs", grant.MaxShares)
 	}
@@ -219,7 +221,8 @@ func gpuManager(a *amounts) (Container, error) {
 	case memory.n == 0:
 		c.MemoryPercent = 100
 	case memory.n%n != 0:
-		return Container{}, memory.errorf("is for all %d GPUs together and can't be divided by %d: request a multiple of it, or remove it for all memory", n, n)
+		return Container{}, memory.errorf("is for all %d GPUs together and can't be divided by %d: request a multiple of "+
+			"it, or remove it for all memory", n, n)
 	case memory.n/n > grant.MaxMemoryMiB/blockMiB:
 		return Container{}, memory.errorf("is more than any GPU has: the unit is %d MiB", blockMiB)
 	default:

@@ -126,7 +126,8 @@ func (v *reviewer) done(request *admissionv1.AdmissionRequest, a answer, took ti
 
 func read(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionRequest, int, error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("unsupported content type %.64q: use application/json", r.Header.Get("Content-Type"))
+		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("unsupported content type %.64q: use application/json",
+			r.Header.Get("Content-Type"))
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {

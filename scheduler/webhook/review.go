@@ -42,7 +42,8 @@ func reject(reason, message string) answer { return answer{rejection: &rejection
 func (a answer) encode(request *admissionv1.AdmissionRequest) ([]byte, error) {
 	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: a.rejection == nil, Warnings: a.warnings}
 	if a.rejection != nil {
-		response.Result = &metav1.Status{Status: metav1.StatusFailure, Message: a.rejection.message, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity}
+		response.Result = &metav1.Status{Status: metav1.StatusFailure, Message: a.rejection.message,
+			Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity}
 		switch a.rejection.reason {
 		case ReasonOwned, ReasonTolerance:
 			response.Result.Reason, response.Result.Code = metav1.StatusReasonForbidden, http.StatusForbidden
@@ -109,7 +110,8 @@ func (r *Rules) answerValidate(request *admissionv1.AdmissionRequest) answer {
 	if message := r.checkOwned(request.UserInfo.Username, old.Metadata.Annotations, object.Metadata.Annotations); message != "" {
 		return reject(ReasonOwned, message)
 	}
-	if message := r.checkTolerance(request.UserInfo.Username, request.Namespace, old.Metadata.Annotations, object.Metadata.Annotations); message != "" {
+	if message := r.checkTolerance(request.UserInfo.Username, request.Namespace, old.Metadata.Annotations,
+		object.Metadata.Annotations); message != "" {
 		return reject(ReasonTolerance, message)
 	}
 	if about != pods {

@@ -63,9 +63,11 @@ func (o *Options) Validate() error {
 	case (o.CertFile == "") != (o.KeyFile == ""):
 		errs = append(errs, errors.New("certificate file or key file missing: set both or none"))
 	case o.CertFile == "" && (c.Namespace == "" || c.Secret == "" || c.Service == ""):
-		errs = append(errs, errors.New("the webhook's own certificate needs a namespace, a Secret and the webhook's Service: set them, or certificate and key files"))
+		errs = append(errs, errors.New("the webhook's own certificate needs a namespace, a Secret and the webhook's "+
+			"Service: set them, or certificate and key files"))
 	case o.CertFile == "" && o.Client == nil:
-		errs = append(errs, errors.New("the webhook's own certificate needs an API server client: set a kubeconfig, or certificate and key files"))
+		errs = append(errs, errors.New("the webhook's own certificate needs an API server client: set a kubeconfig, or "+
+			"certificate and key files"))
 	}
 	return errors.Join(errs...)
 }

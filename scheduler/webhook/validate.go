@@ -94,8 +94,9 @@ func (r *Rules) requiresPlugin(pod *corev1.Pod, model *scheduler.Pod, req *reque
 	if err == nil {
 		return nil
 	}
-	return &rejection{ReasonPlugin, fmt.Sprintf("containers with GPUs must require the NRI plugin %q: %v. Keep the annotation as the webhook sets it",
-		r.RequiredPlugin, err)}
+	return &rejection{ReasonPlugin,
+		fmt.Sprintf("containers with GPUs must require the NRI plugin %q: %v. Keep the annotation as the webhook sets it",
+			r.RequiredPlugin, err)}
 }
 
 // checkPrivileges rejects pods that can open all GPUs of their node.
@@ -118,7 +119,8 @@ func (r *Rules) checkPrivileges(pod *corev1.Pod, model *scheduler.Pod, req *requ
 				"remove securityContext.privileged, or request no GPU", c.Name)
 		case hasSysAdmin(spec):
 			return fmt.Sprintf("container %q has the capability SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU: "+
-				"remove it from securityContext.capabilities.add, or request no GPU (the operator can allow it in a namespace: --privileged-namespace)", c.Name)
+				"remove it from securityContext.capabilities.add, or request no GPU (the operator can allow it in a namespace: "+
+				"--privileged-namespace)", c.Name)
 		}
 	}
 	return ""

@@ -70,7 +70,8 @@ func decodePod(raw []byte, namespace string) (*corev1.Pod, error) {
 		return nil, err
 	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v.Metadata.Name, Labels: v.Metadata.Labels, Annotations: v.Metadata.Annotations},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v.Metadata.Name, Labels: v.Metadata.Labels,
+			Annotations: v.Metadata.Annotations},
 		Spec: corev1.PodSpec{
 			SchedulerName: v.Spec.SchedulerName, NodeName: v.Spec.NodeName, RuntimeClassName: v.Spec.RuntimeClassName, Priority: v.Spec.Priority, HostPID: v.Spec.HostPID,
 			InitContainers: containersOf(v.Spec.InitContainers), Containers: containersOf(v.Spec.Containers),

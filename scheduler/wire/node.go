@@ -122,7 +122,8 @@ func disagree(ours []scheduler.GPU, annotations map[string]string) error {
 	if difference == "" {
 		return nil
 	}
-	return fmt.Errorf("annotations %s and %s: %s: using the first; make sure a single agent writes both, or remove the outdated one", api.AnnotationNodeGPUs, api.AnnotationHAMiRegister, difference)
+	return fmt.Errorf("annotations %s and %s: %s: using the first; make sure a single agent writes both, or remove the "+
+		"outdated one", api.AnnotationNodeGPUs, api.AnnotationHAMiRegister, difference)
 }
 
 func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {

@@ -86,7 +86,8 @@ func nodeOf(p *scheduler.Pod, named string) (string, error) {
 	case p.Node == "" && named == "":
 		return "", errors.New("no node, and the pod is not bound")
 	case p.Node != "" && named != "" && p.Node != named:
-		return "", fmt.Errorf("node %s: the pod is on node %q, which rejects this grant: delete the pod so that it is scheduled again", quote.Short(named), p.Node)
+		return "", fmt.Errorf("node %s: the pod is on node %q, which rejects this grant: delete the pod so that it is "+
+			"scheduled again", quote.Short(named), p.Node)
 	case p.Node != "":
 		return p.Node, nil
 	}
