@@ -36,10 +36,13 @@ type Args struct {
 	// Names of the resources; "-" disables one.
 	Resources ResourceNames `json:"resources,omitempty"`
 	// Defaults for what containers do not request.
-	Defaults   Defaults `json:"defaults,omitempty"`
-	NodePolicy string   `json:"nodePolicy,omitempty"`
-	GPUPolicy  string   `json:"gpuPolicy,omitempty"`
-	Weights    string   `json:"weights,omitempty"`
+	Defaults Defaults `json:"defaults,omitempty"`
+	// Default node policy of pods.
+	NodePolicy string `json:"nodePolicy,omitempty"`
+	// Default GPU policy of pods.
+	GPUPolicy string `json:"gpuPolicy,omitempty"`
+	// Default weights of pods.
+	Weights string `json:"weights,omitempty"`
 	// When to write the grant: with the Binding (default) or also before it (Patch).
 	Annotate string `json:"annotate,omitempty"`
 	// File with one or two private keys in PEM: the first signs grants, both verify. Empty: grants
