@@ -59,7 +59,7 @@ func TestOpenKeyFile(t *testing.T) {
 			}
 			require.ErrorContains(t, keys.Ready(), test.says)
 			require.ErrorContains(t, keys.Ready(), path)
-			require.ErrorIs(t, keys.Verify("u-1", "node-1", signedPayload, signedOne), grant.ErrSignature, "nothing is believed")
+			require.ErrorIs(t, keys.Verify("u-1", "node-1", signedPayload, signedOne), grant.ErrSignature, "every grant is rejected")
 			require.NoError(t, os.RemoveAll(path))
 			writeKeys(t, path, good, 0o400)
 			keys.Reload()

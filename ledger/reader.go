@@ -77,10 +77,10 @@ func sleep(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// look reads the ledger once. If it changed meanwhile, the result is nil or, with anyhow, unsettled.
-func (r *Reader) look(anyhow bool) (*Snapshot, error) {
+// look reads the ledger once. If it changed meanwhile, the result is nil or, with allowUnsettled, unsettled.
+func (r *Reader) look(allowUnsettled bool) (*Snapshot, error) {
 	before, err := r.generation()
-	if err != nil || before%2 == 1 && !anyhow {
+	if err != nil || before%2 == 1 && !allowUnsettled {
 		return nil, err
 	}
 	l := &Ledger{dir: r.dir, index: newIndex()}
@@ -96,7 +96,7 @@ func (r *Reader) look(anyhow bool) (*Snapshot, error) {
 		return nil, err
 	}
 	unsettled := before != after || before%2 == 1
-	if unsettled && !anyhow {
+	if unsettled && !allowUnsettled {
 		return nil, nil
 	}
 	snapshot := l.index.snapshot()

@@ -135,7 +135,7 @@ func TestReaderEndsWithItsContext(t *testing.T) {
 }
 
 // readAndSuspend reads a ledger and stops its own process in the middle, once: it
-// reads again when it goes on, for the ledger was changed.
+// reads again when it continues, because the ledger was changed.
 func readAndSuspend(dir string) error {
 	var suspend sync.Once
 	reader, err := ledger.OpenReadOnly(filepath.Join(dir, "state"), ledger.WithRecovery(func(string) ([]grant.Share, error) {

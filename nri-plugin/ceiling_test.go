@@ -39,5 +39,5 @@ func TestCeilingAndPriorityReachTheClaim(t *testing.T) {
 	ctr = newContainer("main", "CUDA_TASK_PRIORITY=0")
 	_, err = f.runtime.create(elsewhere, ctr)
 	require.NoError(t, err)
-	assert.False(t, claims[ctr.Id].HighPriority, "its own word is not believed")
+	assert.False(t, claims[ctr.Id].HighPriority, "a container can't set its own priority")
 }

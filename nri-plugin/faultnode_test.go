@@ -134,7 +134,7 @@ func (n *faultNode) again() {
 	n.settle()
 }
 
-// olderNRI makes plugins believe that the runtime's NRI is 0.8, which has no
+// olderNRI reports to plugins that the runtime's NRI is 0.8, which has no
 // validators: they don't subscribe to them, and the runtime asks none.
 func olderNRI(t *testing.T) func([]byte) []byte {
 	now := nriversion.GetFromBuildInfo()

@@ -65,7 +65,7 @@ func TestMIGHealth(t *testing.T) {
 			{0, three, none, 5},
 			{0, strikes("A", 94, 2, all), map[string]string{"M2": "XID 94", "M3": "XID 94"}, 5},
 		}},
-		{"of the whole GPU, the GPU's and thereby all", []step{
+		{"of the whole GPU, the GPU's, so all", []step{
 			{0, three, none, 5},
 			{0, strikes("A", 94, all, all), map[string]string{
 				"A": "XID 94", "M1": "its GPU A: XID 94", "M2": "its GPU A", "M3": "its GPU A",

@@ -11,7 +11,7 @@
 #      No service of theirs is started.
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
-#      NVIDIA's container runtime, from the module test/tools-nvidia, likewise (ten seconds).
+#      NVIDIA's container runtime, from the module test/tools-nvidia, in the same way (ten seconds).
 #
 #   3. With --monitoring, for test/monitoring: Debian's prometheus (for promtool; building it takes many times as long) and
 #      chromium-headless-shell: 125 MB to fetch, half a minute.

@@ -188,7 +188,7 @@ func TestGrantThatIsSignedAgain(t *testing.T) {
 	unsigned := podOf(t, "u1", 1, nil, share(3000, 20))
 	for _, pod := range []grant.Pod{unsigned, podOf(t, "u1", 1, stranger, share(3000, 20))} {
 		n.Set(pod)
-		assert.Equal(t, again.Annotations, n.Newest(first).Annotations, "what is not believed takes nothing away")
+		assert.Equal(t, again.Annotations, n.Newest(first).Annotations, "an annotation that is rejected removes nothing")
 	}
 
 	n = open(t, dir, onlyNew) // the old key is gone, and the agent has restarted

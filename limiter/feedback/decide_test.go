@@ -160,7 +160,7 @@ func TestCorrectionConverges(t *testing.T) {
 	}
 }
 
-// Two that have a full GPU between them, and want more: neither rises, for there is
+// Two that have a full GPU between them, and want more: neither rises, because there is
 // nothing to be had, and only the one with too much loses time.
 func TestCorrectionsDoNotWindUpTogether(t *testing.T) {
 	_, states := steps(200, nil, 0, tenant("a", 50, 0, 48, true), tenant("b", 50, 0, 49, true))

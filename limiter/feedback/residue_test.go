@@ -69,7 +69,7 @@ func TestResidue(t *testing.T) {
 	look(9000, 4000)
 	assert.Equal(t, uint64(400), s.state(t, 0).ResidueBytes, "what is allocated meanwhile is none")
 	look(1100, 4000)
-	assert.Equal(t, uint64(100), s.state(t, 0).ResidueBytes, "what is gone is believed at once")
+	assert.Equal(t, uint64(100), s.state(t, 0).ResidueBytes, "a lower residue counts at once")
 	look(0, 4000)
 	assert.Zero(t, s.state(t, 0).ResidueBytes)
 

@@ -22,7 +22,7 @@ var rights = map[string]string{
 	"agent: get nodes":     "agent/noderegister reads its Node: what it has written, and schedulers have asked",
 	"agent: patch nodes":   "and writes annotations and labels that describe the GPUs",
 	"agent: list pods":     "agent/podwatch follows the pods of its node, for those that are resized",
-	"agent: watch pods":    "likewise",
+	"agent: watch pods":    "the same",
 	"agent: create events": "monitor/audit/podevents reports violations to users",
 	"agent: patch events":  "and counts an event up that comes again",
 
@@ -31,38 +31,38 @@ var rights = map[string]string{
 	"scheduler: kube-system: is extension-apiserver-authentication-reader":    "it checks that a client may read its metrics",
 	"scheduler: get resourcequotas":                                           "client-go's informer",
 	"scheduler: list resourcequotas":                                          "scheduler/quota counts what a ResourceQuota can't",
-	"scheduler: watch resourcequotas":                                         "likewise",
+	"scheduler: watch resourcequotas":                                         "the same",
 	"scheduler: gpus: get coordination.k8s.io/leases [gpuslice-scheduler]":    "one of the replicas schedules",
-	"scheduler: gpus: update coordination.k8s.io/leases [gpuslice-scheduler]": "likewise",
+	"scheduler: gpus: update coordination.k8s.io/leases [gpuslice-scheduler]": "the same",
 
 	"webhook: gpus: get secrets [gpuslice-webhook-certificate]":                              "its certificate, which the replicas share",
 	"webhook: gpus: update secrets [gpuslice-webhook-certificate]":                           "which they renew",
 	"webhook: get admissionregistration.k8s.io/mutatingwebhookconfigurations [gpuslice]":     "the API server gets the certificate's authority from it",
-	"webhook: patch admissionregistration.k8s.io/mutatingwebhookconfigurations [gpuslice]":   "likewise",
-	"webhook: get admissionregistration.k8s.io/validatingwebhookconfigurations [gpuslice]":   "likewise",
-	"webhook: patch admissionregistration.k8s.io/validatingwebhookconfigurations [gpuslice]": "likewise",
+	"webhook: patch admissionregistration.k8s.io/mutatingwebhookconfigurations [gpuslice]":   "the same",
+	"webhook: get admissionregistration.k8s.io/validatingwebhookconfigurations [gpuslice]":   "the same",
+	"webhook: patch admissionregistration.k8s.io/validatingwebhookconfigurations [gpuslice]": "the same",
 }
 
 // ofQuota are the rights that exist only with gpu-manager's quota.
 var ofQuota = map[string]string{
 	"scheduler: kube-system: get configmaps [gpuquota]":   "the quota",
-	"scheduler: kube-system: list configmaps [gpuquota]":  "likewise",
-	"scheduler: kube-system: watch configmaps [gpuquota]": "likewise",
+	"scheduler: kube-system: list configmaps [gpuquota]":  "the same",
+	"scheduler: kube-system: watch configmaps [gpuquota]": "the same",
 }
 
 // ofExtender are those of a scheduler that is asked by the cluster's own.
 var ofExtender = map[string]string{
 	"scheduler: list nodes":                        "the GPUs, in annotations",
-	"scheduler: watch nodes":                       "likewise",
+	"scheduler: watch nodes":                       "the same",
 	"scheduler: list resourcequotas":               "scheduler/quota",
-	"scheduler: watch resourcequotas":              "likewise",
+	"scheduler: watch resourcequotas":              "the same",
 	"scheduler: list policy/poddisruptionbudgets":  "the pods that are evicted last",
-	"scheduler: watch policy/poddisruptionbudgets": "likewise",
+	"scheduler: watch policy/poddisruptionbudgets": "the same",
 	"scheduler: get pods":                          "a pod is read again after a bind without an answer",
 	"scheduler: list pods":                         "the GPUs of each pod",
-	"scheduler: watch pods":                        "likewise",
+	"scheduler: watch pods":                        "the same",
 	"scheduler: create events":                     "what became of a request to resize a pod",
-	"scheduler: patch events":                      "likewise",
+	"scheduler: patch events":                      "the same",
 	"scheduler: kube-system: get coordination.k8s.io/leases [kube-scheduler]": "requests to resize pods are answered beside the kube-scheduler that leads",
 	"scheduler: create pods/binding":                                          "the bind, with the grant in its annotations",
 	"scheduler: patch pods/status":                                            "a pod is changed after a bind without an answer, so that the bind fails",

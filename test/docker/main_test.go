@@ -3,7 +3,7 @@
 // Package docker tests containers that no Kubernetes speaks for, end to end: Debian's
 // dockerd and podman, containerd with the runtime wrapper, runc under all of them, the
 // simulated driver as the GPU and the limiter inside. What a container may do is asked
-// inside it, not believed from its spec.
+// inside it, not read from its spec.
 package docker_test
 
 import (

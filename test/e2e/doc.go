@@ -2,5 +2,5 @@
 // cluster, of one node with eight simulated GPUs, serves all tests, one after another;
 // each has a namespace of its own and has to leave every GPU free.
 //
-// What a container may use is asked inside it, not believed from its spec.
+// What a container may use is asked inside it, not read from its spec.
 package e2e

@@ -75,7 +75,7 @@ func TestResizeOfAPod(t *testing.T) {
 		return nil
 	})
 
-	// A tenant may ask, and neither answer himself nor ask for nonsense.
+	// A tenant may request a resize. It can neither write the answer nor request invalid amounts.
 	patch := func(key, value string) error {
 		data, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
 		require.NoError(t, err)

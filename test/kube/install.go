@@ -38,7 +38,7 @@ func (c *Cluster) installChart(ctx context.Context) error {
 	return c.WaitWebhook(ctx)
 }
 
-// WaitWebhook waits until a pod with GPUs can be made: the API server reaches the webhook, and believes it.
+// WaitWebhook waits until a pod with GPUs can be made: the API server reaches the webhook, and trusts its certificate.
 func (c *Cluster) WaitWebhook(ctx context.Context) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "try"},

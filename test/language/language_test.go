@@ -28,6 +28,12 @@ type rule struct {
 	instead string
 }
 
+// rules are words, in lower case, and phrases that aren't used.
+type rules struct {
+	words   map[string]rule
+	phrases map[*regexp.Regexp]string
+}
+
 func TestWords(t *testing.T) {
 	rules := readRules(t)
 	var findings []string
@@ -62,32 +68,37 @@ func TestTermsAreFew(t *testing.T) {
 func TestCheckFinds(t *testing.T) {
 	rules := readRules(t)
 	for text, want := range map[string]int{
-		"package a\n\n// The card is told.\n":     2, // examples of words that are not used
-		"package a\n\nvar cardCount, CARDS int\n": 2,
-		"package a\n\nvar s = \"nobody\"\n":       1,
-		"package a\n\nvar s = `discard`\n":        0,
-		"package a\n\nvar whoami int\n":           0,
+		"package a\n\n// The card is told.\n":       2, // examples of words that are not used
+		"package a\n\nvar cardCount, CARDS int\n":   2,
+		"package a\n\nvar s = \"nobody\"\n":         1,
+		"package a\n\nvar s = `discard`\n":          0,
+		"package a\n\nvar whoami int\n":             0,
+		"package a\n\n// It ends, for it is old.\n": 1,
 	} {
 		require.Len(t, check(rules, "a.go", []byte(text)), want, text)
 	}
 	require.Len(t, check(rules, "a.md", []byte("Who tells `CardTypeMismatch`?\n")), 2)
 }
 
-func readRules(t *testing.T) map[string]rule {
+func readRules(t *testing.T) rules {
 	f, err := os.Open("language.txt")
 	require.NoError(t, err)
 	defer f.Close()
-	rules := map[string]rule{}
+	found := rules{map[string]rule{}, map[*regexp.Regexp]string{}}
 	for s := bufio.NewScanner(f); s.Scan(); {
 		if line := s.Text(); line != "" && line[0] != '#' {
 			parts := strings.Split(line, "\t")
 			require.Len(t, parts, 3, line)
+			if parts[0] == "phrase" {
+				found.phrases[regexp.MustCompile(parts[1]+`\b`)] = parts[2]
+				continue
+			}
 			for word := range strings.FieldsSeq(parts[1]) {
-				rules[word] = rule{parts[0] == "name", parts[2]}
+				found.words[word] = rule{parts[0] == "name", parts[2]}
 			}
 		}
 	}
-	return rules
+	return found
 }
 
 func files(t *testing.T) []string {
@@ -106,16 +117,21 @@ var (
 )
 
 // check reports what a file has of the words.
-func check(rules map[string]rule, file string, data []byte) (findings []string) {
+func check(forbidden rules, file string, data []byte) (findings []string) {
 	report := func(line int, text string, isText bool) {
 		text = nvidias.ReplaceAllString(hamis.ReplaceAllString(text, ""), "")
+		for phrase, instead := range forbidden.phrases {
+			if match := phrase.FindString(text); match != "" && isText {
+				findings = append(findings, finding(file, line, match, rule{instead: instead}))
+			}
+		}
 		for _, w := range words.FindAllString(text, -1) {
-			if r, found := rules[strings.ToLower(w)]; found && (isText || r.names) {
+			if r, found := forbidden.words[strings.ToLower(w)]; found && (isText || r.names) {
 				findings = append(findings, finding(file, line, w, r))
 				continue
 			}
 			for _, part := range camel.FindAllString(w, -1) {
-				if r, found := rules[strings.ToLower(part)]; found && r.names && part != w {
+				if r, found := forbidden.words[strings.ToLower(part)]; found && r.names && part != w {
 					findings = append(findings, finding(file, line, w, r))
 				}
 			}

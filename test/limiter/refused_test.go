@@ -23,7 +23,7 @@ func TestRefusedAllocationsAreCounted(t *testing.T) {
 		{"none", "init ctx 0 alloc 1073741824 free 0 alloc 1073741824", false, 0},
 		{"of each sort", "init ctx 0 alloc 1073741824 alloc 1 managed 1 pitch 100 10 vcreate 0 2", false, 4},
 		{"a size that overflows", "init ctx 0 alloc 0xffffffffffffffff", false, 1},
-		{"by the driver, for it has no context", "init alloc 4096", false, 0},
+		{"by the driver, without a context", "init alloc 4096", false, 0},
 		{"what spills is not refused", "init ctx 0 alloc " + half + " alloc " + half, true, 0},
 		{"what can't spill any more is, once", "init ctx 0 alloc " + half + " alloc " + half + " alloc 1", true, 1},
 	} {

@@ -3,7 +3,7 @@
 // Package node tests the whole node half of gpuslice end to end: real containerd,
 // runc and NRI, the agent as a process, containers made through CRI, the simulated
 // driver as their GPU and the limiter inside them. What a container may do is
-// asked inside it, not believed from its spec.
+// asked inside it, not read from its spec.
 package node_test
 
 import (

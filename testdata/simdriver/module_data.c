@@ -1,5 +1,5 @@
 /*
- * Global data of modules: `.global .align 4 .b8 name[SIZE];` of the PTX text, and `.const` likewise. It takes memory of the context, which no
+ * Global data of modules: `.global .align 4 .b8 name[SIZE];` of the PTX text, and the same of `.const`. It takes memory of the context, which no
  * call other than the loading reports. Its addresses are fixed while the module is loaded. What it is initialised with, it holds:
  * numbers (`= 5`, `= {1, 2, 0f3F800000}`); an address of another variable stays 0.
  */

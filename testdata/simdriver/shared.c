@@ -1,5 +1,5 @@
 /*
- * Memory that was exported. Its bytes leave the cell of the client that made it and are a record of their own, for they live
+ * Memory that was exported. Its bytes leave the cell of the client that made it and are a record of their own, because they live
  * as long as any process holds a descriptor, a handle or a mapping of it.
  *
  * The exported descriptor is an open file description of the state file that holds a lock on a byte of its own. Each process that uses the

@@ -119,8 +119,8 @@ func TestPodsWithForgedLabels(t *testing.T) {
 	running := granted(t, "q", "n1", grant.Share{UUID: gpuA, MemoryMiB: 9000})
 	agent, fake := serverIn("gpuslice", componentAgent, "n1"), serverIn("a-team", componentAgent, "n1")
 	lonely := serverIn("a-team", componentAgent, "n2")
-	leader, liar := serverIn("gpuslice", componentScheduler, "n1"), serverIn("a-team", componentScheduler, "n1")
-	ready(fake, lonely, liar)
+	leader, forged := serverIn("gpuslice", componentScheduler, "n1"), serverIn("a-team", componentScheduler, "n1")
+	ready(fake, lonely, forged)
 	shares := []view.Share{{UUID: gpuA, MemoryMiB: 9000}}
 	c, _ := of(map[string]any{
 		"gpuslice/agent-n1:9394/api/v1/view":       view.Node{GPUs: []view.GPU{{UUID: gpuA, Node: "n2"}}},
@@ -128,7 +128,7 @@ func TestPodsWithForgedLabels(t *testing.T) {
 		"a-team/agent-n2:9394/api/v1/view":         view.Node{GPUs: []view.GPU{{UUID: gpuA}}},
 		"gpuslice/scheduler-n1:8080/debug/explain": engine.Explanation{Pod: "ns/p", State: engine.ExplainedPending},
 		"a-team/scheduler-n1:8080/debug/explain":   engine.Explanation{Pod: "ns/p", State: engine.ExplainedReserved, Text: "all is well"},
-	}, node("n1", gpuA), node("n2", gpuB), waiting, running, agent, fake, lonely, leader, liar)
+	}, node("n1", gpuA), node("n2", gpuB), waiting, running, agent, fake, lonely, leader, forged)
 	n, err := c.View(t.Context())
 	require.NoError(t, err)
 	require.Len(t, n.GPUs, 2)

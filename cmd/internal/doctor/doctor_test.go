@@ -415,7 +415,7 @@ func TestChecks(t *testing.T) {
 				assert.Equal(t, test.state, r.State, "%s\n%s", r.Found, fix)
 				assert.Contains(t, r.Found, test.found)
 				assert.Contains(t, fix, test.fix)
-				assert.Equal(t, r.State == OK, fix == "", "what is amiss has a remedy, and nothing else: %q", fix)
+				assert.Equal(t, r.State == OK, fix == "", "each problem has a remedy, and nothing else: %q", fix)
 			}
 		})
 	}
@@ -429,7 +429,7 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// Whatever is amiss together, each finding has a remedy, and what is well has none.
+// Each problem has a remedy, whatever other problems there are, and a check that is ok has none.
 func TestEveryFindingHasAFix(t *testing.T) {
 	good := goodHost(t)
 	paths := slices.Sorted(maps.Keys(good.MapFS))
@@ -498,7 +498,7 @@ func TestRepairs(t *testing.T) {
 			assert.Equal(t, test.want, report.Repairs())
 			for _, r := range report.Results {
 				assert.Equal(t, r.Check == test.check, len(r.Repairs) > 0, r.Check)
-				assert.False(t, len(r.Repairs) > 0 && len(r.Fix) == 0, "%s is fixed, and nothing is amiss", r.Check)
+				assert.False(t, len(r.Repairs) > 0 && len(r.Fix) == 0, "%s is fixed, and there is no problem", r.Check)
 			}
 		})
 	}

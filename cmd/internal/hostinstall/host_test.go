@@ -53,7 +53,7 @@ func TestChangedMeanwhile(t *testing.T) {
 	assert.Empty(t, h.backups(daemonJSON))
 }
 
-// A record that is damaged or of a newer program stops both, for it would be lost.
+// A record that is damaged or of a newer program stops both, because it would be lost.
 func TestBadRecord(t *testing.T) {
 	for _, text := range []string{"{", `{"version": 2}`} {
 		h := newTestHost(t)
