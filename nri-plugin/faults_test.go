@@ -35,7 +35,7 @@ func setRequestTimeout(t *testing.T, d time.Duration) {
 	t.Cleanup(func() { adaptation.SetPluginRequestTimeout(longTimeout) })
 }
 
-// newFixtureInTime is a fixture whose plugin has to answer within d once it is connected.
+// newFixtureInTime is a fixture with a plugin that has to answer within d once it is connected.
 func newFixtureInTime(t *testing.T, d time.Duration, change ...func(*nriplugin.Config)) *fixture {
 	f := newFixture(t, change...)
 	setRequestTimeout(t, d)
