@@ -38,7 +38,7 @@ func Resize(dir string, claim ledger.Claim) error {
 	return limiter.UpdateLimits(dir, limits)
 }
 
-// ResizeOrPopulate is Resize that calls populate, with the reason, if the limits must be written anew.
+// ResizeOrPopulate is Resize that calls populate, with the reason, if the limits must be written again.
 func ResizeOrPopulate(dir string, claim ledger.Claim, populate func(reason error) error) error {
 	err := Resize(dir, claim)
 	if errors.Is(err, limiter.ErrHalfWritten) || errors.Is(err, limiter.ErrForeign) {
