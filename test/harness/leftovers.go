@@ -16,14 +16,14 @@ import (
 // leavingTime is how long processes that were killed may take to be gone.
 const leavingTime = 20 * time.Second
 
-// leftovers removes the cgroups of the machine's containers. It reports processes that are still there.
-func (m *Machine) leftovers() error {
+// removeRemaining removes the cgroups of the machine's containers. It reports processes that are still there.
+func (m *Machine) removeRemaining() error {
 	return Until(context.Background(), leavingTime, func(context.Context) error {
 		return errors.Join(processesOf(m.Dir), removeCgroups(filepath.Base(m.Dir)))
 	})
 }
 
-// processesOf reports the processes whose command line or environment has the directory, without this process and those
+// processesOf reports the processes that have the directory in their command line or environment, without this process and those
 // that have ended.
 func processesOf(dir string) error {
 	entries, err := os.ReadDir("/proc")
