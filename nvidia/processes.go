@@ -16,21 +16,15 @@ type Process struct {
 }
 
 // Processes returns the processes by UUID of GPU or MIG device, including MPS clients and graphics.
-// It returns what could be read, with the errors.
+// It returns what could be read, with the errors, and nil if NVML is not open.
 func (c *Cache) Processes(ctx context.Context) (map[string][]Process, error) {
 	return c.processes(ctx, usable)
 }
 
 func (c *Cache) processes(ctx context.Context, of devicesOf) (map[string][]Process, error) {
-	processes := map[string][]Process{}
-	err := c.query(ctx, "processes", of, func(uuid string, dev nvml.Device, label string) error {
-		running, known, err := c.reader.running(dev, label)
-		if known {
-			processes[uuid] = running
-		}
-		return err
+	return query(ctx, c, "processes", of, func(_ string, dev nvml.Device, label string) ([]Process, bool, error) {
+		return c.reader.running(dev, label)
 	})
-	return processes, err
 }
 
 // ProcessMemory is a process' memory on a GPU.

@@ -38,12 +38,16 @@ func TestProcesses(t *testing.T) {
 	}
 	c := NewCache(s, CacheOptions{})
 	ctx := context.Background()
-	_, err := c.Processes(ctx)
+	all, err := c.Processes(ctx)
 	require.ErrorContains(t, err, "not open")
+	assert.Nil(t, all, "unknown, not none")
+	telemetry, err := c.Telemetry(ctx)
+	require.ErrorContains(t, err, "not open")
+	assert.Nil(t, telemetry)
 	require.NoError(t, c.Refresh(ctx))
 	gpu := c.Node().GPUs[0].UUID
 	want := map[string][]Process{gpu: {{PID: 7, Bytes: 30, Known: true}, {PID: 8}, {PID: 10, Bytes: 20, Known: true}, {PID: 9, Bytes: 40, Known: true, Graphics: true}}}
-	all, err := c.Processes(ctx)
+	all, err = c.Processes(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, want, all, "MPS clients and graphics processes too; GPUs without the information are not listed")
 	memories, err := c.ProcessMemories(ctx)
@@ -59,8 +63,9 @@ func TestProcesses(t *testing.T) {
 	assert.Empty(t, all)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	_, err = c.Processes(ended)
+	all, err = c.Processes(ended)
 	require.ErrorIs(t, err, context.Canceled)
+	assert.Nil(t, all)
 	require.NoError(t, c.Close())
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// devicesOf selects what [Cache.query] reads of a GPU.
+// devicesOf selects what [query] reads of a GPU.
 type devicesOf func(gpu GPU) (itself, migDevices bool)
 
 // Without MIG, or the MIG devices: what CUDA uses.
@@ -18,22 +18,29 @@ func wholeGPUs(gpu GPU) (itself, migDevices bool) { return !gpu.MIGEnabled, fals
 
 func everything(GPU) (itself, migDevices bool) { return true, true }
 
-// query calls read for each device. It joins the errors, each of which is of one device.
-func (c *Cache) query(ctx context.Context, what string, of devicesOf, read func(uuid string, dev nvml.Device, label string) error) error {
+// query returns what read returns for each device, by UUID; not the values of devices without known. It joins the errors, each
+// of which is of one device. The map is nil if no device was queried.
+func query[T any](ctx context.Context, c *Cache, what string, of devicesOf,
+	read func(uuid string, dev nvml.Device, label string) (value T, known bool, err error)) (map[string]T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := ctx.Err(); err != nil {
-		return err
+		return nil, err
 	}
 	if !c.open {
-		return fmt.Errorf("the GPUs' %s: NVML is not open", what)
+		return nil, fmt.Errorf("the GPUs' %s: NVML is not open", what)
 	}
+	values := map[string]T{}
 	var failed error
 	look := func(uuid, label string) {
 		dev, ret := c.reader.lib.DeviceGetHandleByUUID(uuid)
 		err := check(label, "nvmlDeviceGetHandleByUUID", ret)
 		if err == nil {
-			err = read(uuid, dev, label)
+			var value T
+			var known bool
+			if value, known, err = read(uuid, dev, label); known {
+				values[uuid] = value
+			}
 		}
 		failed = errors.Join(failed, err)
 	}
@@ -48,5 +55,5 @@ func (c *Cache) query(ctx context.Context, what string, of devicesOf, read func(
 			}
 		}
 	}
-	return failed
+	return values, failed
 }

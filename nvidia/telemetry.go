@@ -25,19 +25,16 @@ const (
 	memoryV2Symbol = "nvmlDeviceGetMemoryInfo_v2"
 )
 
-// Telemetry returns what could be read, by UUID, with the errors.
+// Telemetry returns what could be read, by UUID, with the errors, and nil if NVML is not open.
 func (c *Cache) Telemetry(ctx context.Context) (map[string]Telemetry, error) {
-	telemetry := map[string]Telemetry{}
-	err := c.query(ctx, "telemetry", everything, func(uuid string, dev nvml.Device, label string) error {
+	return query(ctx, c, "telemetry", everything, func(uuid string, dev nvml.Device, label string) (Telemetry, bool, error) {
 		t := Telemetry{Taken: c.now()}
 		err := c.reader.telemetryMemory(&t, dev, label)
 		if _, isGPU := c.Node().GPU(uuid); isGPU {
 			err = errors.Join(err, telemetryOfGPU(&t, dev, label))
 		}
-		telemetry[uuid] = t
-		return err
+		return t, true, err
 	})
-	return telemetry, err
 }
 
 func (r reader) telemetryMemory(t *Telemetry, dev nvml.Device, what string) error {

@@ -19,19 +19,17 @@ const staleSample = 2 * time.Second
 // ProcessTimes returns the processes that used each GPU since the last call (the mean of NVML's
 // samples), without GPUs in MIG mode.
 func (c *Cache) ProcessTimes(ctx context.Context) (map[string][]ProcessTime, error) {
-	times := map[string][]ProcessTime{}
-	err := c.query(ctx, "process times", wholeGPUs, func(uuid string, dev nvml.Device, label string) error {
+	return query(ctx, c, "process times", wholeGPUs, func(uuid string, dev nvml.Device, label string) (times []ProcessTime, known bool, err error) {
 		since := max(c.sampled[uuid], uint64(c.now().Add(-staleSample).UnixMicro()))
 		samples, ret := processUtilization(dev, since)
 		switch ret {
 		case nvml.SUCCESS, nvml.ERROR_NOT_FOUND: // not found: no samples
-			times[uuid], c.sampled[uuid] = meanTimes(samples, since)
-			return nil
+			times, c.sampled[uuid] = meanTimes(samples, since)
+			return times, true, nil
 		default:
-			return optional(label, "nvmlDeviceGetProcessUtilization", ret)
+			return nil, false, optional(label, "nvmlDeviceGetProcessUtilization", ret)
 		}
 	})
-	return times, err
 }
 
 // processUtilization repeats the query: go-nvml v0.13.3 panics if a process starts between its call for the

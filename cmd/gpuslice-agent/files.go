@@ -20,7 +20,9 @@ func holdFiles(ledger *ledger.Ledger, holder *limiter.Holder, turn *progress, lo
 		periodic.Vary(ctx, nil, func() time.Duration {
 			turn.tick()
 			err := holder.Follow(func() (map[string]string, error) { return claimDirs(ctx, ledger) })
-			problem.Warn(log, "failed to open files of containers; retrying", err)
+			if ctx.Err() == nil {
+				problem.Warn(log, "failed to open files of containers; retrying", err)
+			}
 			return holdInterval
 		})
 	}

@@ -48,7 +48,7 @@ func place(path string, perm fs.FileMode, flags uint, fill func(*os.File) error)
 	if err != nil {
 		return err
 	}
-	if err = errors.Join(fill(f), f.Chmod(perm), f.Close()); err == nil {
+	if err = errors.Join(f.Chmod(perm), fill(f), f.Close()); err == nil {
 		if err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, flags); err == nil {
 			return nil
 		}

@@ -52,11 +52,19 @@ func (c Code) Brief() string {
 	return briefs[c]
 }
 
-// Counts counts a node's GPUs, or nodes, by reason.
+// Counts counts a node's GPUs by reason.
 type Counts [codes]uint16
 
+// NodeCounts counts nodes by their main reason.
+type NodeCounts [codes]int
+
 // Main is the most frequent reason; among equals the later check.
-func (c *Counts) Main() Code {
+func (c *Counts) Main() Code { return mostFrequent((*[codes]uint16)(c)) }
+
+// Main is the most frequent reason; among equals the later check.
+func (c *NodeCounts) Main() Code { return mostFrequent((*[codes]int)(c)) }
+
+func mostFrequent[N uint16 | int](c *[codes]N) Code {
 	main := OK
 	for code := OK + 1; code < codes; code++ {
 		if c[code] > 0 && c[code] >= c[main] {

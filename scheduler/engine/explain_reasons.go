@@ -169,7 +169,7 @@ func (v *Evaluation) Summary() string {
 	total := 0
 	for code, n := range counts {
 		if n > 0 {
-			reasons, total = append(reasons, Code(code)), total+int(n)
+			reasons, total = append(reasons, Code(code)), total+n
 		}
 	}
 	if total == 0 {

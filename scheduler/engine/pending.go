@@ -143,7 +143,7 @@ func (e *Engine) pendingState(s *Snapshot, free freeTotals, object *scheduler.Po
 }
 
 // Reasons counts the nodes that do not fit by their main reason, and the others.
-func (v *Evaluation) Reasons() (counts Counts, fit int) {
+func (v *Evaluation) Reasons() (counts NodeCounts, fit int) {
 	for _, name := range v.Nodes() {
 		if verdict := v.Verdict(name); verdict.Fits {
 			fit++

@@ -98,7 +98,7 @@ func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList
 		return nil, nodes.none(err.Error()), engine.NodeUnregistered
 	}
 	failed, unresolvable := extenderv1.FailedNodesMap{}, extenderv1.FailedNodesMap{}
-	var count engine.Counts
+	var count engine.NodeCounts
 	nominated := s.nominated(pod)
 	passed := []string{}
 	for _, name := range nodes.names {
