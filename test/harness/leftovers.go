@@ -16,10 +16,10 @@ import (
 // leavingTime is how long processes that were killed may take to be gone.
 const leavingTime = 20 * time.Second
 
-// removeRemaining removes the cgroups of the machine's containers. It reports processes that are still there.
-func (m *Machine) removeRemaining() error {
+// RemoveRemaining removes the cgroup that has the directory's name. It reports processes that still use the directory.
+func RemoveRemaining(dir string) error {
 	return Until(context.Background(), leavingTime, func(context.Context) error {
-		return errors.Join(processesOf(m.Dir), removeCgroups(filepath.Base(m.Dir)))
+		return errors.Join(processesOf(dir), removeCgroups(filepath.Base(dir)))
 	})
 }
 

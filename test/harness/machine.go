@@ -143,7 +143,7 @@ func (m *Machine) CLI(ctx context.Context, args ...string) (string, error) {
 
 // Close removes everything and reports what did not go.
 func (m *Machine) Close() error {
-	err := errors.Join(m.removeRemaining(), unmountBelow(m.Dir))
+	err := errors.Join(RemoveRemaining(m.Dir), unmountBelow(m.Dir))
 	points, mountErr := MountsBelow(m.Dir)
 	if len(points) > 0 {
 		mountErr = fmt.Errorf("mounts are left: %q", points)

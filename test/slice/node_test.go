@@ -45,6 +45,7 @@ func newNode(t *testing.T, gpus []string, slices string) *node {
 	dir, err := os.MkdirTemp("", "gpuslice-slice-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	t.Cleanup(func() { require.NoError(t, harness.RemoveRemaining(dir)) })
 	n := &node{t, dir}
 	require.NoError(t, harness.MountTmpfs(n.path("run"), 64))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(n.path("run"), unix.MNT_DETACH)) })
@@ -140,7 +141,7 @@ func (n *node) container(id string, image harness.Root, devices []string, comman
 		spec.Process.Terminal = false
 		spec.Process.Args = command
 		spec.Process.Rlimits = nil // which this test may not be let to set
-		spec.Linux.CgroupsPath = "/" + c.id
+		spec.Linux.CgroupsPath = filepath.Join("/", filepath.Base(n.dir), c.id)
 		cache, err := cdi.NewCache(cdi.WithSpecDirs(n.path("cdi")), cdi.WithAutoRefresh(false))
 		require.NoError(n.t, err)
 		_, err = cache.InjectDevices(spec, devices...)
