@@ -325,7 +325,16 @@ func TestLockHeldByAnotherProcess(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(background, 30*time.Millisecond)
 	defer cancel()
-	_, err = ledger.Claim(ctx, claimOf("c1", share(1, 1)), testGPUs(), nil)
+	claimed := make(chan error, 1)
+	go func() {
+		_, err := ledger.Claim(ctx, claimOf("c1", share(1, 1)), testGPUs(), nil)
+		claimed <- err
+	}()
+	select {
+	case err = <-claimed:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it waits on after its context has ended")
+	}
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, filepath.Join(dir, "lock"))
 
