@@ -296,7 +296,7 @@ func TestLimitsChange(t *testing.T) {
 		Devices: []limiter.DeviceLimit{{UUID: gpuIDs[0], MemoryLimitBytes: miB}},
 	}))
 	p.tell(t, "")
-	p.hearAll(t, "alloc 2", "info 0 free 0 total 1048576", "free 0", "alloc 0", "alloc 2", "info 0 free 0 total 1048576")
+	p.hearEnd(t, "alloc 2", "info 0 free 0 total 1048576", "free 0", "alloc 0", "alloc 2", "info 0 free 0 total 1048576")
 }
 
 // A bare process, without any mount of ours, may take its limits from variables.

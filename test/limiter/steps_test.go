@@ -97,6 +97,17 @@ func (p *talker) hearAll(t *testing.T, want ...string) {
 	}
 }
 
+// hearEnd reads the lines that are left, which are these and no others, and waits for the program to end well.
+func (p *talker) hearEnd(t *testing.T, want ...string) {
+	t.Helper()
+	timer := time.AfterFunc(stepHang, func() { p.cmd.Process.Kill() })
+	defer timer.Stop()
+	rest, err := io.ReadAll(p.out)
+	require.NoError(t, err)
+	require.Equal(t, strings.Join(want, "\n")+"\n", string(rest))
+	require.NoError(t, p.cmd.Wait())
+}
+
 // answer is a survivor's answer to a line.
 func (p *talker) answer(t *testing.T, what string) (result int) {
 	t.Helper()
