@@ -68,6 +68,7 @@ func TestRealContainerd(t *testing.T) {
 					h.put(containerdTOML, text)
 					before = dump(t, c.path, main)
 				}
+				files := h.files()
 				o := h.options("containerd")
 				o.ContainerdVersion = c.version
 				_, err = h.install(o)
@@ -98,9 +99,22 @@ func TestRealContainerd(t *testing.T) {
 				_, err = h.uninstall(o)
 				require.NoError(t, err)
 				if fixture != none {
-					assert.Equal(t, text, h.read(containerdTOML))
-				} else {
-					assert.NoFileExists(t, main)
+					assert.Equal(t, before, dump(t, c.path, main))
+				}
+				left := h.files()
+				for _, backup := range h.backups(containerdTOML) {
+					delete(left, strings.TrimPrefix(backup, h.root))
+				}
+				assert.Equal(t, files, left, "the same text, and no file more")
+				if fixture != byDefault {
+					return // TestRoundTrip has it
+				}
+				for _, setDefault := range []bool{false, true} {
+					h := newTestHost(t)
+					h.put(containerdTOML, text)
+					o := h.options("containerd")
+					o.ContainerdVersion, o.SetDefault = c.version, setDefault
+					h.roundTrip(o)
 				}
 			})
 		}

@@ -90,8 +90,6 @@ func (h testHost) uninstall(o Options) (string, error) {
 	return out.String(), err
 }
 
-// Every fixture: installed it has our runtime and means else what it meant; a second
-// time changes nothing; uninstalled it is what it was, to the byte.
 func TestRoundTrip(t *testing.T) {
 	for engine, main := range mainFiles {
 		fixtures, err := filepath.Glob(filepath.Join("testdata", engine, "*"))
@@ -106,47 +104,55 @@ func TestRoundTrip(t *testing.T) {
 					h.put(main, string(text))
 					o := h.options(engine)
 					o.SetDefault = setDefault
-					before := h.files()
-
-					dry := o
-					dry.DryRun = true
-					shown, err := h.install(dry)
-					require.NoError(t, err)
-					assert.Contains(t, shown, "+")
-					assert.Equal(t, before, h.files(), "--dry-run changes nothing")
-
-					_, err = h.install(o)
-					require.NoError(t, err)
-					installed := h.files()
-					for path, content := range before {
-						if path != main {
-							assert.Equal(t, content, installed[path])
-						}
-					}
-					out, err := h.install(o)
-					require.NoError(t, err)
-					assert.Contains(t, out, "unchanged")
-					assert.Equal(t, installed, h.files(), "the second time changes nothing")
-
-					_, err = h.uninstall(o)
-					require.NoError(t, err)
-					if want := string(text); strings.Contains(want, "{}") { // white space in it may go
-						assert.Equal(t, string(squeeze(text)), string(squeeze([]byte(h.read(main)))))
-					} else {
-						assert.Equal(t, want, h.read(main))
-					}
-					for path := range h.files() {
-						if _, was := before[path]; !was {
-							assert.Contains(t, path, ".gpuslice-backup-")
-						}
-					}
-					out, err = h.uninstall(o)
-					require.NoError(t, err)
-					assert.NotRegexp(t, `(?m)^(changed|created|removed|note)`, out)
+					h.roundTrip(o)
 				})
 			}
 		}
 	}
+}
+
+// roundTrip installs and uninstalls: installed, the configuration has our runtime and means else what it
+// meant; a second time changes nothing; uninstalled it is what it was, to the byte.
+func (h testHost) roundTrip(o Options) {
+	t, main := h.t, mainFiles[o.Engine]
+	before := h.files()
+	text := before[main]
+
+	dry := o
+	dry.DryRun = true
+	shown, err := h.install(dry)
+	require.NoError(t, err)
+	assert.Contains(t, shown, "+")
+	assert.Equal(t, before, h.files(), "--dry-run changes nothing")
+
+	_, err = h.install(o)
+	require.NoError(t, err)
+	installed := h.files()
+	for path, content := range before {
+		if path != main {
+			assert.Equal(t, content, installed[path])
+		}
+	}
+	out, err := h.install(o)
+	require.NoError(t, err)
+	assert.Contains(t, out, "unchanged")
+	assert.Equal(t, installed, h.files(), "the second time changes nothing")
+
+	_, err = h.uninstall(o)
+	require.NoError(t, err)
+	if strings.Contains(text, "{}") { // white space in it may go
+		assert.Equal(t, string(squeeze([]byte(text))), string(squeeze([]byte(h.read(main)))))
+	} else {
+		assert.Equal(t, text, h.read(main))
+	}
+	for path := range h.files() {
+		if _, was := before[path]; !was {
+			assert.Contains(t, path, ".gpuslice-backup-")
+		}
+	}
+	out, err = h.uninstall(o)
+	require.NoError(t, err)
+	assert.NotRegexp(t, `(?m)^(changed|created|removed|note)`, out)
 }
 
 // A host without any configuration gets it, and is without again.
