@@ -149,7 +149,11 @@ func TestLostRequestIsRejectedByTheValidator(t *testing.T) {
 		_, err = r.create(newPod("p", annotations), newContainer("main", "NVIDIA_VISIBLE_DEVICES=all"))
 		require.Error(t, err, "a container is refused after its request was lost")
 		adaptation.SetPluginRequestTimeout(longTimeout)
-		<-hanging.entered // the request has reached the plugin
+		select {
+		case <-hanging.entered:
+		case <-time.After(time.Minute):
+			t.Fatal("the request never reached the plugin")
+		}
 		close(hanging.hang)
 		stop()
 	}
