@@ -114,17 +114,49 @@ func blockedNode(tb testing.TB) *nodetest.StateDir {
 	return s
 }
 
-// The matrix has the format of nvidia-smi.
+// nvidiaWords are nvidia-smi's words for the levels, by the tens of the score.
+var nvidiaWords = map[int]string{10: "SYS", 20: "NODE", 30: "PHB", 40: "PXB", 50: "PIX", 60: "PSB"}
+
+// cellsOf are what nvidia-smi writes for the scores of a file; the hundreds count NVLinks.
+func cellsOf(t *testing.T, gpus int, scores string) [][]string {
+	text, err := os.ReadFile(filepath.Join("testdata", scores))
+	require.NoError(t, err)
+	var rows [][]string
+	for i, number := range strings.Fields(string(text)) {
+		if i%gpus == 0 {
+			rows = append(rows, nil)
+		}
+		score, err := strconv.Atoi(number)
+		require.NoError(t, err)
+		word := nvidiaWords[score]
+		switch {
+		case i%gpus == i/gpus:
+			word = "X"
+		case score >= 100:
+			word = fmt.Sprintf("NV%d", score/100)
+		}
+		require.NotEmpty(t, word, number)
+		rows[i/gpus] = append(rows[i/gpus], word)
+	}
+	return rows
+}
+
+// The matrix has the format of nvidia-smi, which underlines the heads on a terminal.
 func TestTopologyMatrix(t *testing.T) {
 	for gpus, scores := range map[int]string{1: "topo-1.txt", 2: "topo-2-soc.txt", 4: "topo-4-bridges.txt", 7: "topo-7-pcie.txt", 8: "topo-8-nvswitch.txt", 16: "topo-16-switches.txt"} {
-		f := nodeOf(t, gpus, scores)
-		lines := strings.Split(shows(t, "topology", "--matrix", "--state-dir", nodetest.NewStateDirOf(t, f).Dir), "\n")
+		dir := nodetest.NewStateDirOf(t, nodeOf(t, gpus, scores)).Dir
+		out := shows(t, "topology", "--matrix", "--state-dir", dir)
+		words := cellsOf(t, gpus, scores)
+		require.Len(t, words, gpus)
+		lines := strings.Split(out, "\n")
+		colored := strings.Replace(out, lines[0], "\t\x1b[4m"+strings.TrimPrefix(lines[0], "\t")+"\x1b[0m", 1)
+		assert.Equal(t, colored, shows(t, "topology", "--matrix", "--color=always", "--state-dir", dir))
 		for i, heads := 0, strings.Split(lines[0], "\t"); i < gpus; i++ {
 			cells := strings.Split(lines[i+1], "\t")
 			assert.Equal(t, fmt.Sprintf("GPU%d", i), cells[0])
 			assert.Equal(t, cells[0], heads[i+1])
-			for j, pair := range f.Topology.Pairs[i] {
-				assert.Equal(t, connection(pair, i == j), strings.TrimSpace(cells[j+1]), "%s: GPU %d to GPU %d", scores, i, j)
+			for j, word := range words[i] {
+				assert.Equal(t, word, strings.TrimSpace(cells[j+1]), "%s: GPU %d to GPU %d", scores, i, j)
 			}
 		}
 	}
