@@ -6,6 +6,7 @@
 #include <time.h>
 
 #define DEPTH 1024
+#define TRIES 100
 
 static CUfunction function(const char *name)
 {
@@ -40,7 +41,10 @@ static bool near(double ms, double wanted)
 	return ms > wanted - 0.001 && ms < wanted + 0.001;
 }
 
-/* Whether all that was launched since is behind a slow kernel, at the end of which the event is. If not, the machine was too slow. */
+/*
+ * Whether all that was launched since is behind a slow kernel, at the end of which the event is. If not, the machine was too slow,
+ * and it is done again: not more than TRIES times.
+ */
 static bool queued_behind(CUevent slow_end)
 {
 	return cuEventQuery(slow_end) == CUDA_ERROR_NOT_READY;
@@ -51,8 +55,10 @@ static void check_blocks(void)
 {
 	CUfunction slow = function("slow"), blocks = function("blocks");
 	CUevent a, b, c, slow_end;
+	int tries = 0;
 
 	do {
+		CHECK(tries++ < TRIES);
 		FINE(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
 		a = recorded(NULL);
 		FINE(cuLaunchKernel(blocks, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
@@ -63,7 +69,9 @@ static void check_blocks(void)
 	CHECK(near(elapsed(a, b), 0.101));
 	CHECK(near(elapsed(b, c), 1.0));
 	CHECK(near(elapsed(a, c), 1.101));
+	tries = 0;
 	do { /* an event of the list of those that wait, recorded again, and one destroyed in it */
+		CHECK(tries++ < TRIES);
 		FINE(cuEventDestroy_v2(b));
 		FINE(cuEventRecord(a, NULL));
 		FINE(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
@@ -168,6 +176,7 @@ void check_legacy(void)
 	CUstream s;
 	CUevent a, b, c;
 	double value = 1;
+	int tries = 0;
 
 	start();
 	f = function("blocks");
@@ -187,6 +196,7 @@ void check_legacy(void)
 	GIVES(cuLaunchGrid(f, 0, 1), CUDA_ERROR_INVALID_VALUE);
 	GIVES(cuLaunch((CUfunction)0x9990), CUDA_ERROR_INVALID_HANDLE);
 	do {
+		CHECK(tries++ < TRIES);
 		FINE(cuLaunchKernel(function("slow"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
 		a = recorded(NULL);
 		FINE(cuLaunch(f));
