@@ -125,7 +125,7 @@ vulncheck: setup ## Look for known vulnerabilities in what the programs call; on
 	test/vulncheck.sh
 
 # All files of all modules.
-LINT_TAGS := $(TAGS),faults,attacks,e2e,soak
+LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients
 MODULES := . cmd/gpuslice-scheduler install/image test/admission test/monitoring
 C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads
 

@@ -40,11 +40,12 @@ type client struct {
 
 var clients = []client{
 	{"gpustat", "/usr/bin/python3 $ROOT/usr/bin/gpustat --no-color", `NVIDIA H200 .* 606 / 143771 MB`, `NVIDIA H200 .* 0 / +8192 MB`},
-	{"boinc", "$ROOT/usr/bin/boinc --detect_gpus >/dev/null 2>&1; cat coproc_info.xml",
+	{"boinc", "$ROOT/usr/bin/boinc --detect_gpus >/dev/null && cat coproc_info.xml",
 		`<totalGlobalMem>150119383040\.`, `<totalGlobalMem>8589934592\.`},
+	// It shows that there is a GPU, and nothing that a limit changes.
 	{"hwloc", "HWLOC_PLUGINS_PATH=$ROOT/usr/lib/x86_64-linux-gnu/hwloc HWLOC_COMPONENTS=-gl,-opencl $ROOT/usr/bin/lstopo-no-graphics --whole-io --of console",
 		`GPU\(NVML\) "nvml0"`, `GPU\(NVML\) "nvml0"`},
-	{"nvtop", `timeout 30 script -qec "stty cols 150 rows 40; timeout 5 $ROOT/usr/bin/nvtop" /dev/null | strings`,
+	{"nvtop", `script -qec "stty cols 150 rows 40; timeout --preserve-status -s INT 5 $ROOT/usr/bin/nvtop" screen >/dev/null && strings screen`,
 		`(?s)NVIDIA H200.*/140\.401Gi`, `(?s)NVIDIA H200.*/8\.000Gi`},
 }
 
@@ -61,10 +62,13 @@ func (c client) run(t *testing.T, s *simdriver.Sim, env ...string) string {
 		"PYTHONPATH="+filepath.Join(root, "usr/lib/python3/dist-packages"),
 		"LD_LIBRARY_PATH="+libraries+":"+filepath.Join(root, "usr/lib/x86_64-linux-gnu")+":"+filepath.Join(root, "usr/lib"))
 	cmd.Env = append(cmd.Env, env...)
+	// A shell that is killed leaves its program, which has the output open.
+	cmd.WaitDelay = time.Second
 	timer := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() }) // no program here takes so long: it hangs
 	defer timer.Stop()
 	text, err := cmd.CombinedOutput()
-	t.Logf("%v\n%s", err, text)
+	t.Logf("%s", text)
+	require.NoError(t, err)
 	return string(text)
 }
 
