@@ -13,7 +13,7 @@ export GOFLAGS := -tags=$(TAGS) -buildvcs=false -trimpath
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test test-faults test-attacks test-steps test-clients e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,19 +65,26 @@ check: lint build ## Build, lint, and run the tests that need neither root nor a
 	$(UNPRIVILEGED) go test -tags nri_no_wasm ./...
 	$(UNPRIVILEGED) $(SCHEDULER) test -tags nri_no_wasm ./...
 
-# The suites of test/ run programs that were built: the race detector would see only the test. They wait more than
-# they compute: three at a time, the longest first.
-SUITES := ./test/node ./test/limiter ./test/docker ./test/slice ./test/...
+# The suites of test/ run programs that were built: the race detector would see only the test. RACED ones run parts of the
+# product in the test too. All wait more than they compute: three at a time, the longest first.
+RACED := ./test/limiter ./test/upgrade
+SUITES = ./test/node ./test/docker ./test/slice $$(go list ./test/... | grep -vxF "$$(go list $(RACED))")
 
 test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
 	@test/setup.sh --helm
 	go test -race -timeout 20m $$(go list ./... | grep -v /gpuslice/test/)
-	go test -timeout 20m -p 3 $(SUITES)
+	@$(MAKE) --no-print-directory -j 2 suites suites-raced
 	$(SCHEDULER) test -timeout 9m ./...
 	cd test/admission && go test -timeout 9m ./...
 	@test/setup.sh --monitoring
 	cd test/monitoring && go test -timeout 9m ./...
 	cd install/image && go test ./...
+
+suites:
+	go test -timeout 20m -p 2 $(SUITES)
+
+suites-raced:
+	go test -race -timeout 20m -p 1 $(RACED)
 
 test-faults: setup binaries ## Try to get a GPU without a grant while components fail: all faults on a real containerd (minutes, as root)
 	go test -tags $(TAGS),faults -timeout 30m -parallel 4 -v ./test/faults
