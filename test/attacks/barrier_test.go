@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -98,7 +97,7 @@ func TestGPUStaysClosedWhileTheAgentIsAway(t *testing.T) {
 	away := map[string]func(){
 		"stopped": func() { require.NoError(t, n.Agent.Stop(patience)) },
 		"killed":  func() { n.Agent.Kill() },
-		"frozen":  func() { require.NoError(t, n.Agent.Signal(syscall.SIGSTOP)) },
+		"frozen":  func() { require.NoError(t, n.Agent.Suspend(t.Context())) },
 		"attacked by a lease": func() {
 			c := harness.Container{Name: "main", Command: []string{workload("attack"), "write-lease", "/.gpuslice/limits"}}
 			attacker, _ := run(t, n, harness.Pod{Name: "attacker", Annotations: granted(uuid, 1000, 10)}, c)

@@ -137,7 +137,7 @@ func lock(n *harness.Node) (unlock func() error, err error) {
 // at once: the stopped one would wait longer each time.
 func stopped(ctx context.Context, n *harness.Node) (func() error, error) {
 	before := lines(n, cutOff)
-	if err := n.Agent.Signal(syscall.SIGSTOP); err != nil {
+	if err := n.Agent.Suspend(ctx); err != nil {
 		return nil, err
 	}
 	return func() error {
@@ -179,7 +179,7 @@ func (k *killed) around(ctx context.Context, n *harness.Node, _ int, create func
 		return
 	}
 	ctx, created := context.WithCancel(ctx)
-	_ = agent.Signal(syscall.SIGSTOP)
+	_ = agent.Suspend(ctx)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)

@@ -127,6 +127,32 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Signal sends a signal.
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
+// Suspend sends SIGSTOP and returns when all threads have stopped: on a busy machine a thread can run on after the signal.
+func (p *Process) Suspend(ctx context.Context) error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return Until(ctx, time.Minute, func(context.Context) error {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+		if err != nil {
+			return err
+		}
+		if len(threads) == 0 {
+			return fmt.Errorf("process %d has ended", p.PID())
+		}
+		for _, path := range threads {
+			stat, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			if state := stat[bytes.LastIndexByte(stat, ')')+1:]; !bytes.HasPrefix(state, []byte(" T")) {
+				return fmt.Errorf("%s: the thread has not stopped: %.3s", path, state)
+			}
+		}
+		return nil
+	})
+}
+
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.done }
 

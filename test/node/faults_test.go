@@ -47,7 +47,7 @@ func TestAgentThatIsNotThere(t *testing.T) {
 	}
 	t.Run("stopped by SIGSTOP", func(t *testing.T) {
 		pod := run(t, n, harness.Pod{Name: "stopped", Annotations: hami(uuid, 1000, 10)})
-		require.NoError(t, n.Agent.Signal(syscall.SIGSTOP))
+		require.NoError(t, n.Agent.Suspend(ctx))
 		_, err := pod.Create(ctx, harness.Container{Name: "main", Image: harness.GreedyImage})
 		require.Error(t, err, "the lost request is rejected by the validator")
 		try(t)
