@@ -160,7 +160,7 @@ func TestSuspendedReaderBlocksNoClaim(t *testing.T) {
 	require.Eventually(t, func() bool { return processState(command.Process.Pid) == "T" }, time.Minute, time.Millisecond)
 
 	store := openLedger(t, state, ledger.WithRecovery(func(string) ([]grant.Share, error) { return []grant.Share{share(1, 1)}, nil }))
-	ctx, cancel := context.WithTimeout(background, 5*time.Second)
+	ctx, cancel := context.WithTimeout(background, time.Minute)
 	defer cancel()
 	_, err := store.Claim(ctx, claimOf("c1", share(1, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)

@@ -189,7 +189,7 @@ func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {
 	require.Len(t, f.claims(), 2)
 
 	f.runtime.shutDown()
-	require.Eventually(t, func() bool { return f.plugin.Ready() != nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.plugin.Ready() != nil }, time.Minute, time.Millisecond)
 	// It ended while the agent was stopped, and its Stop and Remove are never sent.
 	delete(f.runtime.running, gone.Id)
 	f.runtime.start(t, "v2.4.2")

@@ -24,7 +24,7 @@ type kubelet struct {
 	kubeletv1.UnimplementedPodResourcesListerServer
 	get  func() (*kubeletv1.PodResources, error)
 	list []*kubeletv1.PodResources
-	slow time.Duration
+	slow func() // if set, it is called and List gives no answer
 }
 
 func (k *kubelet) Get(ctx context.Context, request *kubeletv1.GetPodResourcesRequest) (*kubeletv1.GetPodResourcesResponse, error) {
@@ -36,9 +36,9 @@ func (k *kubelet) Get(ctx context.Context, request *kubeletv1.GetPodResourcesReq
 }
 
 func (k *kubelet) List(ctx context.Context, _ *kubeletv1.ListPodResourcesRequest) (*kubeletv1.ListPodResourcesResponse, error) {
-	select {
-	case <-time.After(k.slow):
-	case <-ctx.Done(): // before the client sees its own deadline pass, perhaps
+	if k.slow != nil {
+		k.slow()
+		<-ctx.Done()
 		return nil, ctx.Err()
 	}
 	return &kubeletv1.ListPodResourcesResponse{PodResources: k.list}, nil
@@ -135,9 +135,9 @@ func soon(ctx context.Context, t *testing.T, client *podresources.Client) error 
 }
 
 func TestSlowKubeletEndsWithTheContext(t *testing.T) {
-	client := podresources.New(serve(t, &kubelet{slow: time.Minute}))
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	client := podresources.New(serve(t, &kubelet{slow: func() { cancel(context.DeadlineExceeded) }}))
 	require.ErrorIs(t, soon(ctx, t, client), context.DeadlineExceeded)
 }
 

@@ -3,6 +3,7 @@ package metrics_test
 import (
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -143,9 +144,10 @@ func TestAliases(t *testing.T) {
 	by["MigInfo"] = []string{"podname", "vdeviceid", "deviceuuid", "instanceid", "zone"}
 	by["Device_memory_desc_of_container"] = []string{"podname", "context", "module", "data", "offset"}
 	by["hami_host_gpu_memory_controller_utilization_ratio"] = hamiGPU
-	all := gathered(t, shared(), by, metrics.HAMi)
-	assert.InDelta(t, 60, all["hami_container_last_kernel_elapsed_seconds"][both["h200"]], 30, "seconds ago, of a container that worked a minute ago")
-	assert.InDelta(t, all["hami_container_last_kernel_elapsed_seconds"][both["h200"]], all["Device_last_kernel_of_container"][both["h200"]], 1)
+	var all series
+	synctest.Test(t, func(t *testing.T) { all = gathered(t, shared(), by, metrics.HAMi) }) // at one moment
+	assert.Equal(t, 60.0, all["hami_container_last_kernel_elapsed_seconds"][both["h200"]], "of a container that worked a minute ago")
+	assert.Equal(t, 60.0, all["Device_last_kernel_of_container"][both["h200"]])
 	assert.NotContains(t, all["hami_container_last_kernel_elapsed_seconds"], both["mig"], "it never worked")
 	assert.Equal(t, 100.0, all["hami_vgpu_memory_context_bytes"][both["h200"]])
 	assert.Equal(t, 200.0, all["hami_vgpu_memory_buffer_bytes"][both["h200"]])

@@ -38,6 +38,7 @@ type resizing struct {
 	mu     sync.Mutex
 	events []string
 	ready  error
+	asked  int // how often Ready was called
 }
 
 func (r *resizing) pod() *v1.Pod {
@@ -95,6 +96,7 @@ func newResizing(t *testing.T, change func(*v1.Node, *v1.Pod, *ResizerConfig)) *
 		Ready: func() error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
+			r.asked++
 			return r.ready
 		},
 		Event: func(_ *v1.Pod, kind, reason, message string) {
@@ -178,7 +180,11 @@ func TestResizerWithoutLeadership(t *testing.T) {
 	r.ready = errors.New("another replica leads")
 	r.mu.Unlock()
 	r.ask(`{"main":{"memoryMiB":1000}}`)
-	time.Sleep(50 * time.Millisecond)
+	require.Eventually(t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.asked >= 2 // so the first time is over
+	}, 20*time.Second, 5*time.Millisecond)
 	assert.Contains(t, r.pod().Annotations, api.AnnotationResize)
 	r.mu.Lock()
 	r.ready = nil

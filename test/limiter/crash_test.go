@@ -240,7 +240,7 @@ func TestOtherNamespace(t *testing.T) {
 	assert.Equal(t, "alloc 2", lines[2])
 	require.NoError(t, cmd.Process.Kill())
 	cmd.Wait()
-	eventually(t, 5*time.Second, "reusable", func() bool {
+	eventually(t, waitLong, "reusable", func() bool {
 		lines, _ = c.probe(t, "init ctx 0 alloc 1073741824")
 		return lines[2] == "alloc 0"
 	})

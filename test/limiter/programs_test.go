@@ -155,7 +155,7 @@ func runProgram(t *testing.T, c *container, etc string, p program, expected stat
 	// something (su, between its fork and its blocking of signals).
 	const settled = 50
 	same := 0
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		now := stateOf(t, cmd.Process.Pid, p)
 		if same++; !maps.Equal(now, o.state) {
 			same = 0

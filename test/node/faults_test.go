@@ -143,7 +143,7 @@ func TestContainerdRestart(t *testing.T) {
 	goesID := start(t, goesPod, harness.Container{Name: "main"})
 
 	n.Containerd.Kill()
-	require.NoError(t, harness.Until(ctx, 5*time.Second, func(ctx context.Context) error {
+	require.NoError(t, harness.Until(ctx, time.Minute, func(ctx context.Context) error {
 		if n.Health(ctx, "/readyz") == nil {
 			return errors.New("the agent is ready on a node without a runtime")
 		}

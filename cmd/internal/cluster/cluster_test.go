@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -160,15 +161,19 @@ func TestResize(t *testing.T) {
 
 // A request without an answer is removed.
 func TestResizeWithoutAnAnswer(t *testing.T) {
-	mib, pod := int64(9000), granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
-	c, client := of(nil, pod)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	_, err := c.Resize(ctx, pod, map[string]grant.Wanted{"main": {MemoryMiB: &mib}})
-	require.ErrorIs(t, err, ErrUnanswered)
-	left, err := client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.NotContains(t, left.Annotations, api.AnnotationResize)
+	synctest.Test(t, func(t *testing.T) {
+		mib, pod := int64(9000), granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
+		c, client := of(nil, pod)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		_, err := c.Resize(ctx, pod, map[string]grant.Wanted{"main": {MemoryMiB: &mib}})
+		require.ErrorIs(t, err, ErrUnanswered)
+		assert.Equal(t, time.Minute, time.Since(began))
+		left, err := client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.NotContains(t, left.Annotations, api.AnnotationResize)
+	})
 }
 
 // The scheduler answers between the last poll and the removal of the request: the answer is returned.

@@ -1,32 +1,23 @@
 /* One stream is blocked, as behind a kernel that waits for another process; prints how long
  * the longest launch into it and into another took, in ms. The driver is the fake one. */
-#include <dlfcn.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "playedclock.h"
 
 static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 static char functions[2];
-
-static uint64_t now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static uint64_t longest(char *function, void *stream, int count)
 {
 	uint64_t most = 0;
 
 	for (int i = 0; i < count; i++) {
-		uint64_t start = now();
+		uint64_t start = played_ns, took;
 
 		launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
-		most = now() - start > most ? now() - start : most;
-		usleep(12000); /* another tick of the clock */
+		took = (played_ns - start) / 1000000;
+		most = took > most ? took : most;
+		play_us(12000); /* another tick of the clock */
 	}
 	return most;
 }
@@ -42,7 +33,7 @@ int main(void)
 	if (init(0))
 		return 1;
 	longest(&functions[0], still, 1);
-	usleep(400000);
+	play_us(400000);
 	printf("another %llu\n", (unsigned long long)longest(&functions[1], other, 20));
 	printf("still %llu\n", (unsigned long long)longest(&functions[1], still, 2));
 	return 0;
