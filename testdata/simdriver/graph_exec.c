@@ -1,240 +1,16 @@
-/*
- * Executable graphs: launching them, and the memory behind their allocation nodes. A launch (or an upload) reserves it on
- * the device, in pages. It stays with that executable graph until another one takes it over: one in the same stream, or any
- * when the work is done. Only cuDeviceGraphMemTrim gives it back, when it is idle.
- */
-#include "graph.h"
+/* Executable graphs: what they are made of, and launching them. */
+#include "graph_exec.h"
 
 #include "pool.h"
-#include "transfer.h"
 
 #include <stdlib.h>
-
-#define PAGE (2ull << 20)
-
-struct part { /* physical memory, in one state */
-	struct part *next;
-	CUgraphExec owner; /* NULL: cached */
-	CUdevice device;
-	CUstream stream; /* of the last use, */
-	struct queue *queue; /* which is over when that has come so far; NULL: it was never used */
-	uint64_t tail;
-	bool held; /* it will be used, or what is in it is not freed yet */
-	uint64_t bytes;
-};
-
-struct live { /* an allocation that its graph does not free */
-	struct live *next;
-	CUdeviceptr ptr;
-	CUgraphExec exec; /* NULL: destroyed */
-	CUdevice device;
-	uint64_t bytes;
-};
-
-struct work { /* a copy or a fill */
-	struct work *next;
-	CUgraphNode node;
-	struct transfer transfer;
-};
-
-struct CUgraphExec_st {
-	CUcontext ctx;
-	bool auto_free;
-	uint64_t ns; /* that its kernels take */
-	unsigned launches;
-	uint64_t need[MAX_GPUS]; /* bytes of memory, by device */
-	struct live *kept;	  /* what a launch leaves allocated */
-	struct live *uses;	  /* all that it allocates */
-	struct work *work, **last; /* in the order in which they can be done */
-};
-
-static struct part *parts;
-static struct live *living;
-static struct {
-	uint64_t reserved, reserved_high, used, used_high;
-} memory[MAX_GPUS];
-
-static void raise_to(uint64_t *high, uint64_t value)
-{
-	if (value > *high)
-		*high = value;
-}
-
-static uint64_t owned(CUgraphExec exec, CUdevice dev)
-{
-	uint64_t sum = 0;
-
-	for (struct part *p = parts; p; p = p->next)
-		sum += p->owner == exec && p->device == dev ? p->bytes : 0;
-	return sum;
-}
-
-static bool add_part(CUgraphExec owner, CUdevice dev, uint64_t bytes)
-{
-	struct part *p = malloc(sizeof(*p));
-
-	if (p) {
-		*p = (struct part){.next = parts, .owner = owner, .device = dev, .bytes = bytes};
-		parts = p;
-	}
-	return p != NULL;
-}
-
-static bool idle(const struct part *p)
-{
-	return !p->held && (!p->queue || queue_done(p->queue, p->tail));
-}
-
-/* Takes over what others, or no one, have idle. */
-static uint64_t take_over(CUgraphExec exec, CUdevice dev, CUstream stream, uint64_t wanted)
-{
-	uint64_t got = 0;
-
-	for (struct part *p = parts; p && got < wanted; p = p->next) {
-		uint64_t piece = p->bytes < wanted - got ? p->bytes : wanted - got;
-
-		if (p->owner == exec || p->device != dev || p->held || (p->stream != stream && !idle(p)))
-			continue;
-		if (!add_part(exec, dev, piece))
-			break;
-		p->bytes -= piece;
-		got += piece;
-	}
-	return got;
-}
-
-static CUresult map(CUgraphExec exec, CUdevice dev, CUstream stream)
-{
-	uint64_t has = owned(exec, dev), more;
-	CUresult r;
-
-	if (has >= exec->need[dev])
-		return CUDA_SUCCESS;
-	has += take_over(exec, dev, stream, exec->need[dev] - has);
-	more = exec->need[dev] - has;
-	if (!more)
-		return CUDA_SUCCESS;
-	r = from_errno(charge_take(&process.view, process.devices[dev].gpu, CHARGE_DATA, more));
-	if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-		pools_trim(process.devices[dev].gpu);
-		r = from_errno(charge_take(&process.view, process.devices[dev].gpu, CHARGE_DATA, more));
-	}
-	if (r)
-		return r;
-	if (!add_part(exec, dev, more)) {
-		charge_return(&process.view, process.devices[dev].gpu, CHARGE_DATA, more);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	memory[dev].reserved += more;
-	raise_to(&memory[dev].reserved_high, memory[dev].reserved);
-	return CUDA_SUCCESS;
-}
-
-static CUresult map_all(CUgraphExec exec, CUstream stream)
-{
-	CUresult r = CUDA_SUCCESS;
-
-	for (unsigned i = 0; !r && i < process.device_count; i++)
-		r = map(exec, (CUdevice)i, stream);
-	return r;
-}
-
-static bool lives(CUgraphExec exec)
-{
-	bool any = false;
-
-	for (struct live *l = living; l && !any; l = l->next)
-		any = l->exec == exec;
-	return any;
-}
-
-static void hold(CUgraphExec exec, bool held)
-{
-	for (struct part *p = parts; p; p = p->next) {
-		if (p->owner == exec)
-			p->held = held;
-	}
-}
-
-static void used(CUgraphExec exec, CUstream stream, struct queue *q, uint64_t tail)
-{
-	for (struct part *p = parts; p; p = p->next) {
-		if (p->owner == exec) {
-			p->stream = stream;
-			p->queue = q;
-			p->tail = tail;
-		}
-	}
-}
-
-bool graph_memory_freed(CUdeviceptr ptr)
-{
-	for (struct live **at = &living; *at; at = &(*at)->next) {
-		struct live *l = *at;
-
-		if (l->ptr != ptr)
-			continue;
-		*at = l->next;
-		memory[l->device].used -= l->bytes;
-		if (l->exec && !lives(l->exec))
-			hold(l->exec, false);
-		allocation_unhold(l->ptr);
-		free(l);
-		return true;
-	}
-	return false;
-}
-
-static void free_living(CUgraphExec exec)
-{
-	for (struct live *l = living, *next; l; l = next) {
-		next = l->next;
-		if (l->exec == exec)
-			graph_memory_freed(l->ptr);
-	}
-}
-
-static void leave_living(CUgraphExec exec)
-{
-	for (struct live *k = exec->kept; k; k = k->next) {
-		struct live *l = malloc(sizeof(*l));
-
-		if (!l)
-			continue;
-		*l = *k;
-		l->exec = exec;
-		l->next = living;
-		living = l;
-		allocation_hold(l->ptr);
-		memory[l->device].used += l->bytes;
-		raise_to(&memory[l->device].used_high, memory[l->device].used);
-	}
-}
-
-/* Its memory is there. Process lock held. */
-static CUresult prepare(CUgraphExec exec, CUstream s)
-{
-	CUresult r;
-
-	if (exec->auto_free)
-		free_living(exec);
-	if (lives(exec))
-		return CUDA_ERROR_INVALID_VALUE; /* what its last launch left allocated is not freed yet */
-	r = map_all(exec, s);
-	if (!r)
-		hold(exec, true);
-	return r;
-}
 
 static CUresult run(CUgraphExec exec, CUcontext ctx, CUstream s, CUstream handle)
 {
 	CUresult r = stream_run(handle, exec->ns, exec->launches);
 
 	process_lock();
-	if (!r)
-		leave_living(exec);
-	hold(exec, lives(exec));
-	used(exec, s, queue_of(ctx), stream_ready(ctx, s));
+	exec_memory_launched(exec, ctx, s, !r);
 	process_unlock();
 	for (struct work *w = r ? NULL : exec->work; !r && w; w = w->next)
 		r = transfer_run(&w->transfer);
@@ -261,7 +37,7 @@ static CUresult launch(CUgraphExec exec, CUstream handle, bool upload)
 	if (!r && captured)
 		r = upload ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : capture_work(s, CU_GRAPH_NODE_GRAPH, 0);
 	else if (!r)
-		r = upload ? map_all(exec, s) : prepare(exec, s);
+		r = upload ? exec_memory_map(exec, s) : exec_memory_prepare(exec, s);
 	process_unlock();
 	return r || captured || upload ? r : run(exec, ctx, s, handle);
 }
@@ -338,7 +114,7 @@ static bool add_memory(CUgraphExec exec, CUgraph root, CUgraphNode n)
 {
 	if (knows(exec->uses, n->ptr)) /* of the first, which is the largest */
 		return true;
-	exec->need[n->device] += (n->bytes + PAGE - 1) / PAGE * PAGE;
+	exec->need[n->device] += (n->bytes + GRAPH_PAGE - 1) / GRAPH_PAGE * GRAPH_PAGE;
 	if (!remember(&exec->uses, n))
 		return false;
 	allocation_hold(n->ptr);
@@ -464,80 +240,11 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 	process_lock();
 	if (object_is(OBJECT_EXEC, exec)) {
 		object_remove(exec);
-		for (struct part *p = parts; p; p = p->next) {
-			if (p->owner == exec && !lives(exec))
-				p->held = false;
-			if (p->owner == exec)
-				p->owner = NULL;
-		}
-		for (struct live *l = living; l; l = l->next) {
-			if (l->exec == exec)
-				l->exec = NULL;
-		}
+		exec_memory_leave(exec);
 		free_exec(exec);
 	} else {
 		r = CUDA_ERROR_INVALID_VALUE;
 	}
 	process_unlock();
 	return r;
-}
-
-CUresult cuDeviceGraphMemTrim(CUdevice dev)
-{
-	CUresult r;
-
-	ENTER();
-	if (!device_gpu(dev))
-		return CUDA_ERROR_INVALID_DEVICE;
-	r = capture_forbids_unsafe();
-	if (r)
-		return r;
-	process_lock();
-	for (struct part **at = &parts; *at;) {
-		struct part *p = *at;
-
-		if (p->bytes && (p->device != dev || !idle(p))) {
-			at = &p->next;
-			continue;
-		}
-		*at = p->next;
-		memory[p->device].reserved -= p->bytes;
-		if (p->bytes)
-			charge_return(&process.view, process.devices[p->device].gpu, CHARGE_DATA, p->bytes);
-		free(p);
-	}
-	process_unlock();
-	return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, void *value)
-{
-	ENTER();
-	if (!value || attribute < CU_GRAPH_MEM_USED_CURRENT || attribute > CU_GRAPH_MEM_RESERVED_HIGH)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_gpu(dev))
-		return CUDA_ERROR_INVALID_DEVICE;
-	process_lock();
-	*(cuuint64_t *)value = attribute == CU_GRAPH_MEM_USED_CURRENT  ? memory[dev].used
-			       : attribute == CU_GRAPH_MEM_USED_HIGH ? memory[dev].used_high
-			       : attribute == CU_GRAPH_MEM_RESERVED_CURRENT ? memory[dev].reserved
-									    : memory[dev].reserved_high;
-	process_unlock();
-	return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceSetGraphMemAttribute(CUdevice dev, int attribute, void *value)
-{
-	ENTER();
-	if (!value || *(cuuint64_t *)value || (attribute != CU_GRAPH_MEM_USED_HIGH && attribute != CU_GRAPH_MEM_RESERVED_HIGH))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_gpu(dev))
-		return CUDA_ERROR_INVALID_DEVICE;
-	process_lock();
-	if (attribute == CU_GRAPH_MEM_USED_HIGH)
-		memory[dev].used_high = memory[dev].used;
-	else
-		memory[dev].reserved_high = memory[dev].reserved;
-	process_unlock();
-	return CUDA_SUCCESS;
 }

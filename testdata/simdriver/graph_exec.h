@@ -1,0 +1,45 @@
+/* Inside libcuda.so.1: executable graphs. */
+#ifndef SIMDRIVER_GRAPH_EXEC_H
+#define SIMDRIVER_GRAPH_EXEC_H
+
+#include "graph.h"
+#include "transfer.h"
+
+#define GRAPH_PAGE (2ull << 20)
+
+struct live { /* an allocation that its graph does not free */
+	struct live *next;
+	CUdeviceptr ptr;
+	CUgraphExec exec; /* NULL: destroyed */
+	CUdevice device;
+	uint64_t bytes;
+};
+
+struct work { /* a copy or a fill */
+	struct work *next;
+	CUgraphNode node;
+	struct transfer transfer;
+};
+
+struct CUgraphExec_st {
+	CUcontext ctx;
+	bool auto_free;
+	uint64_t ns; /* that its kernels take */
+	unsigned launches;
+	uint64_t need[MAX_GPUS]; /* bytes of memory, by device */
+	struct live *kept;	  /* what a launch leaves allocated */
+	struct live *uses;	  /* all that it allocates */
+	struct work *work, **last; /* in the order in which they can be done */
+};
+
+/* The memory behind its allocation nodes. Process lock held. */
+/* Reserves it. */
+CUresult exec_memory_map(CUgraphExec exec, CUstream s);
+/* The same for a launch, which frees what the last one left if that is how it was instantiated. */
+CUresult exec_memory_prepare(CUgraphExec exec, CUstream s);
+/* After a launch; done: it was put into the stream. */
+void exec_memory_launched(CUgraphExec exec, CUcontext ctx, CUstream s, bool done);
+/* It is destroyed: others can take over what it has. */
+void exec_memory_leave(CUgraphExec exec);
+
+#endif
