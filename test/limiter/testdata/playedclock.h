@@ -1,5 +1,5 @@
-/* A clock that only moves when somebody waits: the limiter's naps, and naps of the program. What
- * they come to does not depend on the machine. Link with -rdynamic: the limiter then calls these. */
+/* A clock that only moves when the limiter or the program waits. What their waits
+ * add up to does not depend on the machine. Link with -rdynamic: the limiter then calls these. */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
