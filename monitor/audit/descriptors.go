@@ -38,7 +38,8 @@ var (
 // descriptors finds processes with open GPU devices. It compares device numbers, because tenants choose the
 // names of nodes. AT_STATX_DONT_SYNC does not wait for a hanging file system (FUSE, NFS).
 type descriptors struct {
-	proc procfiles
+	proc  procfiles
+	clock func() time.Time
 	// held has one descriptor per found device. Each pass checks it again.
 	held  map[openNode]descriptor
 	found int
@@ -60,13 +61,13 @@ type descriptor struct {
 }
 
 func newDescriptors(proc string) *descriptors {
-	return &descriptors{proc: procfiles{procfs.FS(proc)}, held: map[openNode]descriptor{}, more: map[int]int{}}
+	return &descriptors{proc: procfiles{procfs.FS(proc)}, clock: time.Now, held: map[openNode]descriptor{}, more: map[int]int{}}
 }
 
 // search returns the GPU devices that each of the sorted processes has open. A thorough search includes processes with an
 // ended first thread. Earlier results stay if there is no time to check them.
 func (d *descriptors) search(pids []int, nodes map[uint64]DeviceNode, thorough bool, limit time.Duration) (map[int][]uint64, error) {
-	d.until, d.found = time.Now().Add(limit), 0
+	d.until, d.found = d.clock().Add(limit), 0
 	maps.DeleteFunc(d.held, func(at openNode, by descriptor) bool { return !d.over() && !d.still(at, by) })
 	maps.DeleteFunc(d.more, func(pid, _ int) bool { _, lives := slices.BinarySearch(pids, pid); return !lives })
 	err := d.around(pids, nodes, thorough)
@@ -80,40 +81,46 @@ func (d *descriptors) search(pids []int, nodes map[uint64]DeviceNode, thorough b
 	return found, err
 }
 
-func (d *descriptors) over() bool { return d.found >= mostNew || time.Now().After(d.until) }
+func (d *descriptors) over() bool { return d.found >= mostNew || d.clock().After(d.until) }
 
-// around searches each process once, beginning where the last search ended.
+// around searches each process, beginning where the last search ended: some files of each first, so that processes with very
+// many do not delay the others.
 func (d *descriptors) around(pids []int, nodes map[uint64]DeviceNode, thorough bool) error {
-	if len(pids) == 0 {
-		return nil
-	}
 	first, _ := slices.BinarySearch(pids, d.next)
-	for n := range pids {
-		pid := pids[(first+n)%len(pids)]
-		if d.over() {
-			d.next = pid
-			return errSearch
-		}
-		dir := strconv.Itoa(pid)
-		if d.process(pid, dir, nodes) > 0 || !thorough {
-			continue
-		}
-		if _, thread, err := d.proc.Process(pid); err == nil && thread != dir {
-			d.process(pid, thread, nodes)
+	pids = slices.Concat(pids[first:], pids[:first])
+	d.next = 0
+	for _, most := range []int{betweenClocks, mostOpen - betweenClocks} {
+		for _, pid := range pids {
+			if _, more := d.more[pid]; !more && most != betweenClocks {
+				continue
+			}
+			if d.over() {
+				d.next = pid
+				return errSearch
+			}
+			d.process(pid, nodes, thorough, most)
 		}
 	}
-	d.next = 0
 	return nil
 }
 
-// process searches open files of one process and returns their number.
-func (d *descriptors) process(pid int, dir string, nodes map[uint64]DeviceNode) (count int) {
-	from := d.more[pid]
+// process searches open files of one process, and continues where the last search of it ended.
+func (d *descriptors) process(pid int, nodes map[uint64]DeviceNode, thorough bool, most int) {
+	from, dir := d.more[pid], strconv.Itoa(pid)
 	delete(d.more, pid)
+	if d.files(pid, dir, from, nodes, most) > 0 || !thorough {
+		return
+	}
+	if _, thread, err := d.proc.Process(pid); err == nil && thread != dir {
+		d.files(pid, thread, from, nodes, most)
+	}
+}
+
+func (d *descriptors) files(pid int, dir string, from int, nodes map[uint64]DeviceNode, most int) (count int) {
 	d.proc.openFiles(dir, from, func(files int, _ string, fd int) bool {
 		d.file(openNode{pid: pid}, descriptor{dir, fd}, files, nodes)
 		count++
-		if count == mostOpen || count%betweenClocks == 0 && d.over() {
+		if count == most || count%betweenClocks == 0 && d.over() {
 			d.more[pid] = fd + 1
 			return false
 		}

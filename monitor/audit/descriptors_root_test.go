@@ -6,7 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +158,22 @@ func TestDescriptorsHeldDoNotGrowWithDup(t *testing.T) {
 	}
 }
 
+// A process with very many open files delays no other: some files of each are searched first.
+func TestDescriptorsOfAFloodDelayNoOtherProcess(t *testing.T) {
+	null, err := os.Open("/dev/null")
+	require.NoError(t, err)
+	defer null.Close()
+	flood := holding(t, slices.Repeat([]*os.File{null}, 700)...)
+	other := holding(t, openAs(t, fullMinor, unix.O_RDWR))
+	d := newDescriptors("/proc")
+	d.next = flood
+	var now time.Time
+	d.clock = func() time.Time { now = now.Add(time.Second); return now }
+	found, err := d.search([]int{min(flood, other), max(flood, other)}, nodes, false, 2*time.Second)
+	assert.ErrorIs(t, err, errSearch)
+	assert.Equal(t, map[int][]uint64{other: {deviceA}}, found)
+}
+
 // A look finds a limited number of device nodes, and the next one continues: granted ones are dropped.
 func TestDescriptorsFoundInOneLookAreBounded(t *testing.T) {
 	gpus := []*os.File{}
@@ -170,7 +186,7 @@ func TestDescriptorsFoundInOneLookAreBounded(t *testing.T) {
 	d := newDescriptors("/proc")
 	d.found = mostNew - 2
 	d.until = time.Now().Add(time.Minute)
-	d.process(pid, strconv.Itoa(pid), all)
+	d.process(pid, all, true, mostOpen)
 	require.NotEmpty(t, d.held)
 	assert.ErrorIs(t, d.around([]int{pid}, all, true), errSearch)
 	require.NoError(t, d.keep(func(int, uint64) (string, bool) { return "", false }))

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -47,10 +48,10 @@ type Inspector struct {
 	suspects map[int]bool
 
 	restTime, mapsTime time.Duration
+	clock              func() time.Time
 	// late: the pass took too long to read more mappings.
-	late bool
-	// Where the last pass ran out of time; 0: it did not.
-	next, nextSuspect, nextUser int
+	late                   bool
+	users, suspected, rest turns
 }
 
 const ownContainer = "it is the agent's own container"
@@ -65,7 +66,7 @@ type seenMaps struct {
 func NewInspector(proc, libraryDir string, container func(id string) (c Container, exempt, known bool)) *Inspector {
 	i := &Inspector{
 		proc: procfiles{procfs.FS(proc)}, owners: feedback.NewOwners(proc), container: container,
-		restTime: restTime, mapsTime: mapsTime, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(proc),
+		restTime: restTime, mapsTime: mapsTime, clock: time.Now, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(proc),
 		strangers: map[int]int{}, mapped: map[orphans.Process]seenMaps{}, suspects: map[int]bool{},
 	}
 	if text, err := os.ReadFile(filepath.Join(proc, "self/cgroup")); err == nil {
@@ -77,7 +78,7 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 // Processes returns the processes on a GPU or with one open, and claims' processes that use the driver: of
 // these only suspects, if not thorough. With an error the result is incomplete.
 func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvidia.Process, thorough bool) ([]Process, error) {
-	thorough = thorough || i.next > 0
+	thorough = thorough || i.rest.unfinished()
 	if thorough {
 		i.pass++
 	}
@@ -95,6 +96,7 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 	owners := i.owners.Find(pids, usageFiles(claims))
 	var found []Process
 	foreign := map[openNode]string{}
+	unread := map[int]error{}
 	inspect := func(pid int) {
 		suspect := i.suspects[pid]
 		delete(i.suspects, pid) // remember adds it again
@@ -126,7 +128,7 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 			return
 		}
 		if err != nil && !errors.Is(err, errLate) {
-			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
+			unread[pid] = fmt.Errorf("process %d: %w", pid, err)
 		}
 		if p.PID != 0 && (p.Driver || p.Admin || on[pid] != nil || len(p.Open) > 0) {
 			found = append(found, p)
@@ -143,15 +145,20 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 			rest = append(rest, pid)
 		}
 	}
-	i.nextUser = i.inTurn(users, i.nextUser, true, inspect)
-	i.nextSuspect = i.inTurn(suspects, i.nextSuspect, false, inspect)
-	if i.next = i.inTurn(rest, i.next, false, inspect); i.next > 0 || i.nextSuspect > 0 || i.nextUser > 0 {
+	i.inTurn(&i.users, users, owners, true, inspect)
+	i.inTurn(&i.suspected, suspects, owners, false, inspect)
+	i.inTurn(&i.rest, rest, owners, false, inspect)
+	if i.users.unfinished() || i.suspected.unfinished() || i.rest.unfinished() {
 		errs = append(errs, errLate)
+	}
+	for _, pid := range slices.Sorted(maps.Keys(unread)) {
+		errs = append(errs, unread[pid])
 	}
 	errs = append(errs, i.descriptors.keep(func(pid int, device uint64) (string, bool) {
 		container, is := foreign[openNode{pid, device}]
 		return container, is
 	}))
+	slices.SortFunc(found, func(a, b Process) int { return cmp.Compare(a.PID, b.PID) })
 	i.remember(found, thorough)
 	return found, errors.Join(errs...)
 }
@@ -162,23 +169,52 @@ const restTime, mapsTime = time.Second, time.Second
 
 var errLate = errors.New("reading the mappings of processes took too long and continues in the next pass: processes have very many mappings")
 
-// inTurn inspects sorted processes from next until the time is over, and at least one. With all it continues without reading
-// mappings. It returns the PID to continue with; 0: done.
-func (i *Inspector) inTurn(pids []int, next int, all bool, inspect func(pid int)) (goOn int) {
-	first, _ := slices.BinarySearch(pids, next)
-	began := time.Now()
-	for n := range pids {
-		pid := pids[(first+n)%len(pids)]
-		if n > 0 && goOn == 0 && time.Since(began) >= i.restTime {
-			goOn, i.late = pid, true
+// turns is where a pass ran out of time: the next container, and the next process of each. Empty: it did not.
+type turns struct {
+	container string
+	process   map[string]int
+}
+
+func (t *turns) unfinished() bool { return t.process != nil }
+
+// inTurn inspects sorted processes until the time is over, and at least one. The container that has taken the least time is
+// next, so that processes with very many mappings delay only their own container. With all it continues without reading
+// mappings.
+func (i *Inspector) inTurn(t *turns, pids []int, owners map[int]string, all bool, inspect func(pid int)) {
+	waiting := map[string][]int{}
+	for _, pid := range pids {
+		waiting[owners[pid]] = append(waiting[owners[pid]], pid)
+	}
+	containers := slices.Sorted(maps.Keys(waiting))
+	first, _ := slices.BinarySearch(containers, t.container)
+	containers = slices.Concat(containers[first:], containers[:first])
+	for container, pids := range waiting {
+		first, _ := slices.BinarySearch(pids, t.process[container])
+		waiting[container] = slices.Concat(pids[first:], pids[:first])
+	}
+	*t = turns{}
+	defer func() { i.late = false }()
+	took := map[string]time.Duration{}
+	for began, now := i.clock(), i.clock(); len(containers) > 0; {
+		container := slices.MinFunc(containers, func(a, b string) int { return cmp.Compare(took[a], took[b]) })
+		if now.Sub(began) >= i.restTime && len(took) > 0 && !i.late {
+			i.late, t.container, t.process = true, container, map[string]int{}
+			for container, pids := range waiting {
+				t.process[container] = pids[0]
+			}
 		}
 		if i.late && !all {
-			break
+			return
 		}
-		inspect(pid)
+		inspect(waiting[container][0])
+		if waiting[container] = waiting[container][1:]; len(waiting[container]) == 0 {
+			delete(waiting, container)
+			containers = slices.DeleteFunc(containers, func(c string) bool { return c == container })
+		}
+		last := now
+		now = i.clock()
+		took[container] += now.Sub(last)
 	}
-	i.late = false
-	return goOn
 }
 
 func (i *Inspector) nodes() map[uint64]DeviceNode {

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -245,6 +247,33 @@ func TestProcessesWithManyMappingsAreLookedAtInTurn(t *testing.T) {
 	all, err := i.Processes(claims, nil, true)
 	require.NoError(t, err)
 	require.Len(t, all, 4)
+}
+
+// The processes of a container have so many mappings that a look takes too long: they delay only that container. With no time
+// for one of each container the next look begins with the others.
+func TestManyMappingsDelayOnlyTheirContainer(t *testing.T) {
+	for _, c := range []struct {
+		time  time.Duration
+		looks [][]int
+	}{
+		{5 * time.Second, [][]int{{1, 4, 6, 5, 2}, {3, 4, 6, 5, 1}}},
+		{time.Second, [][]int{{1}, {4, 6}, {2}, {5, 6}, {3}}},
+	} {
+		i := &Inspector{restTime: c.time}
+		var now time.Time
+		i.clock = func() time.Time { return now }
+		owners := map[int]string{1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: "c"}
+		var in turns
+		for n, want := range c.looks {
+			var seen []int
+			i.inTurn(&in, slices.Sorted(maps.Keys(owners)), owners, false, func(pid int) {
+				seen = append(seen, pid)
+				now = now.Add(map[string]time.Duration{"a": 3 * time.Second, "b": 500 * time.Millisecond, "c": 500 * time.Millisecond}[owners[pid]])
+			})
+			require.Equal(t, want, seen, "look %d", n)
+			require.True(t, in.unfinished())
+		}
+	}
 }
 
 // Processes on a GPU have so many mappings that a look has no time for all. Each look counts the memory of all of them, it
