@@ -29,7 +29,7 @@ func TestForgedGrants(t *testing.T) {
 	require.NoError(t, err)
 	node := granttest.Node{Name: harness.NodeName, GPU: first, Other: second, Missing: "GPU-dddddddd-0000-4000-8000-000000000009", GPUMiB: s.GPUs[0].MemoryMiB}
 	cases := append(granttest.MalformedCases(node), forgedGrants(node)...)
-	probe(t, n, second)
+	probe(t, n, second, answerWithin)
 	slots := make(chan struct{}, grantsAtOnce)
 	var waiting sync.WaitGroup
 	for i, c := range cases {

@@ -19,7 +19,9 @@ const answerWithin = 5 * time.Second
 
 // prober sends a node the requests of a well-behaved user, again and again.
 type prober struct {
-	stop func()
+	within time.Duration
+	// stop reports requests that were not answered.
+	stop func(*testing.T)
 
 	mu       sync.Mutex
 	longest  map[string]time.Duration
@@ -29,9 +31,9 @@ type prober struct {
 
 // probe sends requests until it is stopped, or the test ends: for the agent's health, for the list of grants, and for a share of the GPU,
 // which it gives back. Each request has a deadline, and each must have been answered.
-func probe(t *testing.T, n *harness.Node, uuid string) *prober {
+func probe(t *testing.T, n *harness.Node, uuid string, within time.Duration) *prober {
 	t.Helper()
-	p := &prober{longest: map[string]time.Duration{}}
+	p := &prober{within: within, longest: map[string]time.Duration{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
@@ -64,14 +66,17 @@ func probe(t *testing.T, n *harness.Node, uuid string) *prober {
 			p.fail("grant: remove its pod", err)
 		}
 	})
-	p.stop = sync.OnceFunc(func() {
-		cancel()
-		waiting.Wait()
-		t.Logf("the agent was asked %d times; longest answers: %v", p.asked, p.longest)
-		assert.Empty(t, p.failures, "requests that were not answered")
-		assert.NotZero(t, p.longest["grant"])
-	})
-	t.Cleanup(p.stop)
+	var once sync.Once
+	p.stop = func(t *testing.T) {
+		once.Do(func() {
+			cancel()
+			waiting.Wait()
+			t.Logf("the agent was asked %d times; longest answers: %v", p.asked, p.longest)
+			assert.Empty(t, p.failures, "requests that were not answered")
+			assert.NotZero(t, p.longest["grant"])
+		})
+	}
+	t.Cleanup(func() { p.stop(t) })
 	return p
 }
 
@@ -83,7 +88,7 @@ func pause(ctx context.Context, long time.Duration) {
 }
 
 func (p *prober) ask(ctx context.Context, what string, ask func(context.Context) error) {
-	deadline, cancel := context.WithTimeout(ctx, answerWithin)
+	deadline, cancel := context.WithTimeout(ctx, p.within)
 	defer cancel()
 	began := time.Now()
 	err := ask(deadline)
@@ -95,7 +100,7 @@ func (p *prober) ask(ctx context.Context, what string, ask func(context.Context)
 	p.longest[what] = max(p.longest[what], time.Since(began))
 	p.mu.Unlock()
 	if err != nil {
-		p.fail(fmt.Sprintf("%s, with a deadline of %v", what, answerWithin), err)
+		p.fail(fmt.Sprintf("%s, with a deadline of %v", what, p.within), err)
 	}
 }
 

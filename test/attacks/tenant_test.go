@@ -239,7 +239,7 @@ func TestTenantsAttempts(t *testing.T) {
 	}})
 	p := place{n: n, uuid: gpu(t, n, 0), dir: t.TempDir()}
 	p.prepare(t)
-	probe(t, n, gpu(t, n, 1))
+	probe(t, n, gpu(t, n, 1), answerWithin)
 	for i, a := range p.attempts() {
 		t.Run(a.name, func(t *testing.T) { p.try(t, fmt.Sprintf("p%d", i), a) })
 	}
