@@ -254,7 +254,7 @@ func namesUnknown(n *faultNode, c *nriplugin.Config) {
 	n.known.Store(true)
 	c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
 		if !n.known.Load() {
-			return nil, errors.New("the kubelet is away")
+			return nil, errors.New("the kubelet is down")
 		}
 		return faultNames, nil
 	})

@@ -98,7 +98,7 @@ func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
 		c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
 			if !known.Load() {
-				return nil, errors.New("the kubelet is away")
+				return nil, errors.New("the kubelet is down")
 			}
 			return []grant.ContainerDevices{{Name: "a", Devices: 1}, {Name: "b", Devices: 1}}, nil
 		})
@@ -115,7 +115,7 @@ func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
 	require.Eventually(t, func() bool { return f.runtime.proxy.connections() == 2 && f.plugin.Reconciled() != nil }, 10*time.Second, time.Millisecond)
 	require.Error(t, f.plugin.Ready())
 	_, err = f.runtime.create(newPod("second", hami(gpuA, 80000, 10)), newContainer("main"))
-	require.ErrorContains(t, err, "the kubelet is away")
+	require.ErrorContains(t, err, "the kubelet is down")
 	spec, err := f.runtime.create(newPod("none", nil), newContainer("main", "NVIDIA_VISIBLE_DEVICES=all"))
 	require.NoError(t, err)
 	value, _ := envOf(spec, "NVIDIA_VISIBLE_DEVICES")

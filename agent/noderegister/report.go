@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// report logs each kind of failure once until the next success: an API server can be away for
+// report logs each kind of failure once until the next success: an API server can be unreachable for
 // hours.
 func (p *Publisher) report(ctx context.Context, err error) {
 	if err == nil {

@@ -81,7 +81,7 @@ func TestCallsEndWithTheLease(t *testing.T) {
 	client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		select {
 		case <-down:
-			return true, nil, errors.New("the API server is away")
+			return true, nil, errors.New("the API server is unreachable")
 		default:
 			return false, nil, nil
 		}

@@ -56,7 +56,7 @@ func isTolerance(key string) bool {
 	return is && (rest == "" || rest[0] == '/')
 }
 
-// checkTolerance rejects annotations that let containers start while the agent is away.
+// checkTolerance rejects annotations that let containers start while the agent is down.
 func (r *Rules) checkTolerance(user, namespace string, before, after map[string]string) string {
 	if slices.Contains(r.Writers, user) || slices.Contains(r.ToleratedUsers, user) || slices.Contains(r.ToleratedNamespaces, namespace) {
 		return ""
@@ -65,7 +65,7 @@ func (r *Rules) checkTolerance(user, namespace string, before, after map[string]
 	if len(set) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s would let containers start while the node's agent is away, without limits: leave it out "+
+	return fmt.Sprintf("%s would let containers start while the node's agent is down, without limits: leave it out "+
 		"(the operator names namespaces and users that may have it by --tolerated-namespace and --tolerated-user)", annotations(set))
 }
 

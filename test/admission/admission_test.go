@@ -152,7 +152,7 @@ func changesOurs(tc testcases.Annotations) bool {
 	}
 	for key := range tc.After {
 		if key == api.AnnotationTolerance && tc.Namespace == metav1.NamespaceSystem {
-			continue // the agent's own pods start while the webhook is away
+			continue // the agent's own pods start while the webhook is down
 		}
 		for _, domain := range []string{"gpuslice.io/", "hami.io/", "tencent.com/"} {
 			if len(key) > len(domain) && key[:len(domain)] == domain && tc.Before[key] != tc.After[key] {

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -101,7 +100,7 @@ func TestRestoredClaimIsNotEnded(t *testing.T) {
 	uuid := gpu(t, n, 0)
 	restored, _ := run(t, n, harness.Pod{Name: "restored", Annotations: granted(uuid, 1000, 10)}, harness.Container{Command: []string{workload("hold"), "--mib=300"}})
 	wait(t, restored, "ready", "1")
-	require.NoError(t, n.Agent.Stop(5*time.Second))
+	require.NoError(t, n.Agent.Stop(patience))
 	require.NoError(t, harness.LoseClaims(n.StateDir()))
 	require.NoError(t, n.StartAgent(context.Background()))
 	// When this one is ended, the other was looked at as often.

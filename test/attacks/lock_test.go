@@ -166,7 +166,7 @@ func TestNoLeaseWhileTheAgentRuns(t *testing.T) {
 	}
 }
 
-// A tenant takes a lease while the agent is away. The agent that starts then was dropped by
+// A tenant takes a lease while the agent is down. The agent that starts then was dropped by
 // the runtime again and again: granted containers had no GPU, and images that ask for all
 // GPUs kept their variable. By policy the tenant's process is ended, which is on no GPU.
 func TestLeaseWhileTheAgentIsAway(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 )
 
 // churn deletes pods of a namespace, one after another in no order, until it is stopped;
-// their Deployment makes them again. Errors of an API server that is away are no matter.
+// their Deployment makes them again. Errors of an API server that is unreachable are no matter.
 func (s *space) churn(seed uint64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	random := rand.New(rand.NewPCG(seed, 0))

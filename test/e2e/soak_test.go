@@ -142,7 +142,7 @@ var kinds = []func(name string) *corev1.Pod{
 	},
 }
 
-// live has a Deployment or a Job live to its end: an error of an API server that is away is
+// live has a Deployment or a Job live to its end: an error of an API server that is unreachable is
 // no matter, and one that lasts is.
 func (s *soaked) live(ctx context.Context, r *rand.Rand, name string) {
 	p := kinds[r.IntN(len(kinds))](name)

@@ -96,7 +96,7 @@ func (c *Cluster) schedulerConfig() (path string, err error) {
 	}
 	connection["kubeconfig"] = kubeconfig
 	config["clientConnection"] = connection
-	// The extender reads which scheduler leads. A leader stays leader while the API server is away for a
+	// The extender reads which scheduler leads. A leader stays leader while the API server is unreachable for a
 	// while.
 	config["leaderElection"] = map[string]any{"leaderElect": true, "leaseDuration": "120s", "renewDeadline": "90s", "retryPeriod": "2s"}
 	text, err := yaml.Marshal(config)

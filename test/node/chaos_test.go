@@ -260,7 +260,7 @@ func (c *chaos) work(ctx context.Context, r *rand.Rand, name string) {
 			c.mu.Unlock()
 			continue
 		}
-		// As often as it takes: containerd may be away.
+		// As often as it takes: containerd may be down.
 		if !assert.NoError(c.t, harness.Until(ctx, chaosPatience, pod.Remove)) {
 			return
 		}

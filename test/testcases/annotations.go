@@ -68,7 +68,7 @@ func (a Annotations) dropped() Annotations { a = a.denied(); a.Dropped = true; r
 
 // untolerated is refused the toleration; tolerated is where it is not.
 func (a Annotations) untolerated() Annotations {
-	a.Denied, a.Message, a.Namespace = true, "would let containers start while the node's agent is away", "team-a"
+	a.Denied, a.Message, a.Namespace = true, "would let containers start while the node's agent is down", "team-a"
 	return a
 }
 

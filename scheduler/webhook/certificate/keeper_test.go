@@ -117,7 +117,7 @@ func TestKeeperServesIfLoadFails(t *testing.T) {
 	store := &memory{}
 	k := keeper(store, &announced{}, func() time.Time { return start })
 	require.NoError(t, k.Sync(context.Background()))
-	store.fail = errors.New("the API server is away")
+	store.fail = errors.New("the API server is unreachable")
 	require.ErrorIs(t, k.Sync(context.Background()), store.fail)
 	require.NoError(t, k.Ready())
 }
