@@ -106,6 +106,14 @@ func TestRealBlackwellHasMIG(t *testing.T) {
 	require.Error(t, New(t, Plain, "L40S").Command("sim/simctl", "mig", "0", "enable").Run())
 }
 
+// Source: docs.nvidia.com/cuda/cuda-driver-api, tensor map object management: compute capability 9.0 or higher.
+func TestRealTensorMapsNeedHopper(t *testing.T) {
+	for _, gpu := range []string{"A100-40GB", "B200"} {
+		_, code := New(t, Plain, gpu).Run("sim/check", "tensor-maps")
+		require.Zero(t, code, gpu)
+	}
+}
+
 // Missed is a row of `simctl missed`.
 type Missed struct {
 	PID    int    `json:"pid"`
@@ -130,10 +138,10 @@ func TestMissedFunctionsAreCountedPerProcess(t *testing.T) {
 	rows := missed()
 	require.Len(t, rows, 4)
 	for i, pid := range pids {
-		require.Equal(t, Missed{pid, "cuTensorMapEncodeTiled", 3}, rows[2*i])
+		require.Equal(t, Missed{pid, "cuCoredumpGetAttribute", 3}, rows[2*i])
 		require.Equal(t, Missed{pid, "nvmlDeviceGetVgpuMetadata", 1}, rows[2*i+1])
 	}
-	require.Contains(t, s.Ctl("missed"), "cuTensorMapEncodeTiled")
+	require.Contains(t, s.Ctl("missed"), "cuCoredumpGetAttribute")
 	s.Ctl("missed", "clear")
 	require.Empty(t, missed())
 }

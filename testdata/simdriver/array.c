@@ -136,6 +136,11 @@ CUresult array_covers(CUarray array, size_t x, size_t y, size_t z, size_t width,
 		       : CUDA_ERROR_INVALID_VALUE;
 }
 
+bool array_is_surface(CUarray array)
+{
+	return array->desc.Flags & CUDA_ARRAY3D_SURFACE_LDST;
+}
+
 bool array_content(CUarray array, size_t x, size_t y, size_t z, struct content **of, uint64_t *offset, size_t *left)
 {
 	struct shape s;

@@ -209,4 +209,5 @@ CUresult cuCheckpointProcessUnlock(int pid, void *args);
 #include "cuda_program_api.h"
 #include "graph_api.h"
 #include "copy_api.h"
+#include "texture_api.h"
 #endif

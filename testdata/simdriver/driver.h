@@ -13,7 +13,8 @@
 
 enum object_kind { OBJECT_CONTEXT = 1, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION,
 	OBJECT_PHYSICAL, OBJECT_ARRAY, OBJECT_MIPMAP, OBJECT_EXTERNAL,
-	OBJECT_POOL, OBJECT_GRAPH, OBJECT_NODE, OBJECT_EXEC, OBJECT_LINK, OBJECT_LIBRARY, OBJECT_KERNEL };
+	OBJECT_POOL, OBJECT_GRAPH, OBJECT_NODE, OBJECT_EXEC, OBJECT_LINK, OBJECT_LIBRARY, OBJECT_KERNEL,
+	OBJECT_TEXTURE, OBJECT_SURFACE };
 
 #define MAX_QUEUE 1024u
 
@@ -152,6 +153,7 @@ void memory_drop_context(CUcontext ctx);
 void modules_drop_context(CUcontext ctx);
 void streams_drop_context(CUcontext ctx);
 void arrays_drop_context(CUcontext ctx);
+void textures_drop_context(CUcontext ctx);
 
 /* The global data of a module. Process lock held. */
 CUresult module_data_load(CUmodule m, const char *text);
@@ -169,6 +171,7 @@ bool memory_content(CUdeviceptr ptr, struct content **of, uint64_t *offset, size
 /* The same of arrays, with a byte of a row, a row and a plane for the address. Process lock held. */
 CUresult array_covers(CUarray array, size_t x, size_t y, size_t z, size_t width, size_t height, size_t depth);
 bool array_content(CUarray array, size_t x, size_t y, size_t z, struct content **of, uint64_t *offset, size_t *left);
+bool array_is_surface(CUarray array); /* kernels can write it */
 
 /* NULL and the two special handles included. Process lock held. */
 CUresult stream_find(CUstream handle, CUcontext ctx, CUstream *stream);

@@ -47,6 +47,7 @@ static const struct check checks[] = {
 	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams}, {"pools", check_pools}, {"graphs", check_graphs}, {"capture", check_capture},
 	{"queue", check_queue},			{"legacy", check_legacy},
 	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
+	{"textures", check_textures}, {"tensor-maps", check_tensor_maps},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
 };
 

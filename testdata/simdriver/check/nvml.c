@@ -80,18 +80,18 @@ void check_nvml_utilization(void)
 /* Functions that exist by name only: three calls of one of CUDA's, one of NVML's. */
 void check_missed(void)
 {
-	CUresult (*encode)(void) = dlsym(RTLD_DEFAULT, "cuTensorMapEncodeTiled");
+	CUresult (*coredump)(void) = dlsym(RTLD_DEFAULT, "cuCoredumpGetAttribute");
 	nvmlReturn_t (*metadata)(nvmlDevice_t, void *, unsigned *) = nvml_function("nvmlDeviceGetVgpuMetadata");
 	void *found;
 
-	CHECK(encode);
-	GIVES(encode(), CUDA_ERROR_NOT_INITIALIZED);
+	CHECK(coredump);
+	GIVES(coredump(), CUDA_ERROR_NOT_INITIALIZED);
 	start();
 	for (int i = 0; i < 3; i++)
-		GIVES(encode(), CUDA_ERROR_NOT_SUPPORTED);
+		GIVES(coredump(), CUDA_ERROR_NOT_SUPPORTED);
 	CHECK(metadata(first_gpu(), NULL, NULL) == NVML_ERROR_NOT_SUPPORTED);
-	FINE(cuGetProcAddress_v2("cuTensorMapEncodeTiled", &found, 12000, 0, NULL));
-	CHECK(found == (void *)encode);
+	FINE(cuGetProcAddress_v2("cuCoredumpGetAttribute", &found, 12010, 0, NULL));
+	CHECK(found == (void *)coredump);
 	FINE(cuGetProcAddress_v2("cuEGLApiInit", &found, 12000, 0, NULL));
 	CHECK(!found);
 }
