@@ -141,6 +141,8 @@ static void end_content(struct allocation *a)
 /* Returns the place behind an allocation and its bytes of the GPU. */
 static void give_back(struct allocation *a)
 {
+	if (a->place == MANAGED)
+		managed_freed(a->base, a->size);
 	if (is_real(a->place))
 		munmap((void *)(uintptr_t)a->base, a->size);
 	else if (a->place != REGISTERED)

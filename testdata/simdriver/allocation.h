@@ -47,5 +47,7 @@ void allocation_drop(CUdeviceptr ptr);
 CUresult allocation_end(CUdeviceptr ptr, enum place place);
 /* Memory of the program becomes REGISTERED. */
 CUresult allocation_register(CUdeviceptr ptr, size_t bytes);
+/* What was advised about managed memory is forgotten. Process lock held. */
+void managed_freed(CUdeviceptr base, size_t size);
 
 #endif

@@ -55,6 +55,7 @@ static void deactivate(CUcontext ctx)
 	streams_drop_context(ctx);
 	modules_drop_context(ctx);
 	memory_drop_context(ctx);
+	ctx->settings = (struct stream_settings){0};
 	textures_drop_context(ctx);
 	arrays_drop_context(ctx);
 	object_remove(ctx);

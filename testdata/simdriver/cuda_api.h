@@ -210,4 +210,5 @@ CUresult cuCheckpointProcessUnlock(int pid, void *args);
 #include "graph_api.h"
 #include "copy_api.h"
 #include "texture_api.h"
+#include "stream_api.h"
 #endif

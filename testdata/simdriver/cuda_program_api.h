@@ -106,6 +106,8 @@ CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr ptr
 STREAM_TWIN(cuMemPrefetchAsync, _ptsz, CUdeviceptr ptr, size_t bytes, CUdevice dev, CUstream stream)
 STREAM_TWIN(cuMemPrefetchAsync_v2, _ptsz, CUdeviceptr ptr, size_t bytes, CUmemLocation_prefetch to, unsigned int flags,
 	    CUstream stream)
+CUresult cuMemRangeGetAttribute(void *data, size_t size, int attribute, CUdeviceptr ptr, size_t bytes);
+CUresult cuMemRangeGetAttributes(void **data, size_t *sizes, int *attributes, size_t count, CUdeviceptr ptr, size_t bytes);
 CUresult cuMemAdvise_v2(CUdeviceptr ptr, size_t bytes, int advice, CUmemLocation_prefetch at);
 
 #pragma GCC visibility pop

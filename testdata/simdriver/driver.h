@@ -37,6 +37,15 @@ struct queue {
 	CUevent pending;             /* recorded events that had not happened by then */
 };
 
+/* What cuStreamSetAttribute sets, and a number that cuStreamGetId gives out; see stream_attribute.c. */
+struct stream_settings {
+	unsigned long long id; /* 0: not asked for yet */
+	CUstreamAttrValue window;
+	int policy, domain;
+	bool map_set;
+	unsigned char map[2];
+};
+
 struct CUctx_st {
 	CUdevice device;
 	unsigned gpu;
@@ -49,6 +58,7 @@ struct CUctx_st {
 	uint64_t blocking_tail; /* the same over all its blocking streams */
 	uint64_t any_tail;     /* the same over all streams */
 	struct backlog backlog; /* of the legacy default stream */
+	struct stream_settings settings; /* the same */
 	bool limits_set;
 	unsigned attached; /* users by cuCtxAttach */
 	unsigned long long id; /* 0: not asked for yet */
@@ -62,6 +72,7 @@ struct CUstream_st {
 	int priority;
 	uint64_t tail; /* as legacy_tail */
 	struct backlog backlog;
+	struct stream_settings settings;
 	struct capture *capture; /* that it takes part in; see capture.c */
 	struct nodes *captured;	 /* what its next node will depend on */
 };

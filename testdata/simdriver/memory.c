@@ -133,20 +133,6 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned int flags)
 	return allocate(MANAGED, bytes, false, ptr);
 }
 
-/* Taken, and of no effect: managed memory lies on the GPU here. */
-CUresult cuMemAdvise(CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev)
-{
-	const struct allocation *a;
-	bool fits;
-
-	ENTER();
-	process_lock();
-	a = allocation_find(ptr);
-	fits = a && a->place == MANAGED && bytes && bytes <= a->size - (ptr - a->base);
-	process_unlock();
-	return fits && advice >= 1 && advice <= 6 && dev >= -1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	ENTER();

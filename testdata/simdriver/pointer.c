@@ -1,4 +1,4 @@
-/* Several attributes of a pointer at once, and where managed memory should be, which changes nothing here. */
+/* Several attributes of a pointer at once, and setting one. */
 #include "allocation.h"
 
 #include <string.h>
@@ -47,71 +47,4 @@ CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr ptr
 	known = allocation_find(ptr) != NULL;
 	process_unlock();
 	return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; /* all copies here are synchronous already */
-}
-
-enum { LOCATION_DEVICE = 1, LOCATION_HOST = 2, LOCATION_NUMA = 3, LOCATION_CURRENT_NUMA = 4, TO_HOST = -1 };
-
-static CUresult prefetch(CUdeviceptr ptr, size_t bytes, CUdevice dev, CUstream handle)
-{
-	const struct allocation *a;
-	CUcontext ctx;
-	CUstream s;
-	CUresult r = current_context(&ctx);
-
-	if (r)
-		return r;
-	if (dev != TO_HOST && !device_gpu(dev))
-		return CUDA_ERROR_INVALID_DEVICE;
-	process_lock();
-	r = stream_find(handle, ctx, &s);
-	a = allocation_find(ptr);
-	if (!r && (!a || a->place != MANAGED || !bytes || bytes > a->size - (ptr - a->base)))
-		r = CUDA_ERROR_INVALID_VALUE;
-	process_unlock();
-	return r;
-}
-
-static bool location(CUmemLocation_prefetch to, CUdevice *dev)
-{
-	*dev = to.type == LOCATION_DEVICE ? to.id : TO_HOST;
-	return to.type >= LOCATION_DEVICE && to.type <= LOCATION_CURRENT_NUMA && (to.type != LOCATION_DEVICE || device_gpu(to.id));
-}
-
-CUresult cuMemPrefetchAsync(CUdeviceptr ptr, size_t bytes, CUdevice dev, CUstream stream)
-{
-	ENTER();
-	return prefetch(ptr, bytes, dev, stream);
-}
-
-CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr ptr, size_t bytes, CUdevice dev, CUstream stream)
-{
-	ENTER();
-	return prefetch(ptr, bytes, dev, per_thread(stream));
-}
-
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr ptr, size_t bytes, CUmemLocation_prefetch to, unsigned int flags, CUstream stream)
-{
-	CUdevice dev;
-
-	ENTER();
-	return flags || !location(to, &dev) ? CUDA_ERROR_INVALID_VALUE : prefetch(ptr, bytes, dev, stream);
-}
-
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr ptr, size_t bytes, CUmemLocation_prefetch to, unsigned int flags,
-				    CUstream stream)
-{
-	CUdevice dev;
-
-	ENTER();
-	return flags || !location(to, &dev) ? CUDA_ERROR_INVALID_VALUE : prefetch(ptr, bytes, dev, per_thread(stream));
-}
-
-CUresult cuMemAdvise_v2(CUdeviceptr ptr, size_t bytes, int advice, CUmemLocation_prefetch at)
-{
-	CUdevice dev = TO_HOST;
-
-	ENTER();
-	if (advice != 1 && advice != 2 && !location(at, &dev))
-		return CUDA_ERROR_INVALID_VALUE;
-	return cuMemAdvise(ptr, bytes, advice, dev);
 }

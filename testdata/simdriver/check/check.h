@@ -71,6 +71,8 @@ void check_vmm(void);
 void check_arrays(void);
 void check_textures(void);
 void check_tensor_maps(void);
+void check_stream_attributes(void);
+void check_managed(void);
 void check_shared(void);
 /* Not in the list: */
 void check_nvml_pids(void);

@@ -48,6 +48,7 @@ static const struct check checks[] = {
 	{"queue", check_queue},			{"legacy", check_legacy},
 	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
 	{"textures", check_textures}, {"tensor-maps", check_tensor_maps},
+	{"stream-attributes", check_stream_attributes}, {"managed", check_managed},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
 };
 
