@@ -149,13 +149,11 @@ lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck an
 	  --cppcheck-build-dir=$(BUILD)/cppcheck -D'ElfW(type)=Elf64_##type' $(C_DIRS) 2>&1 | grep .
 
 generate: ## Regenerate golden files from the code (look at the diff)
-	go test ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent -update
-	go test ./cmd/gpuslice -update -update-reference
-	go test ./test/layout -update
+	go test ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent \
+	  ./cmd/gpuslice ./test/layout ./test/licences -update
 	@test/setup.sh --helm
 	go test ./test/chart -update
 	$(SCHEDULER) test . -run TestReference -update
-	go test ./test/licences -update
 
 man: ## Write man pages of gpuslice and gpuslice-agent to build/man
 	go test -trimpath -count=1 ./cmd/gpuslice ./cmd/gpuslice-agent -run '^TestManPages$$' -man=$(abspath $(BUILD))/man

@@ -21,7 +21,7 @@ func bind(source, destination string) rspec.Mount {
 type editsCase struct {
 	name        string // of the golden file
 	description string
-	base        string // of testdata/specs; empty is containerd
+	base        string // of variants; empty is containerd's
 	handler     string
 	shares      []grant.Share
 	settings    func(*Settings)

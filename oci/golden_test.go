@@ -3,21 +3,18 @@ package oci
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/ocitest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files of testdata")
 
 // The GPUs of testdata/cdi/nvidia.yaml.
 const (
@@ -54,13 +51,40 @@ func testRegistry(t testing.TB) *Registry {
 	return r
 }
 
-// testSpec reads one of testdata/specs.
+// testSpec is the spec of a pod's container that containerd has made, or of one that is privileged or in a user namespace.
 func testSpec(t testing.TB, name string) *rspec.Spec {
-	data, err := os.ReadFile(filepath.Join("testdata/specs", name+".json"))
+	data, err := os.ReadFile("testdata/containerd.json")
 	require.NoError(t, err)
 	spec := &rspec.Spec{}
 	require.NoError(t, json.Unmarshal(data, spec))
+	if name != "containerd" {
+		variants[name](spec)
+	}
 	return spec
+}
+
+// variants are what containerd makes otherwise.
+var variants = map[string]func(*rspec.Spec){
+	"privileged": func(s *rspec.Spec) {
+		mode, root := os.FileMode(0o666), uint32(0)
+		node := func(path string, major, minor int64) rspec.LinuxDevice {
+			return rspec.LinuxDevice{Path: path, Type: "c", Major: major, Minor: minor, FileMode: &mode, UID: &root, GID: &root}
+		}
+		s.Linux.Devices = []rspec.LinuxDevice{
+			node("/dev/fuse", 10, 229), node("/dev/nvidia0", 195, 0), node("/dev/nvidia1", 195, 1), node("/dev/nvidiactl", 195, 255), node("/dev/nvidia-uvm", 510, 0),
+		}
+		s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, rspec.LinuxDeviceCgroup{Allow: true, Access: "rwm"})
+		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
+		for _, held := range []*[]string{&s.Process.Capabilities.Bounding, &s.Process.Capabilities.Effective, &s.Process.Capabilities.Permitted} {
+			*held = append(*held, "CAP_SYS_ADMIN")
+		}
+	},
+	"userns": func(s *rspec.Spec) {
+		mapping := []rspec.LinuxIDMapping{{HostID: 65536, Size: 65536}}
+		s.Linux.UIDMappings, s.Linux.GIDMappings = mapping, mapping
+		s.Linux.Namespaces = append(s.Linux.Namespaces, rspec.LinuxNamespace{Type: rspec.UserNamespace})
+		s.Process.User = rspec.User{UID: 1000, GID: 1000, AdditionalGids: []uint32{1000}}
+	},
 }
 
 // factsOf are a spec's, with a claim and a runtime handler.
@@ -87,17 +111,7 @@ func checkGolden(t testing.TB, name, head, body, like string) {
 		_, rest, _ := strings.Cut(string(other), "\n\n")
 		head, body = head+"\nlike "+like+", but", ocitest.DifferingLines(rest, body)
 	}
-	made := head + "\n\n" + body
-	if *update {
-		require.NoError(t, os.MkdirAll(filepath.Dir(file(name)), 0o755))
-		require.NoError(t, os.WriteFile(file(name), []byte(made), 0o644))
-		return
-	}
-	want, err := os.ReadFile(file(name))
-	require.NoError(t, err, "go test ./oci -update writes it")
-	if diff := cmp.Diff(string(want), made); diff != "" {
-		t.Errorf("%s differs (go test ./oci -update rewrites it):\n%s", file(name), diff)
-	}
+	golden.Check(t, file(name), head+"\n\n"+body)
 }
 
 // changes returns what differs between two values, in JSON.

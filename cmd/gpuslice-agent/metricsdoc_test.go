@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +21,7 @@ import (
 	schedmetrics "github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
+	"github.com/gpuslice/gpuslice/test/golden"
 )
 
 const metricsManual = "../../docs/METRICS.md"
@@ -108,25 +108,13 @@ func of(program metrics.Legacy) []metrics.Family {
 
 // The manual's tables are of the metrics as they are: `make generate` writes them.
 func TestMetricsManual(t *testing.T) {
-	kept, err := os.ReadFile(metricsManual)
-	require.NoError(t, err)
-	page := string(kept)
 	ours, legacy := scheduled(t)
 	for name, families := range map[string][]metrics.Family{
 		"scheduler": ours, "scheduler-hami": legacy,
 		"agent": published(t), "hami": of(metrics.HAMi), "gpu-manager": of(metrics.GPUManager),
 	} {
-		begin, end := "<!-- generated: "+name+" -->\n", "<!-- end -->\n"
-		before, rest, found := strings.Cut(page, begin)
-		require.True(t, found, "%s has no place for %s", metricsManual, name)
-		_, after, found := strings.Cut(rest, end)
-		require.True(t, found)
-		page = before + begin + table(families) + end + after
+		golden.Section(t, metricsManual, "<!-- generated: "+name+" -->\n", "<!-- end -->\n", table(families))
 	}
-	if *update {
-		require.NoError(t, os.WriteFile(metricsManual, []byte(page), 0o644))
-	}
-	assert.True(t, page == string(kept) || *update, "%s is not of the metrics as they are; if that is meant: make generate", metricsManual)
 }
 
 // What is in the manual is what a scrape gives.

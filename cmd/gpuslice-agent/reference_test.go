@@ -3,13 +3,10 @@ package main
 import (
 	"flag"
 	"io"
-	"os"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpuslice/gpuslice/test/clidoc"
+	"github.com/gpuslice/gpuslice/test/golden"
 )
 
 const reference = "../../docs/configuration/agent.md"
@@ -24,12 +21,7 @@ not start with an invalid value in any of them. The file's schema is ` + "`insta
 // The reference is that of the options: `make generate` writes it.
 func TestReference(t *testing.T) {
 	page := clidoc.Reference(command(io.Discard, nil), referenceHead, aliases)
-	if *update {
-		require.NoError(t, os.WriteFile(reference, []byte(page), 0o644))
-	}
-	kept, err := os.ReadFile(reference)
-	require.NoError(t, err)
-	assert.True(t, page == string(kept), "%s is not of the options as they are; if that is meant: make generate", reference)
+	golden.Check(t, reference, page)
 }
 
 var manDir = flag.String("man", "", "write man pages to this directory")

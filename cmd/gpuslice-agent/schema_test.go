@@ -2,9 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -12,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/test/clidoc"
+	"github.com/gpuslice/gpuslice/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the schema")
 
 const (
 	schemaFile  = "../../install/agent.schema.json"
@@ -58,12 +55,7 @@ func TestSchema(t *testing.T) {
 	schema := clidoc.Schema(flags, "gpuslice-agent's file of options (--config), in YAML", limits)
 	data, err := json.MarshalIndent(schema, "", "  ")
 	require.NoError(t, err)
-	if *update {
-		require.NoError(t, os.WriteFile(schemaFile, append(data, '\n'), 0o644))
-	}
-	shipped, err := os.ReadFile(schemaFile)
-	require.NoError(t, err)
-	assert.True(t, string(data)+"\n" == string(shipped), "%s is not of the options as they are; if that is meant: make generate", schemaFile)
+	golden.Check(t, schemaFile, string(data)+"\n")
 	for name := range limits {
 		assert.NotNil(t, flags.Lookup(name), "--%s is no option", name)
 	}

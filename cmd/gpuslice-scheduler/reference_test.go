@@ -1,23 +1,19 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/test/clidoc"
+	"github.com/gpuslice/gpuslice/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the reference of the options")
 
 const reference = "../../docs/configuration/scheduler.md"
 
@@ -40,12 +36,7 @@ func TestReference(t *testing.T) {
 		_, table, _ := strings.Cut(clidoc.Reference(c, "", nil), "\n")
 		page.WriteString(strings.ReplaceAll(table, "## `", "## `gpuslice-scheduler "))
 	}
-	if *update {
-		require.NoError(t, os.WriteFile(reference, []byte(page.String()), 0o644))
-	}
-	kept, err := os.ReadFile(reference)
-	require.NoError(t, err)
-	assert.True(t, page.String() == string(kept), "%s is outdated: run make generate", reference)
+	golden.Check(t, reference, page.String())
 }
 
 // parseTypes returns the structs of a file with their comments.

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
@@ -28,16 +29,16 @@ func TestDescribeGPU(t *testing.T) {
 	show := func(args ...string) string {
 		return without(s, shows(t, append([]string{"describe", "gpu", "--state-dir", s.Dir}, args...)...))
 	}
-	golden(t, "describe-gpu.txt", show("1"))
+	golden.Check(t, "testdata/describe-gpu.txt", show("1"))
 	assert.Equal(t, show("1"), show(gpuUUID(1)))
 	assert.Equal(t, show("1"), show("GPU-00000001"), "a prefix of its UUID")
-	golden(t, "describe-gpu-unhealthy.txt", show("6"))
-	golden(t, "describe-gpu.yaml", show("1", "-o", "yaml"))
+	golden.Check(t, "testdata/describe-gpu-unhealthy.txt", show("6"))
+	golden.Check(t, "testdata/describe-gpu.yaml", show("1", "-o", "yaml"))
 
 	mig := nodetest.NewStateDirOf(t, migNode(t))
 	mig.Claim("c-slice", "slice", grant.Share{UUID: "MIG-00000001-5151-4000-8000-00000000000a", MemoryMiB: 72000})
-	golden(t, "describe-gpu-mig-gpu.txt", shows(t, "describe", "gpu", "1", "--state-dir", mig.Dir))
-	golden(t, "describe-gpu-mig-device.txt", shows(t, "describe", "gpu", "MIG-00000001", "--state-dir", mig.Dir))
+	golden.Check(t, "testdata/describe-gpu-mig-gpu.txt", shows(t, "describe", "gpu", "1", "--state-dir", mig.Dir))
+	golden.Check(t, "testdata/describe-gpu-mig-device.txt", shows(t, "describe", "gpu", "MIG-00000001", "--state-dir", mig.Dir))
 }
 
 func TestDescribeContainer(t *testing.T) {
@@ -56,11 +57,11 @@ func TestDescribeContainer(t *testing.T) {
 		return without(s, shows(t, append([]string{"describe", "container", "--state-dir", s.Dir}, args...)...))
 	}
 	text := show("c-train")
-	golden(t, "describe-container.txt", text)
+	golden.Check(t, "testdata/describe-container.txt", text)
 	for _, name := range []string{"c-tr", "main", "default/train", "default/train/main", "default/train:main"} {
 		assert.Equal(t, text, show(name), name)
 	}
-	golden(t, "describe-container.json", show("main", "-o", "json"))
+	golden.Check(t, "testdata/describe-container.json", show("main", "-o", "json"))
 }
 
 // What cannot be read is a problem; the rest is shown.
@@ -69,9 +70,9 @@ func TestDescribeADamagedContainer(t *testing.T) {
 	require.NoError(t, os.WriteFile(s.Path("c-hostile", "usage"), []byte("\x1b[2Jgarbage"), 0o600))
 	require.NoError(t, os.Remove(s.Path("c-hostile", "limits")))
 	for _, id := range []string{"c-hostile", "c-corrupt", "c-done"} {
-		golden(t, "describe-container-"+id+".txt", without(s, shows(t, "describe", "container", id, "--state-dir", s.Dir)))
+		golden.Check(t, "testdata/"+"describe-container-"+id+".txt", without(s, shows(t, "describe", "container", id, "--state-dir", s.Dir)))
 	}
-	golden(t, "describe-gpu-damaged.txt", without(s, shows(t, "describe", "gpu", "1", "--state-dir", s.Dir)))
+	golden.Check(t, "testdata/describe-gpu-damaged.txt", without(s, shows(t, "describe", "gpu", "1", "--state-dir", s.Dir)))
 	require.NoError(t, s.Ledger.Block(t.Context(), "c-all", ledger.OwnerNRI, "the kubelet is down"))
 	out := shows(t, "describe", "container", "c-all", "--state-dir", s.Dir)
 	assert.Contains(t, out, "\nState:        blocking\n")

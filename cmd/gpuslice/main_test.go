@@ -22,6 +22,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
@@ -101,10 +102,10 @@ default/train    main       active    1    1/8000 MiB               -      1    
 func TestStatusForms(t *testing.T) {
 	s, _, _ := workingNode(t)
 	dir := s.Dir
-	golden(t, "status-wide.txt", without(s, shows(t, "status", "-o", "wide", "--state-dir", dir)))
-	golden(t, "status.yaml", without(s, shows(t, "status", "-o", "yaml", "--state-dir", dir)))
-	golden(t, "status-colors.txt", without(s, shows(t, "status", "--color", "always", "--state-dir", dir)))
-	golden(t, "status-unhealthy.txt", shows(t, "status", "--state-dir", pcieNode(t).Dir))
+	golden.Check(t, "testdata/status-wide.txt", without(s, shows(t, "status", "-o", "wide", "--state-dir", dir)))
+	golden.Check(t, "testdata/status.yaml", without(s, shows(t, "status", "-o", "yaml", "--state-dir", dir)))
+	golden.Check(t, "testdata/status-colors.txt", without(s, shows(t, "status", "--color", "always", "--state-dir", dir)))
+	golden.Check(t, "testdata/status-unhealthy.txt", shows(t, "status", "--state-dir", pcieNode(t).Dir))
 }
 
 // Control characters in names do not reach the terminal.

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
@@ -43,11 +44,7 @@ func TestScreens(t *testing.T) {
 		return text + "```\n" + strings.TrimRight(screen.prints, "\n") + "\n```\n"
 	})
 	assert.Len(t, shown, len(screens), "each screen is in %s", cliPage)
-	if *update {
-		require.NoError(t, os.WriteFile(cliPage, []byte(made), 0o644))
-		return
-	}
-	assert.Equal(t, string(data), made, "if it is meant: go test ./cmd/gpuslice -update")
+	golden.Check(t, cliPage, made)
 }
 
 // screens are those of the page, by name.

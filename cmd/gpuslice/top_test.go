@@ -19,6 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
@@ -287,7 +288,7 @@ func TestTopPages(t *testing.T) {
 			m.press(key, 5)
 		}
 		lines := m.page(term.Style{}, size.columns, size.rows)
-		golden(t, "top-"+size.name+".txt", strings.Join(lines, "\n")+"\n")
+		golden.Check(t, "testdata/"+"top-"+size.name+".txt", strings.Join(lines, "\n")+"\n")
 		if !m.help {
 			assert.Len(t, lines, size.rows)
 		}
@@ -307,7 +308,7 @@ func TestTopOfManyGPUs(t *testing.T) {
 	s.Claim("c-train", "train", grant.Share{UUID: gpuUUID(9), MemoryMiB: 1000})
 	m := &topModel{interval: time.Second, by: "memory"}
 	m.take(readingOf(t, s, nodetest.Time))
-	golden(t, "top-gpus.txt", strings.Join(m.page(term.Style{}, 100, 24), "\n")+"\n")
+	golden.Check(t, "testdata/top-gpus.txt", strings.Join(m.page(term.Style{}, 100, 24), "\n")+"\n")
 }
 
 func TestTopOnce(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
@@ -67,16 +68,16 @@ func TestTopology(t *testing.T) {
 		"blocked-gpu": blockedNode(t),
 		"excluded":    nodetest.NewStateDirOf(t, excludedNode(t)),
 	} {
-		golden(t, "topology-"+name+".txt", shows(t, "topology", "--state-dir", s.Dir))
+		golden.Check(t, "testdata/"+"topology-"+name+".txt", shows(t, "topology", "--state-dir", s.Dir))
 	}
 	cordoned := pcieNode(t)
 	require.NoError(t, cordoned.Ledger.Cordon(t.Context(), gpuUUID(0), gpuUUID(1)))
-	golden(t, "topology-cordoned.txt", shows(t, "topology", "--state-dir", cordoned.Dir))
-	golden(t, "status-cordoned.txt", shows(t, "status", "--state-dir", cordoned.Dir))
-	golden(t, "topology-wide.txt", shows(t, "topology", "-o", "wide", "--state-dir", nodetest.NewStateDirOf(t, migNode(t)).Dir))
+	golden.Check(t, "testdata/topology-cordoned.txt", shows(t, "topology", "--state-dir", cordoned.Dir))
+	golden.Check(t, "testdata/status-cordoned.txt", shows(t, "status", "--state-dir", cordoned.Dir))
+	golden.Check(t, "testdata/topology-wide.txt", shows(t, "topology", "-o", "wide", "--state-dir", nodetest.NewStateDirOf(t, migNode(t)).Dir))
 	dir := nodetest.NewStateDirOf(t, withoutPlaces(migNode(t))).Dir
 	asJSON := shows(t, "topology", "-o", "json", "--state-dir", dir)
-	golden(t, "topology.json", asJSON)
+	golden.Check(t, "testdata/topology.json", asJSON)
 	assert.YAMLEq(t, asJSON, shows(t, "topology", "-o", "yaml", "--state-dir", dir))
 }
 
@@ -168,7 +169,7 @@ func TestTopologyMatrix(t *testing.T) {
 	f.Node.GPUs[0].PCIBusID, f.Node.GPUs[1].NUMANode = "00000000:3B:00.0", nvidia.NUMAUnknown
 	var out strings.Builder
 	require.NoError(t, writeMatrix(page{Writer: &out}, matrixOf(f, sysfs)))
-	golden(t, "topology-matrix.txt", out.String())
+	golden.Check(t, "testdata/topology-matrix.txt", out.String())
 }
 
 func TestUnknownTopologyMatrix(t *testing.T) {

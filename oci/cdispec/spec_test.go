@@ -1,7 +1,6 @@
 package cdispec
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,9 +11,9 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
+	"github.com/gpuslice/gpuslice/test/golden"
+	"github.com/gpuslice/gpuslice/test/ocitest"
 )
-
-var update = flag.Bool("update", false, "write the golden files again")
 
 // testNode has the GPUs of oci's own tests.
 func testNode(t *testing.T) Node {
@@ -61,14 +60,9 @@ func TestSpecGolden(t *testing.T) {
 			require.NoError(t, err)
 			have, err := os.ReadFile(filepath.Join(dir, SliceFile))
 			require.NoError(t, err)
-			golden := filepath.Join("testdata", test.name+".yaml")
-			if *update {
-				require.NoError(t, os.MkdirAll("testdata", 0o755))
-				require.NoError(t, os.WriteFile(golden, have, 0o644))
-			}
-			want, err := os.ReadFile(golden)
+			lines, err := ocitest.CDILines(have)
 			require.NoError(t, err)
-			require.Equal(t, string(want), string(have), "go test ./oci/cdispec -update, and look at the diff")
+			golden.Check(t, filepath.Join("testdata", test.name+".txt"), lines)
 		})
 	}
 }

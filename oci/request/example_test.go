@@ -2,7 +2,6 @@ package request
 
 import (
 	"encoding/json"
-	"flag"
 	"maps"
 	"os"
 	"reflect"
@@ -14,8 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-var update = flag.Bool("update", false, "write the reference")
 
 const (
 	exampleFile = "../../install/runtime.example.yaml"

@@ -3,13 +3,11 @@ package request
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
+	"github.com/gpuslice/gpuslice/test/golden"
 )
 
 const referenceFile = "../../docs/configuration/runtime.md"
@@ -30,12 +28,7 @@ func TestReference(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(referenceHead)
 	rows(&page, schemaOf(t), "")
-	if *update {
-		require.NoError(t, os.WriteFile(referenceFile, []byte(page.String()), 0o644))
-	}
-	kept, err := os.ReadFile(referenceFile)
-	require.NoError(t, err)
-	assert.True(t, page.String() == string(kept), "%s differs from the schema: make generate", referenceFile)
+	golden.Check(t, referenceFile, page.String())
 }
 
 // rows writes a row for each property, in any depth.

@@ -4,18 +4,15 @@ package ociruntime
 
 import (
 	"encoding/json"
-	"flag"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/ocitest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files of testdata")
 
 // Configs that docker 20, podman, ctr and the CRI have written, and ones composed after
 // newer docker's and nerdctl's (testdata/specs/README.md), and what becomes of them: valid by the runtime spec's schema, and changed in our places only.
@@ -38,13 +35,7 @@ func TestGolden(t *testing.T) {
 			changes, err := ocitest.Changes("spec", []byte(before), []byte(made))
 			require.NoError(t, err)
 			changes = b.stable(changes)
-			golden := "testdata/golden/" + name + ".diff"
-			if *update {
-				write(t, golden, changes, 0o644)
-			}
-			if diff := cmp.Diff(read(t, golden), strings.TrimSpace(changes)); diff != "" {
-				t.Errorf("%s differs (go test ./oci/runtime -update rewrites it):\n%s", golden, diff)
-			}
+			golden.Check(t, "testdata/golden/"+name+".diff", changes)
 		})
 	}
 }

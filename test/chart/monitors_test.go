@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpuslice/gpuslice/test/golden"
 )
 
 // monitor is a PodMonitor or a ServiceMonitor, as far as it matters here.
@@ -183,5 +185,5 @@ func TestTargets(t *testing.T) {
 	}
 	data, err := json.MarshalIndent(byMode, "", "  ")
 	require.NoError(t, err)
-	golden(t, "testdata/targets.json", string(data)+"\n")
+	golden.Check(t, "testdata/targets.json", string(data)+"\n")
 }

@@ -3,8 +3,6 @@
 package chart
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-)
 
-var update = flag.Bool("update", false, "write what is made from the chart: the plain manifests, the values' schema and table, the golden files")
+	"github.com/gpuslice/gpuslice/test/golden"
+)
 
 // plain are the manifests for clusters without Helm: the chart's templates, rendered into kube-system.
 var plain = []struct {
@@ -73,13 +71,13 @@ func TestPlainManifests(t *testing.T) {
 				}
 			}
 			require.NotEmpty(t, objects(t, text.String()))
-			golden(t, filepath.Join("../../install", p.file), text.String())
+			golden.Check(t, filepath.Join("../../install", p.file), text.String())
 		})
 	}
 	t.Run("config.yaml", func(t *testing.T) {
 		for _, o := range objects(t, renderOnly(t, "scheduler/config.yaml", plainValues...)) {
 			if config := o.(*corev1.ConfigMap); config.Name == "gpuslice-scheduler" {
-				golden(t, "../../install/scheduler/config.yaml", config.Data["config.yaml"])
+				golden.Check(t, "../../install/scheduler/config.yaml", config.Data["config.yaml"])
 				return
 			}
 		}
@@ -97,17 +95,4 @@ func renderOnly(t *testing.T, template string, values ...string) string {
 	out, errs, err := helm(t, args...)
 	require.NoError(t, err, "%s: %s", template, errs)
 	return out
-}
-
-// golden compares with a file, or writes it.
-func golden(t *testing.T, file, want string) {
-	t.Helper()
-	if *update {
-		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
-		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
-		return
-	}
-	got, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, want, string(got), "%s is not what the chart makes: run `make generate`, and look at the diff", file)
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuslice/gpuslice/test/golden"
 )
 
 // value is one of values.yaml.
@@ -175,7 +177,7 @@ func TestSchema(t *testing.T) {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	require.NoError(t, encoder.Encode(s))
-	golden(t, filepath.Join(chartDir, "values.schema.json"), data.String())
+	golden.Check(t, filepath.Join(chartDir, "values.schema.json"), data.String())
 }
 
 // Invalid values, and values with another effect than their name, are refused before anything is installed.
@@ -297,11 +299,5 @@ func defaultOf(n *yaml.Node) string {
 // The table in docs/INSTALL.md is values.yaml's: `make generate` writes it.
 func TestValuesInTheDocs(t *testing.T) {
 	const file, begin, end = "../../docs/INSTALL.md", "<!-- values -->\n", "<!-- end of values -->"
-	data, err := os.ReadFile(file)
-	require.NoError(t, err)
-	head, rest, found := strings.Cut(string(data), begin)
-	require.True(t, found)
-	_, tail, found := strings.Cut(rest, end)
-	require.True(t, found)
-	golden(t, file, head+begin+"\n"+table(values(t))+"\n"+end+tail)
+	golden.Section(t, file, begin, end, "\n"+table(values(t))+"\n")
 }

@@ -3,7 +3,6 @@ package layout
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"go/doc"
 	"io"
@@ -16,9 +15,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-var update = flag.Bool("update", false, "write the table")
+	"github.com/gpuslice/gpuslice/test/golden"
+)
 
 const (
 	module   = "github.com/gpuslice/gpuslice/"
@@ -88,18 +87,7 @@ func TestTable(t *testing.T) {
 		fmt.Fprintf(&table, "| `%s` | %s | %s |\n", p.ImportPath, synopsis(p.Doc), strings.Join(ours, ", "))
 	}
 	table.WriteString("\n")
-	data, err := os.ReadFile(document)
-	require.NoError(t, err)
-	before, rest, found := strings.Cut(string(data), begin)
-	require.True(t, found, begin)
-	_, after, found := strings.Cut(rest, end)
-	require.True(t, found, end)
-	want := before + begin + table.String() + end + after
-	if *update {
-		require.NoError(t, os.WriteFile(document, []byte(want), 0o644))
-		return
-	}
-	require.Equal(t, want, string(data), "make generate")
+	golden.Section(t, document, begin, end, table.String())
 }
 
 // synopsis is the first sentence of a package comment, without "Package name".

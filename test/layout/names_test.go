@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/test/golden"
 )
 
 // sharedName is what other components and programs read: keys of annotations and labels, resources.
@@ -81,16 +82,5 @@ func TestPolicy(t *testing.T) {
 	}
 	list := "  - name: owned\n    expression: >-\n      [" + strings.Join(owned, ",\n      ") + "]\n" +
 		"  - name: prefixes\n    expression: \"[" + strings.Join(prefixes, ", ") + "]\"\n"
-	data, err := os.ReadFile(policy)
-	require.NoError(t, err)
-	before, rest, found := strings.Cut(string(data), policyBegin)
-	require.True(t, found, policyBegin)
-	_, after, found := strings.Cut(rest, policyEnd)
-	require.True(t, found, policyEnd)
-	want := before + policyBegin + list + policyEnd + after
-	if *update {
-		require.NoError(t, os.WriteFile(policy, []byte(want), 0o644))
-		return
-	}
-	require.Equal(t, want, string(data), "make generate")
+	golden.Section(t, policy, policyBegin, policyEnd, list)
 }

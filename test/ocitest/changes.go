@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
+	"sigs.k8s.io/yaml"
 )
 
 // Changes returns what differs between two JSON documents: a line for each value that is not an object and for each
@@ -31,6 +32,37 @@ func DifferingLines(old, now string) string {
 		}
 	}
 	return text.String()
+}
+
+// CDILines returns a CDI spec, in YAML, with a line for each value and each item of a list, the edits of each device by
+// its name.
+func CDILines(spec []byte) (string, error) {
+	var read struct {
+		Version        string          `json:"cdiVersion"`
+		Kind           string          `json:"kind"`
+		ContainerEdits json.RawMessage `json:"containerEdits"`
+		Devices        []struct {
+			Name           string          `json:"name"`
+			ContainerEdits json.RawMessage `json:"containerEdits"`
+		} `json:"devices"`
+	}
+	if err := yaml.UnmarshalStrict(spec, &read); err != nil {
+		return "", err
+	}
+	text, errs := fmt.Sprintf("cdiVersion %s\nkind %s\n", read.Version, read.Kind), []error(nil)
+	edits := func(path string, edits json.RawMessage) {
+		if edits != nil {
+			lines, err := flat(path, edits)
+			text, errs = text+lines, append(errs, err)
+		}
+	}
+	for _, d := range read.Devices {
+		text += "device " + d.Name + "\n"
+		edits("", d.ContainerEdits)
+	}
+	text += "all devices\n"
+	edits("", read.ContainerEdits)
+	return text, errors.Join(errs...)
 }
 
 // flat writes a document as the lines that Changes compares.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -25,10 +24,9 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
+	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 var options = Options{
 	RuntimeSocket: "/run/containerd/containerd.sock",
@@ -186,13 +184,7 @@ func TestPrint(t *testing.T) {
 			report := Examine(t.Context(), h, options)
 			var out bytes.Buffer
 			require.NoError(t, report.Print(&out, term.Style{}))
-			golden := filepath.Join("testdata", description+".txt")
-			if *update {
-				require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))
-			}
-			want, err := os.ReadFile(golden)
-			require.NoError(t, err)
-			assert.Equal(t, string(want), out.String(), "if it is meant: go test ./cmd/internal/doctor -update")
+			golden.Check(t, filepath.Join("testdata", description+".txt"), out.String())
 		})
 	}
 }

@@ -3,7 +3,6 @@
 package nvdriver
 
 import (
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,9 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
-)
 
-var update = flag.Bool("update", false, "write the golden files again")
+	"github.com/gpuslice/gpuslice/test/golden"
+	"github.com/gpuslice/gpuslice/test/ocitest"
+)
 
 // driverRoot makes a directory with the simulated driver, laid out as NVIDIA's: libraries
 // with the driver's version in their names, a program, and device nodes.
@@ -103,15 +103,9 @@ func compare(t *testing.T, name, root string, spec *cdispec.Spec) {
 	spec.Version = ""
 	data, err := yaml.Marshal(spec)
 	require.NoError(t, err)
-	have := strings.ReplaceAll(string(data), root, "/DRIVER-ROOT")
-	path := filepath.Join("testdata", name+".yaml")
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(have), 0o644))
-	}
-	want, err := os.ReadFile(path)
+	lines, err := ocitest.CDILines(data)
 	require.NoError(t, err)
-	require.Equal(t, string(want), have, "go test ./oci/cdispec/nvdriver -update, and look at the diff")
+	golden.Check(t, filepath.Join("testdata", name+".txt"), strings.ReplaceAll(lines, root, "/DRIVER-ROOT"))
 }
 
 func TestGenerateErrors(t *testing.T) {
