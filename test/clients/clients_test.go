@@ -8,15 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/test/simdriver"
 )
-
-// root is where the programs are unpacked.
-var root = filepath.Join(simdriver.Root(), "build/clients/root")
 
 func TestMain(m *testing.M) {
 	for _, command := range [][]string{
@@ -36,54 +33,83 @@ type client struct {
 	name          string
 	line          string // for sh, in an empty directory
 	bare, limited string // regular expressions
+	variables     string // if the limits in variables make a difference: they don't know the size of a context
+	room          uint64 // memory beside a context; 0: 8 GiB are the limit
+	status        int    // exit status with the limit; 0 without
 }
+
+// ffmpeg has the place of more options and of more filters.
+const ffmpeg = "$ROOT/usr/bin/ffmpeg -nostdin -loglevel error %s -f lavfi -i testsrc2=size=640x360:rate=25 -frames:v 50 -vf format=yuv420p%s -f framemd5 "
+
+// onGPU makes the frames without the GPU and through it, and compares their checksums.
+var onGPU = fmt.Sprintf(ffmpeg, "", "") + "host && " +
+	fmt.Sprintf(ffmpeg, "-init_hw_device cuda=gpu -filter_hw_device gpu", ",hwupload,hwdownload,format=yuv420p") + "gpu && cmp host gpu && cat gpu"
 
 var clients = []client{
-	{"gpustat", "/usr/bin/python3 $ROOT/usr/bin/gpustat --no-color", `NVIDIA H200 .* 606 / 143771 MB`, `NVIDIA H200 .* 0 / +8192 MB`},
-	{"boinc", "$ROOT/usr/bin/boinc --detect_gpus >/dev/null && cat coproc_info.xml",
-		`<totalGlobalMem>150119383040\.`, `<totalGlobalMem>8589934592\.`},
+	{name: "gpustat", line: "/usr/bin/python3 $ROOT/usr/bin/gpustat --no-color -p",
+		bare: `NVIDIA H200 .* 606 / 143771 MB \|\n$`, limited: `NVIDIA H200 .* 0 / +8192 MB \|\n$`},
+	{name: "boinc", line: "$ROOT/usr/bin/boinc --detect_gpus >/dev/null && cat coproc_info.xml",
+		bare: `<totalGlobalMem>150119383040\.`, limited: `<totalGlobalMem>8589934592\.`},
 	// It shows that there is a GPU, and nothing that a limit changes.
-	{"hwloc", "HWLOC_PLUGINS_PATH=$ROOT/usr/lib/x86_64-linux-gnu/hwloc HWLOC_COMPONENTS=-gl,-opencl $ROOT/usr/bin/lstopo-no-graphics --whole-io --of console",
-		`GPU\(NVML\) "nvml0"`, `GPU\(NVML\) "nvml0"`},
-	{"nvtop", `script -qec "stty cols 150 rows 40; timeout --preserve-status -s INT 5 $ROOT/usr/bin/nvtop" screen >/dev/null && strings screen`,
-		`(?s)NVIDIA H200.*/140\.401Gi`, `(?s)NVIDIA H200.*/8\.000Gi`},
-}
-
-func (c client) run(t *testing.T, s *simdriver.Sim, env ...string) string {
-	t.Helper()
-	libraries := t.TempDir() // boinc asks for libcuda.so, which the driver's packages have
-	for name, target := range map[string]string{"libcuda.so": "libcuda.so.1", "libcuda.so.1": "libcuda.so.1",
-		"libnvidia-ml.so": "libnvidia-ml.so.1", "libnvidia-ml.so.1": "libnvidia-ml.so.1"} {
-		require.NoError(t, os.Symlink(filepath.Join(s.Dir, "sim", target), filepath.Join(libraries, name)))
-	}
-	cmd := exec.Command("sh", "-c", c.line)
-	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+s.State, "ROOT="+root, "TERM=xterm",
-		"PYTHONPATH="+filepath.Join(root, "usr/lib/python3/dist-packages"),
-		"LD_LIBRARY_PATH="+libraries+":"+filepath.Join(root, "usr/lib/x86_64-linux-gnu")+":"+filepath.Join(root, "usr/lib"))
-	cmd.Env = append(cmd.Env, env...)
-	// A shell that is killed leaves its program, which has the output open.
-	cmd.WaitDelay = time.Second
-	timer := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() }) // no program here takes so long: it hangs
-	defer timer.Stop()
-	text, err := cmd.CombinedOutput()
-	t.Logf("%s", text)
-	require.NoError(t, err)
-	return string(text)
+	{name: "hwloc", line: "HWLOC_PLUGINS_PATH=$ROOT/usr/lib/x86_64-linux-gnu/hwloc HWLOC_COMPONENTS=-gl,-opencl $ROOT/usr/bin/lstopo-no-graphics --whole-io --of console",
+		bare: `GPU\(NVML\) "nvml0"`, limited: `GPU\(NVML\) "nvml0"`},
+	{name: "nvtop", line: `script -qec "stty cols 150 rows 40; timeout --preserve-status -s INT 5 $ROOT/usr/bin/nvtop" screen >/dev/null && strings screen`,
+		bare: `(?s)NVIDIA H200.*/140\.401Gi`, limited: `(?s)NVIDIA H200.*/8\.000Gi`},
+	{name: "ffmpeg", line: onGPU, bare: `(?m)^0, +49, +49`, limited: `(?m)^0, +49, +49`},
+	{name: "ffmpeg-refused", line: onGPU, bare: `(?m)^0, +49, +49`, limited: `cuMemAlloc.* failed -> CUDA_ERROR_OUT_OF_MEMORY`,
+		room: 100 * 1024, status: 1},
+	{name: "openmp", line: "gcc -fopenmp -foffload=nvptx-none -no-pie -B$ROOT/usr/lib/gcc/x86_64-linux-gnu/12 -o openmp $TESTDATA/openmp.c && OMP_TARGET_OFFLOAD=MANDATORY ./openmp",
+		bare: `devices 1\non host 0\nGiB 139\n`, limited: `devices 1\non host 0\nGiB 7\n`, variables: `devices 1\non host 0\nGiB 8\n`},
+	{name: "numba", line: "/usr/bin/python3 $TESTDATA/numba_copy.py",
+		bare:      `same True\nfree 149569929216 total 150119383040\nGiB 139 \[2\] .*CUDA_ERROR_OUT_OF_MEMORY`,
+		limited:   `same True\nfree 8040480768 total 8589934592\nGiB 7 \[2\] .*CUDA_ERROR_OUT_OF_MEMORY`,
+		variables: `same True\nfree 8585740288 total 8589934592\nGiB 7 \[2\] .*CUDA_ERROR_OUT_OF_MEMORY`},
+	{name: "gpu-feature-discovery", line: "gpu-feature-discovery --oneshot --no-timestamp --output-file labels && cat labels",
+		bare: `nvidia.com/gpu.memory=143771\n`, limited: `nvidia.com/gpu.memory=8192\n`},
+	// It shows which GPUs and which files there are: nothing that a limit changes.
+	{name: "nvidia-ctk", line: "nvidia-ctk cdi generate --mode=nvml --driver-root $DRIVER",
+		bare: `name: GPU-00000001-5151-4000-8000-000000000001`, limited: `name: GPU-00000001-5151-4000-8000-000000000001`},
 }
 
 func TestClients(t *testing.T) {
-	limited := []string{
-		"LD_PRELOAD=" + filepath.Join(simdriver.Root(), "build/lib/libvgpu.so"), "CUDA_DEVICE_MEMORY_LIMIT=8g",
-	}
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
 			t.Run("bare", func(t *testing.T) {
-				require.Regexp(t, c.bare, c.run(t, simdriver.New(t, simdriver.Plain, "H200")))
+				t.Parallel()
+				text, status := newContainer(t, simdriver.New(t, simdriver.Plain, "H200"), "1").run(t, c.line)
+				require.Zero(t, status)
+				require.Regexp(t, c.bare, text)
 			})
-			t.Run("preload", func(t *testing.T) {
-				require.Regexp(t, c.limited, c.run(t, simdriver.New(t, simdriver.Plain, "H200"), limited...))
-			})
+			for _, m := range modes {
+				t.Run(m.name, func(t *testing.T) {
+					t.Parallel()
+					c.runLimited(t, m)
+				})
+			}
 		})
+	}
+}
+
+func (c client) runLimited(t *testing.T, m mode) {
+	s := simdriver.New(t, simdriver.Plain, "H200")
+	in, limit, want := newContainer(t, s, "1"), uint64(8*giB), c.limited
+	if c.room > 0 {
+		limit = contextBytes + c.room
+	}
+	if m.variables && c.room > 0 {
+		limit = c.room
+	}
+	if m.variables && c.variables != "" {
+		want = c.variables
+	}
+	in.limit(t, m, limiter.DeviceLimit{MemoryLimitBytes: limit})
+	if m.neighbour {
+		neighbour(t, s)
+	}
+	text, status := in.run(t, c.line)
+	require.Equal(t, c.status, status)
+	require.Regexp(t, want, text)
+	if peak, _ := in.used(t); !m.variables {
+		require.LessOrEqual(t, peak, limit)
 	}
 }

@@ -1,3 +1,3 @@
-// Package clients runs programs of other projects, as Debian 12 has them, on simulated GPUs, with and without a limit.
-// docs/CLIENTS.md has what they see.
+// Package clients runs programs of other projects, as Debian 12 and NVIDIA have them, on simulated GPUs, with and without
+// limits. docs/CLIENTS.md has what they see.
 package clients

@@ -1,13 +1,18 @@
 #!/bin/bash
-# Fetches programs of Debian 12 (main and contrib) into a directory and unpacks them there, unless it has them: fetch.sh DIR
+# Fetches programs of Debian 12 (main and contrib) and of NVIDIA (Go) into a directory and unpacks them there, unless it has
+# them: fetch.sh DIR
 set -euo pipefail
 
 packages=(gpustat python3-pynvml python3-blessed python3-wcwidth python3-psutil nvtop boinc-client libboinc7
-  hwloc libhwloc15 libhwloc-plugins libhwloc-contrib-plugins)
+  hwloc libhwloc15 libhwloc-plugins libhwloc-contrib-plugins python3-numba)
+# With what they depend on and the machine lacks. (The others and numba need little of what they depend on.)
+whole=(ffmpeg gcc-12-offload-nvptx python3-llvmlite python3-numpy)
+here=$(dirname "$(realpath "$0")")
 dir=$(realpath -m "$1")
-stamp="$dir/$(printf '%s\n' "${packages[@]}" | sha256sum | cut -c 1-16)"
+stamp="$dir/$(cat "$0" "$here/../tools-clients/go.mod" | sha256sum | cut -c 1-16)"
 [ ! -e "$stamp" ] || exit 0
 
+rm -rf "$dir/root"
 mkdir -p "$dir"/{lists,cache,debs}
 echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main contrib" >"$dir/sources.list"
 apt() {
@@ -15,8 +20,11 @@ apt() {
     -o Dir::Etc::sourceparts=- -o APT::Sandbox::User=root "$@"
 }
 apt update
+missing=$(apt --simulate --no-install-recommends install "${whole[@]}" | awk '$1 == "Inst" { print $2 }')
+mapfile -t packages < <(printf '%s\n' "${packages[@]}" "${whole[@]}" ${missing:+"$missing"} | sort -u)
 (cd "$dir/debs" && apt download "${packages[@]}")
 for package in "$dir"/debs/*.deb; do
   dpkg -x "$package" "$dir/root"
 done
+(cd "$here/../tools-clients" && GOBIN="$dir/root/usr/bin" go install -ldflags '-s -w' tool)
 touch "$stamp"
