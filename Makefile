@@ -13,7 +13,7 @@ export GOFLAGS := -tags=$(TAGS) -buildvcs=false -trimpath
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients e2e e2e-framework e2e-extender soak gpu-test bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,10 +41,8 @@ scheduler:
 	$(SCHEDULER) build $(STAMP) -o $(BUILD)/bin/gpuslice-scheduler .
 
 native:
-	@$(MAKE) --no-print-directory -C limiter/src OUT=$(BUILD)
-	@$(MAKE) --no-print-directory -C limiter/front OUT=$(BUILD)
-	@$(MAKE) --no-print-directory -C testdata/simdriver OUT=$(BUILD)
-	@$(MAKE) --no-print-directory -C testdata/workloads OUT=$(BUILD)
+	@for dir in limiter/src limiter/front testdata/simdriver testdata/workloads; do \
+	  $(MAKE) --no-print-directory -j "$$(nproc)" -C $$dir OUT=$(BUILD); done
 
 image: build ## Build the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile
 	go -C install/image run . -repository $(CURDIR) -version $(VERSION) -revision "$$(git rev-parse HEAD 2>/dev/null)"
@@ -102,7 +100,13 @@ E2E := go test -tags $(TAGS),e2e -count=1 -v -timeout 40m
 e2e: setup image ## Install the chart on a real Kubernetes on this machine, and test all of it (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
 	cd test/admission && $(E2E) -run TestAPIServer .
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target e2e-framework e2e-extender
+
+# Each has a cluster of its own. Their tests wait more than they compute.
+e2e-framework:
 	$(E2E) ./test/e2e
+
+e2e-extender:
 	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor' ./test/e2e -component=extender
 
 # The short form of the node's part is in `make test`.

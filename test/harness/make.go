@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"syscall"
 )
 
@@ -28,7 +30,7 @@ func Make(sanitizer, target string, dirs ...string) error {
 		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
 	for _, dir := range dirs {
-		args := []string{"-s", "-C", filepath.Join(root, dir), "OUT=" + build, "SAN=" + sanitizer}
+		args := []string{"-s", "-j", strconv.Itoa(runtime.NumCPU()), "-C", filepath.Join(root, dir), "OUT=" + build, "SAN=" + sanitizer}
 		if target != "" {
 			args = append(args, target)
 		}
