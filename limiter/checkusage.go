@@ -24,7 +24,7 @@ func checkUsage(f *file, uuids []string) error {
 		return err
 	}
 	if f.stat.Size != usageSize {
-		return fmt.Errorf("%w: its size is %d bytes, not %d", ErrUsage, f.stat.Size, int64(usageSize))
+		return fmt.Errorf("%w: its size is %d bytes, not %d", ErrUsage, f.stat.Size, usageSize)
 	}
 	var r Reader
 	if err := r.decodeUsage(f, uuids, func(int) bool { return false }); err != nil {

@@ -38,19 +38,19 @@ func TestCheckUsage(t *testing.T) {
 		"cut short":           {func(path string) error { return os.Truncate(path, 4096) }, gpus, "its size is 4096 bytes"},
 		"cut and grown again": {func(path string) error { return os.WriteFile(path, make([]byte, usageSize), 0) }, gpus, "magic number"},
 		"made longer":         {func(path string) error { return os.Truncate(path, 1<<40) }, gpus, "its size is 1099511627776 bytes"},
-		"another layout":      {write(usageOffLayout, []byte{9}), gpus, "it is GPUSUSE1 of layout 9"},
-		"another GPU":         {write(usageOffUUID, []byte{1}), gpus, "header uuid 0 is not that of GPU-0a"},
-		"a GPU for a MIG one": {write(usageOffMIG, []byte{0}), gpus, "header uuid 1 is not that of MIG-0a"},
+		"another layout":      {write(int64(usageOffLayout), []byte{9}), gpus, "it is GPUSUSE1 of layout 9"},
+		"another GPU":         {write(int64(usageOffUUID), []byte{1}), gpus, "header uuid 0 is not that of GPU-0a"},
+		"a GPU for a MIG one": {write(int64(usageOffMIG), []byte{0}), gpus, "header uuid 1 is not that of MIG-0a"},
 		"the largest number": {func(path string) error {
 			slot := make([]byte, usageSlotSize)
 			le.PutUint32(slot, 7)
 			le.PutUint64(slot[usageCellOffset:], math.MaxUint64)
-			if err := write(usageOffHighWater, []byte{1})(path); err != nil {
+			if err := write(int64(usageOffHighWater), []byte{1})(path); err != nil {
 				return err
 			}
-			return write(usageHeaderSize, slot)(path)
+			return write(int64(usageHeaderSize), slot)(path)
 		}, gpus, "18446744073709551615 bytes in use, more than possible"},
-		"a high-water mark beyond the end": {write(usageOffHighWater, []byte{255, 255, 255, 255}), gpus, ""},
+		"a high-water mark beyond the end": {write(int64(usageOffHighWater), []byte{255, 255, 255, 255}), gpus, ""},
 		"a link": {func(path string) error {
 			if err := os.Rename(path, path+"2"); err != nil {
 				return err

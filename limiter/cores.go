@@ -1,9 +1,6 @@
 package limiter
 
-import (
-	"fmt"
-	"hash/crc32"
-)
+import "fmt"
 
 // Bounds of CoreState.Correction.
 const (
@@ -43,7 +40,7 @@ func UpdateCores(claimDir string, states []CoreState) error {
 			return fmt.Errorf("update cores of %s: GPU %d: %w", claimDir, i, err)
 		}
 	}
-	if err := changeLimits(claimDir, func(limits []byte) error { return rewriteCores(limits, states) }); err != nil {
+	if err := changeLimits(claimDir, func(limits *limitsFile) error { return rewriteCores(limits, states) }); err != nil {
 		return fmt.Errorf("update cores of %s: %w", claimDir, err)
 	}
 	return nil
@@ -51,8 +48,8 @@ func UpdateCores(claimDir string, states []CoreState) error {
 
 // Wake makes the container's processes read the limits again: a killed writer may not have notified them.
 func Wake(claimDir string) error {
-	if err := changeLimits(claimDir, func(limits []byte) error {
-		nextGeneration(limits)
+	if err := changeLimits(claimDir, func(limits *limitsFile) error {
+		limits.nextGeneration()
 		return nil
 	}); err != nil {
 		return fmt.Errorf("wake the processes of %s: %w", claimDir, err)
@@ -60,70 +57,53 @@ func Wake(claimDir string) error {
 	return nil
 }
 
-func rewriteCores(file []byte, states []CoreState) error {
-	if le.Uint32(file[limitsOffCRC:]) != headerCRC(file) || int(le.Uint32(file[limitsOffCount:])) != len(states) {
+func rewriteCores(file *limitsFile, states []CoreState) error {
+	if file.crc32 != file.checksum() || int(file.recordCount) != len(states) {
 		return fmt.Errorf("the header is invalid, or does not have %d GPUs", len(states))
 	}
 	changed := false
 	for i, s := range states {
-		record := recordAt(file, i)
+		want := file.records[i]
 		// Its writer was killed. Only UpdateLimits knows the whole record.
-		if !intact(record) {
+		if !want.intact() {
 			return fmt.Errorf("record %d: %w", i, ErrHalfWritten)
 		}
-		want := make([]byte, limitsRecordSize)
-		copy(want, record)
-		encodeCores(want, s)
-		changed = changed || string(want) != string(record)
-		rewriteRecord(record, want)
+		want.setCores(s)
+		changed = rewriteRecord(&file.records[i], want) || changed
 	}
 	if changed {
-		nextGeneration(file)
+		file.nextGeneration()
 	}
 	return nil
 }
 
-func intact(record []byte) bool {
-	return le.Uint32(record[recordOffSequence:])%2 == 0 &&
-		le.Uint32(record[recordOffCRC:]) == crc32.ChecksumIEEE(record[recordOffUUID:])
-}
-
-func encodeCores(record []byte, s CoreState) {
-	flags := le.Uint32(record[recordOffFlags:]) &^ (recordFlagContended | recordFlagBlocked)
+func (r *limitsRecord) setCores(s CoreState) {
+	r.flags &^= recordFlagContended | recordFlagBlocked
 	if s.Contended {
-		flags |= recordFlagContended
+		r.flags |= recordFlagContended
 	}
 	if s.Blocked {
-		flags |= recordFlagBlocked
+		r.flags |= recordFlagBlocked
 	}
-	le.PutUint32(record[recordOffFlags:], flags)
-	le.PutUint16(record[recordOffCorrection:], s.Correction)
-	le.PutUint16(record[recordOffElastic:], s.ElasticPercent)
-	le.PutUint64(record[recordOffResidue:], s.ResidueBytes)
-	le.PutUint32(record[recordOffCRC:], crc32.ChecksumIEEE(record[recordOffUUID:]))
+	r.correction, r.elasticPercent, r.residueBytes = s.Correction, s.ElasticPercent, s.ResidueBytes
+	r.crc32 = r.checksum()
 }
 
-func decodeCores(record []byte) CoreState {
-	flags := le.Uint32(record[recordOffFlags:])
+func (r *limitsRecord) cores() CoreState {
 	return CoreState{
-		Contended:      flags&recordFlagContended != 0,
-		Blocked:        flags&recordFlagBlocked != 0,
-		Correction:     le.Uint16(record[recordOffCorrection:]),
-		ElasticPercent: le.Uint16(record[recordOffElastic:]),
-		ResidueBytes:   le.Uint64(record[recordOffResidue:]),
+		Contended: r.flags&recordFlagContended != 0, Blocked: r.flags&recordFlagBlocked != 0,
+		Correction: r.correction, ElasticPercent: r.elasticPercent, ResidueBytes: r.residueBytes,
 	}
 }
 
 // enforced must agree with cores_rate_of (src/cores.c).
-func enforced(record []byte) bool {
-	flags := le.Uint32(record[recordOffFlags:])
-	contended := flags&recordFlagContended != 0
-	hard, soft := le.Uint32(record[recordOffCore:]), min(le.Uint32(record[recordOffCoreSoft:]), maxRecordCorePercent)
-	policy, elastic := Policy(le.Uint32(record[recordOffPolicy:])), uint32(le.Uint16(record[recordOffElastic:]))
+func (r *limitsRecord) enforced() bool {
+	contended := r.flags&recordFlagContended != 0
+	hard, soft, elastic := r.corePercent, min(r.coreSoftPercent, maxRecordCorePercent), uint32(r.elasticPercent)
 	switch {
-	case flags&recordFlagBlocked != 0:
+	case r.flags&recordFlagBlocked != 0:
 		return true
-	case policy == PolicyDisable || hard >= maxRecordCorePercent:
+	case Policy(r.policy) == PolicyDisable || hard >= maxRecordCorePercent:
 		return false
 	case hard == 0:
 		return contended && elastic > 0 && elastic < maxRecordCorePercent
@@ -132,24 +112,18 @@ func enforced(record []byte) bool {
 	case soft > hard:
 		return min(max(elastic, hard), soft) < maxRecordCorePercent
 	}
-	return policy == PolicyForce || contended
-}
-
-func keepCores(record, old []byte) {
-	if intact(old) {
-		encodeCores(record, decodeCores(old))
-	}
+	return Policy(r.policy) == PolicyForce || contended
 }
 
 // ReadCores reads the states from a limits file, in its order.
 func ReadCores(path string) ([]CoreState, error) {
-	content, l, err := readLimits(path)
+	file, l, err := readLimits(path)
 	if err != nil {
 		return nil, fmt.Errorf("read cores: %w", err)
 	}
 	states := make([]CoreState, len(l.Devices))
 	for i := range states {
-		states[i] = decodeCores(recordAt(content, i))
+		states[i] = file.records[i].cores()
 	}
 	return states, nil
 }
@@ -163,19 +137,10 @@ type CoreUsage struct {
 	LastLaunchNanoseconds uint64
 }
 
-func decodeBucket(header []byte, i int) CoreUsage {
-	b := bucketAt(header, i)
+func (b *usageBucket) usage() CoreUsage {
 	return CoreUsage{
-		ChargedNanoseconds:   le.Uint64(b[bucketOffSpent:]),
-		ThrottledNanoseconds: le.Uint64(b[bucketOffThrottled:]),
-		Launches:             le.Uint64(b[bucketOffLaunches:]),
-
-		LastLaunchNanoseconds: le.Uint64(b[bucketOffLastLaunch:]),
+		ChargedNanoseconds: b.spent, ThrottledNanoseconds: b.throttled, Launches: b.launches, LastLaunchNanoseconds: b.lastLaunch,
 	}
-}
-
-func bucketAt(header []byte, i int) []byte {
-	return header[usageOffBuckets+i*usageBucketSize:][:usageBucketSize]
 }
 
 // ReadCoreUsage reads only the header.
@@ -185,12 +150,12 @@ func ReadCoreUsage(path string) ([]CoreUsage, error) {
 		return nil, err
 	}
 	defer f.close()
-	header := make([]byte, usageHeaderSize)
-	if _, err := f.ReadAt(header, 0); err != nil {
+	var header usageHeader
+	if _, err := f.ReadAt(bytesOf(&header), 0); err != nil {
 		return nil, fmt.Errorf("read usage %s: %w: header: %w", path, ErrUsage, err)
 	}
 	var u Usage
-	if err := decodeUsageInto(&u, header); err != nil {
+	if err := header.decode(&u); err != nil {
 		return nil, fmt.Errorf("read usage %s: %w", path, err)
 	}
 	cores := make([]CoreUsage, len(u.Devices))

@@ -26,7 +26,7 @@ func TestUsageInUse(t *testing.T) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
-	_, err = f.WriteAt([]byte{1, 2, 3, 0}, usageHeaderSize)
+	_, err = f.WriteAt([]byte{1, 2, 3, 0}, int64(usageHeaderSize))
 	require.NoError(t, err)
 	require.False(t, inUse())
 

@@ -1,86 +1,115 @@
 package limiter
 
-// Sizes and offsets of src/layout.h in bytes. TestLayout compares both.
+import (
+	"hash/crc32"
+	"structs"
+	"unsafe"
+)
+
+// The files as src/layout.h has them: little-endian, as every platform of this program. TestLayout compares both.
 const (
 	layoutNumber = 1
+	uuidSize     = 16
 
 	limitsMagic       = "GPUSLIM1"
 	limitsSize        = 4096
-	limitsHeaderSize  = 128
-	limitsRecordSize  = 128
-	limitsOffLayout   = 8
-	limitsOffHeader   = 12
-	limitsOffRecord   = 16
-	limitsOffCount    = 20
-	limitsOffGen      = 24
-	limitsOffFlags    = 32
-	limitsOffCRC      = 36
-	limitsOffIdentity = 40
-	identitySize      = 32
 	flagOversubscribe = 1
 
-	recordOffSequence    = 0
-	recordOffCRC         = 4
-	recordOffUUID        = 8
-	recordOffMemory      = 24
-	recordOffCore        = 32
-	recordOffCoreSoft    = 36
-	recordOffPolicy      = 40
-	recordOffPriority    = 44
-	recordOffFlags       = 48
-	recordOffContext     = 56
-	recordOffName        = 64
-	recordNameSize       = 48
-	recordOffResidue     = 112
-	recordOffPhysical    = 120
-	recordOffCorrection  = 52
-	recordOffElastic     = 54
 	recordFlagMIG        = 1
 	recordFlagContended  = 2
 	recordFlagBlocked    = 4
-	uuidSize             = 16
 	maxMemoryLimitBytes  = 1 << 56 // sums stay far from 2^64
 	maxRecordCorePercent = 100
 
-	usageMagic         = "GPUSUSE1"
-	usageHeaderSize    = 4096
-	usageSlots         = 1024
-	usageSlotSize      = 1280
-	usageCellOffset    = 128
-	usageCellSize      = 64
-	usageSize          = usageHeaderSize + usageSlots*usageSlotSize
-	usageOffLayout     = 8
-	usageOffHeader     = 12
-	usageOffSlot       = 16
-	usageOffSlots      = 20
-	usageOffCellOffset = 24
-	usageOffCell       = 28
-	usageOffCells      = 32
-	usageOffDevices    = 36
-	usageOffMIG        = 40
-	usageOffUUID       = 64
-	usageOffHighWater  = 1024
-	usageOffBuckets    = 2048
-	usageBucketSize    = 128
-
-	slotOffOwner = 0
-	slotOffPID   = 4
-
-	cellOffCommitted = 0
-	cellOffContext   = 16
-	cellOffPool      = 24
-	cellOffVMM       = 32
-	cellOffGraph     = 40
-	cellOffArray     = 48
-	cellOffSpilled   = 56
-
-	bucketOffSpent      = 8
-	bucketOffThrottled  = 24
-	bucketOffLaunches   = 32
-	bucketOffLastLaunch = 40
-	bucketOffRefused    = 48
-
-	usageLockSlow = 1 << 40 // processes lock the bytes past the end of the file
+	usageMagic      = "GPUSUSE1"
+	usageSlots      = 1024
+	usageHeaderSize = int(unsafe.Sizeof(usageHeader{}))
+	usageSlotSize   = int(unsafe.Sizeof(usageSlot{}))
+	usageCellSize   = int(unsafe.Sizeof(usageCell{}))
+	usageCellOffset = int(unsafe.Offsetof(usageSlot{}.cells))
+	usageSize       = int64(usageHeaderSize + usageSlots*usageSlotSize)
+	usageLockSlow   = 1 << 40 // processes lock the bytes past the end of the file
 
 	futexOwnerDied = 0x40000000 // linux/futex.h
 )
+
+type limitsFile struct {
+	limitsHeader
+	records [MaxDevices]limitsRecord
+	_       [limitsSize - unsafe.Sizeof(limitsHeader{}) - MaxDevices*unsafe.Sizeof(limitsRecord{})]byte
+}
+
+type limitsHeader struct {
+	_ structs.HostLayout
+
+	magic                                         [8]byte
+	layout, headerBytes, recordBytes, recordCount uint32
+	generation                                    uint64
+	flags, crc32                                  uint32
+	identity                                      Identity
+	reserved                                      [56]byte
+}
+
+// checksum excludes the generation.
+func (h *limitsHeader) checksum() uint32 {
+	b := bytesOf(h)
+	crc := crc32.ChecksumIEEE(b[:unsafe.Offsetof(h.generation)])
+	return crc32.Update(crc, crc32.IEEETable, b[unsafe.Offsetof(h.flags):unsafe.Offsetof(h.crc32)])
+}
+
+type limitsRecord struct {
+	_ structs.HostLayout
+
+	sequence, crc32                                       uint32
+	uuid                                                  [uuidSize]byte
+	memoryLimitBytes                                      uint64
+	corePercent, coreSoftPercent, policy, priority, flags uint32
+	correction, elasticPercent                            uint16
+	contextBytes                                          uint64
+	name                                                  [48]byte
+	residueBytes, physicalBytes                           uint64
+}
+
+func (r *limitsRecord) checksum() uint32 {
+	return crc32.ChecksumIEEE(bytesOf(r)[unsafe.Offsetof(r.uuid):])
+}
+
+// intact is false if its writer was killed, or the file is damaged.
+func (r *limitsRecord) intact() bool { return r.sequence%2 == 0 && r.crc32 == r.checksum() }
+
+type usageHeader struct {
+	_ structs.HostLayout
+
+	magic                                                                                     [8]byte
+	layout, headerBytes, slotBytes, slotCount, cellOffset, cellBytes, cellCount, devices, mig uint32
+	_                                                                                         [20]byte
+	uuids                                                                                     [MaxDevices][uuidSize]byte
+	_                                                                                         [704]byte
+	highWater                                                                                 uint32
+	_                                                                                         [1020]byte
+	buckets                                                                                   [MaxDevices]usageBucket
+}
+
+type usageBucket struct {
+	_ structs.HostLayout
+
+	earned, spent, refilled, throttled, launches, lastLaunch, refused uint64
+	_                                                                 [72]byte
+}
+
+type usageSlot struct {
+	_ structs.HostLayout
+
+	owner, pid uint32
+	_          [120]byte // of processes only
+	cells      [MaxDevices]usageCell
+	_          [128]byte // of processes only
+}
+
+type usageCell struct {
+	_ structs.HostLayout
+
+	committed, tentative, context, pool, vmm, graph, array, spilled uint64
+}
+
+func bytesOf[T any](v *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)) }

@@ -6,11 +6,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-// The Go constants against the C header, as the compiler sees it.
+// The Go structs against the C header, as the compiler sees it.
 func TestLayout(t *testing.T) {
 	want := []struct {
 		c    string
@@ -22,6 +23,7 @@ func TestLayout(t *testing.T) {
 		{"VGPU_RECORD_MIG", recordFlagMIG},
 		{"sizeof(struct vgpu_limits)", limitsHeaderSize + MaxDevices*limitsRecordSize},
 		{"VGPU_LIMITS_BYTES", limitsSize},
+		{"VGPU_LIMITS_BYTES", int(unsafe.Sizeof(limitsFile{}))},
 		{"offsetof(struct vgpu_limits, records)", limitsHeaderSize},
 		{"sizeof(struct vgpu_record)", limitsRecordSize},
 		{"offsetof(struct vgpu_limits, layout)", limitsOffLayout},
@@ -53,14 +55,14 @@ func TestLayout(t *testing.T) {
 		{"VGPU_RECORD_BLOCKED", recordFlagBlocked},
 		{"offsetof(struct vgpu_usage, buckets)", usageOffBuckets},
 		{"sizeof(struct vgpu_bucket)", usageBucketSize},
-		{"offsetof(struct vgpu_bucket, earned)", 0},
+		{"offsetof(struct vgpu_bucket, earned)", bucketOffEarned},
 		{"offsetof(struct vgpu_bucket, spent)", bucketOffSpent},
-		{"offsetof(struct vgpu_bucket, refilled)", 16},
+		{"offsetof(struct vgpu_bucket, refilled)", bucketOffRefilled},
 		{"offsetof(struct vgpu_bucket, throttled)", bucketOffThrottled},
 		{"offsetof(struct vgpu_bucket, launches)", bucketOffLaunches},
 		{"offsetof(struct vgpu_bucket, last_launch)", bucketOffLastLaunch},
 		{"offsetof(struct vgpu_bucket, refused)", bucketOffRefused},
-		{"sizeof(struct vgpu_usage)", usageSize},
+		{"sizeof(struct vgpu_usage)", int(usageSize)},
 		{"offsetof(struct vgpu_usage, slots)", usageHeaderSize},
 		{"VGPU_SLOT_COUNT", usageSlots},
 		{"sizeof(struct vgpu_slot)", usageSlotSize},
@@ -88,7 +90,7 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_slot, exported)", 1152},
 		{"VGPU_MAX_IMPORTS", 40},
 		{"offsetof(struct vgpu_cell, committed)", cellOffCommitted},
-		{"offsetof(struct vgpu_cell, tentative)", 8},
+		{"offsetof(struct vgpu_cell, tentative)", cellOffTentative},
 		{"offsetof(struct vgpu_cell, context)", cellOffContext},
 		{"offsetof(struct vgpu_cell, pool)", cellOffPool},
 		{"offsetof(struct vgpu_cell, vmm)", cellOffVMM},

@@ -31,7 +31,7 @@ var ErrLimits = errors.New("invalid limits")
 var ErrHalfWritten = errors.New("incomplete record: its writer was killed")
 
 // Identity distinguishes the limits files of containers.
-type Identity [identitySize]byte
+type Identity [sha256.Size]byte
 
 // IdentityOf returns a container's identity. That of an empty ID (an unused slice) is zero.
 func IdentityOf(containerID string) Identity {

@@ -2,128 +2,94 @@ package limiter
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
-	"hash/crc32"
+	"unsafe"
 )
 
-var le = binary.LittleEndian
-
-func encodeLimits(l Limits, generation uint64) ([]byte, error) {
-	file := make([]byte, limitsSize)
-	copy(file, limitsMagic)
-	le.PutUint32(file[limitsOffLayout:], layoutNumber)
-	le.PutUint32(file[limitsOffHeader:], limitsHeaderSize)
-	le.PutUint32(file[limitsOffRecord:], limitsRecordSize)
-	le.PutUint32(file[limitsOffCount:], uint32(len(l.Devices)))
-	le.PutUint64(file[limitsOffGen:], generation)
+func encodeLimits(l Limits, generation uint64) (*limitsFile, error) {
+	file := &limitsFile{limitsHeader: limitsHeader{
+		layout: layoutNumber, headerBytes: uint32(unsafe.Sizeof(limitsHeader{})), recordBytes: uint32(unsafe.Sizeof(limitsRecord{})),
+		recordCount: uint32(len(l.Devices)), generation: generation, identity: l.Identity,
+	}}
+	copy(file.magic[:], limitsMagic)
 	if l.Oversubscribe {
-		le.PutUint32(file[limitsOffFlags:], flagOversubscribe)
+		file.flags = flagOversubscribe
 	}
-	le.PutUint32(file[limitsOffCRC:], headerCRC(file))
-	copy(file[limitsOffIdentity:], l.Identity[:])
+	file.crc32 = file.checksum()
 	for i, d := range l.Devices {
-		if err := encodeRecord(recordAt(file, i), d); err != nil {
+		id, mig, err := parseUUID(d.UUID)
+		if err != nil {
 			return nil, err
 		}
+		r := &file.records[i]
+		*r = limitsRecord{
+			uuid: id, memoryLimitBytes: d.MemoryLimitBytes, corePercent: d.CorePercent, coreSoftPercent: d.CoreSoftPercent,
+			policy: uint32(d.Policy), priority: uint32(d.Priority), contextBytes: d.ContextBytes, physicalBytes: d.PhysicalBytes,
+		}
+		if mig {
+			r.flags = recordFlagMIG
+		}
+		copy(r.name[:], formatUUID(id, mig))
+		r.crc32 = r.checksum()
 	}
 	return file, nil
 }
 
-func encodeRecord(r []byte, d DeviceLimit) error {
-	id, mig, err := parseUUID(d.UUID)
-	if err != nil {
-		return err
-	}
-	clear(r[recordOffUUID:])
-	copy(r[recordOffUUID:], id[:])
-	le.PutUint64(r[recordOffMemory:], d.MemoryLimitBytes)
-	le.PutUint32(r[recordOffCore:], d.CorePercent)
-	le.PutUint32(r[recordOffCoreSoft:], d.CoreSoftPercent)
-	le.PutUint32(r[recordOffPolicy:], uint32(d.Policy))
-	le.PutUint32(r[recordOffPriority:], uint32(d.Priority))
-	if mig {
-		le.PutUint32(r[recordOffFlags:], recordFlagMIG)
-	}
-	le.PutUint64(r[recordOffContext:], d.ContextBytes)
-	copy(r[recordOffName:recordOffName+recordNameSize], formatUUID(id[:], mig))
-	le.PutUint64(r[recordOffPhysical:], d.PhysicalBytes)
-	le.PutUint32(r[recordOffCRC:], crc32.ChecksumIEEE(r[recordOffUUID:]))
-	return nil
-}
-
 // decodeLimits makes the same checks as the library.
-func decodeLimits(file []byte) (Limits, error) {
-	if len(file) != limitsSize {
-		return Limits{}, fmt.Errorf("%d bytes long, not %d", len(file), limitsSize)
+func decodeLimits(content []byte) (*limitsFile, Limits, error) {
+	if len(content) != limitsSize {
+		return nil, Limits{}, fmt.Errorf("%d bytes long, not %d", len(content), limitsSize)
 	}
-	if !bytes.HasPrefix(file, []byte(limitsMagic)) {
-		return Limits{}, fmt.Errorf("magic number %q, not %q", file[:8], limitsMagic)
+	file := (*limitsFile)(unsafe.Pointer(&content[0]))
+	if string(file.magic[:]) != limitsMagic {
+		return nil, Limits{}, fmt.Errorf("magic number %q, not %q", file.magic, limitsMagic)
 	}
 	for _, f := range []struct {
-		name string
-		off  int
-		want uint32
+		name      string
+		got, want uint32
 	}{
-		{"layout", limitsOffLayout, layoutNumber},
-		{"header_bytes", limitsOffHeader, limitsHeaderSize},
-		{"record_bytes", limitsOffRecord, limitsRecordSize},
-		{"crc32", limitsOffCRC, headerCRC(file)},
+		{"layout", file.layout, layoutNumber},
+		{"header_bytes", file.headerBytes, uint32(unsafe.Sizeof(limitsHeader{}))},
+		{"record_bytes", file.recordBytes, uint32(unsafe.Sizeof(limitsRecord{}))},
+		{"crc32", file.crc32, file.checksum()},
 	} {
-		if got := le.Uint32(file[f.off:]); got != f.want {
-			return Limits{}, fmt.Errorf("header %s is %#x, not %#x", f.name, got, f.want)
+		if f.got != f.want {
+			return nil, Limits{}, fmt.Errorf("header %s is %#x, not %#x", f.name, f.got, f.want)
 		}
 	}
-	l := Limits{
-		Generation:    le.Uint64(file[limitsOffGen:]),
-		Oversubscribe: le.Uint32(file[limitsOffFlags:])&flagOversubscribe != 0,
+	if file.recordCount < 1 || file.recordCount > MaxDevices {
+		return nil, Limits{}, fmt.Errorf("header record_count is %d, not 1 to %d", file.recordCount, MaxDevices)
 	}
-	copy(l.Identity[:], file[limitsOffIdentity:])
-	count := le.Uint32(file[limitsOffCount:])
-	if count < 1 || count > MaxDevices {
-		return Limits{}, fmt.Errorf("header record_count is %d, not 1 to %d", count, MaxDevices)
-	}
-	for i := range int(count) {
-		d, err := decodeRecord(recordAt(file, i))
+	l := Limits{Generation: file.generation, Oversubscribe: file.flags&flagOversubscribe != 0, Identity: file.identity}
+	for i := range file.recordCount {
+		d, err := file.records[i].decode()
 		if err != nil {
-			return Limits{}, fmt.Errorf("record %d: %w", i, err)
+			return nil, Limits{}, fmt.Errorf("record %d: %w", i, err)
 		}
 		l.Devices = append(l.Devices, d)
 	}
-	return l, l.validate()
+	return file, l, l.validate()
 }
 
-func decodeRecord(r []byte) (DeviceLimit, error) {
-	if seq := le.Uint32(r[recordOffSequence:]); seq%2 != 0 {
-		return DeviceLimit{}, fmt.Errorf("sequence %d is odd: %w", seq, ErrHalfWritten)
+func (r *limitsRecord) decode() (DeviceLimit, error) {
+	if r.sequence%2 != 0 {
+		return DeviceLimit{}, fmt.Errorf("sequence %d is odd: %w", r.sequence, ErrHalfWritten)
 	}
-	if got, want := le.Uint32(r[recordOffCRC:]), crc32.ChecksumIEEE(r[recordOffUUID:]); got != want {
-		return DeviceLimit{}, fmt.Errorf("crc32 is %#x, not %#x", got, want)
+	if want := r.checksum(); r.crc32 != want {
+		return DeviceLimit{}, fmt.Errorf("crc32 is %#x, not %#x", r.crc32, want)
 	}
-	mig := le.Uint32(r[recordOffFlags:])&recordFlagMIG != 0
-	uuid := formatUUID(r[recordOffUUID:recordOffUUID+uuidSize], mig)
-	if name := string(bytes.TrimRight(r[recordOffName:recordOffName+recordNameSize], "\x00")); name != uuid {
+	uuid := formatUUID(r.uuid, r.flags&recordFlagMIG != 0)
+	if name := string(bytes.TrimRight(r.name[:], "\x00")); name != uuid {
 		return DeviceLimit{}, fmt.Errorf("name is %q, not %s", name, uuid)
 	}
 	return DeviceLimit{
 		UUID:             uuid,
-		MemoryLimitBytes: le.Uint64(r[recordOffMemory:]),
-		CorePercent:      le.Uint32(r[recordOffCore:]),
-		CoreSoftPercent:  le.Uint32(r[recordOffCoreSoft:]),
-		Policy:           Policy(le.Uint32(r[recordOffPolicy:])),
-		Priority:         Priority(le.Uint32(r[recordOffPriority:])),
-		ContextBytes:     le.Uint64(r[recordOffContext:]),
-		PhysicalBytes:    le.Uint64(r[recordOffPhysical:]),
+		MemoryLimitBytes: r.memoryLimitBytes,
+		CorePercent:      r.corePercent,
+		CoreSoftPercent:  r.coreSoftPercent,
+		Policy:           Policy(r.policy),
+		Priority:         Priority(r.priority),
+		ContextBytes:     r.contextBytes,
+		PhysicalBytes:    r.physicalBytes,
 	}, nil
-}
-
-func recordAt(file []byte, i int) []byte {
-	off := limitsHeaderSize + i*limitsRecordSize
-	return file[off : off+limitsRecordSize : off+limitsRecordSize]
-}
-
-// headerCRC excludes the generation.
-func headerCRC(file []byte) uint32 {
-	crc := crc32.ChecksumIEEE(file[:limitsOffGen])
-	return crc32.Update(crc, crc32.IEEETable, file[limitsOffFlags:limitsOffCRC])
 }

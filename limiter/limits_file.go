@@ -16,12 +16,12 @@ import (
 // WriteLimits replaces a limits file, with mode 0444. Running containers keep the old one: use UpdateLimits for them.
 func WriteLimits(path string, l Limits) error {
 	err := l.validate()
-	var file []byte
+	var file *limitsFile
 	if err == nil {
 		file, err = encodeLimits(l, 1)
 	}
 	if err == nil {
-		err = inDir(path, func() error { return atomicfile.Write(path, file, 0o444) })
+		err = inDir(path, func() error { return atomicfile.Write(path, bytesOf(file), 0o444) })
 	}
 	if err != nil {
 		return fmt.Errorf("write limits %s: %w", path, err)
@@ -37,32 +37,32 @@ func ReadLimits(path string) (Limits, error) {
 	return l, nil
 }
 
-func readLimits(path string) (content []byte, l Limits, err error) {
+func readLimits(path string) (limits *limitsFile, l Limits, err error) {
 	var f file
 	if err := f.open(path, unix.O_RDONLY); err != nil {
 		return nil, Limits{}, err
 	}
 	defer f.close()
-	content = make([]byte, min(f.stat.Size, limitsSize+1))
+	content := make([]byte, min(f.stat.Size, limitsSize+1))
 	if _, err = f.ReadAt(content, 0); err == nil {
-		l, err = decodeLimits(content)
+		limits, l, err = decodeLimits(content)
 	}
 	if err != nil {
 		return nil, Limits{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return content, l, nil
+	return limits, l, nil
 }
 
 // UpdateLimits changes a claim's limits file in place, so that running containers follow. The GPUs, Oversubscribe and
 // CoreStates stay. It fixes half-written files and those with another identity.
 func UpdateLimits(claimDir string, l Limits) error {
 	err := l.validate()
-	var want []byte
+	var want *limitsFile
 	if err == nil {
 		want, err = encodeLimits(l, 0)
 	}
 	if err == nil {
-		err = changeLimits(claimDir, func(limits []byte) error { return rewrite(limits, want, len(l.Devices)) })
+		err = changeLimits(claimDir, func(limits *limitsFile) error { return rewrite(limits, want, len(l.Devices)) })
 	}
 	if err != nil {
 		return fmt.Errorf("update limits of %s: %w", claimDir, err)
@@ -72,9 +72,8 @@ func UpdateLimits(claimDir string, l Limits) error {
 
 // Identify writes a container's identity into a limits file.
 func Identify(claimDir, containerID string) error {
-	identity := IdentityOf(containerID)
-	err := changeLimits(claimDir, func(limits []byte) error {
-		copy(limits[limitsOffIdentity:], identity[:])
+	err := changeLimits(claimDir, func(limits *limitsFile) error {
+		limits.identity = IdentityOf(containerID)
 		return nil
 	})
 	if err != nil {
@@ -83,51 +82,46 @@ func Identify(claimDir, containerID string) error {
 	return nil
 }
 
-func rewrite(file, want []byte, count int) error {
-	if identity := limitsOffIdentity + identitySize; string(file[limitsOffIdentity:identity]) != string(want[limitsOffIdentity:identity]) {
-		copy(file[:limitsOffGen], want)
-		copy(file[limitsOffFlags:limitsHeaderSize], want[limitsOffFlags:])
-		for i := range MaxDevices {
-			rewriteRecord(recordAt(file, i), recordAt(want, i))
+func rewrite(file, want *limitsFile, count int) error {
+	want.generation = file.generation
+	if file.identity != want.identity {
+		file.limitsHeader, count = want.limitsHeader, MaxDevices
+	} else {
+		if file.limitsHeader != want.limitsHeader {
+			return errors.New("the header is invalid, or has other GPUs or oversubscription")
 		}
-		nextGeneration(file)
-		return nil
-	}
-	if string(file[:limitsOffGen]) != string(want[:limitsOffGen]) ||
-		string(file[limitsOffFlags:limitsHeaderSize]) != string(want[limitsOffFlags:limitsHeaderSize]) {
-		return errors.New("the header is invalid, or has other GPUs or oversubscription")
-	}
-	for i := range count {
-		is, be := recordAt(file, i)[recordOffUUID:recordOffMemory], recordAt(want, i)[recordOffUUID:recordOffMemory]
-		if string(is) != string(be) {
-			return fmt.Errorf("record %d has GPU %s, not %s", i, formatUUID(is, false), formatUUID(be, false))
+		for i := range count {
+			is, be := &file.records[i], &want.records[i]
+			if is.uuid != be.uuid {
+				return fmt.Errorf("record %d has GPU %s, not %s", i, formatUUID(is.uuid, false), formatUUID(be.uuid, false))
+			}
+			if is.intact() {
+				be.setCores(is.cores())
+			}
 		}
 	}
 	for i := range count {
-		keepCores(recordAt(want, i), recordAt(file, i))
-		rewriteRecord(recordAt(file, i), recordAt(want, i))
+		rewriteRecord(&file.records[i], want.records[i])
 	}
-	nextGeneration(file)
+	file.nextGeneration()
 	return nil
 }
 
 // nextGeneration makes the container's processes read the limits again.
-func nextGeneration(file []byte) {
-	atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
-}
+func (h *limitsHeader) nextGeneration() { atomic.AddUint64(&h.generation, 1) }
 
 // rewriteRecord follows the library's protocol: the sequence is odd while the bytes change, also after a writer was
 // killed.
-func rewriteRecord(r, want []byte) {
-	sequence := (*uint32)(unsafe.Pointer(&r[recordOffSequence]))
-	now := atomic.LoadUint32(sequence)
-	if now%2 == 0 && string(r[recordOffCRC:]) == string(want[recordOffCRC:]) {
-		return
+func rewriteRecord(r *limitsRecord, want limitsRecord) (changed bool) {
+	want.sequence = atomic.LoadUint32(&r.sequence)
+	if want.sequence%2 == 0 && *r == want {
+		return false
 	}
-	odd := now | 1
-	atomic.StoreUint32(sequence, odd)
-	copy(r[recordOffCRC:], want[recordOffCRC:])
-	atomic.StoreUint32(sequence, odd+1)
+	odd := want.sequence | 1
+	atomic.StoreUint32(&r.sequence, odd)
+	copy(bytesOf(r)[unsafe.Offsetof(r.crc32):], bytesOf(&want)[unsafe.Offsetof(r.crc32):])
+	atomic.StoreUint32(&r.sequence, odd+1)
+	return true
 }
 
 // inDir writes a file, and makes its directory if it is missing.

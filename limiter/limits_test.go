@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
@@ -113,7 +114,7 @@ func TestReadDamagedLimits(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "limits")
 			file, err := encodeLimits(testLimits(), 1)
 			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(path, test.damage(file), 0o644))
+			require.NoError(t, os.WriteFile(path, test.damage(bytesOf(file)), 0o644))
 			_, err = ReadLimits(path)
 			require.Error(t, err)
 			assert.ErrorContains(t, err, test.why)
@@ -125,7 +126,7 @@ func TestReadDamagedLimits(t *testing.T) {
 }
 
 func seal(file []byte) []byte {
-	le.PutUint32(file[limitsOffCRC:], headerCRC(file))
+	le.PutUint32(file[limitsOffCRC:], (*limitsHeader)(unsafe.Pointer(&file[0])).checksum())
 	return file
 }
 
@@ -172,9 +173,9 @@ func TestUpdateAfterKilledWriter(t *testing.T) {
 	path := LimitsPath(dir)
 	file, err := encodeLimits(testLimits(), 1)
 	require.NoError(t, err)
-	file[128]++
-	file[128+24]++
-	require.NoError(t, os.WriteFile(path, file, 0o644))
+	file.records[0].sequence++
+	file.records[0].memoryLimitBytes++
+	require.NoError(t, os.WriteFile(path, bytesOf(file), 0o644))
 	require.NoError(t, UpdateLimits(dir, testLimits()))
 	got, err := ReadLimits(path)
 	require.NoError(t, err)
@@ -211,8 +212,9 @@ func inodeOf(t *testing.T, path string) uint64 {
 }
 
 func FuzzReadLimits(f *testing.F) {
-	file, err := encodeLimits(testLimits(), 3)
+	limits, err := encodeLimits(testLimits(), 3)
 	require.NoError(f, err)
+	file := bytesOf(limits)
 	f.Add(file, uint32(0))
 	f.Add(file[:100], uint32(0))
 	f.Add(file, uint32(1))
@@ -224,14 +226,14 @@ func FuzzReadLimits(f *testing.F) {
 			}
 			seal(file)
 		}
-		l, err := decodeLimits(file)
+		_, l, err := decodeLimits(file)
 		if err != nil {
 			return
 		}
 		require.NoError(t, l.validate())
 		again, err := encodeLimits(l, l.Generation)
 		require.NoError(t, err)
-		back, err := decodeLimits(again)
+		_, back, err := decodeLimits(bytesOf(again))
 		require.NoError(t, err)
 		require.Equal(t, l, back)
 	})

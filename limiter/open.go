@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -103,7 +104,7 @@ func exclusively(claimDir string, change func() error) error {
 	return change()
 }
 
-func changeLimits(claimDir string, change func(limits []byte) error) error {
+func changeLimits(claimDir string, change func(*limitsFile) error) error {
 	return exclusively(claimDir, func() error {
 		var f file
 		if err := f.openToWrite(LimitsPath(claimDir)); err != nil {
@@ -118,6 +119,6 @@ func changeLimits(claimDir string, change func(limits []byte) error) error {
 			return fmt.Errorf("map %s: %w", LimitsPath(claimDir), err)
 		}
 		defer unix.Munmap(limits) //nolint:errcheck // of a mapping made above
-		return change(limits)
+		return change((*limitsFile)(unsafe.Pointer(&limits[0])))
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,10 +12,10 @@ import (
 // Reader reuses its memory for many containers. It is for one goroutine; the zero value is ready.
 type Reader struct {
 	file   file
-	header [usageHeaderSize]byte
-	slots  []byte
+	header usageHeader
+	slots  []usageSlot
 	usage  Usage
-	limits [limitsSize]byte
+	limits limitsFile
 	cores  []CoreState
 }
 
@@ -36,41 +37,43 @@ func (r *Reader) Usage(path string, uuids []string) (*Usage, error) {
 }
 
 func (r *Reader) decodeUsage(file io.ReaderAt, uuids []string, gone func(slot int) bool) error {
-	if _, err := file.ReadAt(r.header[:], 0); err != nil {
+	if _, err := file.ReadAt(bytesOf(&r.header), 0); err != nil {
 		if err := otherVersion(file); err != nil {
 			return err
 		}
 		return fmt.Errorf("%w: header: %w", ErrUsage, err)
 	}
-	if err := decodeUsageInto(&r.usage, r.header[:]); err != nil {
+	if err := r.header.decode(&r.usage); err != nil {
 		return err
 	}
-	if err := checkCells(r.header[:], uuids); err != nil {
+	if err := r.header.checkGPUs(uuids); err != nil {
 		return err
 	}
-	count := slotCount(r.header[:])
-	r.slots = slices.Grow(r.slots[:0], count*usageSlotSize)[:count*usageSlotSize]
-	if _, err := file.ReadAt(r.slots, usageHeaderSize); err != nil && count > 0 {
-		return fmt.Errorf("%w: slots: %w", ErrUsage, err)
+	count := int(min(r.header.highWater, usageSlots))
+	r.slots = slices.Grow(r.slots[:0], count)[:count]
+	if count > 0 {
+		if _, err := file.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&r.slots[0])), count*usageSlotSize), int64(usageHeaderSize)); err != nil {
+			return fmt.Errorf("%w: slots: %w", ErrUsage, err)
+		}
 	}
 	r.usage.addSlots(r.slots, gone)
 	return nil
 }
 
-// checkCells checks the header's GPUs; nil: any.
-func checkCells(h []byte, uuids []string) error {
+// checkGPUs checks the header's GPUs; nil: any.
+func (h *usageHeader) checkGPUs(uuids []string) error {
 	if uuids == nil {
 		return nil
 	}
-	if count := le.Uint32(h[usageOffDevices:]); int(count) != len(uuids) {
-		return fmt.Errorf("%w: header device_count is %d, not %d", ErrUsage, count, len(uuids))
+	if int(h.devices) != len(uuids) {
+		return fmt.Errorf("%w: header device_count is %d, not %d", ErrUsage, h.devices, len(uuids))
 	}
 	for i, text := range uuids {
 		id, mig, err := parseUUID(text)
 		if err != nil {
 			return err
 		}
-		if string(h[usageOffUUID+i*uuidSize:][:uuidSize]) != string(id[:]) || (le.Uint32(h[usageOffMIG:])>>i&1 == 1) != mig {
+		if h.uuids[i] != id || (h.mig>>i&1 == 1) != mig {
 			return fmt.Errorf("%w: header uuid %d is not that of %s", ErrUsage, i, text)
 		}
 	}
@@ -84,7 +87,7 @@ func (r *Reader) Cores(path string) ([]CoreState, error) {
 	}
 	defer r.file.close()
 	for try := 1; ; try++ {
-		if _, err := r.file.ReadAt(r.limits[:], 0); err != nil {
+		if _, err := r.file.ReadAt(bytesOf(&r.limits), 0); err != nil {
 			return nil, fmt.Errorf("read cores of %s: %w", path, err)
 		}
 		whole, err := r.decodeCores()
@@ -102,16 +105,15 @@ const coreTries = 5
 
 // decodeCores reports whether all records were complete.
 func (r *Reader) decodeCores() (whole bool, err error) {
-	file := r.limits[:]
-	if string(file[:len(limitsMagic)]) != limitsMagic || le.Uint32(file[limitsOffLayout:]) != layoutNumber ||
-		le.Uint32(file[limitsOffCRC:]) != headerCRC(file) {
+	file := &r.limits
+	if string(file.magic[:]) != limitsMagic || file.layout != layoutNumber || file.crc32 != file.checksum() {
 		return false, fmt.Errorf("%w: invalid header", ErrLimits)
 	}
 	r.cores, whole = r.cores[:0], true
-	for i := range int(min(le.Uint32(file[limitsOffCount:]), MaxDevices)) {
+	for i := range min(file.recordCount, MaxDevices) {
 		var state CoreState
-		if record := recordAt(file, i); intact(record) {
-			state = decodeCores(record)
+		if record := &file.records[i]; record.intact() {
+			state = record.cores()
 		} else {
 			whole = false
 		}
@@ -122,6 +124,5 @@ func (r *Reader) decodeCores() (whole bool, err error) {
 
 // Enforced reports whether launches on a GPU of the last Cores are charged now.
 func (r *Reader) Enforced(gpu int) bool {
-	record := recordAt(r.limits[:], gpu)
-	return gpu < len(r.cores) && intact(record) && enforced(record)
+	return gpu < len(r.cores) && r.limits.records[gpu].intact() && r.limits.records[gpu].enforced()
 }

@@ -108,9 +108,9 @@ func TestReaderProperty(t *testing.T) {
 	var r Reader
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		header, err := usageHeader(testGPUs)
+		header, err := newUsageHeader(testGPUs)
 		require.NoError(t, err)
-		file := append(header, make([]byte, 20*usageSlotSize)...)
+		file := append(bytesOf(header), make([]byte, 20*usageSlotSize)...)
 		for range rapid.IntRange(0, 20).Draw(t, "writes") {
 			at := rapid.IntRange(0, len(file)-8).Draw(t, "at")
 			le.PutUint64(file[at:], rapid.Uint64().Draw(t, "value"))

@@ -1,11 +1,12 @@
 package limiter
 
 import (
-	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -45,11 +46,11 @@ type DeviceUsage struct {
 // CreateUsage creates a usage file for the GPUs of the limits file: sparse, mode 0666 for any user in the container. It
 // does not replace a file. The directory must be private.
 func CreateUsage(path string, uuids []string) error {
-	header, err := usageHeader(uuids)
+	header, err := newUsageHeader(uuids)
 	if err == nil {
 		err = inDir(path, func() error {
 			return atomicfile.Create(path, 0o666, func(f *os.File) error {
-				_, err := f.Write(header)
+				_, err := f.Write(bytesOf(header))
 				return errors.Join(err, f.Truncate(usageSize))
 			})
 		})
@@ -60,41 +61,43 @@ func CreateUsage(path string, uuids []string) error {
 	return nil
 }
 
-func usageHeader(uuids []string) ([]byte, error) {
+func newUsageHeader(uuids []string) (*usageHeader, error) {
 	if len(uuids) < 1 || len(uuids) > MaxDevices {
 		return nil, fmt.Errorf("%w: %d GPUs, not 1 to %d", ErrLimits, len(uuids), MaxDevices)
 	}
-	h := make([]byte, usageHeaderSize)
-	copy(h, usageMagic)
-	for _, f := range usageConstants {
-		le.PutUint32(h[f.off:], f.want)
+	h := &usageHeader{devices: uint32(len(uuids))}
+	copy(h.magic[:], usageMagic)
+	for _, f := range h.constants() {
+		*f.is = f.want
 	}
-	le.PutUint32(h[usageOffDevices:], uint32(len(uuids)))
 	for i, text := range uuids {
 		id, mig, err := parseUUID(text)
 		if err != nil {
 			return nil, fmt.Errorf("%w: GPU %d: %w", ErrLimits, i, err)
 		}
-		if mig {
-			le.PutUint32(h[usageOffMIG:], le.Uint32(h[usageOffMIG:])|1<<i)
+		if h.uuids[i] = id; mig {
+			h.mig |= 1 << i
 		}
-		copy(h[usageOffUUID+i*uuidSize:], id[:])
 	}
 	return h, nil
 }
 
-var usageConstants = []struct {
+type usageConstant struct {
 	name string
-	off  int
+	is   *uint32
 	want uint32
-}{
-	{"layout", usageOffLayout, layoutNumber},
-	{"header_bytes", usageOffHeader, usageHeaderSize},
-	{"slot_bytes", usageOffSlot, usageSlotSize},
-	{"slot_count", usageOffSlots, usageSlots},
-	{"cell_offset", usageOffCellOffset, usageCellOffset},
-	{"cell_bytes", usageOffCell, usageCellSize},
-	{"cell_count", usageOffCells, MaxDevices},
+}
+
+func (h *usageHeader) constants() [7]usageConstant {
+	return [...]usageConstant{
+		{"layout", &h.layout, layoutNumber},
+		{"header_bytes", &h.headerBytes, uint32(usageHeaderSize)},
+		{"slot_bytes", &h.slotBytes, uint32(usageSlotSize)},
+		{"slot_count", &h.slotCount, usageSlots},
+		{"cell_offset", &h.cellOffset, uint32(usageCellOffset)},
+		{"cell_bytes", &h.cellBytes, uint32(usageCellSize)},
+		{"cell_count", &h.cellCount, MaxDevices},
+	}
 }
 
 // ReadUsage reads a usage file without slots of ended processes. Their exported memory counts while another process of
@@ -141,7 +144,7 @@ func TrimUsage(path string) (trimmed bool, err error) {
 		return false, fmt.Errorf("trim usage: %w", err)
 	}
 	defer f.close()
-	size := int64(usageSize)
+	size := usageSize
 	if otherVersion(&f) != nil {
 		// The right size is not known.
 		if size = mostUsageSize; f.stat.Size <= size {
@@ -166,25 +169,21 @@ func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
 		return Usage{}, err
 	}
 	for i := range r.usage.Devices {
-		mig := le.Uint32(r.header[usageOffMIG:])>>i&1 == 1
-		r.usage.Devices[i].UUID = formatUUID(r.header[usageOffUUID+i*uuidSize:][:uuidSize], mig)
+		r.usage.Devices[i].UUID = formatUUID(r.header.uuids[i], r.header.mig>>i&1 == 1)
 	}
 	return r.usage, nil
 }
 
-func slotCount(header []byte) int { return int(min(le.Uint32(header[usageOffHighWater:]), usageSlots)) }
-
-func (u *Usage) addSlots(slots []byte, gone func(slot int) bool) {
-	var held [][]byte
-	for i := range len(slots) / usageSlotSize {
-		slot := slots[i*usageSlotSize:][:usageSlotSize]
-		owner := le.Uint32(slot[slotOffOwner:])
+func (u *Usage) addSlots(slots []usageSlot, gone func(slot int) bool) {
+	var held []*usageSlot
+	for i := range slots {
+		slot := &slots[i]
 		switch {
-		case owner == 0:
-		case owner&futexOwnerDied == 0 || !gone(i):
+		case slot.owner == 0:
+		case slot.owner&futexOwnerDied == 0 || !gone(i):
 			u.Processes++
 			u.addCells(slot, false)
-		case le.Uint32(slot[slotOffPID:]) == 0:
+		case slot.pid == 0:
 			held = append(held, slot)
 		}
 	}
@@ -196,21 +195,21 @@ func (u *Usage) addSlots(slots []byte, gone func(slot int) bool) {
 	}
 }
 
-func (u *Usage) addCells(slot []byte, held bool) {
+func (u *Usage) addCells(slot *usageSlot, held bool) {
 	for d := range u.Devices {
-		u.Devices[d].add(slot[usageCellOffset+d*usageCellSize:][:usageCellSize], held)
+		u.Devices[d].add(&slot.cells[d], held)
 	}
 }
 
 // Each version begins with this many bytes.
-const usageVersionBytes = usageOffLayout + 4
+const usageVersionBytes = int(unsafe.Offsetof(usageHeader{}.headerBytes))
 
 func usageVersion(begin []byte) error {
 	name := len(usageMagic) - 1 // without the digit
 	if len(begin) < usageVersionBytes || string(begin[:name]) != usageMagic[:name] || begin[name] < '1' || begin[name] > '9' {
 		return nil
 	}
-	magic, layout := string(begin[:name+1]), le.Uint32(begin[usageOffLayout:])
+	magic, layout := string(begin[:name+1]), binary.LittleEndian.Uint32(begin[len(usageMagic):])
 	if layout == 0 || layout > mostLayouts || magic == usageMagic && layout == layoutNumber {
 		return nil
 	}
@@ -228,47 +227,46 @@ func otherVersion(f io.ReaderAt) error {
 	return usageVersion(begin)
 }
 
-func decodeUsageInto(u *Usage, h []byte) error {
-	if err := usageVersion(h); err != nil {
+func (h *usageHeader) decode(u *Usage) error {
+	if err := usageVersion(bytesOf(h)); err != nil {
 		return err
 	}
-	if !bytes.HasPrefix(h, []byte(usageMagic)) {
-		return fmt.Errorf("%w: magic number %q, not %q", ErrUsage, h[:8], usageMagic)
+	if string(h.magic[:]) != usageMagic {
+		return fmt.Errorf("%w: magic number %q, not %q", ErrUsage, h.magic, usageMagic)
 	}
-	for _, f := range usageConstants {
-		if got := le.Uint32(h[f.off:]); got != f.want {
-			return fmt.Errorf("%w: header %s is %d, not %d", ErrUsage, f.name, got, f.want)
+	for _, f := range h.constants() {
+		if *f.is != f.want {
+			return fmt.Errorf("%w: header %s is %d, not %d", ErrUsage, f.name, *f.is, f.want)
 		}
 	}
-	count := le.Uint32(h[usageOffDevices:])
-	if count < 1 || count > MaxDevices {
-		return fmt.Errorf("%w: header device_count is %d, not 1 to %d", ErrUsage, count, MaxDevices)
+	if h.devices < 1 || h.devices > MaxDevices {
+		return fmt.Errorf("%w: header device_count is %d, not 1 to %d", ErrUsage, h.devices, MaxDevices)
 	}
-	for i := range int(count) {
-		u.Devices = append(u.Devices, DeviceUsage{Cores: decodeBucket(h, i), RefusedAllocations: le.Uint64(bucketAt(h, i)[bucketOffRefused:])})
+	for i := range h.devices {
+		u.Devices = append(u.Devices, DeviceUsage{Cores: h.buckets[i].usage(), RefusedAllocations: h.buckets[i].refused})
 	}
 	return nil
 }
 
-func (d *DeviceUsage) add(cell []byte, held bool) {
-	used, heldBytes := le.Uint64(cell[cellOffCommitted:]), uint64(0)
+func (d *DeviceUsage) add(cell *usageCell, held bool) {
+	heldBytes := uint64(0)
 	switch {
 	case held:
-		heldBytes = used
-	case used > 0:
+		heldBytes = cell.committed
+	case cell.committed > 0:
 		d.Processes++
 	}
 	for _, f := range []struct {
 		sum  *uint64
 		more uint64
 	}{
-		{&d.UsedBytes, used},
-		{&d.ContextBytes, le.Uint64(cell[cellOffContext:])},
-		{&d.PoolBytes, le.Uint64(cell[cellOffPool:])},
-		{&d.VMMBytes, le.Uint64(cell[cellOffVMM:])},
-		{&d.GraphBytes, le.Uint64(cell[cellOffGraph:])},
-		{&d.ArrayBytes, le.Uint64(cell[cellOffArray:])},
-		{&d.SpilledBytes, le.Uint64(cell[cellOffSpilled:])},
+		{&d.UsedBytes, cell.committed},
+		{&d.ContextBytes, cell.context},
+		{&d.PoolBytes, cell.pool},
+		{&d.VMMBytes, cell.vmm},
+		{&d.GraphBytes, cell.graph},
+		{&d.ArrayBytes, cell.array},
+		{&d.SpilledBytes, cell.spilled},
 		{&d.HeldBytes, heldBytes},
 	} {
 		if *f.sum += f.more; *f.sum < f.more {

@@ -48,9 +48,9 @@ func slot(file []byte, i int, owner uint32, committed ...uint64) {
 
 func usageImage(t testing.TB) []byte {
 	t.Helper()
-	header, err := usageHeader([]string{testGPU, testMIG})
+	header, err := newUsageHeader([]string{testGPU, testMIG})
 	require.NoError(t, err)
-	return append(header, make([]byte, usageSize-usageHeaderSize)...)
+	return append(bytesOf(header), make([]byte, int(usageSize)-usageHeaderSize)...)
 }
 
 func TestReadUsageSums(t *testing.T) {
@@ -235,7 +235,7 @@ func TestTrimUsage(t *testing.T) {
 			return err
 		}, true},
 		{"shrunk by one byte", func(f *os.File) error { return f.Truncate(usageSize - 1) }, true},
-		{"shrunk to its header", func(f *os.File) error { return f.Truncate(usageHeaderSize) }, true},
+		{"shrunk to its header", func(f *os.File) error { return f.Truncate(int64(usageHeaderSize)) }, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "usage")

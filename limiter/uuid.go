@@ -25,7 +25,7 @@ func parseUUID(text string) (id [uuidSize]byte, mig bool, err error) {
 	return id, mig, nil
 }
 
-func formatUUID(id []byte, mig bool) string {
+func formatUUID(id [uuidSize]byte, mig bool) string {
 	prefix := "GPU"
 	if mig {
 		prefix = "MIG"
