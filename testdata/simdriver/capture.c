@@ -81,6 +81,22 @@ CUresult capture_work(CUstream s, int type, uint64_t ns)
 	return added(s, node);
 }
 
+CUresult capture_kernel(CUstream s, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+	CUgraphNode node = graph_add(s->capture->graph, CU_GRAPH_NODE_KERNEL, s->captured->node, s->captured->count);
+
+	return added(s, node && node_set_kernel(node, params) ? node : NULL);
+}
+
+CUresult capture_host_function(CUstream s, CUhostFn function, void *data)
+{
+	CUgraphNode node = graph_add(s->capture->graph, CU_GRAPH_NODE_HOST, s->captured->node, s->captured->count);
+
+	if (node)
+		node->host = (CUDA_HOST_NODE_PARAMS){function, data};
+	return added(s, node);
+}
+
 CUresult capture_transfer(CUstream s, const struct transfer *t)
 {
 	CUgraphNode node = graph_add(s->capture->graph, t->element ? CU_GRAPH_NODE_MEMSET : CU_GRAPH_NODE_MEMCPY, s->captured->node,

@@ -208,6 +208,7 @@ CUresult cuCheckpointProcessUnlock(int pid, void *args);
 #include "cuda_memory_api.h"
 #include "cuda_program_api.h"
 #include "graph_api.h"
+#include "graph_node_api.h"
 #include "copy_api.h"
 #include "texture_api.h"
 #include "stream_api.h"

@@ -55,6 +55,7 @@ CUresult cuFuncGetName(const char **name, CUfunction f);
 CUresult cuFuncGetModule(CUmodule *module, CUfunction f);
 CUresult cuFuncIsLoaded(int *state, CUfunction f);
 CUresult cuFuncLoad(CUfunction f);
+CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *bytes);
 
 /* The linker. */
 CUresult cuLinkCreate(unsigned int count, int *options, void **values, CUlinkState *state);
@@ -81,6 +82,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibr
 CUresult cuLibraryGetGlobal(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name);
 CUresult cuKernelGetFunction(CUfunction *f, CUkernel kernel);
 CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel);
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes);
 CUresult cuKernelGetName(const char **name, CUkernel kernel);
 CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CUdevice dev);
 CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice dev);

@@ -90,12 +90,18 @@ struct CUevent_st {
 	struct nodes *captured;
 };
 
+struct param {
+	uint32_t offset, bytes;
+};
+
 struct CUfunc_st {
 	CUmodule module;
 	char *name;
 	uint64_t duration_ns; /* 0, and nothing per block: the GPU's default */
 	uint64_t block_ns;    /* more for each block of the grid */
 	uint32_t shape[3];    /* cuFuncSetBlockShape */
+	struct param *params; /* as far as the image names them */
+	unsigned param_count;
 	struct CUfunc_st *next;
 };
 
@@ -166,6 +172,11 @@ void streams_drop_context(CUcontext ctx);
 void arrays_drop_context(CUcontext ctx);
 void textures_drop_context(CUcontext ctx);
 
+/* The parameters in the list at that place of its PTX. False: no memory. Process lock held. */
+bool function_read_params(CUfunction f, const char *at);
+/* A copy of the arguments of a launch, to be freed. False: no memory. */
+bool function_copy_arguments(CUfunction f, void **from, void ***out);
+
 /* The global data of a module. Process lock held. */
 CUresult module_data_load(CUmodule m, const char *text);
 void module_data_free(CUmodule m);
@@ -199,6 +210,8 @@ CUresult stream_wait(CUstream handle);
  * Returns at once unless the stream is full. For whatever runs kernels: launches, graphs. Takes the process lock.
  */
 CUresult stream_run(CUstream handle, uint64_t ns, unsigned launches);
+/* The function is called when the stream (any handle) has come so far. Takes the process lock. */
+CUresult host_function_put(CUstream handle, CUhostFn function, void *data);
 /*
  * Before work is put into a stream, or waited for: returns when the host functions that come before are done. Only in a current
  * context; they take no lock that a host function's thread holds.
@@ -227,6 +240,8 @@ CUresult capture_check(CUcontext ctx, CUstream stream, bool *captured);
 /* A node for what the stream was given: of that type, and so long. Process lock held. */
 CUresult capture_work(CUstream stream, int type, uint64_t ns);
 struct transfer;
+CUresult capture_kernel(CUstream stream, const CUDA_KERNEL_NODE_PARAMS *params);
+CUresult capture_host_function(CUstream stream, CUhostFn function, void *data);
 CUresult capture_transfer(CUstream stream, const struct transfer *t);
 /* Before a call that waits for a stream, or (NULL) for all of the context: not while it is captured. Takes the lock. */
 CUresult capture_forbids_wait(CUcontext ctx, CUstream handle);

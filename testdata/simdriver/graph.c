@@ -21,36 +21,73 @@ CUgraph graph_new(void)
 	return NULL;
 }
 
+void node_free(CUgraphNode node)
+{
+	if (node->child)
+		graph_free(node->child);
+	if (node->type == CU_GRAPH_NODE_MEM_ALLOC)
+		allocation_unhold(node->ptr);
+	object_remove(node);
+	free(node->transfer);
+	free(node->arguments);
+	free(node->deps);
+	free(node);
+}
+
 void graph_free(CUgraph g)
 {
 	for (CUgraphNode node = g->first, next; node; node = next) {
 		next = node->next;
-		if (node->child)
-			graph_free(node->child);
-		if (node->type == CU_GRAPH_NODE_MEM_ALLOC)
-			allocation_unhold(node->ptr);
-		object_remove(node);
-		free(node->transfer);
-		free(node);
+		node_free(node);
 	}
 	object_remove(g);
 	free(g);
 }
 
+bool node_depends(CUgraphNode node, CUgraphNode on)
+{
+	size_t i = 0;
+
+	while (i < node->dep_count && node->deps[i] != on)
+		i++;
+	return i < node->dep_count;
+}
+
+static bool add_dependency(CUgraphNode node, CUgraphNode on)
+{
+	if (node->dep_count == node->dep_room) {
+		size_t room = node->dep_room ? 2 * node->dep_room : 2;
+		CUgraphNode *more = realloc(node->deps, room * sizeof(*more));
+
+		if (!more)
+			return false;
+		node->deps = more;
+		node->dep_room = room;
+	}
+	node->deps[node->dep_count++] = on;
+	on->leads = true;
+	return true;
+}
+
 CUgraphNode graph_add(CUgraph g, int type, const CUgraphNode *deps, size_t count)
 {
+	static uint64_t last_id; /* process lock */
 	CUgraphNode node = calloc(1, sizeof(*node));
+	bool done = node && object_add(OBJECT_NODE, node);
 
-	if (!node || !object_add(OBJECT_NODE, node)) {
+	if (node) {
+		node->graph = g;
+		node->type = type;
+		node->id = ++last_id;
+	}
+	for (size_t i = 0; done && i < count; i++)
+		done = add_dependency(node, deps[i]);
+	if (!done) {
+		if (node)
+			object_remove(node);
+		free(node ? node->deps : NULL);
 		free(node);
 		return NULL;
-	}
-	node->graph = g;
-	node->type = type;
-	for (size_t i = 0; i < count; i++) {
-		deps[i]->leads = true;
-		if (i < MAX_DEPENDENCIES)
-			node->after.node[node->after.count++] = deps[i];
 	}
 	*g->last = node;
 	g->last = &node->next;
@@ -58,14 +95,21 @@ CUgraphNode graph_add(CUgraph g, int type, const CUgraphNode *deps, size_t count
 	return node;
 }
 
+unsigned graph_walk(void)
+{
+	static unsigned walk; /* process lock */
+
+	return ++walk;
+}
+
 /* Marks what the node depends on, and itself. */
 static void mark(CUgraphNode node, unsigned walk)
 {
 	while (node && node->seen != walk) {
 		node->seen = walk;
-		for (size_t i = 1; i < node->after.count; i++)
-			mark(node->after.node[i], walk);
-		node = node->after.count ? node->after.node[0] : NULL; /* in a chain, however long */
+		for (size_t i = 1; i < node->dep_count; i++)
+			mark(node->deps[i], walk);
+		node = node->dep_count ? node->deps[0] : NULL; /* in a chain, however long */
 	}
 }
 
@@ -94,12 +138,12 @@ static CUgraphNode find_freed(CUgraph g, CUdevice dev, size_t bytes, unsigned wa
 
 CUgraphNode graph_add_alloc(CUgraph g, CUdevice dev, size_t bytes, const CUgraphNode *deps, size_t count)
 {
-	static unsigned walk; /* process lock */
 	CUgraphNode freed, node = graph_add(g, CU_GRAPH_NODE_MEM_ALLOC, deps, count);
+	unsigned walk = graph_walk();
 
 	if (!node)
 		return NULL;
-	mark(node, ++walk);
+	mark(node, walk);
 	freed = find_freed(g, dev, bytes, walk);
 	node->device = dev;
 	node->bytes = bytes;
@@ -153,24 +197,50 @@ static bool bad_place(CUgraph g, const CUgraphNode *deps, size_t count)
 	return bad;
 }
 
-static CUgraph copy_of(CUgraph g)
+static bool copy_node(CUgraphNode to, CUgraphNode from)
+{
+	to->copy_of = from->id;
+	to->ns = from->ns;
+	to->ptr = from->ptr;
+	to->bytes = from->bytes;
+	to->device = from->device;
+	to->host = from->host;
+	to->event = from->event;
+	to->kernel = from->kernel;
+	to->kernel.kernelParams = NULL;
+	if (to->type == CU_GRAPH_NODE_MEM_ALLOC)
+		allocation_hold(to->ptr);
+	if (from->transfer && !graph_set_transfer(to, from->transfer))
+		return false;
+	if (from->arguments && object_is(OBJECT_FUNCTION, from->kernel.func) && !node_set_kernel(to, &from->kernel))
+		return false;
+	to->child = from->child ? graph_copy(from->child) : NULL;
+	if (to->child)
+		to->child->owned = true;
+	return !from->child || to->child;
+}
+
+CUgraph graph_copy(CUgraph g)
 {
 	CUgraph copy = graph_new();
+	CUgraphNode *nodes = calloc(g->count + 1, sizeof(*nodes));
+	bool done = copy && nodes;
+	size_t count = 0;
 
-	for (CUgraphNode from = g->first; copy && from; from = from->next) {
-		CUgraphNode to = graph_add(copy, from->type, NULL, 0);
-
-		if (!to)
-			return copy;
-		to->ns = from->ns;
-		to->ptr = from->ptr;
-		to->bytes = from->bytes;
-		to->device = from->device;
-		if (from->transfer && !graph_set_transfer(to, from->transfer))
-			return copy;
-		if (to->type == CU_GRAPH_NODE_MEM_ALLOC)
-			allocation_hold(to->ptr);
-		to->child = from->child ? copy_of(from->child) : NULL;
+	for (CUgraphNode from = g->first; done && from; from = from->next) {
+		from->place = count;
+		nodes[count] = graph_add(copy, from->type, NULL, 0);
+		done = nodes[count] && copy_node(nodes[count], from);
+		count++;
+	}
+	for (CUgraphNode from = g->first; done && from; from = from->next) {
+		for (size_t i = 0; done && i < from->dep_count; i++)
+			done = add_dependency(nodes[from->place], nodes[from->deps[i]->place]);
+	}
+	free(nodes);
+	if (!done && copy) {
+		graph_free(copy);
+		copy = NULL;
 	}
 	return copy;
 }
@@ -183,13 +253,20 @@ struct recipe {
 	CUdeviceptr ptr;
 	CUgraph child;
 	const struct transfer *transfer;
+	CUDA_HOST_NODE_PARAMS host;
+	CUevent event;
 };
 
 static CUresult check(const struct recipe *r)
 {
 	switch (r->type) {
 	case CU_GRAPH_NODE_KERNEL:
-		return r->kernel && object_is(OBJECT_FUNCTION, r->kernel->func) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+		return node_check_kernel(r->kernel);
+	case CU_GRAPH_NODE_HOST:
+		return r->host.fn ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	case CU_GRAPH_NODE_EVENT_RECORD:
+	case CU_GRAPH_NODE_WAIT_EVENT:
+		return object_is(OBJECT_EVENT, r->event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	case CU_GRAPH_NODE_MEM_ALLOC:
 		if (!r->alloc || !r->alloc->bytesize || r->alloc->poolProps.allocType != 1 ||
 		    r->alloc->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE || r->alloc->poolProps.handleTypes)
@@ -226,9 +303,10 @@ static CUresult add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (!r) {
 		*out = node;
-		if (recipe.kernel)
-			node->ns = kernel_time(recipe.kernel->func, process.devices[recipe.kernel->func->module->ctx->device].gpu,
-					       (unsigned[]){recipe.kernel->gridDimX, recipe.kernel->gridDimY, recipe.kernel->gridDimZ});
+		if (recipe.kernel && !node_set_kernel(node, recipe.kernel))
+			r = CUDA_ERROR_OUT_OF_MEMORY;
+		node->host = recipe.host;
+		node->event = recipe.event;
 		if (recipe.alloc)
 			recipe.alloc->dptr = node->ptr;
 		else
@@ -236,7 +314,7 @@ static CUresult add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t
 		if (recipe.transfer && !graph_set_transfer(node, recipe.transfer))
 			r = CUDA_ERROR_OUT_OF_MEMORY;
 		if (recipe.child)
-			node->child = copy_of(recipe.child);
+			node->child = graph_copy(recipe.child);
 		if (node->child)
 			node->child->owned = true;
 	}
@@ -256,6 +334,24 @@ CUresult cuGraphAddKernelNode_v2(PLACE, size_t count, const CUDA_KERNEL_NODE_PAR
 {
 	ENTER();
 	return add(node, graph, deps, count, (struct recipe){.type = CU_GRAPH_NODE_KERNEL, .kernel = params});
+}
+
+CUresult cuGraphAddHostNode(PLACE, size_t count, const CUDA_HOST_NODE_PARAMS *params)
+{
+	ENTER();
+	return params ? add(node, graph, deps, count, (struct recipe){.type = CU_GRAPH_NODE_HOST, .host = *params}) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddEventRecordNode(PLACE, size_t count, CUevent event)
+{
+	ENTER();
+	return add(node, graph, deps, count, (struct recipe){.type = CU_GRAPH_NODE_EVENT_RECORD, .event = event});
+}
+
+CUresult cuGraphAddEventWaitNode(PLACE, size_t count, CUevent event)
+{
+	ENTER();
+	return add(node, graph, deps, count, (struct recipe){.type = CU_GRAPH_NODE_WAIT_EVENT, .event = event});
 }
 
 CUresult cuGraphAddEmptyNode(PLACE, size_t count)
@@ -306,6 +402,10 @@ static CUresult add_any(PLACE, size_t count, CUgraphNodeParams *p)
 		recipe.ptr = p->free;
 	else if (recipe.type == CU_GRAPH_NODE_GRAPH)
 		recipe.child = p->child;
+	else if (recipe.type == CU_GRAPH_NODE_HOST)
+		recipe.host = p->host;
+	else if (recipe.type == CU_GRAPH_NODE_EVENT_RECORD || recipe.type == CU_GRAPH_NODE_WAIT_EVENT)
+		recipe.event = p->event;
 	return add(node, graph, deps, count, recipe);
 }
 
@@ -329,9 +429,10 @@ static CUresult depend(CUgraph graph, const CUgraphNode *from, const CUgraphNode
 	process_lock();
 	r = bad_place(graph, from, count) || bad_place(graph, to, count) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 	for (size_t i = 0; !r && i < count; i++) {
-		from[i]->leads = true;
-		if (to[i]->after.count < MAX_DEPENDENCIES)
-			to[i]->after.node[to[i]->after.count++] = from[i];
+		if (node_depends(to[i], from[i]) || to[i] == from[i])
+			r = CUDA_ERROR_INVALID_VALUE;
+		else if (!add_dependency(to[i], from[i]))
+			r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	process_unlock();
 	return r;
@@ -349,76 +450,4 @@ CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const
 	(void)edges;
 	ENTER();
 	return depend(graph, from, to, count);
-}
-
-/* nodes NULL: *count is set to the number of nodes. If *count is larger than that number, the other entries become NULL and *count the number. */
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
-{
-	CUresult r = CUDA_SUCCESS;
-	size_t i = 0;
-
-	ENTER();
-	if (!count)
-		return CUDA_ERROR_INVALID_VALUE;
-	process_lock();
-	if (!object_is(OBJECT_GRAPH, graph))
-		r = CUDA_ERROR_INVALID_VALUE;
-	for (CUgraphNode n = r ? NULL : graph->first; nodes && n && i < *count; n = n->next)
-		nodes[i++] = n;
-	for (size_t rest = i; !r && nodes && rest < *count; rest++)
-		nodes[rest] = NULL;
-	if (!r)
-		*count = nodes ? i : graph->count;
-	process_unlock();
-	return r;
-}
-
-static bool is_node(CUgraphNode node, int type)
-{
-	bool is;
-
-	process_lock();
-	is = object_is(OBJECT_NODE, node) && (type < 0 || node->type == type);
-	process_unlock();
-	return is;
-}
-
-CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
-{
-	ENTER();
-	if (!type || !is_node(node, -1))
-		return CUDA_ERROR_INVALID_VALUE;
-	*type = node->type;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
-{
-	ENTER();
-	if (!graph || !is_node(node, CU_GRAPH_NODE_GRAPH))
-		return CUDA_ERROR_INVALID_VALUE;
-	*graph = node->child;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params)
-{
-	ENTER();
-	if (!params || !is_node(node, CU_GRAPH_NODE_MEM_ALLOC))
-		return CUDA_ERROR_INVALID_VALUE;
-	memset(params, 0, sizeof(*params));
-	params->poolProps.allocType = 1;
-	params->poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, node->device};
-	params->bytesize = node->bytes;
-	params->dptr = node->ptr;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *ptr)
-{
-	ENTER();
-	if (!ptr || !is_node(node, CU_GRAPH_NODE_MEM_FREE))
-		return CUDA_ERROR_INVALID_VALUE;
-	*ptr = node->ptr;
-	return CUDA_SUCCESS;
 }

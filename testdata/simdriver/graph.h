@@ -17,8 +17,15 @@ struct CUgraphNode_st {
 	int type;
 	bool leads; /* something depends on it */
 	unsigned seen; /* by the walk of that number */
-	struct nodes after;
+	uint64_t id, copy_of; /* numbers, never given twice; 0: a copy of none */
+	CUgraphNode *deps; /* what it depends on */
+	size_t dep_count, dep_room;
+	size_t place;	 /* among its graph's, when that is instantiated */
 	uint64_t ns;	 /* that a kernel takes */
+	CUDA_KERNEL_NODE_PARAMS kernel;
+	void **arguments; /* of it, and their values */
+	CUDA_HOST_NODE_PARAMS host;
+	CUevent event;
 	CUgraph child;	 /* graph: its own copy */
 	CUdeviceptr ptr; /* memory */
 	size_t bytes;
@@ -36,10 +43,18 @@ struct CUgraph_st {
 CUgraph graph_new(void);
 void graph_free(CUgraph graph);
 CUgraphNode graph_add(CUgraph graph, int type, const CUgraphNode *deps, size_t count);
+/* Another number at each call. */
+unsigned graph_walk(void);
+/* The copy's nodes know which they are copies of; NULL: no memory. */
+CUgraph graph_copy(CUgraph graph);
+bool node_depends(CUgraphNode node, CUgraphNode on);
+/* It is in no list any more. */
+void node_free(CUgraphNode node);
+CUresult node_check_kernel(const CUDA_KERNEL_NODE_PARAMS *params);
+/* False: no memory. */
+bool node_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params);
 /* What a node copies or fills. False: no memory. */
 bool graph_set_transfer(CUgraphNode node, const struct transfer *t);
-/* The next launches of exec do that for the node. False: the node is none of the graph that it was made of. */
-bool graph_exec_set_transfer(CUgraphExec exec, CUgraphNode node, const struct transfer *t);
 /* For cuGraphAddNode: one that copies or fills. Takes the lock. */
 CUresult graph_add_transfer(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t count, int type, const struct transfer *t);
 /* A node that takes memory of the device from here on, in each execution. */

@@ -42,8 +42,11 @@ enum {
 	CU_GRAPH_NODE_KERNEL = 0,
 	CU_GRAPH_NODE_MEMCPY = 1,
 	CU_GRAPH_NODE_MEMSET = 2,
+	CU_GRAPH_NODE_HOST = 3,
 	CU_GRAPH_NODE_GRAPH = 4,
 	CU_GRAPH_NODE_EMPTY = 5,
+	CU_GRAPH_NODE_WAIT_EVENT = 6,
+	CU_GRAPH_NODE_EVENT_RECORD = 7,
 	CU_GRAPH_NODE_MEM_ALLOC = 10,
 	CU_GRAPH_NODE_MEM_FREE = 11,
 };
@@ -65,6 +68,11 @@ typedef struct {
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
 typedef struct {
+	CUhostFn fn;
+	void *userData;
+} CUDA_HOST_NODE_PARAMS;
+
+typedef struct {
 	int type;
 	int reserved0[3];
 	union {
@@ -79,6 +87,8 @@ typedef struct {
 			CUDA_MEMCPY3D params;
 		} copy;
 		CUDA_MEMSET_NODE_PARAMS fill;
+		CUDA_HOST_NODE_PARAMS host;
+		CUevent event;
 	};
 	long long reserved2;
 } CUgraphNodeParams;

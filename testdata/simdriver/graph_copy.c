@@ -1,7 +1,5 @@
 /* Nodes that copy or fill. */
-#include "graph.h"
-
-#include "transfer.h"
+#include "graph_exec.h"
 
 #define PLACE CUgraphNode *node, CUgraph graph, const CUgraphNode *deps
 
@@ -32,13 +30,17 @@ static CUresult get(CUgraphNode node, int type, struct transfer *t)
 /* exec NULL: of the node itself, for what is instantiated later. */
 static CUresult set(CUgraphExec exec, CUgraphNode node, int type, const struct transfer *t)
 {
+	struct task *task;
 	CUresult r;
 
 	process_lock();
 	r = object_is(OBJECT_NODE, node) && node->type == type ? transfer_check(t) : CUDA_ERROR_INVALID_VALUE;
 	if (!r && exec && !object_is(OBJECT_EXEC, exec))
 		r = CUDA_ERROR_INVALID_VALUE;
-	if (!r && !(exec ? graph_exec_set_transfer(exec, node, t) : graph_set_transfer(node, t)))
+	task = !r && exec ? graph_exec_task(exec, node) : NULL;
+	if (task)
+		task->transfer = *t;
+	else if (!r && (exec || !graph_set_transfer(node, t)))
 		r = CUDA_ERROR_INVALID_VALUE;
 	process_unlock();
 	return r;

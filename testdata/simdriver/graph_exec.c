@@ -5,15 +5,49 @@
 
 #include <stdlib.h>
 
+/* What the stream can't do by itself. The kernels before it are in the stream. */
+static CUresult run_other(const struct task *s, CUstream handle)
+{
+	switch (s->type) {
+	case CU_GRAPH_NODE_HOST:
+		return host_function_put(handle, s->host.fn, s->host.userData);
+	case CU_GRAPH_NODE_EVENT_RECORD:
+		return cuEventRecord(s->event, handle);
+	default:
+		return cuStreamWaitEvent(handle, s->event, 0);
+	}
+}
+
+static bool is_other(int type)
+{
+	return type == CU_GRAPH_NODE_HOST || type == CU_GRAPH_NODE_EVENT_RECORD || type == CU_GRAPH_NODE_WAIT_EVENT;
+}
+
+/* Kernels one after the other go into the stream as one. */
 static CUresult run(CUgraphExec exec, CUcontext ctx, CUstream s, CUstream handle)
 {
-	CUresult r = stream_run(handle, exec->ns, exec->launches);
+	uint64_t ns = 0;
+	unsigned launches = 0;
+	CUresult r = CUDA_SUCCESS;
 
+	for (const struct task *task = exec->tasks; !r && task; task = task->next) {
+		if (task->type == CU_GRAPH_NODE_KERNEL && !task->off) {
+			ns += task->ns;
+			launches++;
+		} else if (is_other(task->type)) {
+			r = stream_run(handle, ns, launches);
+			ns = launches = 0;
+			r = r ? r : run_other(task, handle);
+		} else if ((task->type == CU_GRAPH_NODE_MEMCPY || task->type == CU_GRAPH_NODE_MEMSET) && !task->off) {
+			host_functions_wait(handle);
+			r = transfer_run(&task->transfer);
+		}
+	}
+	if (!r)
+		r = stream_run(handle, ns, launches);
 	process_lock();
 	exec_memory_launched(exec, ctx, s, !r);
 	process_unlock();
-	for (struct work *w = r ? NULL : exec->work; !r && w; w = w->next)
-		r = transfer_run(&w->transfer);
 	return r;
 }
 
@@ -98,15 +132,35 @@ static bool remember(struct live **list, CUgraphNode n)
 	return true;
 }
 
-static bool add_work(CUgraphExec exec, CUgraphNode n)
-{
-	struct work *w = malloc(sizeof(*w));
+/* Topology is compared by sums over the places of what a node depends on. */
+#define PLACE_FACTOR 0x9e3779b97f4a7c15ull
 
-	if (!w)
+static void set_task(struct task *s, CUgraphNode n)
+{
+	s->ns = n->ns;
+	s->ctx = n->kernel.ctx;
+	s->host = n->host;
+	s->event = n->event;
+	s->ptr = n->ptr;
+	s->bytes = n->bytes;
+	if (n->transfer)
+		s->transfer = *n->transfer;
+}
+
+static bool add_task(CUgraphExec exec, CUgraphNode n)
+{
+	struct task *s = calloc(1, sizeof(*s));
+
+	if (!s)
 		return false;
-	*w = (struct work){.node = n, .transfer = *n->transfer};
-	*exec->last = w;
-	exec->last = &w->next;
+	s->id = n->id;
+	s->node = n;
+	s->type = n->type;
+	for (size_t i = 0; i < n->dep_count; i++)
+		s->before += (n->deps[i]->place + 1) * PLACE_FACTOR;
+	set_task(s, n);
+	*exec->last = s;
+	exec->last = &s->next;
 	return true;
 }
 
@@ -121,33 +175,51 @@ static bool add_memory(CUgraphExec exec, CUgraph root, CUgraphNode n)
 	return left_in(root, n->ptr) <= 0 || remember(&exec->kept, n);
 }
 
-/* False: no memory. */
-static bool fill(CUgraphExec exec, CUgraph root, CUgraph g)
+static bool is_ready(CUgraphNode n, unsigned walk)
 {
-	bool done = true;
-
-	for (CUgraphNode n = g->first; n && done; n = n->next) {
-		if (n->child)
-			done = fill(exec, root, n->child);
-		exec->ns += n->ns;
-		exec->launches += n->type == CU_GRAPH_NODE_KERNEL;
-		if (n->transfer)
-			done = add_work(exec, n);
-		if (n->type == CU_GRAPH_NODE_MEM_ALLOC)
-			done = add_memory(exec, root, n);
+	for (size_t i = 0; i < n->dep_count; i++) {
+		if (n->deps[i]->seen != walk)
+			return false;
 	}
-	return done;
+	return n->seen != walk;
 }
 
-bool graph_exec_set_transfer(CUgraphExec exec, CUgraphNode node, const struct transfer *t)
-{
-	struct work *w = exec->work;
+static CUresult fill(CUgraphExec exec, CUgraph root, CUgraph g);
 
-	while (w && w->node != node)
-		w = w->next;
-	if (w)
-		w->transfer = *t;
-	return w != NULL;
+static CUresult fill_node(CUgraphExec exec, CUgraph root, CUgraphNode n)
+{
+	if (!add_task(exec, n) || (n->type == CU_GRAPH_NODE_MEM_ALLOC && !add_memory(exec, root, n)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return n->child ? fill(exec, root, n->child) : CUDA_SUCCESS;
+}
+
+/* What nodes depend on comes before them; in a circle there is no such order. */
+static CUresult fill(CUgraphExec exec, CUgraph root, CUgraph g)
+{
+	unsigned walk = graph_walk();
+	size_t done = 0, before;
+	CUresult r = CUDA_SUCCESS;
+
+	do {
+		before = done;
+		for (CUgraphNode n = g->first; n && !r; n = n->next) {
+			if (!is_ready(n, walk))
+				continue;
+			n->seen = walk;
+			n->place = done++;
+			r = fill_node(exec, root, n);
+		}
+	} while (!r && done < g->count && done > before);
+	return !r && done < g->count ? CUDA_ERROR_INVALID_VALUE : r;
+}
+
+struct task *graph_exec_task(CUgraphExec exec, CUgraphNode node)
+{
+	struct task *s = exec->tasks;
+
+	while (s && s->id != node->id)
+		s = s->next;
+	return s;
 }
 
 static void free_exec(CUgraphExec exec)
@@ -161,9 +233,9 @@ static void free_exec(CUgraphExec exec)
 		allocation_unhold(u->ptr);
 		free(u);
 	}
-	for (struct work *w = exec->work, *next; w; w = next) {
-		next = w->next;
-		free(w);
+	for (struct task *s = exec->tasks, *next; s; s = next) {
+		next = s->next;
+		free(s);
 	}
 	free(exec);
 }
@@ -175,17 +247,18 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 
 	if (!exec)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	exec->last = &exec->work;
+	exec->last = &exec->tasks;
 	process_lock();
 	if (!out || !object_is(OBJECT_GRAPH, graph) || (flags & ~0xfull))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (!r) {
-		exec->auto_free = flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH;
+		exec->flags = flags;
 		r = object_add(OBJECT_EXEC, exec) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	if (!r && !fill(exec, graph, graph)) {
-		object_remove(exec);
-		r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (!r) {
+		r = fill(exec, graph, graph);
+		if (r)
+			object_remove(exec);
 	}
 	if (r)
 		free_exec(exec);
@@ -230,6 +303,95 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUD
 {
 	ENTER();
 	return params ? instantiate(exec, graph, params->flags, per_thread(params->hUploadStream)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags)
+{
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+
+	ENTER();
+	process_lock();
+	if (flags && object_is(OBJECT_EXEC, exec)) {
+		*flags = exec->flags;
+		r = CUDA_SUCCESS;
+	}
+	process_unlock();
+	return r;
+}
+
+static int compare(const struct task *a, const struct task *b)
+{
+	if (!a || !b || a->before != b->before)
+		return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+	if (a->type != b->type)
+		return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+	if (a->ctx != b->ctx || a->ptr != b->ptr || a->bytes != b->bytes)
+		return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+	return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+/* The first of its nodes that does not fit what the graph was that exec is made of. */
+static CUgraphExecUpdateResultInfo compare_all(CUgraphExec exec, CUgraphExec with)
+{
+	CUgraphExecUpdateResultInfo info = {0};
+	const struct task *a = exec->tasks, *b = with->tasks;
+
+	while ((a || b) && !info.result) {
+		info.result = compare(a, b);
+		info.errorNode = info.result && b ? b->node : NULL;
+		a = a ? a->next : NULL;
+		b = b ? b->next : NULL;
+	}
+	return info;
+}
+
+static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
+{
+	CUgraphExec with = calloc(1, sizeof(*with));
+	CUresult r = with ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (!with)
+		return r;
+	with->last = &with->tasks;
+	process_lock();
+	r = object_is(OBJECT_EXEC, exec) && object_is(OBJECT_GRAPH, graph) ? fill(with, graph, graph) : CUDA_ERROR_INVALID_VALUE;
+	if (!r) {
+		*info = compare_all(exec, with);
+		r = info->result ? CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE : CUDA_SUCCESS;
+	}
+	for (struct task *a = r ? NULL : exec->tasks, *b = with->tasks; a; a = a->next, b = b->next)
+		set_task(a, b->node);
+	free_exec(with);
+	process_unlock();
+	return r;
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error, int *result)
+{
+	CUgraphExecUpdateResultInfo info = {0};
+	CUresult r;
+
+	ENTER();
+	if (!result)
+		return CUDA_ERROR_INVALID_VALUE;
+	r = update(exec, graph, &info);
+	*result = info.result;
+	if (error)
+		*error = info.errorNode;
+	return r;
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
+{
+	CUgraphExecUpdateResultInfo found = {0};
+	CUresult r;
+
+	ENTER();
+	if (!info)
+		return CUDA_ERROR_INVALID_VALUE;
+	r = update(exec, graph, &found);
+	*info = found;
+	return r;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec)

@@ -15,22 +15,33 @@ struct live { /* an allocation that its graph does not free */
 	uint64_t bytes;
 };
 
-struct work { /* a copy or a fill */
-	struct work *next;
-	CUgraphNode node;
+struct task { /* what a node does */
+	struct task *next;
+	uint64_t id;	 /* the node's */
+	CUgraphNode node; /* while it is compared with another graph's */
+	int type;
+	bool off;
+	uint64_t before; /* stands for the places of the nodes that it depends on */
+	uint64_t ns;
+	CUcontext ctx; /* of the kernel's function */
 	struct transfer transfer;
+	CUDA_HOST_NODE_PARAMS host;
+	CUevent event;
+	CUdeviceptr ptr;
+	size_t bytes;
 };
 
 struct CUgraphExec_st {
 	CUcontext ctx;
-	bool auto_free;
-	uint64_t ns; /* that its kernels take */
-	unsigned launches;
+	unsigned long long flags;
 	uint64_t need[MAX_GPUS]; /* bytes of memory, by device */
 	struct live *kept;	  /* what a launch leaves allocated */
 	struct live *uses;	  /* all that it allocates */
-	struct work *work, **last; /* in the order in which they can be done */
+	struct task *tasks, **last; /* in the order in which they can be done */
 };
+
+/* What it does for that node; NULL: it has none of it. Process lock held. */
+struct task *graph_exec_task(CUgraphExec exec, CUgraphNode node);
 
 /* The memory behind its allocation nodes. Process lock held. */
 /* Reserves it. */

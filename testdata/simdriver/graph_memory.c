@@ -187,7 +187,7 @@ CUresult exec_memory_prepare(CUgraphExec exec, CUstream s)
 {
 	CUresult r;
 
-	if (exec->auto_free)
+	if (exec->flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH)
 		free_living(exec);
 	if (lives(exec))
 		return CUDA_ERROR_INVALID_VALUE; /* what its last launch left allocated is not freed yet */

@@ -176,17 +176,22 @@ static CUresult call(CUstream handle, CUhostFn function, CUstreamCallback callba
 	if (!r)
 		r = capture_check(s ? s->ctx : ctx, s, &captured);
 	if (!r && captured)
-		r = callback ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_NOT_SUPPORTED;
-	if (!r)
+		r = callback ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : capture_host_function(s, function, data);
+	if (!r && !captured)
 		*c = (struct host_call){.ctx = s ? s->ctx : ctx, .stream = s, .function = function, .callback = callback,
 					.handle = handle, .data = data, .blocking = !s || !(s->flags & CU_STREAM_NON_BLOCKING),
 					.queue = queue_of(s ? s->ctx : ctx), .tail = stream_ready(ctx, s)};
 	process_unlock();
-	if (!r)
+	if (!r && !captured)
 		r = start(c);
-	if (r)
+	if (r || captured)
 		free(c);
 	return r;
+}
+
+CUresult host_function_put(CUstream handle, CUhostFn function, void *data)
+{
+	return call(handle, function, NULL, data);
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data)

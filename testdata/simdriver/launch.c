@@ -76,6 +76,16 @@ bool bad_shape(const struct launch *l)
 	return l->block[0] * l->block[1] > MAX_THREADS || l->block[0] * l->block[1] * l->block[2] > MAX_THREADS;
 }
 
+static CUresult capture(CUstream s, CUfunction f, const struct launch *l)
+{
+	CUDA_KERNEL_NODE_PARAMS p = {
+		.func = f, .gridDimX = l->grid[0], .gridDimY = l->grid[1], .gridDimZ = l->grid[2], .blockDimX = l->block[0],
+		.blockDimY = l->block[1], .blockDimZ = l->block[2], .sharedMemBytes = l->shared, .kernelParams = l->params,
+	};
+
+	return capture_kernel(s, &p);
+}
+
 CUresult launch(const struct launch *l)
 {
 	CUcontext ctx;
@@ -105,7 +115,7 @@ CUresult launch(const struct launch *l)
 			r = capture_check(s ? s->ctx : ctx, s, &captured);
 		ns = r ? 0 : kernel_time(f, s ? s->ctx->gpu : ctx->gpu, l->grid);
 		if (!r)
-			r = captured ? capture_work(s, CU_GRAPH_NODE_KERNEL, ns) : put(ctx, s, ns, 1, &q, &wait_for);
+			r = captured ? capture(s, f, l) : put(ctx, s, ns, 1, &q, &wait_for);
 		process_unlock();
 		if (!wait_for)
 			break;
@@ -120,7 +130,7 @@ CUresult launch(const struct launch *l)
 #define LAUNCH(stream_, extra_)                                                                            \
 	(struct launch)                                                                                    \
 	{                                                                                                  \
-		.f = f, .grid = {gx, gy, gz}, .block = {bx, by, bz}, .stream = (stream_), .params = params, \
+		.f = f, .grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared = shared, .stream = (stream_), .params = params, \
 		.extra = (extra_)                                                                          \
 	}
 
@@ -128,7 +138,6 @@ CUresult cuLaunchKernel(LAUNCH_PARAMETERS, void **extra)
 {
 	struct launch l = LAUNCH(stream, extra);
 
-	(void)shared;
 	ENTER();
 	return launch(&l);
 }
@@ -137,7 +146,6 @@ CUresult cuLaunchKernel_ptsz(LAUNCH_PARAMETERS, void **extra)
 {
 	struct launch l = LAUNCH(per_thread(stream), extra);
 
-	(void)shared;
 	ENTER();
 	return launch(&l);
 }
@@ -146,7 +154,6 @@ CUresult cuLaunchCooperativeKernel(LAUNCH_PARAMETERS)
 {
 	struct launch l = LAUNCH(stream, NULL);
 
-	(void)shared;
 	ENTER();
 	return launch(&l);
 }
@@ -155,7 +162,6 @@ CUresult cuLaunchCooperativeKernel_ptsz(LAUNCH_PARAMETERS)
 {
 	struct launch l = LAUNCH(per_thread(stream), NULL);
 
-	(void)shared;
 	ENTER();
 	return launch(&l);
 }
@@ -173,6 +179,7 @@ static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, void **params, 
 	l.block[0] = c->blockDimX;
 	l.block[1] = c->blockDimY;
 	l.block[2] = c->blockDimZ;
+	l.shared = c->sharedMemBytes;
 	return launch(&l);
 }
 

@@ -6,7 +6,7 @@
 
 struct launch {
 	CUfunction f;
-	unsigned grid[3], block[3];
+	unsigned grid[3], block[3], shared;
 	CUstream stream;
 	void **params, **extra;
 };

@@ -23,6 +23,7 @@ static void free_module(CUmodule m)
 
 		object_remove(f);
 		free(f->name);
+		free(f->params);
 		free(f);
 		f = next;
 	}
@@ -96,7 +97,7 @@ static CUresult parse_entries(CUmodule m, const char *text)
 				length++;
 			if (!length)
 				return CUDA_ERROR_INVALID_PTX;
-			if (!add_function(m, at, length, duration, per_block))
+			if (!add_function(m, at, length, duration, per_block) || !function_read_params(m->functions, at + length))
 				return CUDA_ERROR_OUT_OF_MEMORY;
 			duration = per_block = 0;
 			at += length - 1;

@@ -73,6 +73,11 @@ void check_textures(void);
 void check_tensor_maps(void);
 void check_stream_attributes(void);
 void check_managed(void);
+void check_parameters(void);
+void check_graph_edges(void);
+void check_kernel_nodes(void);
+void check_host_nodes(void);
+void check_graph_dot(void);
 void check_shared(void);
 /* Not in the list: */
 void check_nvml_pids(void);

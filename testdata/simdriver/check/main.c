@@ -49,6 +49,7 @@ static const struct check checks[] = {
 	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
 	{"textures", check_textures}, {"tensor-maps", check_tensor_maps},
 	{"stream-attributes", check_stream_attributes}, {"managed", check_managed},
+	{"parameters", check_parameters}, {"graph-edges", check_graph_edges}, {"kernel-nodes", check_kernel_nodes}, {"host-nodes", check_host_nodes}, {"graph-dot", check_graph_dot},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
 };
 
