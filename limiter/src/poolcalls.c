@@ -100,8 +100,12 @@ CUresult cuCtxSynchronize(void)
 	return result;
 }
 
+/* Of CUDA 13. In front of an older driver libc's dlsym finds it nevertheless. Programs that look for
+ * _v2 of every name (numba) then call it without a context, and mean the current one. */
 CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
+	if (!hook_exists(HOOK_cuCtxSynchronize_v2))
+		return cuCtxSynchronize();
 	CUresult result = REAL(cuCtxSynchronize_v2)(ctx);
 
 	pools_may_have_shrunk();

@@ -20,7 +20,7 @@ const periods = 5
 
 // Two containers, each with numba and its own share of the GPU's time, measured by the GPU's clock.
 func TestShares(t *testing.T) {
-	for _, m := range []mode{{name: "preload", preload: true}, {name: "both", preload: true, library: true}} {
+	for _, m := range []mode{{name: "preload", preload: true}, {name: "library", library: true}, {name: "both", preload: true, library: true}} {
 		t.Run(m.name, func(t *testing.T) {
 			s := simdriver.New(t, simdriver.Plain, "H200")
 			shares := map[uint64]float64{30: 30, 60: 60} // group: percent

@@ -8,6 +8,7 @@ stream = cuda.stream()
 on_gpu = cuda.to_device(there, stream=stream)
 back = on_gpu.copy_to_host(stream=stream)
 stream.synchronize()
+cuda.synchronize()
 print("same", bool((there == back).all()))
 print("free %d total %d" % tuple(cuda.current_context().get_memory_info()))
 taken = []
