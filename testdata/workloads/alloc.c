@@ -8,13 +8,14 @@
 
 #define MIB ((size_t)1 << 20)
 
-static const char *lookup = "dlsym", *device = "0", *chunk = "64", *max = "0", *hold, *kind = "alloc";
+static const char *lookup = "dlsym", *device = "0", *chunk = "64", *small = "0", *max = "0", *hold, *kind = "alloc";
 static bool keep;
 
 static const struct option_def options[] = {
 	{"lookup", &lookup, NULL, "dlsym, getproc or getproc_v2: how to find the driver's functions"},
 	{"device", &device, NULL, "CUDA ordinal (0)"},
 	{"chunk-mib", &chunk, NULL, "size of a chunk (64)"},
+	{"chunk-kib", &small, NULL, "the same, in KiB; 0: --chunk-mib"},
 	{"max-mib", &max, NULL, "stop at that much; 0: only when refused. Managed memory on a real GPU is never refused"},
 	{"kind", &kind, NULL, "alloc, managed, pitch, async (stream-ordered) or vmm (cuMemCreate)"},
 	{"hold", &hold, NULL, "keep it for that many seconds, 0: until SIGTERM"},
@@ -101,7 +102,9 @@ int main(int argc, char **argv)
 	CUresult r = CUDA_SUCCESS;
 
 	parse_options(argc, argv, "allocates chunks until it is refused", options);
-	bytes = (size_t)number("chunk-mib", chunk, 1, 1 << 20) * MIB;
+	bytes = (size_t)number("chunk-kib", small, 0, 1 << 30) << 10;
+	if (!bytes)
+		bytes = (size_t)number("chunk-mib", chunk, 1, 1 << 20) * MIB;
 	limit = (size_t)number("max-mib", max, 0, 1 << 24) * MIB;
 	if (!known(kind)) {
 		fprintf(stderr, "--kind: alloc, managed, pitch, async or vmm\n");
