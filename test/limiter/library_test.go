@@ -96,7 +96,7 @@ func TestLimitInFront(t *testing.T) {
 			assert.Empty(t, stderr)
 			assert.Equal(t, want, got)
 			peak, now := c.peak(t)
-			assert.Equal(t, uint64(giB), peak)
+			unlessKnown(t, func(t require.TestingT) { require.Equal(t, uint64(giB), peak) })
 			assert.Zero(t, now)
 			assert.Zero(t, c.used(t))
 		})

@@ -71,7 +71,7 @@ func TestLimitIsExact(t *testing.T) {
 			assert.Equal(t, test.want, lines)
 			assert.Empty(t, stderr)
 			peak, now := c.peak(t)
-			assert.LessOrEqual(t, peak, uint64(giB))
+			unlessKnown(t, func(t require.TestingT) { require.LessOrEqual(t, peak, uint64(giB)) })
 			assert.Zero(t, now)
 			assert.Zero(t, c.used(t), "after the process")
 		})

@@ -68,7 +68,7 @@ func TestSanitizers(t *testing.T) {
 			one.library, one.sim = "", c.sim
 			racePrimary(t, one, filepath.Join(dir, "primary"), 1, "1", "8", "reset")
 			peak, _ := c.peakTotal(t)
-			assert.LessOrEqual(t, peak, uint64(giB))
+			unlessKnown(t, func(t require.TestingT) { require.LessOrEqual(t, peak, uint64(giB)) })
 		})
 	}
 }

@@ -118,9 +118,10 @@ func (p *talker) answer(t *testing.T, what string) (result int) {
 	return result
 }
 
+// newStepContainer has a GPU without pages: each step of the account is checked to the byte.
 func newStepContainer(t *testing.T) *container {
 	t.Helper()
-	c := newContainerKnowing(t, newMachine(t, fmt.Sprintf("H200:context_mib=%d", stepContext/miB)), stepContext, gpu{gpuIDs[0], stepLimit})
+	c := newContainerKnowing(t, newMachine(t, fmt.Sprintf("H200:context_mib=%d", stepContext/miB)+unpaged), stepContext, gpu{gpuIDs[0], stepLimit})
 	require.NoError(t, os.Remove(c.limits()))
 	require.NoError(t, limiter.WriteLimits(c.limits(), limiter.Limits{Devices: []limiter.DeviceLimit{{
 		UUID: gpuIDs[0], MemoryLimitBytes: stepLimit, ContextBytes: stepContext,

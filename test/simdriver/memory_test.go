@@ -233,7 +233,7 @@ func TestGroupIsTheMountNamespace(t *testing.T) {
 // More containers come and go than there are groups.
 func TestGroupsAreReused(t *testing.T) {
 	s := New(t, Plain, "T4")
-	keeper := s.Command("workloads/hold", "--mib=5")
+	keeper := s.Command("workloads/hold", "--mib=6")
 	keeper.Env = append(keeper.Env, "SIMGPU_GROUP=1")
 	s.StartCommand(keeper)
 	for group := 2; group < 270; group++ {
@@ -245,7 +245,7 @@ func TestGroupsAreReused(t *testing.T) {
 	for _, group := range s.Status().Groups {
 		if group.ID == 1 {
 			kept++
-			require.EqualValues(t, 5*mib, group.GPUs[0].DataBytes)
+			require.EqualValues(t, 6*mib, group.GPUs[0].DataBytes)
 		}
 	}
 	require.Equal(t, 1, kept)

@@ -151,7 +151,7 @@ static void give_back(struct allocation *a)
 	if (a->pool)
 		pool_freed(a->pool, a->size, NULL, NULL, 0);
 	else
-		page_return(a->ctx->gpu, &a->taken);
+		page_return(a->ctx, CHARGE_DATA, &a->taken);
 }
 
 /* Freed in a stream that has not come so far. */
@@ -190,16 +190,16 @@ static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, b
 
 	settle(NULL);
 	if (is_charged(place))
-		r = page_take(ctx->gpu, bytes, &a.taken);
+		r = page_take(ctx, CHARGE_DATA, bytes, &a.taken);
 	if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* as documented, what pools keep unused is let go first */
 		pools_trim(ctx->gpu);
-		r = page_take(ctx->gpu, bytes, &a.taken);
+		r = page_take(ctx, CHARGE_DATA, bytes, &a.taken);
 	}
 	if (r)
 		return r;
 	a.base = is_real(place) ? map_host(bytes) : pick_address(bytes, narrow);
 	if (!a.base) {
-		page_return(ctx->gpu, &a.taken);
+		page_return(ctx, CHARGE_DATA, &a.taken);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (!insert(a)) {

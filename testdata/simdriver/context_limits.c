@@ -1,11 +1,11 @@
 /* What a context can be set to, and what has no effect on a simulated GPU but is remembered. */
-#include "driver.h"
+#include "page.h"
 
 #define MIB (1ull << 20)
-#define PAGE (2 * MIB)
 #define CACHE_CONFIGS 3
 #define SHARED_CONFIGS 2
 #define MAX_STACK (512ull << 10)
+#define SM_COUNT 16 /* MULTIPROCESSOR_COUNT */
 
 /* A new context's, in order of CUlimit. */
 static const uint64_t defaults[CU_LIMITS] = {1024, MIB, 8 * MIB, 2, 2048, 64, 0};
@@ -36,13 +36,34 @@ static CUresult limit_fits(CUcontext ctx, int limit, uint64_t value)
 	}
 }
 
-/* The heap and the buffer of printf are the context's memory: it grows and shrinks with them, in pages. */
+/* The stacks of all threads that the GPU can hold, the heap and the buffer of printf are memory of the context. What they take by
+ * default is in what a new one takes, and it keeps that. */
+static uint64_t memory_of(CUcontext ctx, int limit, uint64_t value)
+{
+	int sms = 0;
+
+	if (value < defaults[limit])
+		value = defaults[limit];
+	switch (limit) {
+	case CU_LIMIT_STACK_SIZE:
+		cuDeviceGetAttribute(&sms, SM_COUNT, ctx->device);
+		return value * (unsigned)sms * process.view.s->gpus[ctx->gpu].threads_per_sm;
+	case CU_LIMIT_MALLOC_HEAP_SIZE:
+	case CU_LIMIT_PRINTF_FIFO_SIZE:
+		return value;
+	default:
+		return 0;
+	}
+}
+
 static CUresult resize(CUcontext ctx, uint64_t from, uint64_t to)
 {
 	CUresult r = CUDA_SUCCESS;
 
-	from = (from + PAGE - 1) / PAGE * PAGE;
-	to = (to + PAGE - 1) / PAGE * PAGE;
+	if (to > SIZE_MAX / 2)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	from = page_whole(ctx, from);
+	to = page_whole(ctx, to);
 	if (to > from)
 		r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_CONTEXT, to - from));
 	else if (to < from)
@@ -67,8 +88,7 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 	if (r)
 		return r;
 	process_lock();
-	if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE)
-		r = resize(ctx, *limit_of(ctx, limit), value);
+	r = resize(ctx, memory_of(ctx, limit, *limit_of(ctx, limit)), memory_of(ctx, limit, value));
 	if (!r)
 		*limit_of(ctx, limit) = value;
 	process_unlock();

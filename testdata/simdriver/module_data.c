@@ -1,7 +1,8 @@
 /*
- * Global data of modules: `.global .align 4 .b8 name[SIZE];` of the PTX text, and the same of `.const`. It takes memory of the context, which no
- * call other than the loading reports. Its addresses are fixed while the module is loaded. What it is initialised with, it holds:
- * numbers (`= 5`, `= {1, 2, 0f3F800000}`); an address of another variable stays 0.
+ * Global data of modules: `.global .align 4 .b8 name[SIZE];` of the PTX text, and the same of `.const`. Data and code take memory of the
+ * context, which no call other than the loading reports; the text counts as the code. The addresses of data are fixed while
+ * the module is loaded. What it is initialised with, it holds: numbers (`= 5`, `= {1, 2, 0f3F800000}`); an address of another
+ * variable stays 0.
  */
 #define _GNU_SOURCE
 #include "allocation.h"
@@ -22,6 +23,7 @@ struct variable {
 struct module_data {
 	CUdeviceptr base;
 	uint64_t size;
+	struct taken taken; /* by code and data */
 	struct variable *variables;
 };
 
@@ -150,14 +152,12 @@ static bool initialise_all(struct module_data *d)
 	return true;
 }
 
-static CUresult place(struct module_data *d, CUcontext ctx)
+static CUresult place(struct module_data *d, CUcontext ctx, uint64_t code)
 {
-	CUresult r;
+	bool pages = process.view.s->gpus[ctx->gpu].page_bytes;
+	CUresult r = page_take(ctx, CHARGE_CONTEXT, pages ? code + d->size : d->size, &d->taken);
 
-	if (!d->size)
-		return CUDA_SUCCESS;
-	r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_CONTEXT, d->size));
-	if (r)
+	if (r || !d->size)
 		return r;
 	r = allocation_take(ctx, MODULE, d->size, &d->base);
 	if (!r && !initialise_all(d)) {
@@ -165,7 +165,7 @@ static CUresult place(struct module_data *d, CUcontext ctx)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (r)
-		charge_return(&process.view, ctx->gpu, CHARGE_CONTEXT, d->size);
+		page_return(ctx, CHARGE_CONTEXT, &d->taken);
 	return r;
 }
 
@@ -186,7 +186,7 @@ CUresult module_data_load(CUmodule m, const char *text)
 
 	if (!d)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = parse(d, text, ".global") && parse(d, text, ".const") ? place(d, m->ctx) : CUDA_ERROR_OUT_OF_MEMORY;
+	r = parse(d, text, ".global") && parse(d, text, ".const") ? place(d, m->ctx, strlen(text)) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (r)
 		free_data(d);
 	else
@@ -198,10 +198,9 @@ void module_data_free(CUmodule m)
 {
 	if (!m->data)
 		return;
-	if (m->data->size) {
+	if (m->data->size)
 		allocation_drop(m->data->base);
-		charge_return(&process.view, m->ctx->gpu, CHARGE_CONTEXT, m->data->size);
-	}
+	page_return(m->ctx, CHARGE_CONTEXT, &m->data->taken);
 	free_data(m->data);
 }
 

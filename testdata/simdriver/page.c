@@ -1,7 +1,7 @@
 /*
- * Memory in pages. Where a GPU has a page size, an allocation that is not small takes whole pages, and small ones of a
- * process share pages. A page is a sum here, without addresses: small ones that fit by their sum fit. It goes with
- * the last of them.
+ * Memory in pages. Where a GPU has a page size, what is not small takes whole pages, and small allocations of a context
+ * share pages. A page is a sum here, without addresses: small ones that fit by their sum fit. It goes with the last
+ * of them.
  */
 #include "page.h"
 
@@ -10,98 +10,118 @@
 #define SMALL_UNIT 512ull
 
 struct page {
-	struct page *next;
-	unsigned gpu;
+	struct page *next, **at; /* among those with room; at NULL: it is full */
+	CUcontext ctx;
+	enum charge kind;
 	uint64_t bytes, free;
 	size_t users;
 };
 
-static struct page *pages;
+static struct page *roomy;
 
 static uint64_t align_up(uint64_t n, uint64_t to)
 {
 	return (n + to - 1) / to * to;
 }
 
-static CUresult take_bytes(unsigned gpu, uint64_t bytes)
+uint64_t page_whole(CUcontext ctx, uint64_t bytes)
 {
-	return from_errno(charge_take(&process.view, gpu, CHARGE_DATA, bytes));
+	uint64_t page = process.view.s->gpus[ctx->gpu].page_bytes;
+
+	return page ? align_up(bytes, page) : bytes;
 }
 
-static struct page *page_with(unsigned gpu, uint64_t room)
+static void unlink_page(struct page *p)
 {
-	struct page *p = pages;
+	*p->at = p->next;
+	if (p->next)
+		p->next->at = p->at;
+	p->at = NULL;
+}
 
-	while (p && (p->gpu != gpu || p->free < room))
+static void link_page(struct page *p)
+{
+	p->at = &roomy;
+	p->next = roomy;
+	if (roomy)
+		roomy->at = &p->next;
+	roomy = p;
+}
+
+static struct page *page_with(CUcontext ctx, enum charge kind, uint64_t room)
+{
+	struct page *p = roomy;
+
+	while (p && (p->ctx != ctx || p->kind != kind || p->free < room))
 		p = p->next;
 	return p;
 }
 
-static CUresult add_page(unsigned gpu, uint64_t bytes)
+static struct page *add_page(CUcontext ctx, enum charge kind, uint64_t bytes, CUresult *r)
 {
 	struct page *p = malloc(sizeof(*p));
-	CUresult r = p ? take_bytes(gpu, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
 
-	if (r) {
+	*r = p ? from_errno(charge_take(&process.view, ctx->gpu, kind, bytes)) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (*r) {
 		free(p);
-		return r;
+		return NULL;
 	}
-	*p = (struct page){.next = pages, .gpu = gpu, .bytes = bytes, .free = bytes};
-	pages = p;
-	return CUDA_SUCCESS;
+	*p = (struct page){.ctx = ctx, .kind = kind, .bytes = bytes, .free = bytes};
+	link_page(p);
+	return p;
 }
 
-static CUresult take_part(unsigned gpu, uint64_t page, uint64_t room, struct taken *taken)
+static CUresult take_part(CUcontext ctx, enum charge kind, uint64_t page, uint64_t room, struct taken *taken)
 {
-	CUresult r = page_with(gpu, room) ? CUDA_SUCCESS : add_page(gpu, page);
+	struct page *p = page_with(ctx, kind, room);
+	CUresult r = CUDA_SUCCESS;
 
-	if (r)
+	if (!p)
+		p = add_page(ctx, kind, page, &r);
+	if (!p)
 		return r;
-	taken->page = page_with(gpu, room);
-	taken->bytes = room;
-	taken->page->free -= room;
-	taken->page->users++;
+	*taken = (struct taken){room, p};
+	p->free -= room;
+	p->users++;
+	if (!p->free)
+		unlink_page(p);
 	return CUDA_SUCCESS;
 }
 
-CUresult page_take(unsigned gpu, uint64_t bytes, struct taken *taken)
+CUresult page_take(CUcontext ctx, enum charge kind, uint64_t bytes, struct taken *taken)
 {
-	const struct gpu *c = &process.view.s->gpus[gpu];
-	uint64_t page = c->page_bytes;
+	const struct gpu *c = &process.view.s->gpus[ctx->gpu];
 	CUresult r;
 
 	*taken = (struct taken){0};
-	if (page && bytes <= c->small_bytes && bytes <= page)
-		return take_part(gpu, page, align_up(bytes, SMALL_UNIT), taken);
-	if (page)
-		bytes = align_up(bytes, page);
-	r = take_bytes(gpu, bytes);
+	if (c->page_bytes && bytes <= c->small_bytes && bytes <= c->page_bytes)
+		return take_part(ctx, kind, c->page_bytes, align_up(bytes, SMALL_UNIT), taken);
+	bytes = page_whole(ctx, bytes);
+	r = from_errno(charge_take(&process.view, ctx->gpu, kind, bytes));
 	if (!r)
 		taken->bytes = bytes;
 	return r;
 }
 
-static void drop(struct page *p)
+static void leave_page(struct page *p, uint64_t bytes)
 {
-	struct page **at = &pages;
-
-	while (*at != p)
-		at = &(*at)->next;
-	*at = p->next;
-	charge_return(&process.view, p->gpu, CHARGE_DATA, p->bytes);
+	p->free += bytes;
+	if (--p->users) {
+		if (!p->at)
+			link_page(p);
+		return;
+	}
+	if (p->at)
+		unlink_page(p);
+	charge_return(&process.view, p->ctx->gpu, p->kind, p->bytes);
 	free(p);
 }
 
-void page_return(unsigned gpu, struct taken *taken)
+void page_return(CUcontext ctx, enum charge kind, struct taken *taken)
 {
-	struct page *p = taken->page;
-
-	if (p) {
-		p->free += taken->bytes;
-		if (!--p->users)
-			drop(p);
-	} else if (taken->bytes) {
-		charge_return(&process.view, gpu, CHARGE_DATA, taken->bytes);
-	}
+	if (taken->page)
+		leave_page(taken->page, taken->bytes);
+	else if (taken->bytes)
+		charge_return(&process.view, ctx->gpu, kind, taken->bytes);
 	*taken = (struct taken){0};
 }

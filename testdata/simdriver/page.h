@@ -12,7 +12,9 @@ struct taken {
 };
 
 /* Process lock held, both. A second return does nothing. */
-CUresult page_take(unsigned gpu, uint64_t bytes, struct taken *taken);
-void page_return(unsigned gpu, struct taken *taken);
+CUresult page_take(CUcontext ctx, enum charge kind, uint64_t bytes, struct taken *taken);
+void page_return(CUcontext ctx, enum charge kind, struct taken *taken);
+/* As many as whole pages have. */
+uint64_t page_whole(CUcontext ctx, uint64_t bytes);
 
 #endif

@@ -102,6 +102,7 @@ bool gpu_from_profile(struct gpu *c, const char *id, unsigned position)
 		c->slice_ns = 2000000;
 		c->queue_depth = 1024;
 		c->sample_ms = 167;
+		c->page_bytes = 2 << 20;
 		c->small_bytes = 1 << 20;
 		c->minor = position;
 		c->pci_bus = 0x10 + position;

@@ -44,6 +44,8 @@ void check_checkpoint(void);
 void check_checkpoint_other(void);
 void check_launch_cost(void);
 void check_pages(void);
+void check_context_growth(void);
+void check_granularity(void);
 void check_contents(void);
 void check_graph_contents(void);
 void check_lookup(void);

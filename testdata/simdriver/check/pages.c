@@ -1,4 +1,4 @@
-/* Of a GPU that has pages of 2 MiB. */
+/* Memory is taken in pages of 2 MiB. */
 #include "check.h"
 
 #define KIB ((size_t)1 << 10)
@@ -56,6 +56,18 @@ static void arrays(void)
 	CHECK(used() == before);
 }
 
+static size_t taken_by_limit(int limit, size_t value)
+{
+	size_t was, before = used(), more;
+
+	FINE(cuCtxGetLimit(&was, limit));
+	FINE(cuCtxSetLimit(limit, value));
+	more = used() - before;
+	FINE(cuCtxSetLimit(limit, was));
+	CHECK(used() == before);
+	return more;
+}
+
 void check_pages(void)
 {
 	size_t left;
@@ -63,7 +75,7 @@ void check_pages(void)
 
 	start();
 	CHECK(taken_by(1) == 2 * MIB);
-	CHECK(taken_by(MIB) == 2 * MIB);
+	CHECK(taken_by(MIB) == 2 * MIB); /* and leaves room for another */
 	CHECK(taken_by(MIB + 1) == 2 * MIB);
 	CHECK(taken_by(2 * MIB) == 2 * MIB);
 	CHECK(taken_by(2 * MIB + 1) == 4 * MIB);
@@ -77,4 +89,54 @@ void check_pages(void)
 	FINE(cuMemAlloc_v2(&p, 1));
 	GIVES(cuMemAlloc_v2(&p, MIB + 1), CUDA_ERROR_OUT_OF_MEMORY);
 	FINE(cuMemAlloc_v2(&p, MIB));
+}
+
+/* What a context takes with no allocation of the program's. */
+void check_context_growth(void)
+{
+	static const char small[] = ".version 6.3\n.target sm_75\n.visible .entry run() { ret; }\n";
+	static const char large[] = ".version 6.3\n.target sm_75\n.visible .global .align 4 .b8 table[3000000];\n"
+				    ".visible .entry run() { ret; }\n";
+	CUmodule m[3];
+	size_t before;
+	CUdeviceptr p;
+
+	start();
+	before = used();
+	for (int i = 0; i < 2; i++) { /* both in one page */
+		FINE(cuModuleLoadData(&m[i], small));
+		CHECK(used() == before + 2 * MIB);
+	}
+	FINE(cuMemAlloc_v2(&p, 1)); /* in none of the context's */
+	CHECK(used() == before + 4 * MIB);
+	FINE(cuMemFree_v2(p));
+	FINE(cuModuleLoadData(&m[2], large));
+	CHECK(used() == before + 6 * MIB);
+	for (int i = 0; i < 3; i++)
+		FINE(cuModuleUnload(m[i]));
+	CHECK(used() == before);
+	CHECK(taken_by_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 11 * MIB) == 4 * MIB); /* of 8 */
+	CHECK(taken_by_limit(CU_LIMIT_PRINTF_FIFO_SIZE, 2 * MIB + 1) == 2 * MIB); /* of 1 */
+	CHECK(taken_by_limit(CU_LIMIT_STACK_SIZE, 1024 + 512) == 132 * MIB); /* 132 multiprocessors, 2048 threads each */
+	CHECK(taken_by_limit(CU_LIMIT_STACK_SIZE, 512) == 0 && taken_by_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 0) == 0);
+	GIVES(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+void check_granularity(void)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemGenericAllocationHandle h;
+	size_t granularity, before;
+
+	start();
+	before = used();
+	for (int recommended = 0; recommended < 2; recommended++) {
+		FINE(cuMemGetAllocationGranularity(&granularity, &prop, recommended));
+		CHECK(granularity == 2 * MIB);
+	}
+	GIVES(cuMemCreate(&h, 6912, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuMemCreate(&h, 3 * MIB, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuMemCreate(&h, 2 * MIB, &prop, 0));
+	CHECK(used() == before + 2 * MIB);
+	FINE(cuMemRelease(h));
 }

@@ -116,11 +116,13 @@ void check_pools(void)
 	CUmemPoolProps props = {.allocType = 1, .handleTypes = CU_MEM_HANDLE_POSIX_FD, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, 3};
 	CUmemoryPool fixed, pool, now;
+	CUfunction function;
 	CUdeviceptr p;
 	size_t before;
 	int flags;
 
 	start();
+	function = slow();
 	before = free_now();
 	FINE(cuDeviceGetDefaultMemPool(&fixed, 0));
 	FINE(cuDeviceGetMemPool(&now, 0));
@@ -130,7 +132,7 @@ void check_pools(void)
 	FINE(cuMemPoolSetAccess(pool, &access, 1));
 	FINE(cuMemPoolGetAccess(&flags, pool, &access.location));
 	CHECK(flags == 3);
-	check_reuse(pool, slow());
+	check_reuse(pool, function);
 	check_threshold(pool);
 	check_pool_shared(pool);
 	FINE(cuDeviceSetMemPool(0, pool));

@@ -41,7 +41,7 @@ void check_fork(void)
 		_exit(0);
 	}
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-	CHECK(before - free_now() == MIB);
+	CHECK(before - free_now() == 2 * MIB);
 	FINE(cuMemFree_v2(p));
 	CHECK(before == free_now());
 }

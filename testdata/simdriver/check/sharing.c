@@ -128,9 +128,9 @@ static void importer(int socket)
 	GIVES(cuIpcOpenMemHandle_v2(&again, parcel.ipc, 1), CUDA_ERROR_INVALID_HANDLE);
 	GIVES(cuMemPoolImportPointer(&again, pool, &parcel.pointer), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuIpcCloseMemHandle(ipc));
-	CHECK(used() == before - 3 * MIB);
+	CHECK(used() == before - 4 * MIB);
 	FINE(cuMemUnmap(mapped, 4 * MIB));
-	CHECK(used() == before - 7 * MIB);
+	CHECK(used() == before - 8 * MIB);
 	FINE(cuMemFree_v2(pooled));
 	FINE(cuMemPoolDestroy(pool));
 	exit(0);

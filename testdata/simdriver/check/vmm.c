@@ -208,7 +208,7 @@ static void check_sparse(void)
 
 static size_t taken_by(int format, unsigned channels)
 {
-	CUDA_ARRAY_DESCRIPTOR flat = {1024, 512, format, channels};
+	CUDA_ARRAY_DESCRIPTOR flat = {4096, 2048, format, channels};
 	size_t before = used(), more;
 	CUarray a;
 
@@ -225,12 +225,12 @@ static void check_formats(void)
 	unsigned char host[32];
 	CUarray a;
 
-	CHECK(taken_by(0x91, 4) == 1024 * 512 / 2);
-	CHECK(taken_by(0x95, 4) == 1024 * 512);
-	CHECK(taken_by(0x97, 1) == 1024 * 512 / 2);
-	CHECK(taken_by(0x9b, 3) == 1024 * 512);
-	CHECK(taken_by(0x9e, 4) == 1024 * 512);
-	CHECK(taken_by(0xb0, 3) == 1024 * 512 * 3 / 2);
+	CHECK(taken_by(0x91, 4) == 4096 * 2048 / 2);
+	CHECK(taken_by(0x95, 4) == 4096 * 2048);
+	CHECK(taken_by(0x97, 1) == 4096 * 2048 / 2);
+	CHECK(taken_by(0x9b, 3) == 4096 * 2048);
+	CHECK(taken_by(0x9e, 4) == 4096 * 2048);
+	CHECK(taken_by(0xb0, 3) == 4096 * 2048 * 3 / 2);
 	GIVES(cuArrayCreate_v2(&a, &(CUDA_ARRAY_DESCRIPTOR){16, 8, 0x91, 1}), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuArrayCreate_v2(&a, &bc1));
 	FINE(cuMemcpyHtoA_v2(a, 0, host, 32)); /* a row of four blocks */
@@ -240,8 +240,8 @@ static void check_formats(void)
 
 void check_arrays(void)
 {
-	CUDA_ARRAY_DESCRIPTOR flat = {100, 100, 0x20, 4};
-	CUDA_ARRAY3D_DESCRIPTOR deep = {64, 64, 4, 0x10, 2, 0}, reported;
+	CUDA_ARRAY_DESCRIPTOR flat = {1023, 1025, 0x20, 4};
+	CUDA_ARRAY3D_DESCRIPTOR deep = {1024, 1024, 4, 0x10, 2, 0}, reported;
 	CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
 	CUarray a, level;
 	CUmipmappedArray m;
@@ -250,17 +250,17 @@ void check_arrays(void)
 	start();
 	before = used();
 	FINE(cuArrayCreate_v2(&a, &flat));
-	CHECK(used() == before + 1600 / 64 * 64 * 104);
+	CHECK(used() == before + 18 * MIB); /* 16 bytes less than 16 MiB, and the padding of rows */
 	GIVES(cuArrayGetMemoryRequirements(&needs, a, 0), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuArrayDestroy(a));
 	GIVES(cuArrayDestroy(a), CUDA_ERROR_INVALID_HANDLE);
 	FINE(cuArray3DCreate_v2(&a, &deep));
 	FINE(cuArray3DGetDescriptor_v2(&reported, a));
 	CHECK(reported.Depth == 4 && reported.NumChannels == 2);
-	CHECK(used() == before + 256 * 64 * 4);
+	CHECK(used() == before + 16 * MIB);
 	FINE(cuArrayDestroy(a));
 	FINE(cuMipmappedArrayCreate(&m, &deep, 3));
-	CHECK(used() == before + 256 * 64 * 4 + 128 * 32 * 2 + 64 * 16);
+	CHECK(used() == before + 20 * MIB); /* 16, 2 and a quarter */
 	FINE(cuMipmappedArrayGetLevel(&level, m, 1));
 	GIVES(cuArrayDestroy(level), CUDA_ERROR_INVALID_HANDLE);
 	FINE(cuMipmappedArrayDestroy(m));
@@ -268,7 +268,7 @@ void check_arrays(void)
 	FINE(cuArray3DCreate_v2(&a, &deep));
 	CHECK(used() == before);
 	FINE(cuArrayGetMemoryRequirements(&needs, a, 0));
-	CHECK(needs.size == 256 * 64 * 4);
+	CHECK(needs.size == 16 * MIB);
 	FINE(cuArrayDestroy(a));
 	flat.NumChannels = 3;
 	GIVES(cuArrayCreate_v2(&a, &flat), CUDA_ERROR_INVALID_VALUE);
@@ -279,16 +279,16 @@ void check_arrays(void)
 
 static void check_module_data(void)
 {
-	static const char ptx[] = ".version 6.3\n.target sm_75\n.visible .global .align 4 .b8 table[1000000];\n"
+	static const char ptx[] = ".version 6.3\n.target sm_75\n.visible .global .align 4 .b8 table[3000000];\n"
 				  "// .global .u32 not_this;\n.global .u64 counter;\n.visible .entry run() { ld.global.u32 %r1, [x]; ret; }\n";
 	size_t size, before = used();
 	CUmodule module;
 	CUdeviceptr p, q;
 
 	FINE(cuModuleLoadData(&module, ptx));
-	CHECK(used() == before + 1000192 + 256);
+	CHECK(used() == before + 4 * MIB);
 	FINE(cuModuleGetGlobal_v2(&p, &size, module, "table"));
-	CHECK(size == 1000000);
+	CHECK(size == 3000000);
 	FINE(cuMemsetD8_v2(p, 0, size));
 	GIVES(cuMemFree_v2(p), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuModuleGetGlobal_v2(&q, &size, module, "counter"));
