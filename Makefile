@@ -13,7 +13,7 @@ export GOFLAGS := -tags=$(TAGS) -buildvcs=false -trimpath
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients e2e e2e-framework e2e-extender soak gpu-test bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,8 +119,14 @@ soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pod
 test-clients: ## Run programs of Debian and NVIDIA on simulated GPUs, with and without limits (as root; fetches 75 MB the first time)
 	go test -tags $(TAGS),clients -timeout 10m ./test/clients
 
-gpu-test: ## Run the limiter on this machine's GPU (needs gcc and NVIDIA's driver, and neither Go nor containers)
+gpu-test: ## Ask this machine's GPU what the simulated one assumes, and run the limiter on it (8 minutes; needs gcc and NVIDIA's driver)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)
+
+gpu-bundle: ## Build what gpu-test needs into build/gpu-bundle.tar.gz, for a machine with a GPU, without gcc, Go and network
+	test/gpu/build.sh $(BUILD)/gpu-bundle
+	test -x $(BUILD)/gpu-bundle/bin/loop
+	cp -r test/gpu/{gpu-test.sh,parts.sh,questions.tsv,standin} test/gpu/*.awk test/gpu/*.py $(BUILD)/gpu-bundle
+	tar -C $(BUILD) -czf $(BUILD)/gpu-bundle.tar.gz --exclude=obj --exclude='*.o' --exclude=__pycache__ --exclude=gpu-results --exclude=gpu-bundle/gpu gpu-bundle
 
 bench: setup binaries ## Run the benchmarks; ratios come from one run
 	go test -run '^$$' -bench . -benchmem ./...
@@ -138,7 +144,7 @@ vulncheck: setup ## Look for known vulnerabilities in what the programs call; on
 # All files of all modules.
 LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients
 MODULES := . cmd/gpuslice-scheduler install/image test/admission test/monitoring
-C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads
+C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads test/gpu
 
 lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck and cppcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

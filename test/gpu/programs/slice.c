@@ -15,8 +15,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../../limiter/src/crc32.h"
-#include "../../limiter/src/layout.h"
+#include "../../../limiter/src/crc32.h"
+#include "../../../limiter/src/layout.h"
 
 static int complain(const char *what)
 {

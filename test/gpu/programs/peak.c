@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../testdata/simdriver/nvml_api.h"
+#include "../../../testdata/simdriver/nvml_api.h"
 
 static int parent_of(int pid)
 {

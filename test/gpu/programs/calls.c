@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "../../testdata/simdriver/cuda_api.h"
+#include "../../../testdata/simdriver/cuda_api.h"
 
 static const char ptx[] =
 	".version 6.3\n"
