@@ -1,9 +1,9 @@
 /* Launches into a stream that is captured, with a debt of seconds: prints what the
  * launches and the captures came to. The driver is the fake one. */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
+
+#include "playedclock.h"
 
 static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 static int (*begin)(void *, int), (*end)(void *, void **), (*launches)(void), (*broken)(void);
