@@ -220,7 +220,12 @@ func (c *Containerd) Exec(ctx context.Context, id string, command ...string) (st
 
 // Logs returns what a container wrote, of both streams, without CRI's line heads.
 func (s *Sandbox) Logs(k Container) (string, error) {
-	data, err := os.ReadFile(filepath.Join(s.config.LogDirectory, fmt.Sprintf("%s_%d.log", k.Name, k.Attempt)))
+	return ReadLog(filepath.Join(s.config.LogDirectory, fmt.Sprintf("%s_%d.log", k.Name, k.Attempt)))
+}
+
+// ReadLog returns what a file of CRI's logs has, without the line heads.
+func ReadLog(file string) (string, error) {
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
 	}
@@ -232,6 +237,29 @@ func (s *Sandbox) Logs(k Container) (string, error) {
 		}
 	}
 	return out.String(), nil
+}
+
+// Ended waits until a container runs no more, and returns its exit code and what it wrote: nothing if the runtime does not
+// know how it ended.
+func (s *Sandbox) Ended(ctx context.Context, k Container, id string, patience time.Duration) (code int, log string, err error) {
+	var status *cri.ContainerStatus
+	err = Until(ctx, patience, func(ctx context.Context) error {
+		r, err := s.c.CRI.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+		if err != nil {
+			return err
+		}
+		if status = r.Status; status.State == cri.ContainerState_CONTAINER_RUNNING {
+			return fmt.Errorf("container %s is %s", id, status.State)
+		}
+		return nil
+	})
+	if err != nil || status.State != cri.ContainerState_CONTAINER_EXITED {
+		return 0, "", err
+	}
+	if log, err = s.Logs(k); err != nil {
+		log = ""
+	}
+	return int(status.ExitCode), log, nil
 }
 
 // WaitExit waits until a container has exited and returns its exit code.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -95,17 +94,5 @@ func (c *Cluster) ExecIn(ctx context.Context, pod *corev1.Pod, container string,
 
 // Logs is what the first attempt of a container wrote, without CRI's line heads.
 func (c *Cluster) Logs(pod *corev1.Pod, container string) (string, error) {
-	file := filepath.Join(c.Dir, "private/var/log/pods", pod.Namespace+"_"+pod.Name+"_"+string(pod.UID), container, "0.log")
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	var out strings.Builder
-	for line := range strings.Lines(string(data)) {
-		// CRI's log line: <RFC 3339 time> <stream> <tag> <text>.
-		if parts := strings.SplitN(line, " ", 4); len(parts) == 4 {
-			out.WriteString(parts[3])
-		}
-	}
-	return out.String(), nil
+	return harness.ReadLog(filepath.Join(c.Dir, "private/var/log/pods", pod.Namespace+"_"+pod.Name+"_"+string(pod.UID), container, "0.log"))
 }

@@ -77,19 +77,25 @@ func TestPoolsInsideTheLimit(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := oneGPU(t, giB)
-			lines, stderr := c.pools(t, "init ctx 0 "+test.script)
-			require.GreaterOrEqual(t, len(lines), 2)
-			assert.Equal(t, test.want, lines[2:])
-			if !strings.Contains(test.script, "share") {
-				assert.Empty(t, stderr)
-			}
-			peak, now := c.peak(t)
-			assert.LessOrEqual(t, peak, uint64(giB))
-			assert.Zero(t, now)
-			assert.Zero(t, c.used(t), "after the process")
+			staysInside(t, test.script, test.want)
 		})
 	}
+}
+
+// staysInside checks what a script prints in a container of 1 GiB, that it never has more, and that nothing is left of it.
+func staysInside(t *testing.T, script string, want []string) {
+	t.Helper()
+	c := oneGPU(t, giB)
+	lines, stderr := c.pools(t, "init ctx 0 "+script)
+	require.GreaterOrEqual(t, len(lines), 2)
+	assert.Equal(t, want, lines[2:])
+	if !strings.Contains(script, "share") {
+		assert.Empty(t, stderr)
+	}
+	peak, now := c.peak(t)
+	assert.LessOrEqual(t, peak, uint64(giB))
+	assert.Zero(t, now)
+	assert.Zero(t, c.used(t), "after the process")
 }
 
 // A graph's memory is taken when it is launched, stays with the driver until it is
@@ -137,15 +143,7 @@ func TestGraphsInsideTheLimit(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := oneGPU(t, giB)
-			lines, stderr := c.pools(t, "init ctx 0 "+test.script)
-			require.GreaterOrEqual(t, len(lines), 2)
-			assert.Equal(t, test.want, lines[2:])
-			assert.Empty(t, stderr)
-			peak, now := c.peak(t)
-			assert.LessOrEqual(t, peak, uint64(giB))
-			assert.Zero(t, now)
-			assert.Zero(t, c.used(t), "after the process")
+			staysInside(t, test.script, test.want)
 		})
 	}
 }

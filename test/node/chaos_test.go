@@ -309,26 +309,15 @@ func (c *chaos) attempt(ctx context.Context, pod *harness.Sandbox, k harness.Con
 
 // askInside waits for the container's end and reads what it saw.
 func (c *chaos) askInside(ctx context.Context, pod *harness.Sandbox, k harness.Container, id string, limited bool) error {
-	var status *cri.ContainerStatus
-	err := harness.Until(ctx, chaosPatience, func(ctx context.Context) error {
-		r, err := c.CRI.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
-		if err != nil {
-			return err
-		}
-		if status = r.Status; status.State == cri.ContainerState_CONTAINER_RUNNING {
-			return fmt.Errorf("container %s is %s", id, status.State)
-		}
-		return nil
-	})
+	code, log, err := pod.Ended(ctx, k, id, chaosPatience)
 	if err != nil {
 		return err
 	}
-	log, err := pod.Logs(k)
-	if err != nil || log == "" || status.State != cri.ContainerState_CONTAINER_EXITED || status.ExitCode > 4 {
+	if log == "" || code > 4 {
 		c.count("not heard of") // containerd was not there when it ended
 		return nil
 	}
-	return asExpected(limited, int(status.ExitCode), log)
+	return asExpected(limited, code, log)
 }
 
 // asExpected checks what meminfo saw: the GPU with its limit, or no driver.

@@ -94,22 +94,11 @@ func (s *soak) attempt(ctx context.Context, r *rand.Rand, pod *harness.Sandbox, 
 
 // askInside waits for the container's end and reads what it saw.
 func (s *soak) askInside(ctx context.Context, pod *harness.Sandbox, k harness.Container, id string, limited bool, grantMiB int) error {
-	var status *cri.ContainerStatus
-	err := harness.Until(ctx, patience, func(ctx context.Context) error {
-		answer, err := s.CRI.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
-		if err != nil {
-			return err
-		}
-		if status = answer.Status; status.State == cri.ContainerState_CONTAINER_RUNNING {
-			return fmt.Errorf("container %s is %s", id, status.State)
-		}
-		return nil
-	})
+	code, log, err := pod.Ended(ctx, k, id, patience)
 	if err != nil {
 		return err
 	}
-	log, err := pod.Logs(k)
-	if err != nil || log == "" || status.State != cri.ContainerState_CONTAINER_EXITED || status.ExitCode > 4 {
+	if log == "" || code > 4 {
 		s.count("not heard of") // it was killed, or containerd was not there when it ended
 		return nil
 	}
