@@ -116,7 +116,7 @@ soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pod
 	@test/setup.sh --kubernetes
 	$(E2E) -tags $(TAGS),e2e,soak -timeout 24h -run 'TestSoak$$' ./test/e2e -soak=1000 $(SOAK_CLUSTER_ARGS)
 
-test-clients: ## Run programs of Debian and NVIDIA on simulated GPUs, with and without limits (as root; fetches 75 MB the first time)
+test-clients: ## Run programs of Debian and NVIDIA on simulated GPUs, with and without limits (as root; fetches 75 MB the first time; NONFREE=1: and ones that are not free)
 	go test -tags $(TAGS),clients -timeout 10m ./test/clients
 
 gpu-test: ## Ask this machine's GPU what the simulated one assumes, and run the limiter on it (8 minutes; needs gcc and NVIDIA's driver)

@@ -71,7 +71,24 @@ var clients = []client{
 		bare: `name: GPU-00000001-5151-4000-8000-000000000001`, limited: `name: GPU-00000001-5151-4000-8000-000000000001`},
 }
 
+// nonfree are programs that are or need what is not free: with NONFREE set.
+var nonfree = []client{
+	{name: "nvidia-smi", line: "$ROOT/usr/lib/nvidia/current/nvidia-smi", bare: `0MiB / 14377\.\.\.`, limited: `0MiB / +8192MiB`},
+	{name: "pycuda", line: "/usr/bin/python3 $TESTDATA/pycuda_copy.py",
+		bare: `same True\nmemory \(142643, 143165\)`, limited: `same True\nmemory \(7670, 8192\)`, variables: `same True\nmemory \(8190, 8192\)`},
+	// The kernel calls nothing of libdevice, which is in a package of its own of 84 MB.
+	{name: "numba-kernel", line: `mkdir -p nvvm/lib64 nvvm/libdevice && cp $ROOT/usr/lib/x86_64-linux-gnu/libnvvm.so.4.0.0 nvvm/lib64 &&
+		ln -s libnvvm.so.4.0.0 nvvm/lib64/libnvvm.so && CUDA_HOME=$PWD NUMBA_FORCE_CUDA_CC=7.5 /usr/bin/python3 $TESTDATA/numba_kernel.py`,
+		bare: `launched`, limited: `launched`},
+	{name: "hashcat", line: `cp $ROOT/usr/bin/hashcat . && ln -s $ROOT/usr/share/hashcat/* . && ln -s $ROOT/usr/lib/x86_64-linux-gnu/libnvrtc.so.11.2 libnvrtc.so &&
+		HOME=$PWD LD_LIBRARY_PATH=$PWD:$LD_LIBRARY_PATH ./hashcat -I`,
+		bare: `Memory.Total\.+: 143165 MB`, limited: `Memory.Total\.+: 8192 MB`},
+}
+
 func TestClients(t *testing.T) {
+	if os.Getenv("NONFREE") != "" {
+		clients = append(clients, nonfree...)
+	}
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
 			t.Run("bare", func(t *testing.T) {
