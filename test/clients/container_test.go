@@ -80,7 +80,7 @@ func (c *container) install(t *testing.T, name, file string) {
 	require.NoError(t, os.WriteFile(filepath.Join(c.libraries(), name+"."+driverVersion), data, 0o755))
 }
 
-// limit gives the container its limits, and the limiter as the mode says.
+// limit gives the container its limits, and the limiter in that mode.
 func (c *container) limit(t *testing.T, m mode, limit limiter.DeviceLimit) {
 	t.Helper()
 	c.dir = t.TempDir()

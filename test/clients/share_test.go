@@ -41,7 +41,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// period reports who had much less than its share for three seconds.
+// period reports each group that had much less than its share for three seconds.
 func period(t *testing.T, s *simdriver.Sim, shares map[uint64]float64) (err error) {
 	t.Helper()
 	before := s.Status()
