@@ -40,6 +40,7 @@ void graph_free(CUgraph g)
 		next = node->next;
 		node_free(node);
 	}
+	user_objects_let_go(g->objects);
 	object_remove(g);
 	free(g);
 }
@@ -224,7 +225,7 @@ CUgraph graph_copy(CUgraph g)
 {
 	CUgraph copy = graph_new();
 	CUgraphNode *nodes = calloc(g->count + 1, sizeof(*nodes));
-	bool done = copy && nodes;
+	bool done = copy && nodes && user_objects_keep(&copy->objects, g->objects);
 	size_t count = 0;
 
 	for (CUgraphNode from = g->first; done && from; from = from->next) {

@@ -37,6 +37,7 @@ struct CUgraph_st {
 	CUgraphNode first, *last;
 	size_t count;
 	bool owned; /* by a node */
+	struct kept *objects; /* user objects */
 };
 
 /* All but graph_add_transfer with the process lock held. */
@@ -57,6 +58,9 @@ bool node_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params);
 bool graph_set_transfer(CUgraphNode node, const struct transfer *t);
 /* For cuGraphAddNode: one that copies or fills. Takes the lock. */
 CUresult graph_add_transfer(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t count, int type, const struct transfer *t);
+/* Adds references to what another list has; ends a list with its references. False: no memory. */
+bool user_objects_keep(struct kept **list, const struct kept *from);
+void user_objects_let_go(struct kept *list);
 /* A node that takes memory of the device from here on, in each execution. */
 CUgraphNode graph_add_alloc(CUgraph graph, CUdevice dev, size_t bytes, const CUgraphNode *deps, size_t count);
 

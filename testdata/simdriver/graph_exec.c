@@ -190,6 +190,8 @@ static CUresult fill_node(CUgraphExec exec, CUgraph root, CUgraphNode n)
 {
 	if (!add_task(exec, n) || (n->type == CU_GRAPH_NODE_MEM_ALLOC && !add_memory(exec, root, n)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (n->child && !user_objects_keep(&exec->objects, n->child->objects))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	return n->child ? fill(exec, root, n->child) : CUDA_SUCCESS;
 }
 
@@ -224,6 +226,7 @@ struct task *graph_exec_task(CUgraphExec exec, CUgraphNode node)
 
 static void free_exec(CUgraphExec exec)
 {
+	user_objects_let_go(exec->objects);
 	for (struct live *k = exec->kept, *next; k; k = next) {
 		next = k->next;
 		free(k);
@@ -256,7 +259,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 		r = object_add(OBJECT_EXEC, exec) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (!r) {
-		r = fill(exec, graph, graph);
+		r = user_objects_keep(&exec->objects, graph->objects) ? fill(exec, graph, graph) : CUDA_ERROR_OUT_OF_MEMORY;
 		if (r)
 			object_remove(exec);
 	}
@@ -343,6 +346,45 @@ static CUgraphExecUpdateResultInfo compare_all(CUgraphExec exec, CUgraphExec wit
 		b = b ? b->next : NULL;
 	}
 	return info;
+}
+
+/* The same nodes in the same order, also inside. */
+static bool same_shape(CUgraph a, CUgraph b)
+{
+	CUgraphNode n = a->first, m = b->first;
+
+	while (n && m && n->type == m->type && n->dep_count == m->dep_count && !n->child == !m->child && (!n->child || same_shape(n->child, m->child))) {
+		n = n->next;
+		m = m->next;
+	}
+	return !n && !m;
+}
+
+static void set_child(CUgraphExec exec, CUgraph of, CUgraph to)
+{
+	for (CUgraphNode n = of->first, m = to->first; n; n = n->next, m = m->next) {
+		struct task *t = graph_exec_task(exec, n);
+
+		if (t)
+			set_task(t, m);
+		if (n->child)
+			set_child(exec, n->child, m->child);
+	}
+}
+
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child)
+{
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+
+	ENTER();
+	process_lock();
+	if (object_is(OBJECT_EXEC, exec) && object_is(OBJECT_NODE, node) && node->child && object_is(OBJECT_GRAPH, child) &&
+	    graph_exec_task(exec, node) && same_shape(node->child, child)) {
+		set_child(exec, node->child, child);
+		r = CUDA_SUCCESS;
+	}
+	process_unlock();
+	return r;
 }
 
 static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)

@@ -34,6 +34,7 @@ struct task { /* what a node does */
 struct CUgraphExec_st {
 	CUcontext ctx;
 	unsigned long long flags;
+	struct kept *objects; /* user objects of the graph that it is made of */
 	uint64_t need[MAX_GPUS]; /* bytes of memory, by device */
 	struct live *kept;	  /* what a launch leaves allocated */
 	struct live *uses;	  /* all that it allocates */

@@ -306,3 +306,47 @@ CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *ptr)
 	*ptr = node->ptr;
 	return CUDA_SUCCESS;
 }
+
+CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params)
+{
+	ENTER();
+	switch (params ? params->type : -1) {
+	case CU_GRAPH_NODE_KERNEL:
+		return set_kernel(NULL, false, node, &params->kernel);
+	case CU_GRAPH_NODE_MEMCPY:
+		return cuGraphMemcpyNodeSetParams(node, &params->copy.params);
+	case CU_GRAPH_NODE_MEMSET:
+		return cuGraphMemsetNodeSetParams(node, &params->fill);
+	case CU_GRAPH_NODE_HOST:
+		return set_host(NULL, node, &params->host);
+	case CU_GRAPH_NODE_EVENT_RECORD:
+	case CU_GRAPH_NODE_WAIT_EVENT:
+		return set_event(NULL, node, params->type, params->event);
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *params)
+{
+	ENTER();
+	if (!exec)
+		return CUDA_ERROR_INVALID_VALUE;
+	switch (params ? params->type : -1) {
+	case CU_GRAPH_NODE_KERNEL:
+		return set_kernel(exec, true, node, &params->kernel);
+	case CU_GRAPH_NODE_MEMCPY:
+		return cuGraphExecMemcpyNodeSetParams(exec, node, &params->copy.params, params->copy.ctx);
+	case CU_GRAPH_NODE_MEMSET:
+		return cuGraphExecMemsetNodeSetParams(exec, node, &params->fill, params->fill.ctx);
+	case CU_GRAPH_NODE_HOST:
+		return set_host(exec, node, &params->host);
+	case CU_GRAPH_NODE_EVENT_RECORD:
+	case CU_GRAPH_NODE_WAIT_EVENT:
+		return set_event(exec, node, params->type, params->event);
+	case CU_GRAPH_NODE_GRAPH:
+		return cuGraphExecChildGraphNodeSetParams(exec, node, params->child);
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}

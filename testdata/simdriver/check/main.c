@@ -50,6 +50,7 @@ static const struct check checks[] = {
 	{"textures", check_textures}, {"tensor-maps", check_tensor_maps},
 	{"stream-attributes", check_stream_attributes}, {"managed", check_managed},
 	{"parameters", check_parameters}, {"graph-edges", check_graph_edges}, {"kernel-nodes", check_kernel_nodes}, {"host-nodes", check_host_nodes}, {"graph-dot", check_graph_dot},
+	{"user-objects", check_user_objects}, {"node-parameters", check_node_parameters},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
 };
 

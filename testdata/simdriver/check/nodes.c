@@ -276,3 +276,100 @@ void check_graph_dot(void)
 	GIVES(cuGraphDebugDotPrint(g, "/nowhere/graph", 0), CUDA_ERROR_OPERATING_SYSTEM);
 	GIVES(cuGraphDebugDotPrint(NULL, path, 0), CUDA_ERROR_INVALID_VALUE);
 }
+
+static void ended(void *data)
+{
+	atomic_fetch_add((_Atomic int *)data, 1);
+}
+
+static void wait_for_end(_Atomic int *ends, int number)
+{
+	while (atomic_load(ends) < number)
+		usleep(1000);
+	CHECK(atomic_load(ends) == number);
+}
+
+void check_user_objects(void)
+{
+	static _Atomic int ends;
+	CUuserObject object, other;
+	CUgraphExec exec;
+	CUgraph g, clone;
+
+	start();
+	GIVES(cuUserObjectCreate(&object, &ends, ended, 1, 0), CUDA_ERROR_INVALID_VALUE); /* the flag is required */
+	FINE(cuUserObjectCreate(&object, &ends, ended, 1, 1));
+	FINE(cuUserObjectRetain(object, 2));
+	FINE(cuUserObjectRelease(object, 2));
+	GIVES(cuUserObjectRelease(object, 2), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuGraphCreate(&g, 0));
+	FINE(cuGraphRetainUserObject(g, object, 1, 1)); /* moves */
+	FINE(cuGraphInstantiateWithFlags(&exec, g, 0));
+	FINE(cuGraphClone(&clone, g));
+	FINE(cuGraphDestroy(g));
+	FINE(cuGraphDestroy(clone));
+	CHECK(atomic_load(&ends) == 0);
+	FINE(cuUserObjectCreate(&other, &ends, ended, 1, 1));
+	FINE(cuUserObjectRelease(other, 1));
+	wait_for_end(&ends, 1);
+	FINE(cuGraphExecDestroy(exec));
+	wait_for_end(&ends, 2);
+	GIVES(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuGraphCreate(&g, 0));
+	FINE(cuUserObjectCreate(&object, &ends, ended, 1, 1));
+	FINE(cuGraphRetainUserObject(g, object, 2, 0));
+	GIVES(cuGraphReleaseUserObject(g, object, 3), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuGraphReleaseUserObject(g, object, 2));
+	GIVES(cuGraphReleaseUserObject(g, object, 1), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuUserObjectRelease(object, 1));
+	wait_for_end(&ends, 3);
+}
+
+/* Any node by one call, and the nodes of a graph in it. */
+void check_node_parameters(void)
+{
+	int one = 1, three = 3;
+	CUgraphNodeParams p = {.type = CU_GRAPH_NODE_HOST, .host = {first, &one}};
+	CUDA_HOST_NODE_PARAMS host = {first, &one}, got;
+	CUgraphNode in, node, plain, other;
+	CUgraph inner, g, replaced;
+	CUgraphExec exec;
+	CUstream s;
+
+	start();
+	FINE(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	FINE(cuGraphCreate(&inner, 0));
+	FINE(cuGraphAddHostNode(&in, inner, NULL, 0, &host));
+	FINE(cuGraphCreate(&g, 0));
+	FINE(cuGraphAddChildGraphNode(&node, g, NULL, 0, inner));
+	FINE(cuGraphAddNode(&plain, g, &node, 1, &p));
+	p.host.fn = second;
+	p.host.userData = &three;
+	FINE(cuGraphNodeSetParams(plain, &p));
+	FINE(cuGraphHostNodeGetParams(plain, &got));
+	CHECK(got.fn == second && got.userData == &three);
+	p.type = CU_GRAPH_NODE_KERNEL;
+	GIVES(cuGraphNodeSetParams(plain, &p), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuGraphInstantiateWithFlags(&exec, g, 0));
+	atomic_store(&order, 0);
+	FINE(cuGraphLaunch(exec, s));
+	FINE(cuStreamSynchronize(s));
+	CHECK(atomic_load(&order) == 3);
+
+	FINE(cuGraphCreate(&replaced, 0));
+	host = (CUDA_HOST_NODE_PARAMS){second, &three};
+	FINE(cuGraphAddHostNode(&other, replaced, NULL, 0, &host));
+	FINE(cuGraphExecChildGraphNodeSetParams(exec, node, replaced));
+	p = (CUgraphNodeParams){.type = CU_GRAPH_NODE_HOST, .host = {first, &one}};
+	FINE(cuGraphExecNodeSetParams(exec, plain, &p));
+	atomic_store(&order, 1);
+	p.host.fn = NULL;
+	GIVES(cuGraphExecNodeSetParams(exec, plain, &p), CUDA_ERROR_INVALID_VALUE);
+	p.host = (CUDA_HOST_NODE_PARAMS){ended, &order};
+	FINE(cuGraphExecNodeSetParams(exec, plain, &p));
+	FINE(cuGraphLaunch(exec, s));
+	FINE(cuStreamSynchronize(s));
+	CHECK(atomic_load(&order) == 4);
+	empty(replaced, NULL, 0);
+	GIVES(cuGraphExecChildGraphNodeSetParams(exec, node, replaced), CUDA_ERROR_INVALID_VALUE);
+}
