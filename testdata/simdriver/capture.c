@@ -2,22 +2,12 @@
  * Stream capture: what is put into a capturing stream becomes nodes of a graph. A stream joins by waiting for an event
  * that was recorded in a capturing one. Calls that would need the captured work to be done, now, end the capture.
  */
-#include "graph.h"
+#include "capture.h"
 
 #include "pool.h"
 #include "transfer.h"
 
 #include <stdlib.h>
-
-struct capture {
-	struct capture *next;
-	uint64_t id;
-	int mode;
-	bool invalid;
-	const void *thread;
-	CUstream origin;
-	CUgraph graph;
-};
 
 static struct capture *captures; /* process lock */
 static atomic_uint capture_count;
@@ -25,7 +15,7 @@ static uint64_t last_id;
 static _Thread_local char this_thread; /* its address stands for the thread */
 static _Thread_local int thread_mode;
 
-static void remember(struct nodes *set, CUgraphNode node)
+void capture_depend(struct nodes *set, CUgraphNode node)
 {
 	for (size_t i = 0; i < set->count; i++) {
 		if (set->node[i] == node)
@@ -68,7 +58,7 @@ static CUresult added(CUstream s, CUgraphNode node)
 	if (!node)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	s->captured->count = 0;
-	remember(s->captured, node);
+	capture_depend(s->captured, node);
 	return CUDA_SUCCESS;
 }
 
@@ -220,7 +210,7 @@ CUresult capture_wait(CUstream s, CUevent event, bool *captured)
 	if (!s->capture && !join_capture(s, c))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (size_t i = 0; i < event->captured->count; i++)
-		remember(s->captured, event->captured->node[i]);
+		capture_depend(s->captured, event->captured->node[i]);
 	return c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
@@ -232,7 +222,16 @@ void capture_event_forbidden(CUevent event)
 		c->invalid = true;
 }
 
-static CUresult begin(CUstream handle, int mode)
+static bool bad_dependencies(CUgraph into, const CUgraphNode *deps, size_t count)
+{
+	bool bad = into && (!object_is(OBJECT_GRAPH, into) || (count && !deps));
+
+	for (size_t i = 0; !bad && i < count; i++)
+		bad = !object_is(OBJECT_NODE, deps[i]) || deps[i]->graph != into;
+	return bad;
+}
+
+CUresult capture_begin(CUstream handle, CUgraph into, const CUgraphNode *deps, size_t count, int mode)
 {
 	struct capture *c = calloc(1, sizeof(*c));
 	CUcontext ctx;
@@ -242,7 +241,7 @@ static CUresult begin(CUstream handle, int mode)
 	if (!c)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	process_lock();
-	if (!r && (mode < CU_CAPTURE_MODE_GLOBAL || mode > CU_CAPTURE_MODE_RELAXED))
+	if (!r && (mode < CU_CAPTURE_MODE_GLOBAL || mode > CU_CAPTURE_MODE_RELAXED || bad_dependencies(into, deps, count)))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (!r)
 		r = stream_find(handle, ctx, &s);
@@ -251,10 +250,12 @@ static CUresult begin(CUstream handle, int mode)
 	if (!r && s->capture)
 		r = CUDA_ERROR_ILLEGAL_STATE;
 	if (!r) {
-		*c = (struct capture){.next = captures, .id = ++last_id, .mode = mode, .thread = &this_thread, .origin = s};
-		c->graph = graph_new();
+		*c = (struct capture){.next = captures, .id = ++last_id, .mode = mode, .thread = &this_thread, .origin = s, .borrowed = into};
+		c->graph = into ? into : graph_new();
 		r = c->graph && join_capture(s, c) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	for (size_t i = 0; !r && i < count; i++)
+		capture_depend(s->captured, deps[i]);
 	if (!r) {
 		captures = c;
 		atomic_fetch_add(&capture_count, 1);
@@ -308,10 +309,11 @@ static void drop(struct capture *c)
 void captures_drop_stream(CUstream s)
 {
 	if (s->capture && s->capture->origin == s) {
-		CUgraph graph = s->capture->graph;
+		CUgraph graph = s->capture->borrowed ? NULL : s->capture->graph;
 
 		drop(s->capture);
-		graph_free(graph);
+		if (graph)
+			graph_free(graph);
 	}
 	free(s->captured);
 }
@@ -340,17 +342,17 @@ static CUresult end(CUstream handle, CUgraph *graph)
 	} else if (c && c->mode != CU_CAPTURE_MODE_RELAXED && c->thread != &this_thread) {
 		r = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 	} else if (c) {
+		CUgraph ours = c->borrowed ? NULL : c->graph;
+
 		asked = c;
 		unjoined = false;
 		object_sweep(OBJECT_STREAM, look_at, NULL);
 		r = c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 			       : unjoined ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED : CUDA_SUCCESS;
-		*graph = c->graph;
-		drop(c);
-		if (r) {
-			graph_free(*graph);
-			*graph = NULL;
-		}
+		*graph = r ? NULL : c->graph;
+		drop(c); /* which looks at the nodes */
+		if (r && ours)
+			graph_free(ours);
 	}
 	process_unlock();
 	return r;
@@ -403,25 +405,25 @@ static CUresult info(CUstream handle, struct info i)
 CUresult cuStreamBeginCapture(CUstream stream)
 {
 	ENTER();
-	return begin(stream, CU_CAPTURE_MODE_GLOBAL);
+	return capture_begin(stream, NULL, NULL, 0, CU_CAPTURE_MODE_GLOBAL);
 }
 
 CUresult cuStreamBeginCapture_ptsz(CUstream stream)
 {
 	ENTER();
-	return begin(per_thread(stream), CU_CAPTURE_MODE_GLOBAL);
+	return capture_begin(per_thread(stream), NULL, NULL, 0, CU_CAPTURE_MODE_GLOBAL);
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
 	ENTER();
-	return begin(stream, mode);
+	return capture_begin(stream, NULL, NULL, 0, mode);
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
 {
 	ENTER();
-	return begin(per_thread(stream), mode);
+	return capture_begin(per_thread(stream), NULL, NULL, 0, mode);
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)

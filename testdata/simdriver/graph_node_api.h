@@ -71,5 +71,12 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned int count);
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags);
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count);
 
+/* Capture. */
+STREAM_TWIN(cuStreamBeginCaptureToGraph, _ptsz, CUstream stream, CUgraph graph, const CUgraphNode *deps,
+	    const CUgraphEdgeData *edges, size_t count, int mode)
+STREAM_TWIN(cuStreamUpdateCaptureDependencies, _ptsz, CUstream stream, CUgraphNode *deps, size_t count, unsigned int flags)
+STREAM_TWIN(cuStreamUpdateCaptureDependencies_v2, _ptsz, CUstream stream, CUgraphNode *deps, const CUgraphEdgeData *edges,
+	    size_t count, unsigned int flags)
+
 #pragma GCC visibility pop
 #endif

@@ -82,6 +82,7 @@ void check_host_nodes(void);
 void check_graph_dot(void);
 void check_user_objects(void);
 void check_node_parameters(void);
+void check_capture_graph(void);
 void check_shared(void);
 /* Not in the list: */
 void check_nvml_pids(void);

@@ -51,6 +51,7 @@ static const struct check checks[] = {
 	{"stream-attributes", check_stream_attributes}, {"managed", check_managed},
 	{"parameters", check_parameters}, {"graph-edges", check_graph_edges}, {"kernel-nodes", check_kernel_nodes}, {"host-nodes", check_host_nodes}, {"graph-dot", check_graph_dot},
 	{"user-objects", check_user_objects}, {"node-parameters", check_node_parameters},
+	{"capture-graph", check_capture_graph},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
 };
 

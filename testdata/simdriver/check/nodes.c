@@ -373,3 +373,49 @@ void check_node_parameters(void)
 	empty(replaced, NULL, 0);
 	GIVES(cuGraphExecChildGraphNodeSetParams(exec, node, replaced), CUDA_ERROR_INVALID_VALUE);
 }
+
+void check_capture_graph(void)
+{
+	CUgraphNode root, loose, nodes[4], deps[4];
+	CUgraph g, ended_graph, other;
+	CUstream s;
+	CUfunction f;
+	size_t count = 4;
+
+	start();
+	f = find("nothing");
+	FINE(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	GIVES(cuStreamUpdateCaptureDependencies(s, NULL, 0, 1), CUDA_ERROR_ILLEGAL_STATE);
+	FINE(cuGraphCreate(&g, 0));
+	FINE(cuGraphCreate(&other, 0));
+	root = empty(g, NULL, 0);
+	loose = empty(other, NULL, 0);
+	GIVES(cuStreamBeginCaptureToGraph(s, NULL, NULL, NULL, 0, CU_CAPTURE_MODE_RELAXED), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuStreamBeginCaptureToGraph(s, g, &loose, NULL, 1, CU_CAPTURE_MODE_RELAXED), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuStreamBeginCaptureToGraph(s, g, &root, NULL, 1, CU_CAPTURE_MODE_RELAXED));
+	FINE(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+	GIVES(cuStreamUpdateCaptureDependencies(s, &loose, 1, 0), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuStreamUpdateCaptureDependencies(s, &root, 1, 0)); /* as well */
+	FINE(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+	FINE(cuStreamUpdateCaptureDependencies_v2(s, NULL, NULL, 0, 1)); /* on nothing */
+	FINE(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+	FINE(cuStreamUpdateCaptureDependencies(s, NULL, 0, 1));
+	FINE(cuGraphGetNodes(g, nodes, &count));
+	CHECK(count == 4 && nodes[0] == root);
+	FINE(cuStreamUpdateCaptureDependencies(s, nodes + 2, 2, 1));
+	FINE(cuStreamEndCapture(s, &ended_graph));
+	CHECK(ended_graph == g);
+	count = 4;
+	FINE(cuGraphNodeGetDependencies(nodes[1], deps, &count));
+	CHECK(count == 1 && deps[0] == root);
+	count = 4;
+	FINE(cuGraphNodeGetDependencies(nodes[2], deps, &count));
+	CHECK(count == 2 && deps[0] == nodes[1] && deps[1] == root);
+	FINE(cuGraphNodeGetDependencies(nodes[3], NULL, &count));
+	CHECK(count == 0);
+
+	FINE(cuStreamBeginCaptureToGraph(s, other, NULL, NULL, 0, CU_CAPTURE_MODE_RELAXED));
+	GIVES(cuStreamSynchronize(s), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	GIVES(cuStreamEndCapture(s, &ended_graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	FINE(cuGraphDestroy(other)); /* is the program's still */
+}
