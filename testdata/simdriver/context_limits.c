@@ -349,3 +349,29 @@ CUresult cuProfilerStop(void)
 	ENTER();
 	return current_context(&ctx);
 }
+
+#define EXEC_AFFINITY_SM_COUNT 0
+
+/* A part of the multiprocessors is only for clients of MPS. */
+CUresult cuDeviceGetExecAffinitySupport(int *supported, int type, CUdevice dev)
+{
+	ENTER();
+	if (!supported || type != EXEC_AFFINITY_SM_COUNT)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!device_gpu(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	*supported = 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetExecAffinity(void *affinity, int type)
+{
+	CUcontext ctx;
+	CUresult r;
+
+	ENTER();
+	r = current_context(&ctx);
+	if (r)
+		return r;
+	return affinity && type == EXEC_AFFINITY_SM_COUNT ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_VALUE;
+}

@@ -34,6 +34,8 @@ CUresult cuCtxGetSharedMemConfig(int *config);
 CUresult cuCtxSetSharedMemConfig(int config);
 CUresult cuCtxResetPersistingL2Cache(void);
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id);
+CUresult cuDeviceGetExecAffinitySupport(int *supported, int type, CUdevice dev);
+CUresult cuCtxGetExecAffinity(void *affinity, int type);
 CUresult cuCtxSetFlags(unsigned int flags);
 CUresult cuCtxAttach(CUcontext *ctx, unsigned int flags);
 CUresult cuCtxDetach(CUcontext ctx);
@@ -108,6 +110,7 @@ CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr ptr
 STREAM_TWIN(cuMemPrefetchAsync, _ptsz, CUdeviceptr ptr, size_t bytes, CUdevice dev, CUstream stream)
 STREAM_TWIN(cuMemPrefetchAsync_v2, _ptsz, CUdeviceptr ptr, size_t bytes, CUmemLocation_prefetch to, unsigned int flags,
 	    CUstream stream)
+STREAM_TWIN(cuStreamAttachMemAsync, _ptsz, CUstream stream, CUdeviceptr ptr, size_t length, unsigned int flags)
 CUresult cuMemRangeGetAttribute(void *data, size_t size, int attribute, CUdeviceptr ptr, size_t bytes);
 CUresult cuMemRangeGetAttributes(void **data, size_t *sizes, int *attributes, size_t count, CUdeviceptr ptr, size_t bytes);
 CUresult cuMemAdvise_v2(CUdeviceptr ptr, size_t bytes, int advice, CUmemLocation_prefetch at);

@@ -30,6 +30,7 @@ void node_free(CUgraphNode node)
 	object_remove(node);
 	free(node->transfer);
 	free(node->arguments);
+	free(node->settings);
 	free(node->deps);
 	free(node);
 }
@@ -214,6 +215,8 @@ static bool copy_node(CUgraphNode to, CUgraphNode from)
 	if (from->transfer && !graph_set_transfer(to, from->transfer))
 		return false;
 	if (from->arguments && object_is(OBJECT_FUNCTION, from->kernel.func) && !node_set_kernel(to, &from->kernel))
+		return false;
+	if (!node_copy_settings(to, from))
 		return false;
 	to->child = from->child ? graph_copy(from->child) : NULL;
 	if (to->child)

@@ -24,6 +24,7 @@ struct CUgraphNode_st {
 	uint64_t ns;	 /* that a kernel takes */
 	CUDA_KERNEL_NODE_PARAMS kernel;
 	void **arguments; /* of it, and their values */
+	struct kernel_settings *settings; /* NULL: none was set */
 	CUDA_HOST_NODE_PARAMS host;
 	CUevent event;
 	CUgraph child;	 /* graph: its own copy */
@@ -52,6 +53,8 @@ bool node_depends(CUgraphNode node, CUgraphNode on);
 /* It is in no list any more. */
 void node_free(CUgraphNode node);
 CUresult node_check_kernel(const CUDA_KERNEL_NODE_PARAMS *params);
+/* Copies what cuGraphKernelNodeSetAttribute set. False: no memory. */
+bool node_copy_settings(CUgraphNode to, CUgraphNode from);
 /* False: no memory. */
 bool node_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params);
 /* What a node copies or fills. False: no memory. */

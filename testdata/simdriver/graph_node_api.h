@@ -5,6 +5,11 @@
 #pragma GCC visibility push(default)
 
 typedef struct CUuserObject_st *CUuserObject;
+typedef union { /* CUlaunchAttributeValue */
+	char pad[64];
+	int cooperative, priority;
+	void *alignment;
+} CUkernelNodeAttrValue;
 
 enum {
 	CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
@@ -60,6 +65,9 @@ CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags);
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error, int *result);
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info);
 
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int attribute, CUkernelNodeAttrValue *value);
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, int attribute, const CUkernelNodeAttrValue *value);
+CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src);
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params);
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *params);
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child);

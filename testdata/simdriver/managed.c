@@ -248,6 +248,39 @@ CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr ptr, size_t bytes, CUmemLocation
 	return flags || !find_location(at, &to) ? CUDA_ERROR_INVALID_VALUE : prefetch(ptr, bytes, to, per_thread(stream));
 }
 
+/* Documented: of memory that is managed, all of the allocation (length 0), and not to the default stream alone. */
+static CUresult attach(CUstream handle, CUdeviceptr ptr, size_t length, unsigned flags)
+{
+	const struct allocation *a;
+	CUcontext ctx;
+	CUstream s;
+	CUresult r = current_context(&ctx);
+
+	if (r)
+		return r;
+	if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	r = stream_find(handle, ctx, &s);
+	a = allocation_find(ptr);
+	if (!r && (!a || a->place != MANAGED || a->base != ptr || (length && length != a->size) || (flags == CU_MEM_ATTACH_SINGLE && !s)))
+		r = CUDA_ERROR_INVALID_VALUE;
+	process_unlock();
+	return r;
+}
+
+CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr ptr, size_t length, unsigned int flags)
+{
+	ENTER();
+	return attach(stream, ptr, length, flags);
+}
+
+CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr ptr, size_t length, unsigned int flags)
+{
+	ENTER();
+	return attach(per_thread(stream), ptr, length, flags);
+}
+
 static bool same(CUmemLocation a, CUmemLocation b)
 {
 	return a.type == b.type && a.id == b.id;

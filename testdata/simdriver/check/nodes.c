@@ -114,6 +114,7 @@ void check_kernel_nodes(void)
 	char rest[24] = "rest", flag = 7;
 	void *arguments[] = {&out, &by, rest, &flag};
 	CUDA_KERNEL_NODE_PARAMS p, got;
+	CUkernelNodeAttrValue set;
 	unsigned enabled;
 	float ms;
 	CUcontext ctx = start();
@@ -140,6 +141,18 @@ void check_kernel_nodes(void)
 	FINE(cuGraphKernelNodeSetParams_v2(node, &got)); /* with its own values */
 	FINE(cuGraphKernelNodeGetParams_v2(node, &got));
 	CHECK(got.gridDimX == 3 && *(cuuint64_t *)got.kernelParams[0] == 0x1234);
+	FINE(cuGraphKernelNodeGetAttribute(node, 8, &set));
+	CHECK(set.priority == 0);
+	set.priority = -3;
+	FINE(cuGraphKernelNodeSetAttribute(node, 8, &set));
+	FINE(cuGraphClone(&captured, g));
+	FINE(cuGraphNodeFindInClone(nodes, node, captured));
+	set.priority = 0;
+	FINE(cuGraphKernelNodeGetAttribute(nodes[0], 8, &set));
+	CHECK(set.priority == -3);
+	GIVES(cuGraphKernelNodeSetAttribute(node, 3, &set), CUDA_ERROR_INVALID_VALUE); /* of streams only */
+	FINE(cuGraphKernelNodeCopyAttributes(node, nodes[0]));
+	FINE(cuGraphDestroy(captured));
 	FINE(cuGraphInstantiateWithFlags(&exec, g, 0));
 	FINE(cuGraphExecGetFlags(exec, &flags));
 	CHECK(flags == 0);

@@ -256,11 +256,15 @@ void check_limits(void)
 	CUcontext ctx, peer;
 	size_t value, before, after, total;
 	unsigned long long id, other;
-	int config;
+	int config, part;
 
 	FINE(cuInit(0));
 	GIVES(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE), CUDA_ERROR_INVALID_CONTEXT);
 	ctx = start();
+	FINE(cuDeviceGetExecAffinitySupport(&part, 0, 0));
+	CHECK(!part);
+	GIVES(cuDeviceGetExecAffinitySupport(&part, 1, 0), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuCtxGetExecAffinity(&part, 0), CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
 	FINE(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE));
 	CHECK(value == 1024);
 	FINE(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));

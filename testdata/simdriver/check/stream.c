@@ -100,6 +100,11 @@ void check_managed(void)
 	CHECK(range(4, p, 8 * PAGE) == 0);
 	FINE(cuMemPrefetchAsync_v2(p, PAGE, node, 0, NULL));
 	CHECK(range(7, p, PAGE) == CU_MEM_LOCATION_TYPE_HOST_NUMA && range(8, p, PAGE) == 1);
+	FINE(cuStreamAttachMemAsync(NULL, p, 0, CU_MEM_ATTACH_GLOBAL));
+	FINE(cuStreamAttachMemAsync_ptsz(NULL, p, 8 * PAGE, CU_MEM_ATTACH_SINGLE));
+	GIVES(cuStreamAttachMemAsync(NULL, p, 0, CU_MEM_ATTACH_SINGLE), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuStreamAttachMemAsync(NULL, p, PAGE, CU_MEM_ATTACH_HOST), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuStreamAttachMemAsync(NULL, plain, 0, CU_MEM_ATTACH_HOST), CUDA_ERROR_INVALID_VALUE);
 	GIVES(cuMemAdvise(p, PAGE, 7, 0), CUDA_ERROR_INVALID_VALUE);
 	GIVES(cuMemAdvise(p, PAGE, 3, 5), CUDA_ERROR_INVALID_DEVICE);
 	GIVES(cuMemRangeGetAttribute(&preferred, 8, 2, p, PAGE), CUDA_ERROR_INVALID_VALUE);
