@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/retry"
+
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 // Store has the bundle of all replicas.
@@ -46,18 +48,13 @@ type Keeper struct {
 
 // Run calls Sync every minute.
 func (k *Keeper) Run(ctx context.Context) {
-	for {
-		wait := syncInterval
+	periodic.Vary(ctx, nil, func() time.Duration {
 		if err := k.Sync(ctx); err != nil && ctx.Err() == nil {
 			k.Log.Error("failed to update the certificate", "error", err)
-			wait = retryInterval
+			return retryInterval
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
+		return syncInterval
+	})
 }
 
 // Sync renews, announces and loads the bundle, even if announcing fails.
