@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -10,12 +9,9 @@ import (
 )
 
 func decodeGPUs(value string) (scheduler.Inventory, error) {
-	if len(value) > MaxAnnotationBytes {
-		return scheduler.Inventory{}, fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
-	}
 	var doc api.NodeGPUs
-	if err := json.Unmarshal([]byte(value), &doc); err != nil {
-		return scheduler.Inventory{}, notJSON(err)
+	if err := decodeJSON(value, &doc); err != nil {
+		return scheduler.Inventory{}, err
 	}
 	if doc.Version != api.NodeGPUsVersion {
 		return scheduler.Inventory{}, fmt.Errorf("version %d: this scheduler supports version %d", doc.Version, api.NodeGPUsVersion)

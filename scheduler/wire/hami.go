@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,15 +19,15 @@ func gpuOf(r api.HAMiGPU) scheduler.GPU {
 
 // decodeRegister reads HAMi's annotation: JSON, or the older list of fields.
 func decodeRegister(value string) ([]scheduler.GPU, error) {
-	if len(value) > MaxAnnotationBytes {
-		return nil, fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
+	if err := checkLength(value); err != nil {
+		return nil, err
 	}
 	if !strings.HasPrefix(strings.TrimSpace(value), "[") {
 		return decodeCSV(value)
 	}
 	var list []api.HAMiGPU
-	if err := json.Unmarshal([]byte(value), &list); err != nil {
-		return nil, notJSON(err)
+	if err := decodeJSON(value, &list); err != nil {
+		return nil, err
 	}
 	if len(list) > MaxGPUs {
 		return nil, fmt.Errorf("%d GPUs: a node may have at most %d", len(list), MaxGPUs)
@@ -89,12 +88,9 @@ func decodeFields(fields []string, place int) (r api.HAMiGPU, err error) {
 
 // decodeScore reads HAMi's links. If both directions are given, the lower counts; missing ones are 0.
 func decodeScore(value string, gpus []scheduler.GPU) ([][]int, error) {
-	if len(value) > MaxAnnotationBytes {
-		return nil, fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
-	}
 	var list []api.HAMiScore
-	if err := json.Unmarshal([]byte(value), &list); err != nil {
-		return nil, notJSON(err)
+	if err := decodeJSON(value, &list); err != nil {
+		return nil, err
 	}
 	position := make(map[string]int, len(gpus))
 	for i := range gpus {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -179,8 +180,8 @@ func check(c *scheduler.GPU) error {
 
 // cordon marks the listed GPUs. Unknown GPUs may be listed.
 func cordon(gpus []scheduler.GPU, value string) error {
-	if len(value) > MaxAnnotationBytes {
-		return fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
+	if err := checkLength(value); err != nil {
+		return err
 	}
 	var malformed error
 	for uuid := range strings.SplitSeq(value, ",") {
@@ -200,8 +201,22 @@ func cordon(gpus []scheduler.GPU, value string) error {
 	return malformed
 }
 
-// notJSON shortens the error: package json repeats input of any length.
-func notJSON(err error) error {
+func checkLength(value string) error {
+	if len(value) > MaxAnnotationBytes {
+		return fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
+	}
+	return nil
+}
+
+// decodeJSON shortens errors: package json repeats input of any length.
+func decodeJSON(value string, into any) error {
+	if err := checkLength(value); err != nil {
+		return err
+	}
+	err := json.Unmarshal([]byte(value), into)
+	if err == nil {
+		return nil
+	}
 	text := err.Error()
 	if len(text) > 4*quote.MaxBytes {
 		text = text[:4*quote.MaxBytes] + "…"
