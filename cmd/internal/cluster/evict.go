@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 type Evictions struct {
@@ -92,8 +93,9 @@ func (c *Cluster) evict(ctx context.Context, h Holder, how Evictions) (later boo
 
 // waitGone checks the pods at least once, also after ctx has ended.
 func (c *Cluster) waitGone(ctx context.Context, holders []Holder, how Evictions) error {
-	for {
+	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
 		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), responseTimeout)
+		defer cancel()
 		holders = slices.DeleteFunc(holders, func(h Holder) bool {
 			pod, err := c.client.CoreV1().Pods(h.Namespace).Get(look, h.Name, metav1.GetOptions{})
 			gone := apierrors.IsNotFound(err) || err == nil &&
@@ -103,14 +105,8 @@ func (c *Cluster) waitGone(ctx context.Context, holders []Holder, how Evictions)
 			}
 			return gone
 		})
-		cancel()
-		if len(holders) == 0 {
-			return nil
-		}
-		if !sleep(ctx, pollInterval) {
-			break
-		}
-	}
+		return len(holders) == 0, nil
+	})
 	var errs []error
 	for _, h := range holders {
 		errs = append(errs, fmt.Errorf("pod %s is evicted but not gone: use a longer --timeout", h))

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
@@ -146,15 +147,11 @@ func (c *Cluster) withdraw(pod *v1.Pod, request string) (*v1.Pod, error) {
 // Applied waits until the node's agent reports the container with the shares, or ctx ends.
 func (c *Cluster) Applied(ctx context.Context, pod *v1.Pod, container string, want []grant.Share) error {
 	var last error
-	for {
-		var done bool
-		if done, last = c.applied(ctx, pod, container, want); done {
-			return nil
-		}
-		if !sleep(ctx, pollInterval) {
-			return last
-		}
-	}
+	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (done bool, _ error) {
+		done, last = c.applied(ctx, pod, container, want)
+		return done, nil
+	})
+	return last
 }
 
 func (c *Cluster) applied(ctx context.Context, pod *v1.Pod, container string, want []grant.Share) (bool, error) {
