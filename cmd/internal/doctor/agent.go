@@ -8,7 +8,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -62,8 +61,8 @@ func checkStateDir(_ context.Context, e *exam, v *verdict) {
 	} else if mode&0o044 != 0 {
 		v.warn(fmt.Sprintf("readable by other users (mode %#o)", mode), "chmod 0711 "+dir)
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	isOthers := ok && owner.Uid != 0
+	owner := e.statT(dir)
+	isOthers := owner != nil && owner.Uid != 0
 	if isOthers {
 		v.fail(fmt.Sprintf("owned by user %d", owner.Uid), "chown root: "+dir)
 	}
@@ -81,21 +80,8 @@ func checkStateDir(_ context.Context, e *exam, v *verdict) {
 }
 
 func sameFilesystem(e *exam, a, b string) bool {
-	deviceA, knownA := device(e, a)
-	deviceB, knownB := device(e, b)
-	return knownA && knownB && deviceA == deviceB
-}
-
-func device(e *exam, path string) (uint64, bool) {
-	info, err := e.stat(path)
-	if err != nil {
-		return 0, false
-	}
-	s, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, false
-	}
-	return s.Dev, true
+	statA, statB := e.statT(a), e.statT(b)
+	return statA != nil && statB != nil && statA.Dev == statB.Dev
 }
 
 func checkLibraryDir(_ context.Context, e *exam, v *verdict) {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -108,16 +107,9 @@ func reachable(address string) string {
 
 // findAgent finds the process with the agent's lock. To try the lock could stop an agent that starts.
 func (e *exam) findAgent() (a agentProcess, runs bool) {
-	info, err := e.stat(path.Join(e.o.StateDir, "agent.lock"))
-	if err != nil {
-		return a, false
-	}
-	s, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return a, false
-	}
+	s := e.statT(path.Join(e.o.StateDir, "agent.lock"))
 	locks, err := fs.ReadFile(e.Host, "proc/locks")
-	if err != nil {
+	if s == nil || err != nil {
 		return a, false
 	}
 	// "1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF", proc_locks(5)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // The names of containerd's plugins in version 3 of the configuration.
@@ -141,17 +142,9 @@ func mergeTables(to, from map[string]any) {
 	}
 }
 
-func (c Containerd) lookup(plugin string, keys ...string) any {
-	var at any = c.Plugins[plugin]
-	for _, key := range keys {
-		table, _ := at.(map[string]any)
-		at = table[key]
-	}
-	return at
-}
-
-func setting[T any](c Containerd, fallback T, plugin string, keys ...string) T {
-	if v, ok := c.lookup(plugin, keys...).(T); ok {
+func setting[T any](c Containerd, fallback T, key ...string) T {
+	value, _, _ := unstructured.NestedFieldNoCopy(c.Plugins, key...)
+	if v, ok := value.(T); ok {
 		return v
 	}
 	return fallback

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 type State string
@@ -103,17 +104,28 @@ type Filesystem struct {
 	FreeInodes uint64
 }
 
+type check func(context.Context, *exam, *verdict)
+
+// ofContainerd skips a check with another runtime, and without containerd's configuration.
+func ofContainerd(run check) check {
+	return func(ctx context.Context, e *exam, v *verdict) {
+		if !e.notContainerd(v) {
+			run(ctx, e, v)
+		}
+	}
+}
+
 var checks = []struct {
 	name string
-	run  func(context.Context, *exam, *verdict)
+	run  check
 }{
 	{"runtime", checkRuntime},
 	{"runtime-config", checkRuntimeConfig},
 	{"nri", checkNRI},
-	{"nri-timeout", checkNRITimeout},
-	{"nri-validator", checkNRIValidator},
-	{"runtime-handlers", checkHandlers},
-	{"barrier", checkBarrier},
+	{"nri-timeout", ofContainerd(checkNRITimeout)},
+	{"nri-validator", ofContainerd(checkNRIValidator)},
+	{"runtime-handlers", ofContainerd(checkHandlers)},
+	{"barrier", ofContainerd(checkBarrier)},
 	{"nvidia-toolkit", checkToolkit},
 	{"cgroup", checkCgroup},
 	{"kubelet", checkKubelet},
@@ -171,6 +183,16 @@ func newExam(ctx context.Context, h Host, o Options) *exam {
 }
 
 func (e *exam) stat(path string) (fs.FileInfo, error) { return fs.Stat(e.Host, name(path)) }
+
+// statT returns nil if the file can't be read, or has no numbers of the kernel.
+func (e *exam) statT(path string) *syscall.Stat_t {
+	info, err := e.stat(path)
+	if err != nil {
+		return nil
+	}
+	s, _ := info.Sys().(*syscall.Stat_t)
+	return s
+}
 
 func (e *exam) exists(path string) bool {
 	_, err := e.stat(path)

@@ -59,9 +59,6 @@ func checkNRI(_ context.Context, e *exam, v *verdict) {
 }
 
 func checkNRITimeout(_ context.Context, e *exam, v *verdict) {
-	if e.notContainerd(v) {
-		return
-	}
 	fix := func() []string { return e.config.fix(nriTable("", `plugin_request_timeout = "2s"`)...) }
 	timeout, err := e.config.requestTimeout()
 	if err != nil || timeout < shortTimeout || timeout > longTimeout {
@@ -80,9 +77,6 @@ func checkNRITimeout(_ context.Context, e *exam, v *verdict) {
 }
 
 func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
-	if e.notContainerd(v) {
-		return
-	}
 	if e.runtime.version.before(2, 2, 0) {
 		v.warn("containerd before 2.2 has no validator: required-plugins annotations have no effect", "upgrade containerd to 2.2 or newer")
 		return
@@ -113,9 +107,6 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 }
 
 func checkHandlers(_ context.Context, e *exam, v *verdict) {
-	if e.notContainerd(v) {
-		return
-	}
 	handlers, byDefault := e.config.nvidiaHandlers(), e.config.defaultHandler()
 	switch {
 	case byDefault == "nvidia" || slices.Contains(handlers, byDefault):
@@ -129,9 +120,6 @@ func checkHandlers(_ context.Context, e *exam, v *verdict) {
 
 // checkBarrier checks that pods without a grant can't use NVIDIA's runtime (with a RuntimeClass) while the agent is down.
 func checkBarrier(_ context.Context, e *exam, v *verdict) {
-	if e.notContainerd(v) {
-		return
-	}
 	bare := e.config.nvidiaHandlers()
 	if byDefault := e.config.defaultHandler(); byDefault == "nvidia" && len(e.config.Handlers(IsOurRuntime)) == 0 && !slices.Contains(bare, byDefault) {
 		bare = append(bare, byDefault) // containerd's default

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // document is a configuration file. An edit changes the bytes of one setting only.
@@ -127,7 +129,7 @@ func undo(d document, changes []change) (kept [][]string, err error) {
 		}
 		for key := c.Key; len(key) > c.Tables; key = key[:len(key)-1] { // with tables that become empty
 			if v, there := lookup(tree, key); there && (len(key) == len(c.Key) || isEmptyTable(v)) {
-				drop(tree, key)
+				unstructured.RemoveNestedField(tree, key...)
 				if err := verified(d, d.remove(key), tree); err != nil {
 					return nil, fmt.Errorf("remove %s: %w", dotted(key), err)
 				}
@@ -162,28 +164,13 @@ func encoded(value any) json.RawMessage {
 	return raw
 }
 
-func isPrefix(prefix, path []string) bool { return common(prefix, path) == len(prefix) }
-
-func common(a, b []string) int {
-	n := 0
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
+func isPrefix(prefix, path []string) bool {
+	return len(prefix) <= len(path) && slices.Equal(prefix, path[:len(prefix)])
 }
 
 func lookup(tree map[string]any, key []string) (any, bool) {
-	var at any = tree
-	for _, k := range key {
-		table, ok := at.(map[string]any)
-		if !ok {
-			return nil, false
-		}
-		if at, ok = table[k]; !ok {
-			return nil, false
-		}
-	}
-	return at, true
+	value, there, err := unstructured.NestedFieldNoCopy(tree, key...)
+	return value, there && err == nil
 }
 
 func tablesOf(tree map[string]any, key []string) int {
@@ -206,13 +193,6 @@ func put(tree map[string]any, key []string, value any) {
 		tree = next
 	}
 	tree[key[len(key)-1]] = value
-}
-
-func drop(tree map[string]any, key []string) {
-	parent, _ := lookup(tree, key[:len(key)-1])
-	if table, ok := parent.(map[string]any); ok {
-		delete(table, key[len(key)-1])
-	}
 }
 
 func isEmptyTable(v any) bool {
