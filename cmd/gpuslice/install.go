@@ -1,12 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/hostinstall"
 	"github.com/gpuslice/gpuslice/install"
@@ -40,19 +41,9 @@ Exit status: 0 success; 1 failure; 2 invalid usage.`,
 		Example: `  gpuslice install docker --dry-run
   gpuslice install docker && systemctl reload docker
   gpuslice install containerd --config /etc/containerd/config.toml`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			var err error
-			if o.HookFiles, err = prepared(c, &o, args[0]); err != nil {
-				return err
-			}
-			return work(hostinstall.Install(c.Context(), o, c.OutOrStdout()))
-		},
-		ValidArgs: hostinstall.Engines(),
 	}
+	engineCommand(c, &o, hostinstall.Install)
 	f := c.Flags()
-	f.SortFlags = false
-	hostFlags(f, &o)
 	f.BoolVar(&o.SetDefault, "set-default", false, "Make it the engine's default runtime.")
 	f.BoolVar(&o.Hooks, "hooks", true, "podman: install the hooks, too.")
 	f.StringVar(&o.From, "from", "", "Copy the programs and libraries from the directory `DIR` (build, or a release).")
@@ -78,22 +69,22 @@ removed.
 The programs and the limiter's libraries stay: running containers need them.
 
 Exit status: 0 success; 1 failure; 2 invalid usage.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			var err error
-			if o.HookFiles, err = prepared(c, &o, args[0]); err != nil {
-				return err
-			}
-			return work(hostinstall.Uninstall(c.Context(), o, c.OutOrStdout()))
-		},
-		ValidArgs: hostinstall.Engines(),
 	}
-	c.Flags().SortFlags = false
-	hostFlags(c.Flags(), &o)
+	engineCommand(c, &o, hostinstall.Uninstall)
 	return c
 }
 
-func hostFlags(f *pflag.FlagSet, o *hostinstall.Options) {
+// engineCommand completes a command with the name of a container engine as its argument.
+func engineCommand(c *cobra.Command, o *hostinstall.Options, run func(context.Context, hostinstall.Options, io.Writer) error) {
+	c.Args, c.ValidArgs = cobra.ExactArgs(1), hostinstall.Engines()
+	c.RunE = func(c *cobra.Command, args []string) (err error) {
+		if o.HookFiles, err = prepared(c, o, args[0]); err != nil {
+			return err
+		}
+		return work(run(c.Context(), *o, c.OutOrStdout()))
+	}
+	f := c.Flags()
+	f.SortFlags = false
 	f.BoolVar(&o.DryRun, "dry-run", false, "Show the changes as a unified diff without making them.")
 	f.StringVar(&o.Config, "config", "", "Configuration `FILE` of the engine, if it is not the default.")
 	f.StringVar(&o.RuntimePath, "runtime-path", "/usr/bin/gpuslice-runtime", "`PATH` of the runtime.")
