@@ -248,7 +248,7 @@ CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr ptr, size_t bytes, CUmemLocation
 	return flags || !find_location(at, &to) ? CUDA_ERROR_INVALID_VALUE : prefetch(ptr, bytes, to, per_thread(stream));
 }
 
-/* Documented: of memory that is managed, all of the allocation (length 0), and not to the default stream alone. */
+/* Documented: of memory that is managed, all of the allocation (length 0), and one stream only if that is not the default one. */
 static CUresult attach(CUstream handle, CUdeviceptr ptr, size_t length, unsigned flags)
 {
 	const struct allocation *a;
