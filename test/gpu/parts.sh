@@ -133,6 +133,9 @@ write_profile() {
 				call = a["nvml.process_utilization"] == "info" ? "info" : "samples"
 				late = a["nvml." call "_delay_ms"] - a["nvml." call "_period_ms"]
 				if (a["nvml." call "_delay_ms"] != "") print "utilization_delay_ms\t" (late > 0 ? int(late) : 0)
+				if (a["event.floor_us"] != "") print "event_ns\t" int(1000 * a["event.floor_us"])
+				lost = a["slice.lost_percent"] + 0
+				if (a["slice.ours_us"] > 0) print "switch_us\t" (lost > 0 && lost < 100 ? int(a["slice.ours_us"] * lost / (100 - lost)) : 0)
 				printf "%s", rest
 			}' "$here/questions.tsv")
 	} >"$work/profile.conf"
