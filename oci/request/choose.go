@@ -46,7 +46,7 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 			return nil, err
 		}
 		if slices.ContainsFunc(named, func(other candidate) bool { return other.UUID == d.UUID }) {
-			return nil, refuse(grant.ErrMalformed, "%v is listed twice, by its index and its UUID: list it once", d)
+			return nil, grant.Errorf(grant.ErrMalformed, "%v is listed twice, by its index and its UUID: list it once", d)
 		}
 		named = append(named, d)
 	}
@@ -60,7 +60,7 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 		return nil, err
 	}
 	if len(named) == 0 {
-		return nil, refuse(grant.ErrUnknownGPU, "no GPU is allowed for containers without Kubernetes: the node has %s (see devices in %s)", namesOf(list), c.Path)
+		return nil, grant.Errorf(grant.ErrUnknownGPU, "no GPU is allowed for containers without Kubernetes: the node has %s (see devices in %s)", namesOf(list), c.Path)
 	}
 	var shares []grant.Share
 	var full []candidate
@@ -90,7 +90,7 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 	}
 	allowed := slices.Concat(ofKind(list, false), ofKind(list, true))
 	if len(allowed) == 0 {
-		return nil, refuse(grant.ErrUnknownGPU, "no GPU is allowed for containers without Kubernetes: the node has %s (see devices in %s)", namesOf(list), c.Path)
+		return nil, grant.Errorf(grant.ErrUnknownGPU, "no GPU is allowed for containers without Kubernetes: the node has %s (see devices in %s)", namesOf(list), c.Path)
 	}
 	for _, a := range amounts {
 		if err := c.checkAnywhere(a, allowed); err != nil {
@@ -155,7 +155,7 @@ func ofKind(list []candidate, mig bool) []candidate {
 }
 
 func mixedKinds(a, b candidate) error {
-	return refuse(grant.ErrMalformed, "%v and %v: a container can have either GPUs or MIG devices: request one kind", a, b)
+	return grant.Errorf(grant.ErrMalformed, "%v and %v: a container can have either GPUs or MIG devices: request one kind", a, b)
 }
 
 func overbooked(amounts []Amount, list []candidate) error {
@@ -169,5 +169,5 @@ func overbooked(amounts []Amount, list []candidate) error {
 	if len(amounts) > 1 {
 		what = fmt.Sprintf("%d GPUs with %s each", len(amounts), strings.Join(texts, " and "))
 	}
-	return refuse(grant.ErrOverbooked, "not enough free GPU capacity for %s: %s. Wait until a container ends (gpuslice status lists them), or request less", what, freeOf(list))
+	return grant.Errorf(grant.ErrOverbooked, "not enough free GPU capacity for %s: %s. Wait until a container ends (gpuslice status lists them), or request less", what, freeOf(list))
 }

@@ -79,18 +79,18 @@ func parseCount(text string) (Devices, error) {
 	n, err := strconv.Atoi(text)
 	switch {
 	case !isDigits(text):
-		return Devices{}, refuse(grant.ErrMalformed, "is not a number of GPUs: %s", devicesForm)
+		return Devices{}, grant.Errorf(grant.ErrMalformed, "is not a number of GPUs: %s", devicesForm)
 	case err == nil && n == 0:
-		return Devices{}, refuse(grant.ErrMalformed, "is a number of GPUs, and must be 1 or more: for the GPU with index 0 use device=0")
+		return Devices{}, grant.Errorf(grant.ErrMalformed, "is a number of GPUs, and must be 1 or more: for the GPU with index 0 use device=0")
 	case err != nil || n > grant.MaxShares:
-		return Devices{}, refuse(grant.ErrMalformed, "is too many GPUs: the maximum is %d; for a GPU by its index use device=INDEX", grant.MaxShares)
+		return Devices{}, grant.Errorf(grant.ErrMalformed, "is too many GPUs: the maximum is %d; for a GPU by its index use device=INDEX", grant.MaxShares)
 	}
 	return Devices{Count: n}, nil
 }
 
 func parseNames(text string) (Devices, error) {
 	if strings.Count(text, ",") >= grant.MaxShares {
-		return Devices{}, refuse(grant.ErrMalformed, "is too many GPUs: the maximum is %d", grant.MaxShares)
+		return Devices{}, grant.Errorf(grant.ErrMalformed, "is too many GPUs: the maximum is %d", grant.MaxShares)
 	}
 	var d Devices
 	for name := range strings.SplitSeq(text, ",") {
@@ -98,7 +98,7 @@ func parseNames(text string) (Devices, error) {
 			return Devices{}, err
 		}
 		if slices.Contains(d.Names, name) {
-			return Devices{}, refuse(grant.ErrMalformed, "has the GPU %s twice: list it once", name)
+			return Devices{}, grant.Errorf(grant.ErrMalformed, "has the GPU %s twice: list it once", name)
 		}
 		d.Names = append(d.Names, name)
 	}
@@ -115,5 +115,5 @@ func validateName(name string) error {
 		}
 		return nil
 	}
-	return refuse(grant.ErrMalformed, "has %s, which is neither a GPU index nor a UUID: %s", quote.Short(name), devicesForm)
+	return grant.Errorf(grant.ErrMalformed, "has %s, which is neither a GPU index nor a UUID: %s", quote.Short(name), devicesForm)
 }

@@ -124,13 +124,13 @@ func find(list []candidate, name string, c Config) (candidate, error) {
 	}
 	switch {
 	case len(found) == 0 && len(c.Indices) == 0 && isIndex(name):
-		return candidate{}, refuse(grant.ErrUnknownGPU, "GPU %s: the indices of this node's GPUs are unknown: use its UUID", name)
+		return candidate{}, grant.Errorf(grant.ErrUnknownGPU, "GPU %s: the indices of this node's GPUs are unknown: use its UUID", name)
 	case len(found) == 0:
-		return candidate{}, refuse(grant.ErrUnknownGPU, "GPU %s: this node has no such GPU: there are %s", quote.Short(name), namesOf(list))
+		return candidate{}, grant.Errorf(grant.ErrUnknownGPU, "GPU %s: this node has no such GPU: there are %s", quote.Short(name), namesOf(list))
 	case len(found) > 1:
-		return candidate{}, refuse(grant.ErrAmbiguous, "GPU %s: several GPUs of this node have this index: use its UUID", quote.Short(name))
+		return candidate{}, grant.Errorf(grant.ErrAmbiguous, "GPU %s: several GPUs of this node have this index: use its UUID", quote.Short(name))
 	case !found[0].allowed:
-		return candidate{}, refuse(ErrForbidden, "%v: containers without Kubernetes are not allowed to use it (devices in %s)", found[0], c.Path)
+		return candidate{}, grant.Errorf(ErrForbidden, "%v: containers without Kubernetes are not allowed to use it (devices in %s)", found[0], c.Path)
 	}
 	return found[0], nil
 }

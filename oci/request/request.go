@@ -41,13 +41,13 @@ func FromContainer(env []string, annotations map[string]string, c Config) (*Requ
 	case s.grant != nil:
 		return fromGrant(notes, annotations)
 	case s.none() && s.priority != nil:
-		return nil, refuse(grant.ErrMalformed, "%s requests no GPU by itself: set %s, %s, %s or %s too, or remove it", s.priority.name, api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvSlice)
+		return nil, grant.Errorf(grant.ErrMalformed, "%s requests no GPU by itself: set %s, %s, %s or %s too, or remove it", s.priority.name, api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvSlice)
 	case s.none() && c.AllowWholeGPUs:
 		return fromVisibleDevices(v[api.EnvVisibleDevices])
 	case s.none():
 		return nil, nil
 	case unknown != "":
-		return nil, refuse(grant.ErrMalformed, "%s is not a variable of a request: use %s, %s, %s, %s or %s", quote.Short(unknown), api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvPriority, api.EnvSlice)
+		return nil, grant.Errorf(grant.ErrMalformed, "%s is not a variable of a request: use %s, %s, %s, %s or %s", quote.Short(unknown), api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvPriority, api.EnvSlice)
 	case s.slice != nil:
 		return fromSlice(s, c)
 	default:
@@ -103,7 +103,7 @@ func (r *Request) countGPUs(last int, s *settings) error {
 		return nil
 	}
 	if last >= max(r.Devices.Count, len(r.Devices.Names)) {
-		return refuse(grant.ErrMalformed, "%s requests %s, but a variable %s_%d or %s_%d is set for another GPU (the first is 0): remove it, or request more GPUs",
+		return grant.Errorf(grant.ErrMalformed, "%s requests %s, but a variable %s_%d or %s_%d is set for another GPU (the first is 0): remove it, or request more GPUs",
 			s.devices.name, quote.Short(s.devices.value), api.EnvMemoryLimit, last, api.EnvCoreLimit, last)
 	}
 	return nil
@@ -140,7 +140,7 @@ func readAmounts[T comparable](ours *setting, parse func(string) (T, error), ham
 	}
 	for _, i := range sortedKeys(amounts) {
 		if amounts[i] != all {
-			return nil, refuse(grant.ErrMalformed, "%s is %s, but %s is %s: set one of them", ours.name, quote.Short(ours.value), hami[i].name, quote.Short(hami[i].value))
+			return nil, grant.Errorf(grant.ErrMalformed, "%s is %s, but %s is %s: set one of them", ours.name, quote.Short(ours.value), hami[i].name, quote.Short(hami[i].value))
 		}
 	}
 	amounts[everyGPU] = all
@@ -153,20 +153,20 @@ func readPriority(s setting, c Config) (high bool, err error) {
 	case s.value == "1":
 		return false, nil
 	case s.value != "0":
-		return false, s.wrap(refuse(grant.ErrMalformed, "%s is not a priority: use 1, or 0 for high", quote.Short(s.value)))
+		return false, s.wrap(grant.Errorf(grant.ErrMalformed, "%s is not a priority: use 1, or 0 for high", quote.Short(s.value)))
 	case !c.AllowHighPriority:
-		return false, s.wrap(refuse(ErrForbidden, "high priority (0) is not allowed on this node: remove it, or set allowHighPriority in %s", c.Path))
+		return false, s.wrap(grant.Errorf(ErrForbidden, "high priority (0) is not allowed on this node: remove it, or set allowHighPriority in %s", c.Path))
 	}
 	return true, nil
 }
 
 func fromSlice(s *settings, c Config) (*Request, error) {
 	if other := s.any(s.memory, s.cores, s.priority); other != nil {
-		return nil, refuse(grant.ErrMalformed, "%s and %s are both set, but a slice includes memory, cores and priority: set one of them", other.name, s.slice.name)
+		return nil, grant.Errorf(grant.ErrMalformed, "%s and %s are both set, but a slice includes memory, cores and priority: set one of them", other.name, s.slice.name)
 	}
 	slice, known := c.Slices[s.slice.value]
 	if !known {
-		return nil, s.slice.wrap(refuse(ErrForbidden, "%s is not a slice of this node: %s", quote.Short(s.slice.value), c.sliceNames()))
+		return nil, s.slice.wrap(grant.Errorf(ErrForbidden, "%s is not a slice of this node: %s", quote.Short(s.slice.value), c.sliceNames()))
 	}
 	r := &Request{Devices: slice.Devices, Amount: slice.Amount, HighPriority: bool(slice.HighPriority), Slice: s.slice.value}
 	requested, err := readDevices(s)
@@ -177,7 +177,7 @@ func fromSlice(s *settings, c Config) (*Request, error) {
 	case r.Devices.IsZero():
 		r.Devices = requested
 	case !requested.IsZero() && !requested.Equal(r.Devices):
-		return nil, refuse(grant.ErrMalformed, "%s is %s, but the slice %s has devices %v: remove the former", s.devices.name, quote.Short(s.devices.value), r.Slice, r.Devices)
+		return nil, grant.Errorf(grant.ErrMalformed, "%s is %s, but the slice %s has devices %v: remove the former", s.devices.name, quote.Short(s.devices.value), r.Slice, r.Devices)
 	}
 	return r, nil
 }
@@ -214,7 +214,7 @@ var nameAnnotations = []string{"io.kubernetes.cri.container-name", "io.kubernete
 // fromGrant returns the shares for the container's name, else the only ones.
 func fromGrant(notes *settings, annotations map[string]string) (*Request, error) {
 	if other := notes.any(notes.slice, notes.memory, notes.cores, notes.devices, notes.priority); other != nil {
-		return nil, refuse(grant.ErrMalformed, "%s and %s are both set, but a grant is complete: set one of them", other.name, notes.grant.name)
+		return nil, grant.Errorf(grant.ErrMalformed, "%s and %s are both set, but a grant is complete: set one of them", other.name, notes.grant.name)
 	}
 	pod, err := grant.DecodeGrant(notes.grant.value)
 	if err != nil {
@@ -233,7 +233,7 @@ func fromGrant(notes *settings, annotations map[string]string) (*Request, error)
 	if annotations[nameAnnotations[0]] != "" || annotations[nameAnnotations[1]] != "" {
 		return nil, nil // the grant is for other containers of the pod
 	}
-	return nil, notes.grant.wrap(refuse(grant.ErrAmbiguous, "is for %d containers (%s), and the name of this container is unknown: set the grant of one container", len(pod.Containers), shortList(sortedKeys(pod.Containers))))
+	return nil, notes.grant.wrap(grant.Errorf(grant.ErrAmbiguous, "is for %d containers (%s), and the name of this container is unknown: set the grant of one container", len(pod.Containers), shortList(sortedKeys(pod.Containers))))
 }
 
 func shortList(names []string) string {

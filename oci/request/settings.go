@@ -80,7 +80,7 @@ func readVariables(env []string) (variables, error) {
 			continue
 		}
 		if first, twice := v[name]; twice && first != value {
-			return nil, refuse(grant.ErrMalformed, "%s has two values, %s and %s: set it once", quote.Short(name), quote.Short(first), quote.Short(value))
+			return nil, grant.Errorf(grant.ErrMalformed, "%s has two values, %s and %s: set it once", quote.Short(name), quote.Short(first), quote.Short(value))
 		}
 		v[name] = value
 	}
@@ -127,7 +127,7 @@ func addHAMi(into map[int]setting, name, value, base string) error {
 	if suffix != "" {
 		i, err := strconv.Atoi(suffix[1:])
 		if err != nil || !isNumber(suffix[1:]) || i >= grant.MaxShares {
-			return refuse(grant.ErrMalformed, "%s: the name must end with the index of a GPU of the container, 0 to %d", quote.Short(name), grant.MaxShares-1)
+			return grant.Errorf(grant.ErrMalformed, "%s: the name must end with the index of a GPU of the container, 0 to %d", quote.Short(name), grant.MaxShares-1)
 		}
 		index = i
 	}

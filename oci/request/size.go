@@ -69,18 +69,18 @@ func parseSize(text string, bytes bool) (Size, error) {
 	switch {
 	case unit == "" && bytes && isNumber(number):
 	case unit == "" && isNumber(number):
-		return Size{}, refuse(grant.ErrMalformed, "has no unit: add MiB, GiB or %%")
+		return Size{}, grant.Errorf(grant.ErrMalformed, "has no unit: add MiB, GiB or %%")
 	case !known:
-		return Size{}, refuse(grant.ErrMalformed, "is not a size: %s", sizeForm)
+		return Size{}, grant.Errorf(grant.ErrMalformed, "is not a size: %s", sizeForm)
 	}
 	mib, err := mebibytes(number, bits)
 	switch {
 	case err != nil:
 		return Size{}, err
 	case mib == 0 && unit == "":
-		return Size{}, refuse(grant.ErrMalformed, "has no unit, is therefore in bytes as in HAMi, and is less than 1 MiB: %s", sizeForm)
+		return Size{}, grant.Errorf(grant.ErrMalformed, "has no unit, is therefore in bytes as in HAMi, and is less than 1 MiB: %s", sizeForm)
 	case mib == 0:
-		return Size{}, refuse(grant.ErrMalformed, "is less than 1 MiB: %s", sizeForm)
+		return Size{}, grant.Errorf(grant.ErrMalformed, "is less than 1 MiB: %s", sizeForm)
 	}
 	return Size{MiB: mib}, nil
 }
@@ -94,11 +94,11 @@ func isNumber(text string) bool {
 func mebibytes(number string, bits uint) (int64, error) {
 	whole, fraction, point := strings.Cut(number, ".")
 	if !isNumber(whole) || point && (!isDigits(fraction) || len(fraction) > fractionDigits) {
-		return 0, refuse(grant.ErrMalformed, "is not a size: %s", sizeForm)
+		return 0, grant.Errorf(grant.ErrMalformed, "is not a size: %s", sizeForm)
 	}
 	n, err := strconv.ParseInt(whole, 10, 64)
 	if most := int64(grant.MaxMemoryMiB) << 20 >> bits; err != nil || n > most {
-		return 0, refuse(grant.ErrMalformed, "is too large: the maximum is %d MiB", grant.MaxMemoryMiB)
+		return 0, grant.Errorf(grant.ErrMalformed, "is too large: the maximum is %d MiB", grant.MaxMemoryMiB)
 	}
 	total, scale, part := n<<bits, int64(1), int64(0)
 	for _, digit := range fraction {
@@ -106,7 +106,7 @@ func mebibytes(number string, bits uint) (int64, error) {
 	}
 	total += part << bits / scale
 	if total > grant.MaxMemoryMiB<<20 {
-		return 0, refuse(grant.ErrMalformed, "is too large: the maximum is %d MiB", grant.MaxMemoryMiB)
+		return 0, grant.Errorf(grant.ErrMalformed, "is too large: the maximum is %d MiB", grant.MaxMemoryMiB)
 	}
 	return total >> 20, nil
 }
@@ -114,7 +114,7 @@ func mebibytes(number string, bits uint) (int64, error) {
 func parsePercentSize(number string) (Size, error) {
 	percent, err := strconv.Atoi(number)
 	if err != nil || !isNumber(number) || percent < 1 || percent > 100 {
-		return Size{}, refuse(grant.ErrMalformed, "is not a percentage of GPU memory: use a whole number from 1%% to 100%%")
+		return Size{}, grant.Errorf(grant.ErrMalformed, "is not a percentage of GPU memory: use a whole number from 1%% to 100%%")
 	}
 	return Size{Percent: percent}, nil
 }
@@ -125,7 +125,7 @@ func ParseCores(text string) (Cores, error) {
 		digits := strings.TrimSuffix(text, "%")
 		percent, err := strconv.Atoi(digits)
 		if err != nil || !isNumber(digits) || percent < 1 || percent > grant.MaxCorePercent {
-			return 0, refuse(grant.ErrMalformed, "is not compute time in percent: use a whole number from 1 to %d", grant.MaxCorePercent)
+			return 0, grant.Errorf(grant.ErrMalformed, "is not compute time in percent: use a whole number from 1 to %d", grant.MaxCorePercent)
 		}
 		return Cores(percent), nil
 	})
