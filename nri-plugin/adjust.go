@@ -1,12 +1,14 @@
 package nriplugin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpuslice/gpuslice/oci"
@@ -30,7 +32,7 @@ func adjustment(edits *cdispec.ContainerEdits, replaced oci.Replaced) (*api.Cont
 	for _, m := range edits.Mounts {
 		adjust.RemoveMount(m.ContainerPath)
 		adjust.AddMount(&api.Mount{
-			Source: m.HostPath, Destination: m.ContainerPath, Type: mountType(m), Options: m.Options,
+			Source: m.HostPath, Destination: m.ContainerPath, Type: cmp.Or(m.Type, "bind"), Options: m.Options,
 		})
 	}
 	for _, d := range edits.DeviceNodes {
@@ -71,34 +73,13 @@ func checkSupported(edits *cdispec.ContainerEdits) error {
 	return errors.Join(errs...)
 }
 
-func mountType(m *cdispec.Mount) string {
-	if m.Type == "" {
-		return "bind"
-	}
-	return m.Type
-}
-
 func hooks(list []*cdispec.Hook) *api.Hooks {
-	h := &api.Hooks{}
-	for _, c := range list {
-		hook := &api.Hook{Path: c.Path, Args: c.Args, Env: c.Env}
-		if c.Timeout != nil {
-			hook.Timeout = api.Int(*c.Timeout)
-		}
-		switch c.HookName {
-		case "prestart":
-			h.Prestart = append(h.Prestart, hook)
-		case "createRuntime":
-			h.CreateRuntime = append(h.CreateRuntime, hook)
-		case "createContainer":
-			h.CreateContainer = append(h.CreateContainer, hook)
-		case "startContainer":
-			h.StartContainer = append(h.StartContainer, hook)
-		case "poststart":
-			h.Poststart = append(h.Poststart, hook)
-		case "poststop":
-			h.Poststop = append(h.Poststop, hook)
+	hooks := &rspec.Hooks{}
+	lists := oci.HookLists(hooks)
+	for _, h := range list {
+		if of := lists[h.HookName]; of != nil {
+			*of = append(*of, rspec.Hook{Path: h.Path, Args: h.Args, Env: h.Env, Timeout: h.Timeout})
 		}
 	}
-	return h
+	return api.FromOCIHooks(hooks)
 }

@@ -55,7 +55,7 @@ func removeReplaced(spec *rspec.Spec, edits *cdispec.ContainerEdits) {
 		})
 	}
 	if spec.Hooks != nil {
-		have := hookLists(spec.Hooks)
+		have := HookLists(spec.Hooks)
 		edits.Hooks = slices.DeleteFunc(edits.Hooks, func(h *cdispec.Hook) bool {
 			return have[h.HookName] != nil && slices.ContainsFunc(*have[h.HookName], func(o rspec.Hook) bool {
 				return o.Path == h.Path && slices.Equal(o.Args, h.Args) && slices.Equal(o.Env, h.Env)
@@ -100,7 +100,8 @@ func uniqueRules(spec *rspec.Spec) {
 	spec.Linux.Resources.Devices = kept
 }
 
-func hookLists(h *rspec.Hooks) map[string]*[]rspec.Hook {
+// HookLists returns the lists of hooks by their CDI name.
+func HookLists(h *rspec.Hooks) map[string]*[]rspec.Hook {
 	return map[string]*[]rspec.Hook{
 		//lint:ignore SA1019 it is deprecated, and CDI specs still name it
 		cdi.PrestartHook:        &h.Prestart,
@@ -121,7 +122,7 @@ func cloneSpec(spec *rspec.Spec) *rspec.Spec {
 		work.Process.User.AdditionalGids = slices.Clone(spec.Process.User.AdditionalGids)
 	}
 	if work.Hooks = pointTo(spec.Hooks); work.Hooks != nil {
-		for _, list := range hookLists(work.Hooks) {
+		for _, list := range HookLists(work.Hooks) {
 			*list = slices.Clone(*list)
 		}
 	}

@@ -60,7 +60,7 @@ func TestApplyHooksOnce(t *testing.T) {
 		require.NoError(t, Apply(spec, &cdispec.ContainerEdits{Hooks: hooks}))
 	}
 	for _, h := range hooks {
-		assert.Len(t, *hookLists(spec.Hooks)[h.HookName], 1, h.HookName)
+		assert.Len(t, *HookLists(spec.Hooks)[h.HookName], 1, h.HookName)
 	}
 }
 
