@@ -19,6 +19,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpuslice/gpuslice/internal/logonce"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 const (
@@ -62,18 +63,9 @@ func (s *Server) Run(ctx context.Context) {
 			pause, problem = firstPause, logonce.Problem{}
 		}
 		problem.Warn(s.log, "serving the device plugin failed; retrying", err)
-		if !wait(ctx, pause) {
+		if !periodic.Sleep(ctx, pause) {
 			return
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

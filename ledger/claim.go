@@ -72,8 +72,7 @@ func (c *Claim) clone() Claim {
 	own := *c
 	own.Shares = slices.Clone(c.Shares)
 	if c.Slot != nil {
-		slot := *c.Slot
-		own.Slot = &slot
+		own.Slot = new(*c.Slot)
 	}
 	return own
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -211,14 +212,11 @@ func few(ids []string) string {
 }
 
 func (x *index) snapshot() *Snapshot {
-	s := &Snapshot{GPUs: map[string]Usage{}}
+	s := &Snapshot{GPUs: maps.Clone(x.gpus)}
 	for _, e := range x.entries {
 		s.Entries = append(s.Entries, e.public())
 	}
 	sort.Slice(s.Entries, func(i, j int) bool { return s.Entries[i].ContainerID < s.Entries[j].ContainerID })
-	for uuid, usage := range x.gpus {
-		s.GPUs[uuid] = usage
-	}
 	return s
 }
 

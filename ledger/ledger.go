@@ -105,8 +105,6 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.G
 	return l.Dir(claim.ContainerID), nil
 }
 
-// admit checks a claim. Before it refuses for an unreadable or blocking entry, it reads the directories again:
-// an operator can have removed one.
 func (l *Ledger) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := grant.CheckGPUs(claim.Shares, gpus); err != nil {
 		return err
@@ -114,14 +112,20 @@ func (l *Ledger) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := l.checkCordons(claim, gpus); err != nil {
 		return err
 	}
-	err := l.index.admit(claim, gpus)
+	return l.unlessStale(func() error { return l.index.admit(claim, gpus) })
+}
+
+// unlessStale calls admit. Before it refuses for an unreadable or blocking entry, it reads the directories again: an
+// operator can have removed one.
+func (l *Ledger) unlessStale(admit func() error) error {
+	err := admit()
 	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrBlocked) {
 		return err
 	}
 	if err := l.look(); err != nil {
 		return err
 	}
-	return l.index.admit(claim, gpus)
+	return admit()
 }
 
 func checkSame(claim, reserved *Claim) error {
@@ -202,9 +206,10 @@ func (l *Ledger) Snapshot(ctx context.Context) (*Snapshot, error) {
 }
 
 // Dir returns the path of a container's directory.
-func (l *Ledger) Dir(id string) string {
-	return filepath.Join(l.dir, containersName, id)
-}
+func (l *Ledger) Dir(id string) string { return DirOf(l.dir, id) }
+
+// DirOf returns the path of a container's directory in the ledger in dir.
+func DirOf(dir, id string) string { return filepath.Join(dir, containersName, id) }
 
 // locked calls fn with the lock and a current index. It waits until ctx ends.
 func (l *Ledger) locked(ctx context.Context, fn func() error) error {
@@ -335,10 +340,15 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 	if err := l.name(hidden, r.ContainerID); err != nil {
 		return err
 	}
-	e := newEntry(r)
-	e.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(r.ContainerID), recordName)) // a failure leaves none: it is read again
-	l.index.put(e)
+	l.put(r)
 	return nil
+}
+
+// put adds a written record to the index. Without a stamp it is read again.
+func (l *Ledger) put(r *record) {
+	e := newEntry(r)
+	e.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(r.ContainerID), recordName))
+	l.index.put(e)
 }
 
 func (l *Ledger) supersede(r *record) {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
@@ -44,7 +45,7 @@ func Read(ctx context.Context, dir string) (*Snapshot, error) {
 }
 
 // Dir returns the path of a container's directory.
-func (r *Reader) Dir(id string) string { return filepath.Join(r.dir, containersName, id) }
+func (r *Reader) Dir(id string) string { return DirOf(r.dir, id) }
 
 const (
 	readTries = 50
@@ -59,21 +60,12 @@ func (r *Reader) Snapshot(ctx context.Context) (*Snapshot, error) {
 		if err == nil && (try == readTries || snapshot != nil) {
 			return snapshot, nil
 		}
-		if err == nil {
-			err = sleep(ctx, readPause)
+		if err == nil && !periodic.Sleep(ctx, readPause) {
+			err = context.Cause(ctx)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read ledger %s: %w", r.dir, err)
 		}
-	}
-}
-
-func sleep(ctx context.Context, pause time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(pause):
-		return nil
 	}
 }
 

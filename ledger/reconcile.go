@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
@@ -193,8 +191,6 @@ func (l *Ledger) reactivate(r *record) error {
 	if err := os.RemoveAll(filepath.Join(l.Dir(r.ContainerID), releasedName)); err != nil {
 		return fmt.Errorf("%w: %w", errUnfinished, err)
 	}
-	e := newEntry(r)
-	e.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(r.ContainerID), recordName)) // a failure leaves none: it is read again
-	l.index.put(e)
+	l.put(r)
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -165,14 +164,7 @@ func (l *Ledger) settle(ctx context.Context, id string, shares []grant.Share, gp
 }
 
 func (l *Ledger) admitResize(e *entry, shares []grant.Share, gpus map[string]grant.GPU) error {
-	err := l.index.admitResize(e, shares, gpus)
-	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrBlocked) {
-		return err
-	}
-	if err := l.look(); err != nil {
-		return err
-	}
-	return l.index.admitResize(e, shares, gpus)
+	return l.unlessStale(func() error { return l.index.admitResize(e, shares, gpus) })
 }
 
 func (l *Ledger) rebook(e *entry, shares []grant.Share) error {
@@ -186,9 +178,7 @@ func (l *Ledger) rebook(e *entry, shares []grant.Share) error {
 		if err := l.replaceRecord(&next); err != nil {
 			return err
 		}
-		now := newEntry(&next)
-		now.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(e.ContainerID), recordName)) // without a stamp it is read again
-		l.index.put(now)
+		l.put(&next)
 		return nil
 	})
 }

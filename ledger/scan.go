@@ -111,7 +111,7 @@ func (l *Ledger) scanDir(containers int, id string) bool {
 }
 
 func (l *Ledger) load(id string, known *entry) *entry {
-	data, err := rawfile.Read(filepath.Join(l.Dir(id), recordName))
+	r, err := l.readRecord(id, recordName)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		if _, gone := readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(id), releasedName)); gone == nil {
 			return l.loadReleased(id)
@@ -120,14 +120,21 @@ func (l *Ledger) load(id string, known *entry) *entry {
 			return nil
 		}
 	}
-	var r *record
-	if err == nil {
-		r, err = decodeRecord(data, id)
-	}
 	if err == nil {
 		return newEntry(r)
 	}
-	return l.loadDamaged(id, known, fmt.Errorf("read %s of container %s: %w", recordName, id, err))
+	return l.loadDamaged(id, known, err)
+}
+
+func (l *Ledger) readRecord(id, name string) (r *record, err error) {
+	data, err := rawfile.Read(filepath.Join(l.Dir(id), name))
+	if err == nil {
+		r, err = decodeRecord(data, id)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s of container %s: %w", name, id, err)
+	}
+	return r, nil
 }
 
 // clearEmpty returns whether a directory without a record is no container's. Some runtimes make a missing
@@ -147,15 +154,10 @@ func (l *Ledger) clearEmpty(id string) bool {
 
 // loadReleased reads a released record. It does not count, so damage is only a problem of the entry.
 func (l *Ledger) loadReleased(id string) *entry {
-	data, err := rawfile.Read(filepath.Join(l.Dir(id), releasedName))
-	var r *record
-	if err == nil {
-		r, err = decodeRecord(data, id)
-	}
+	r, err := l.readRecord(id, releasedName)
 	if err == nil {
 		return &entry{record: *r, state: StateReleased}
 	}
-	err = fmt.Errorf("read %s of container %s: %w", releasedName, id, err)
 	return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: err}
 }
 

@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 	"golang.org/x/mod/semver"
+
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 // The plugin's name and index in the runtime. The index is high, so that the plugin runs after others.
@@ -63,10 +65,7 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 			backoff = firstBackoff
 		}
 		p.Log.Warn("NRI connection lost or failed; retrying", "socket", socket, "error", err, "in", backoff)
-		select {
-		case <-ctx.Done():
-		case <-time.After(backoff):
-		}
+		periodic.Sleep(ctx, backoff)
 		backoff = min(2*backoff, lastBackoff)
 	}
 }

@@ -172,7 +172,7 @@ func (c *Cache) read(ctx context.Context) (Node, error) {
 }
 
 func (c *Cache) topology(last *Snapshot, node Node) Topology {
-	if !c.connect || (c.joined && sameGPUs(last.Node, node)) {
+	if !c.connect || (c.joined && sameGPUs(last.Node.GPUs, node.GPUs)) {
 		return last.Topology
 	}
 	t, err := c.reader.topology()
@@ -184,8 +184,8 @@ func (c *Cache) topology(last *Snapshot, node Node) Topology {
 	return t
 }
 
-func sameGPUs(a, b Node) bool {
-	return slices.EqualFunc(a.GPUs, b.GPUs, func(x, y GPU) bool { return x.UUID == y.UUID })
+func sameGPUs(a, b []GPU) bool {
+	return slices.EqualFunc(a, b, func(x, y GPU) bool { return x.UUID == y.UUID })
 }
 
 func (c *Cache) close() error {

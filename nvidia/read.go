@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
 )
 
 const bytesPerMiB = 1 << 20
@@ -73,13 +74,10 @@ func optional(what, call string, ret nvml.Return) error {
 	}
 }
 
-func cString[T int8 | uint8](chars []T) string {
-	var text []byte
-	for _, c := range chars {
-		if c == 0 {
-			break
-		}
-		text = append(text, byte(c))
+func cString(chars []int8) string {
+	text := make([]byte, len(chars))
+	for i, c := range chars {
+		text[i] = byte(c)
 	}
-	return string(text)
+	return unix.ByteSliceToString(text)
 }

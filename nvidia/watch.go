@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 // eventWait limits one wait for an event. NVML's wait can't be interrupted, so it also delays a
@@ -28,17 +30,8 @@ func (c *Cache) watch(ctx context.Context, until time.Time) {
 		case failed:
 			return
 		case !listened:
-			pause(ctx, left)
+			periodic.Sleep(ctx, left)
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 
@@ -77,7 +70,7 @@ func (c *Cache) settle() {
 }
 
 func (c *Cache) listenTo(gpus []GPU) {
-	if !c.listen || len(gpus) == 0 || c.events.covers(gpus) {
+	if !c.listen || len(gpus) == 0 || c.events != nil && sameGPUs(c.events.gpus, gpus) {
 		return
 	}
 	err := c.closeEvents()
@@ -88,10 +81,6 @@ func (c *Cache) listenTo(gpus []GPU) {
 		c.log.Warn("GPUs without events of critical errors: their health depends on readings only", "error", err)
 	}
 	c.silent = err != nil
-}
-
-func (e *events) covers(gpus []GPU) bool {
-	return e != nil && slices.EqualFunc(e.gpus, gpus, func(a, b GPU) bool { return a.UUID == b.UUID })
 }
 
 func (c *Cache) closeEvents() error {

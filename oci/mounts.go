@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"context"
 	"path"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -72,6 +74,21 @@ func MountsFiles(mounts []rspec.Mount, dir string) bool {
 	return slices.ContainsFunc(mounts, func(m rspec.Mount) bool {
 		return cleanDestination(m.Destination) == limiterDir && m.Source == limiter.FilesDir(dir)
 	})
+}
+
+// Limited reports whether a container mounts its limits and has a claim of the owner ("": of any). The mounts are
+// not sufficient.
+func Limited(ctx context.Context, stateDir, id string, mounts []rspec.Mount, owner string) (bool, error) {
+	if !MountsFiles(mounts, ledger.DirOf(stateDir, id)) {
+		return false, nil
+	}
+	now, err := ledger.Read(ctx, stateDir)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(now.Claims(), func(c ledger.Claim) bool {
+		return c.ContainerID == id && (owner == "" || c.Owner == owner)
+	}), nil
 }
 
 // OwnedDestination reports whether a destination is at or below a path of the limiter.

@@ -33,3 +33,13 @@ func Vary(ctx context.Context, wake <-chan struct{}, work func() (pause time.Dur
 		}
 	}
 }
+
+// Sleep waits, and returns false if the context ends first.
+func Sleep(ctx context.Context, pause time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(pause):
+		return true
+	}
+}

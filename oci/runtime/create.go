@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
-	"slices"
 	"time"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -89,21 +87,12 @@ func holdsGPU(c oci.Container) (reason string, holds bool) {
 	return reason, holds
 }
 
-// limitedByNRI reports whether a container mounts limits and has a claim of the NRI plugin. The spec
-// is not sufficient.
 func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, error) {
-	if !r.mountsLimits(c) {
-		return false, nil
-	}
-	now, err := ledger.Read(ctx, r.Config.StateDir)
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(now.Claims(), func(held ledger.Claim) bool { return held.ContainerID == c.ID && held.Owner == ledger.OwnerNRI }), nil
+	return oci.Limited(ctx, r.Config.StateDir, c.ID, c.Mounts, ledger.OwnerNRI)
 }
 
 func (r *Runtime) mountsLimits(c oci.Container) bool {
-	return oci.MountsFiles(c.Mounts, filepath.Join(r.Config.StateDir, "containers", c.ID))
+	return oci.MountsFiles(c.Mounts, ledger.DirOf(r.Config.StateDir, c.ID))
 }
 
 func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spec, c oci.Container, requested *request.Request) (func() error, error) {

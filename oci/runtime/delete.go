@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -21,7 +20,7 @@ func (r *Runtime) claimOf(id string) (orphans.Record, error) {
 	if ledger.ValidateContainerID(id) != nil {
 		return orphans.Record{}, fs.ErrNotExist
 	}
-	return orphans.Read(filepath.Join(r.Config.StateDir, "containers", id))
+	return orphans.Read(ledger.DirOf(r.Config.StateDir, id))
 }
 
 // delete runs the low-level runtime's delete and then releases the claim, if the container is gone.

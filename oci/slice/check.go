@@ -1,32 +1,17 @@
 package slice
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
-
-// limitedOtherwise reports whether the container has a claim and the limits of the runtime wrapper or the NRI plugin.
-func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec) (bool, error) {
-	if !oci.MountsFiles(spec.Mounts, claimDir(stateDir, id)) {
-		return false, nil
-	}
-	now, err := ledger.Read(ctx, stateDir)
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(now.Claims(), func(c ledger.Claim) bool { return c.ContainerID == id }), nil
-}
 
 // checkSpec refuses GPUs beyond the slice's, which would have no limits.
 func checkSpec(s Slice, c oci.Container) error {

@@ -27,7 +27,7 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 	if err != nil {
 		return err
 	}
-	if done, err := limitedOtherwise(ctx, stateDir, state.ID, spec); done || err != nil {
+	if done, err := oci.Limited(ctx, stateDir, state.ID, spec.Mounts, ""); done || err != nil {
 		return err
 	}
 	if err := checkSpec(s, oci.ContainerOf(state.ID, spec)); err != nil {
@@ -161,7 +161,7 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 	if err := ledger.ValidateContainerID(state.ID); err != nil {
 		return err
 	}
-	if !exists(claimDir(stateDir, state.ID)) {
+	if !exists(ledger.DirOf(stateDir, state.ID)) {
 		return nil // without a claim
 	}
 	unlock, err := lock(ctx, stateDir)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
@@ -28,14 +27,12 @@ func userOf(ctx context.Context, stateDir, name string) (*user, error) {
 		return nil, fmt.Errorf("find the container of slice %s: %w", name, err)
 	}
 	for _, e := range now.Entries {
-		if dir := claimDir(stateDir, e.ContainerID); sameLimits(Dir(stateDir, name), dir) {
+		if dir := ledger.DirOf(stateDir, e.ContainerID); sameLimits(Dir(stateDir, name), dir) {
 			return &user{e.ContainerID, dir}, nil
 		}
 	}
 	return nil, nil
 }
-
-func claimDir(stateDir, id string) string { return filepath.Join(stateDir, "containers", id) }
 
 func sameLimits(a, b string) bool {
 	first, errA := os.Lstat(limiter.LimitsPath(a))
