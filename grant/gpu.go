@@ -1,6 +1,10 @@
 package grant
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/gpuslice/gpuslice/api"
+)
 
 // GPU is what can be granted of a GPU, or of a MIG device, which has one slot.
 type GPU struct {
@@ -11,6 +15,15 @@ type GPU struct {
 	Slots int
 	// Parent is the GPU of a MIG device, which shares its cordon; "": unknown, or no MIG device.
 	Parent string `json:",omitempty"`
+}
+
+// GPUOf returns what can be granted of a device of the node.
+func GPUOf(d api.NodeDevice) GPU {
+	gpu := GPU{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
+	if d.GPU != d.UUID {
+		gpu.Parent = d.GPU
+	}
+	return gpu
 }
 
 func IsMIG(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }

@@ -2,6 +2,7 @@ package nvidia
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -52,14 +53,7 @@ func (p Partition) MIG() []MIGDevice {
 }
 
 // Resources returns the keys of Mixed, sorted.
-func (p Partition) Resources() []string {
-	names := make([]string, 0, len(p.Mixed))
-	for name := range p.Mixed {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func (p Partition) Resources() []string { return slices.Sorted(maps.Keys(p.Mixed)) }
 
 // Partition applies a strategy; on an error the node offers nothing.
 func (n Node) Partition(s MIGStrategy) (Partition, error) {

@@ -2,6 +2,7 @@ package nodeconfig
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,9 +55,7 @@ var ErrLabelsUnknown = errors.New("an entry can match by the node's labels, and 
 
 // NewWatcher reads the file once.
 func NewWatcher(cfg WatcherConfig) *Watcher {
-	if cfg.Interval == 0 {
-		cfg.Interval = time.Second
-	}
+	cfg.Interval = cmp.Or(cfg.Interval, time.Second)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

@@ -1,6 +1,8 @@
 package noderegister
 
 import (
+	"cmp"
+
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -25,9 +27,4 @@ type Device struct {
 	MIGCapable  bool
 }
 
-func (d Device) mode() string {
-	if d.Mode == "" {
-		return api.ModeShared
-	}
-	return d.Mode
-}
+func (d Device) mode() string { return cmp.Or(d.Mode, api.ModeShared) }

@@ -1,6 +1,7 @@
 package noderegister
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -50,12 +51,7 @@ func New(c Config) (*Publisher, error) {
 	if wrong := validation.IsDNS1123Subdomain(c.NodeName); len(wrong) > 0 {
 		return nil, fmt.Errorf("node name %q: %s", c.NodeName, strings.Join(wrong, "; "))
 	}
-	if c.Interval == 0 {
-		c.Interval = 30 * time.Second
-	}
-	if c.Retry == 0 {
-		c.Retry = 5 * time.Second
-	}
+	c.Interval, c.Retry = cmp.Or(c.Interval, 30*time.Second), cmp.Or(c.Retry, 5*time.Second)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

@@ -27,13 +27,7 @@ type Device api.NodeDevice
 func (d Device) MIG() bool { return d.UUID != d.GPU }
 
 // Capacity returns what the ledger can reserve of it.
-func (d Device) Capacity() grant.GPU {
-	c := grant.GPU{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
-	if d.MIG() {
-		c.Parent = d.GPU
-	}
-	return c
-}
+func (d Device) Capacity() grant.GPU { return grant.GPUOf(api.NodeDevice(d)) }
 
 func Capacities(devices []Device) map[string]grant.GPU {
 	gpus := make(map[string]grant.GPU, len(devices))

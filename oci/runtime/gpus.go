@@ -83,11 +83,7 @@ func (f nodeFile) gpus() GPUs {
 		}
 	}
 	for _, d := range f.Devices {
-		capacity := grant.GPU{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
-		if d.GPU != d.UUID {
-			capacity.Parent = d.GPU
-		}
-		c.Capacity[d.UUID] = capacity
+		c.Capacity[d.UUID] = grant.GPUOf(d)
 		if c.ContextMiB[d.UUID] = f.ContextMiB[d.UUID]; c.ContextMiB[d.UUID] == 0 {
 			c.ContextMiB[d.UUID] = otherContextMiB
 		}

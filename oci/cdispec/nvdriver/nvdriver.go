@@ -4,6 +4,7 @@
 package nvdriver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,8 +57,8 @@ func Generate(o Options) (*cdispec.Spec, error) {
 	options := []nvcdi.Option{
 		nvcdi.WithMode(nvcdi.ModeNvml),
 		nvcdi.WithLogger(logger{log}),
-		nvcdi.WithDriverRoot(orRoot(o.Root)),
-		nvcdi.WithDevRoot(orRoot(o.DevRoot, o.Root)),
+		nvcdi.WithDriverRoot(cmp.Or(o.Root, "/")),
+		nvcdi.WithDevRoot(cmp.Or(o.DevRoot, o.Root, "/")),
 		nvcdi.WithDeviceNamers(namers...),
 		nvcdi.WithMergedDeviceOptions(transform.WithName("all"), transform.WithSkipIfExists(true)),
 		nvcdi.WithNVIDIACDIHookPath(hookPath),
@@ -120,15 +121,6 @@ func useOwnHooks(spec *cdispec.Spec, program string, known []string) {
 	for i := range spec.Devices {
 		rename(&spec.Devices[i].ContainerEdits)
 	}
-}
-
-func orRoot(paths ...string) string {
-	for _, path := range paths {
-		if path != "" {
-			return path
-		}
-	}
-	return "/"
 }
 
 type logger struct{ log *slog.Logger }
