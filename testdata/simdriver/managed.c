@@ -1,5 +1,5 @@
 /*
- * Where managed memory should be: what a program advises, and asks to be moved, is kept by pages and told again. It lies on
+ * Where managed memory should be: what a program advises, and asks to be moved, is kept by pages and reported again. It lies on
  * the GPU here, wherever it should be.
  */
 #include "allocation.h"

@@ -1,4 +1,4 @@
-/* What graphs and their nodes tell, and changing them. */
+/* What is known of graphs and their nodes, and changing them. */
 #define _GNU_SOURCE
 #include "check.h"
 
