@@ -62,12 +62,12 @@ static CUresult added(CUstream s, CUgraphNode node)
 	return CUDA_SUCCESS;
 }
 
-CUresult capture_work(CUstream s, int type, uint64_t ns)
+CUresult capture_work(CUstream s, int type, struct load load)
 {
 	CUgraphNode node = graph_add(s->capture->graph, type, s->captured->node, s->captured->count);
 
 	if (node)
-		node->ns = ns;
+		node->load = load;
 	return added(s, node);
 }
 

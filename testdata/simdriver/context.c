@@ -47,11 +47,25 @@ static CUresult activate(CUcontext ctx)
 	return CUDA_SUCCESS;
 }
 
-/* Process lock held. */
+static bool other_lives; /* process lock */
+
+static bool find_other(void *object, CUcontext ctx)
+{
+	CUcontext other = object;
+
+	other_lives |= other != ctx && other->gpu == ctx->gpu;
+	return false;
+}
+
+/* Process lock held. What it had queued ends with it. Contexts of one process have one queue, so that takes the last one's end. */
 static void deactivate(CUcontext ctx)
 {
 	if (!ctx->alive)
 		return;
+	other_lives = false;
+	object_sweep(OBJECT_CONTEXT, find_other, ctx);
+	if (!other_lives)
+		queue_drop(&process.queues[ctx->gpu]);
 	streams_drop_context(ctx);
 	modules_drop_context(ctx);
 	memory_drop_context(ctx);

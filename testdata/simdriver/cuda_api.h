@@ -54,6 +54,9 @@ typedef struct {
 	unsigned int numAttrs;
 } CUlaunchConfig;
 
+#define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
+#define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
+
 typedef struct {
 	CUfunction function;
 	unsigned int gridDimX, gridDimY, gridDimZ;

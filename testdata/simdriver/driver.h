@@ -7,6 +7,7 @@
 #define SIMDRIVER_DRIVER_H
 
 #include "cuda_api.h"
+#include "overlap.h"
 #include "state.h"
 
 #include <stdbool.h>
@@ -25,16 +26,24 @@ struct backlog {
 };
 
 /*
- * What this process has queued on a GPU. Moments are measured in kernel time of this queue: a kernel that was queued when
- * queued_ns became v is done when the GPU has spent v on the queue.
+ * What this process has queued on a GPU. Moments are measured in kernel time of this queue: a kernel of which the end is at v is
+ * done when the GPU has spent v on the queue.
  */
 struct queue {
 	unsigned gpu;
 	struct engine *engine;       /* NULL: not used yet */
 	struct client_gpu *mine;
-	uint64_t queued_ns;          /* as in *mine */
+	uint64_t queued_ns;          /* the end of all */
 	uint64_t busy_ns, looked_at; /* what the GPU had spent on it at that time, when it was last computed */
+	uint64_t dropped_ns;         /* in both: what ended with a context, which is not in *mine */
+	struct overlap overlap;      /* from busy_ns to queued_ns */
 	CUevent pending;             /* recorded events that had not happened by then */
+};
+
+/* What a kernel takes: alone, that long, and of FULL_WIDTH so much of the GPU. */
+struct load {
+	uint64_t ns;
+	unsigned width;
 };
 
 /* What cuStreamSetAttribute sets, and a number that cuStreamGetId gives out; see stream_attribute.c. */
@@ -90,6 +99,13 @@ struct CUevent_st {
 	struct nodes *captured;
 };
 
+/* How long the launches of a function take: the sum of these. */
+struct duration {
+	uint64_t ns;
+	uint64_t block_ns; /* for each block of the grid */
+	unsigned parameter; /* 1 + the one that holds nanoseconds; 0: none */
+};
+
 struct param {
 	uint32_t offset, bytes;
 };
@@ -97,8 +113,7 @@ struct param {
 struct CUfunc_st {
 	CUmodule module;
 	char *name;
-	uint64_t duration_ns; /* 0, and nothing per block: the GPU's default */
-	uint64_t block_ns;    /* more for each block of the grid */
+	struct duration duration;
 	uint32_t shape[3];    /* cuFuncSetBlockShape */
 	struct param *params; /* as far as the image names them */
 	unsigned param_count;
@@ -206,10 +221,10 @@ bool stream_done(CUcontext ctx, CUstream stream);
 CUresult stream_wait(CUstream handle);
 
 /*
- * Puts work that takes that long on the GPU into a stream (any handle) of the current context, counted as so many launches.
+ * Puts work for the GPU into a stream (any handle) of the current context, counted as so many launches.
  * Returns at once unless the stream is full. For whatever runs kernels: launches, graphs. Takes the process lock.
  */
-CUresult stream_run(CUstream handle, uint64_t ns, unsigned launches);
+CUresult stream_run(CUstream handle, struct load load, unsigned launches);
 /* The function is called when the stream (any handle) has come so far. Takes the process lock. */
 CUresult host_function_put(CUstream handle, CUhostFn function, void *data);
 /*
@@ -222,12 +237,15 @@ bool host_functions_pending(CUstream handle);
 bool host_function_calls(void); /* this thread is in one */
 /* The function of a kernel of a library, which launches take in place of a function; else what it is. Takes the lock. */
 CUfunction kernel_function(CUfunction f);
-/* How long a launch of that function takes. Process lock held. */
-uint64_t kernel_time(CUfunction f, unsigned gpu, const unsigned grid[3]);
+/* What a launch of that function takes. Process lock held. */
+struct load kernel_load(CUfunction f, CUdevice dev, const unsigned grid[3], void **params, void **extra);
 
 /* The queue of a context. Process lock held in all of these but queue_wait. */
 struct queue *queue_of(CUcontext ctx);
-uint64_t queue_put(struct queue *q, uint64_t ns, unsigned launches);
+/* Puts work there that can't begin before that moment, and returns when it ends. */
+uint64_t queue_put(struct queue *q, uint64_t ready, struct load load, unsigned launches);
+/* What is in it ends here. */
+void queue_drop(struct queue *q);
 bool queue_done(struct queue *q, uint64_t tail);
 /* An event happens when the GPU has spent that much on the queue. */
 void queue_mark(struct queue *q, CUevent event, uint64_t tail);
@@ -237,8 +255,8 @@ void wait_until(uint64_t ns);
 
 /* Before work is put into a stream: whether it is captured instead, or may not be put there. Process lock held. */
 CUresult capture_check(CUcontext ctx, CUstream stream, bool *captured);
-/* A node for what the stream was given: of that type, and so long. Process lock held. */
-CUresult capture_work(CUstream stream, int type, uint64_t ns);
+/* A node for what the stream was given. Process lock held. */
+CUresult capture_work(CUstream stream, int type, struct load load);
 struct transfer;
 CUresult capture_kernel(CUstream stream, const CUDA_KERNEL_NODE_PARAMS *params);
 CUresult capture_host_function(CUstream stream, CUhostFn function, void *data);

@@ -202,7 +202,7 @@ static bool bad_place(CUgraph g, const CUgraphNode *deps, size_t count)
 static bool copy_node(CUgraphNode to, CUgraphNode from)
 {
 	to->copy_of = from->id;
-	to->ns = from->ns;
+	to->load = from->load;
 	to->ptr = from->ptr;
 	to->bytes = from->bytes;
 	to->device = from->device;

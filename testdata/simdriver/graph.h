@@ -21,7 +21,8 @@ struct CUgraphNode_st {
 	CUgraphNode *deps; /* what it depends on */
 	size_t dep_count, dep_room;
 	size_t place;	 /* among its graph's, when that is instantiated */
-	uint64_t ns;	 /* that a kernel takes */
+	struct task *task; /* the last one of it that was made */
+	struct load load;  /* of a kernel */
 	CUDA_KERNEL_NODE_PARAMS kernel;
 	void **arguments; /* of it, and their values */
 	struct kernel_settings *settings; /* NULL: none was set */

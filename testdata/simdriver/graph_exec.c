@@ -23,28 +23,70 @@ static bool is_other(int type)
 	return type == CU_GRAPH_NODE_HOST || type == CU_GRAPH_NODE_EVENT_RECORD || type == CU_GRAPH_NODE_WAIT_EVENT;
 }
 
-/* Kernels one after the other go into the stream as one. */
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static bool has_kernel(const struct task *t)
+{
+	return t->type == CU_GRAPH_NODE_KERNEL && !t->off;
+}
+
+/* When it is done: it begins when those before it are, and not before that moment, and has what they leave of the GPU. */
+static void plan(struct task *t, struct overlap *o, uint64_t begin)
+{
+	t->begin = t->parent ? later(begin, t->parent->begin) : begin;
+	for (size_t i = 0; i < t->after_count; i++)
+		t->begin = later(t->begin, t->after[i]->end);
+	t->end = has_kernel(t) && t->load.ns ? overlap_put(o, t->begin, t->load.ns, t->load.width) : t->begin;
+	for (struct task *p = t->parent; p && p->end < t->end; p = p->parent)
+		p->end = t->end;
+}
+
+/* Kernels up to the next task that the stream can't do by itself go into it as one, which is as wide as they are on average. */
+static CUresult run_kernels(struct task *t, CUstream handle, uint64_t *moment)
+{
+	struct overlap o = {0};
+	uint64_t begin = *moment, end = begin, at = begin;
+	struct load load;
+	unsigned launches = 0;
+	double work = 0;
+
+	process_lock();
+	do {
+		plan(t, &o, begin);
+		end = later(end, t->end);
+		launches += has_kernel(t);
+		t = t->next;
+	} while (t && !is_other(t->type));
+	process_unlock();
+	for (unsigned i = 0; i < o.count; at = o.stretches[i++].end)
+		work += (double)(o.stretches[i].end - at) * o.stretches[i].width;
+	overlap_free(&o);
+	*moment = end;
+	load.ns = end - begin;
+	load.width = load.ns ? (unsigned)(work / (double)load.ns + 0.5) : 0;
+	return stream_run(handle, load, launches);
+}
+
 static CUresult run(CUgraphExec exec, CUcontext ctx, CUstream s, CUstream handle)
 {
-	uint64_t ns = 0;
-	unsigned launches = 0;
 	CUresult r = CUDA_SUCCESS;
+	uint64_t moment = 0;
 
-	for (const struct task *task = exec->tasks; !r && task; task = task->next) {
-		if (task->type == CU_GRAPH_NODE_KERNEL && !task->off) {
-			ns += task->ns;
-			launches++;
-		} else if (is_other(task->type)) {
-			r = stream_run(handle, ns, launches);
-			ns = launches = 0;
-			r = r ? r : run_other(task, handle);
-		} else if ((task->type == CU_GRAPH_NODE_MEMCPY || task->type == CU_GRAPH_NODE_MEMSET) && !task->off) {
+	for (struct task *t = exec->tasks; !r && t; t = t->next) {
+		bool other = is_other(t->type);
+
+		if (other)
+			r = run_other(t, handle);
+		if (!r && (other || t == exec->tasks))
+			r = run_kernels(t, handle, &moment);
+		if (!r && (t->type == CU_GRAPH_NODE_MEMCPY || t->type == CU_GRAPH_NODE_MEMSET) && !t->off) {
 			host_functions_wait(handle);
-			r = transfer_run(&task->transfer);
+			r = transfer_run(&t->transfer);
 		}
 	}
-	if (!r)
-		r = stream_run(handle, ns, launches);
 	process_lock();
 	exec_memory_launched(exec, ctx, s, !r);
 	process_unlock();
@@ -69,7 +111,7 @@ static CUresult launch(CUgraphExec exec, CUstream handle, bool upload)
 		r = capture_check(ctx, s, &captured);
 	}
 	if (!r && captured)
-		r = upload ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : capture_work(s, CU_GRAPH_NODE_GRAPH, 0);
+		r = upload ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : capture_work(s, CU_GRAPH_NODE_GRAPH, (struct load){0});
 	else if (!r)
 		r = upload ? exec_memory_map(exec, s) : exec_memory_prepare(exec, s);
 	process_unlock();
@@ -137,7 +179,7 @@ static bool remember(struct live **list, CUgraphNode n)
 
 static void set_task(struct task *s, CUgraphNode n)
 {
-	s->ns = n->ns;
+	s->load = n->load;
 	s->ctx = n->kernel.ctx;
 	s->host = n->host;
 	s->event = n->event;
@@ -147,17 +189,26 @@ static void set_task(struct task *s, CUgraphNode n)
 		s->transfer = *n->transfer;
 }
 
-static bool add_task(CUgraphExec exec, CUgraphNode n)
+static bool add_task(CUgraphExec exec, CUgraphNode n, struct task *parent)
 {
 	struct task *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return false;
+	s->after = calloc(n->dep_count + 1, sizeof(*s->after));
+	if (!s->after) {
+		free(s);
+		return false;
+	}
+	s->parent = parent;
+	n->task = s;
 	s->id = n->id;
 	s->node = n;
 	s->type = n->type;
-	for (size_t i = 0; i < n->dep_count; i++)
+	for (size_t i = 0; i < n->dep_count; i++) {
+		s->after[s->after_count++] = n->deps[i]->task;
 		s->before += (n->deps[i]->place + 1) * PLACE_FACTOR;
+	}
 	set_task(s, n);
 	*exec->last = s;
 	exec->last = &s->next;
@@ -184,19 +235,19 @@ static bool is_ready(CUgraphNode n, unsigned walk)
 	return n->seen != walk;
 }
 
-static CUresult fill(CUgraphExec exec, CUgraph root, CUgraph g);
+static CUresult fill(CUgraphExec exec, CUgraph root, CUgraph g, struct task *parent);
 
-static CUresult fill_node(CUgraphExec exec, CUgraph root, CUgraphNode n)
+static CUresult fill_node(CUgraphExec exec, CUgraph root, CUgraphNode n, struct task *parent)
 {
-	if (!add_task(exec, n) || (n->type == CU_GRAPH_NODE_MEM_ALLOC && !add_memory(exec, root, n)))
+	if (!add_task(exec, n, parent) || (n->type == CU_GRAPH_NODE_MEM_ALLOC && !add_memory(exec, root, n)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (n->child && !user_objects_keep(&exec->objects, n->child->objects))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return n->child ? fill(exec, root, n->child) : CUDA_SUCCESS;
+	return n->child ? fill(exec, root, n->child, n->task) : CUDA_SUCCESS;
 }
 
 /* What nodes depend on comes before them; in a circle there is no such order. */
-static CUresult fill(CUgraphExec exec, CUgraph root, CUgraph g)
+static CUresult fill(CUgraphExec exec, CUgraph root, CUgraph g, struct task *parent)
 {
 	unsigned walk = graph_walk();
 	size_t done = 0, before;
@@ -209,7 +260,7 @@ static CUresult fill(CUgraphExec exec, CUgraph root, CUgraph g)
 				continue;
 			n->seen = walk;
 			n->place = done++;
-			r = fill_node(exec, root, n);
+			r = fill_node(exec, root, n, parent);
 		}
 	} while (!r && done < g->count && done > before);
 	return !r && done < g->count ? CUDA_ERROR_INVALID_VALUE : r;
@@ -238,6 +289,7 @@ static void free_exec(CUgraphExec exec)
 	}
 	for (struct task *s = exec->tasks, *next; s; s = next) {
 		next = s->next;
+		free(s->after);
 		free(s);
 	}
 	free(exec);
@@ -259,7 +311,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 		r = object_add(OBJECT_EXEC, exec) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (!r) {
-		r = user_objects_keep(&exec->objects, graph->objects) ? fill(exec, graph, graph) : CUDA_ERROR_OUT_OF_MEMORY;
+		r = user_objects_keep(&exec->objects, graph->objects) ? fill(exec, graph, graph, NULL) : CUDA_ERROR_OUT_OF_MEMORY;
 		if (r)
 			object_remove(exec);
 	}
@@ -396,7 +448,7 @@ static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultI
 		return r;
 	with->last = &with->tasks;
 	process_lock();
-	r = object_is(OBJECT_EXEC, exec) && object_is(OBJECT_GRAPH, graph) ? fill(with, graph, graph) : CUDA_ERROR_INVALID_VALUE;
+	r = object_is(OBJECT_EXEC, exec) && object_is(OBJECT_GRAPH, graph) ? fill(with, graph, graph, NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (!r) {
 		*info = compare_all(exec, with);
 		r = info->result ? CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE : CUDA_SUCCESS;

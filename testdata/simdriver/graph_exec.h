@@ -22,7 +22,11 @@ struct task { /* what a node does */
 	int type;
 	bool off;
 	uint64_t before; /* stands for the places of the nodes that it depends on */
-	uint64_t ns;
+	struct load load;
+	struct task **after; /* what it depends on */
+	size_t after_count;
+	struct task *parent; /* it is part of that one's graph */
+	uint64_t begin, end; /* in the launch that is being planned */
 	CUcontext ctx; /* of the kernel's function */
 	struct transfer transfer;
 	CUDA_HOST_NODE_PARAMS host;

@@ -18,9 +18,10 @@ CUresult node_check_kernel(const CUDA_KERNEL_NODE_PARAMS *p)
 	return p && object_is(OBJECT_FUNCTION, p->func) && !(p->kernelParams && p->extra) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static uint64_t time_of(const CUDA_KERNEL_NODE_PARAMS *p)
+static struct load load_of(const CUDA_KERNEL_NODE_PARAMS *p)
 {
-	return kernel_time(p->func, p->func->module->ctx->gpu, (unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ});
+	return kernel_load(p->func, p->func->module->ctx->device, (unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ},
+			   p->kernelParams, p->extra);
 }
 
 bool node_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
@@ -35,7 +36,7 @@ bool node_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 	node->kernel.kernelParams = arguments;
 	node->kernel.extra = NULL; /* the program's, and it may be gone */
 	node->kernel.ctx = p->func->module->ctx;
-	node->ns = time_of(p);
+	node->load = load_of(p);
 	return true;
 }
 
@@ -86,7 +87,7 @@ static CUresult set_kernel(CUgraphExec exec, bool in_exec, CUgraphNode node, con
 	if (!r && in_exec && p->func->module->ctx != task->ctx)
 		r = CUDA_ERROR_INVALID_VALUE; /* documented: the function's context can't change */
 	if (!r && in_exec)
-		task->ns = time_of(p);
+		task->load = load_of(p);
 	else if (!r && !node_set_kernel(node, p))
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	process_unlock();

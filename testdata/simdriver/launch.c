@@ -2,14 +2,60 @@
 #include "launch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define MAX_THREADS 1024u
+#define LONGEST_NS (1ull << 50) /* 13 days: for the tests, a kernel that never ends */
 
-uint64_t kernel_time(CUfunction f, unsigned gpu, const unsigned grid[3])
+/* One of 64 bits; 0: there is none. */
+static uint64_t parameter(CUfunction f, unsigned number, void **params, void **extra)
 {
-	if (f->duration_ns || f->block_ns)
-		return f->duration_ns + f->block_ns * grid[0] * grid[1] * grid[2];
-	return process.kernel_ns_set ? process.kernel_ns : process.view.s->gpus[gpu].kernel_ns;
+	const char *buffer = NULL;
+	size_t size = 0;
+	uint64_t value = 0;
+
+	for (; extra && *extra; extra += 2) {
+		if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+			buffer = extra[1];
+		else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+			size = *(size_t *)extra[1];
+	}
+	if (number >= f->param_count || f->params[number].bytes != sizeof(value))
+		return 0;
+	if (params)
+		memcpy(&value, params[number], sizeof(value));
+	else if (buffer && size >= f->params[number].offset + sizeof(value))
+		memcpy(&value, buffer + f->params[number].offset, sizeof(value));
+	return value;
+}
+
+static uint64_t kernel_time(CUfunction f, unsigned gpu, uint64_t blocks, void **params, void **extra)
+{
+	const struct duration *d = &f->duration;
+	uint64_t ns = d->parameter ? parameter(f, d->parameter - 1, params, extra) : 0;
+
+	if (!d->ns && !d->block_ns && !d->parameter)
+		return process.kernel_ns_set ? process.kernel_ns : process.view.s->gpus[gpu].kernel_ns;
+	if (ns > LONGEST_NS || d->ns > LONGEST_NS || (d->block_ns && blocks > LONGEST_NS / d->block_ns))
+		return LONGEST_NS;
+	ns += d->ns + d->block_ns * blocks;
+	return ns < LONGEST_NS ? ns : LONGEST_NS;
+}
+
+/* A block has a multiprocessor for itself as long as there are some: they are spread over all. */
+static unsigned kernel_width(CUdevice dev, uint64_t blocks)
+{
+	const struct instance *in = device_instance(dev);
+	uint64_t all = in ? in->profile.sm_count : process.view.s->gpus[process.devices[dev].gpu].sm_count;
+
+	return blocks < all ? (unsigned)((blocks * FULL_WIDTH + all - 1) / all) : FULL_WIDTH;
+}
+
+struct load kernel_load(CUfunction f, CUdevice dev, const unsigned grid[3], void **params, void **extra)
+{
+	uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+
+	return (struct load){kernel_time(f, process.devices[dev].gpu, blocks, params, extra), kernel_width(dev, blocks)};
 }
 
 /* Room for one more, or what must be done before there is some: a quarter of the queue, so as not to wake for each. */
@@ -24,7 +70,7 @@ static uint64_t full(struct queue *q, struct backlog *b)
 }
 
 /* Process lock held. *wait_for: nothing was done, as the stream is full; try again when the queue *q has come to that. */
-static CUresult put(CUcontext ctx, CUstream s, uint64_t ns, unsigned launches, struct queue **q, uint64_t *wait_for)
+static CUresult put(CUcontext ctx, CUstream s, struct load load, unsigned launches, struct queue **q, uint64_t *wait_for)
 {
 	struct backlog *b = s ? &s->backlog : &ctx->backlog;
 	uint64_t tail;
@@ -37,13 +83,13 @@ static CUresult put(CUcontext ctx, CUstream s, uint64_t ns, unsigned launches, s
 	*wait_for = full(*q, b);
 	if (*wait_for)
 		return CUDA_SUCCESS;
-	tail = queue_put(*q, ns, launches);
+	tail = queue_put(*q, stream_ready(ctx, s), load, launches);
 	stream_advance(ctx, s, tail);
 	b->tails[b->count++ % MAX_QUEUE] = tail;
 	return CUDA_SUCCESS;
 }
 
-CUresult stream_run(CUstream handle, uint64_t ns, unsigned launches)
+CUresult stream_run(CUstream handle, struct load load, unsigned launches)
 {
 	CUcontext ctx;
 	CUstream s;
@@ -56,7 +102,7 @@ CUresult stream_run(CUstream handle, uint64_t ns, unsigned launches)
 		process_lock();
 		r = stream_find(handle, ctx, &s);
 		if (!r)
-			r = put(ctx, s, ns, launches, &q, &wait_for);
+			r = put(ctx, s, load, launches, &q, &wait_for);
 		process_unlock();
 		if (!wait_for)
 			break;
@@ -81,6 +127,7 @@ static CUresult capture(CUstream s, CUfunction f, const struct launch *l)
 	CUDA_KERNEL_NODE_PARAMS p = {
 		.func = f, .gridDimX = l->grid[0], .gridDimY = l->grid[1], .gridDimZ = l->grid[2], .blockDimX = l->block[0],
 		.blockDimY = l->block[1], .blockDimZ = l->block[2], .sharedMemBytes = l->shared, .kernelParams = l->params,
+		.extra = l->extra,
 	};
 
 	return capture_kernel(s, &p);
@@ -91,7 +138,8 @@ CUresult launch(const struct launch *l)
 	CUcontext ctx;
 	CUstream s;
 	struct queue *q = NULL;
-	uint64_t wait_for = 0, ns;
+	uint64_t wait_for = 0;
+	struct load load = {0};
 	CUfunction f = l->f;
 	bool captured = false;
 	CUresult r = current_context(&ctx);
@@ -113,9 +161,10 @@ CUresult launch(const struct launch *l)
 			r = CUDA_ERROR_INVALID_HANDLE;
 		if (!r)
 			r = capture_check(s ? s->ctx : ctx, s, &captured);
-		ns = r ? 0 : kernel_time(f, s ? s->ctx->gpu : ctx->gpu, l->grid);
 		if (!r)
-			r = captured ? capture(s, f, l) : put(ctx, s, ns, 1, &q, &wait_for);
+			load = kernel_load(f, s ? s->ctx->device : ctx->device, l->grid, l->params, l->extra);
+		if (!r)
+			r = captured ? capture(s, f, l) : put(ctx, s, load, 1, &q, &wait_for);
 		process_unlock();
 		if (!wait_for)
 			break;

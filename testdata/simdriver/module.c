@@ -1,7 +1,7 @@
 /*
- * Modules. Every image becomes PTX text (see image.c); its entries are found by name. Lines `// sim-duration-us: N`
- * and `// sim-duration-per-block-ns: N` set the duration of every launch of the next entry: the sum of both. For a real driver
- * they are comments.
+ * Modules. Every image becomes PTX text (see image.c); its entries are found by name. Lines `// sim-duration-us: N`,
+ * `// sim-duration-per-block-ns: N` and `// sim-duration-parameter-ns: N` set the duration of launches of the next entry: the sum of
+ * that, of that for each block, and of what the Nth parameter (from 0) says. For a real driver they are comments.
  */
 #define _GNU_SOURCE
 #include "image.h"
@@ -13,6 +13,7 @@
 
 #define DURATION_TAG "sim-duration-us:"
 #define BLOCK_TAG "sim-duration-per-block-ns:"
+#define PARAMETER_TAG "sim-duration-parameter-ns:"
 
 static void free_module(CUmodule m)
 {
@@ -46,7 +47,7 @@ void modules_drop_context(CUcontext ctx)
 	object_sweep(OBJECT_MODULE, drop_module, ctx);
 }
 
-static bool add_function(CUmodule m, const char *name, size_t length, uint64_t duration_ns, uint64_t block_ns)
+static bool add_function(CUmodule m, const char *name, size_t length, struct duration duration)
 {
 	struct CUfunc_st *f = calloc(1, sizeof(*f));
 
@@ -54,8 +55,7 @@ static bool add_function(CUmodule m, const char *name, size_t length, uint64_t d
 		return false;
 	f->name = strndup(name, length);
 	f->module = m;
-	f->duration_ns = duration_ns;
-	f->block_ns = block_ns;
+	f->duration = duration;
 	f->shape[0] = f->shape[1] = f->shape[2] = 1;
 	if (!f->name || !object_add(OBJECT_FUNCTION, f)) {
 		free(f->name);
@@ -72,21 +72,31 @@ static bool name_char(char c)
 	return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%';
 }
 
+/* The number behind a tag in a comment. */
+static bool tagged(const char *comment, size_t length, const char *tag, uint64_t *number)
+{
+	const char *at = memmem(comment, length, tag, strlen(tag));
+
+	if (at)
+		*number = strtoull(at + strlen(tag), NULL, 10);
+	return at != NULL;
+}
+
 /* `.entry NAME` outside of comments, with the last duration tags before it. */
 static CUresult parse_entries(CUmodule m, const char *text)
 {
-	uint64_t duration = 0, per_block = 0;
+	struct duration duration = {0};
+	uint64_t number;
 
 	for (const char *at = text; *at; at++) {
 		if (at[0] == '/' && at[1] == '/') {
 			const char *end = at + strcspn(at, "\n");
-			const char *tag = memmem(at, (size_t)(end - at), DURATION_TAG, strlen(DURATION_TAG));
 
-			if (tag)
-				duration = strtoull(tag + strlen(DURATION_TAG), NULL, 10) * 1000;
-			tag = memmem(at, (size_t)(end - at), BLOCK_TAG, strlen(BLOCK_TAG));
-			if (tag)
-				per_block = strtoull(tag + strlen(BLOCK_TAG), NULL, 10);
+			if (tagged(at, (size_t)(end - at), DURATION_TAG, &number))
+				duration.ns = number * 1000;
+			tagged(at, (size_t)(end - at), BLOCK_TAG, &duration.block_ns);
+			if (tagged(at, (size_t)(end - at), PARAMETER_TAG, &number))
+				duration.parameter = (unsigned)number + 1;
 			at = *end ? end : end - 1;
 		} else if (!strncmp(at, ".entry", 6) && isspace((unsigned char)at[6])) {
 			size_t length = 0;
@@ -97,9 +107,9 @@ static CUresult parse_entries(CUmodule m, const char *text)
 				length++;
 			if (!length)
 				return CUDA_ERROR_INVALID_PTX;
-			if (!add_function(m, at, length, duration, per_block) || !function_read_params(m->functions, at + length))
+			if (!add_function(m, at, length, duration) || !function_read_params(m->functions, at + length))
 				return CUDA_ERROR_OUT_OF_MEMORY;
-			duration = per_block = 0;
+			duration = (struct duration){0};
 			at += length - 1;
 		}
 	}

@@ -1,6 +1,6 @@
 /*
- * This process's queue on each GPU, and waiting for what is in it. The queue's kernels run one after the other; see
- * client_gpu in state.h for the two numbers that it is.
+ * This process's queue on each GPU, and waiting for what is in it. To the engine it is two numbers, see client_gpu in state.h;
+ * which of its kernels run at the same time only this process knows.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -48,6 +48,7 @@ struct queue *queue_of(CUcontext ctx)
 /* The time at which the GPU had spent v on the queue. Where no segments are left, it is interpolated. Lock held. */
 static uint64_t time_at(const struct queue *q, uint64_t v)
 {
+	uint64_t busy = q->busy_ns - q->dropped_ns;
 	const struct client_gpu *mine = q->mine;
 	uint64_t kept = mine->segment_count < SEGMENTS ? mine->segment_count : SEGMENTS;
 	struct segment s = {0};
@@ -60,7 +61,7 @@ static uint64_t time_at(const struct queue *q, uint64_t v)
 	if (s.v_begin >= v) {
 		s.v_end = s.v_begin;
 		s.t_end = s.t_begin;
-		s.v_begin = q->busy_ns;
+		s.v_begin = busy;
 		s.t_begin = q->looked_at;
 	}
 	if (v >= s.v_end || s.v_end <= s.v_begin || s.t_end <= s.t_begin)
@@ -87,12 +88,12 @@ static void look(struct queue *q)
 	CUevent next;
 
 	engine_advance(&process.view, q->gpu, q->engine);
-	busy = atomic_load_explicit(&q->mine->busy_ns, memory_order_relaxed);
+	busy = atomic_load_explicit(&q->mine->busy_ns, memory_order_relaxed) + q->dropped_ns;
 	for (CUevent e = q->pending; e; e = next) {
 		next = e->next;
 		if (e->tail > busy)
 			continue;
-		e->time = time_at(q, e->tail);
+		e->time = time_at(q, e->tail - q->dropped_ns);
 		queue_unmark(e);
 	}
 	q->busy_ns = busy;
@@ -120,41 +121,62 @@ static bool surely_before(const struct queue *q, uint64_t tail)
 	return tail > q->busy_ns && (now <= q->looked_at || tail - q->busy_ns > now - q->looked_at);
 }
 
-static void add(struct queue *q, uint64_t ns)
+static uint64_t add(struct queue *q, uint64_t from, struct load load)
 {
-	q->queued_ns += ns;
+	uint64_t end;
+
+	overlap_forget(&q->overlap, q->busy_ns);
+	end = overlap_put(&q->overlap, from > q->busy_ns ? from : q->busy_ns, load.ns, load.width);
+	if (end <= q->queued_ns)
+		return end;
+	q->queued_ns = end;
 	crash_point();
-	atomic_store(&q->mine->queued_ns, q->queued_ns);
+	atomic_store(&q->mine->queued_ns, end - q->dropped_ns);
 	crash_point();
+	return end;
 }
 
 /*
- * While there is surely something in the queue, more is simply added. Else it must be known up to now what happened, so that
- * the new work doesn't begin before it was launched.
+ * Behind what is surely not done, more is simply added. Else it must be known up to now what happened, so that the new work
+ * doesn't begin before it was launched.
  */
-uint64_t queue_put(struct queue *q, uint64_t ns, unsigned launches)
+uint64_t queue_put(struct queue *q, uint64_t ready, struct load load, unsigned launches)
 {
 	struct group_gpu *group = &process.view.s->groups[process.view.s->clients[process.view.self].group].gpus[q->gpu];
-	bool added = false;
+	uint64_t end = 0;
 
-	atomic_fetch_add_explicit(&q->mine->launches, launches, memory_order_relaxed);
-	atomic_fetch_add_explicit(&q->engine->launches, launches, memory_order_relaxed);
-	atomic_fetch_add_explicit(&group->launches, launches, memory_order_relaxed);
-	if (!ns)
-		return q->queued_ns;
-	if (surely_before(q, q->queued_ns)) {
-		add(q, ns);
-		added = true;
+	if (launches) {
+		atomic_fetch_add_explicit(&q->mine->launches, launches, memory_order_relaxed);
+		atomic_fetch_add_explicit(&q->engine->launches, launches, memory_order_relaxed);
+		atomic_fetch_add_explicit(&group->launches, launches, memory_order_relaxed);
+	}
+	if (!load.ns)
+		return ready;
+	if (load.width)
+		atomic_store_explicit(&q->mine->width, load.width, memory_order_relaxed);
+	if (surely_before(q, ready)) {
+		end = add(q, ready, load);
 		if (engine_waiting(q->engine, (unsigned)process.view.self))
-			return q->queued_ns;
+			return end;
 	}
 	if (lock_and_look(q)) {
-		if (!added)
-			add(q, ns);
+		if (!end)
+			end = add(q, ready, load);
 		engine_wake(q->engine, (unsigned)process.view.self);
 		unlock(q);
 	}
-	return q->queued_ns;
+	return end;
+}
+
+void queue_drop(struct queue *q)
+{
+	if (!q->engine || !lock_and_look(q))
+		return;
+	q->dropped_ns += q->queued_ns - q->busy_ns;
+	q->busy_ns = q->queued_ns;
+	atomic_store(&q->mine->queued_ns, q->queued_ns - q->dropped_ns);
+	overlap_free(&q->overlap);
+	unlock(q);
 }
 
 bool queue_done(struct queue *q, uint64_t tail)
@@ -200,7 +222,7 @@ void queue_wait(struct queue *q, uint64_t tail)
 		process_lock();
 		looked = tail > q->busy_ns && lock_and_look(q);
 		if (looked && tail > q->busy_ns) {
-			eta = engine_eta(process.view.s, q->gpu, q->engine, (unsigned)process.view.self, tail);
+			eta = engine_eta(process.view.s, q->gpu, q->engine, (unsigned)process.view.self, tail - q->dropped_ns);
 			patience = tail - q->busy_ns;
 			patience = q->looked_at + (patience > KILLED_NS ? patience : KILLED_NS);
 		}

@@ -46,7 +46,7 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
-#define STATE_LAYOUT 8u
+#define STATE_LAYOUT 9u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
 #define MAX_GPUS 32u
@@ -61,6 +61,7 @@
 #define BUSY_BUCKETS 128u
 #define BUSY_BUCKET_NS 41666666ull /* 1/24 s, of which NVML's windows are made; 5 s of history */
 #define SEGMENTS 64u
+#define FULL_WIDTH 128u /* of a kernel that fills a GPU; so many run at once at most, as on a real GPU */
 
 #define LOCK_BYTE ((off_t)1 << 40)
 #define LIFE_BYTE (((off_t)1 << 40) + 1)
@@ -188,6 +189,8 @@ struct gpu {
 	uint64_t small_bytes;    /* up to so much, allocations of a process share pages */
 	uint64_t kernel_ns;      /* duration of a kernel without one of its own */
 	uint64_t slice_ns;       /* turn of a process while others have work queued */
+	uint64_t switch_ns;      /* between the turns of two processes, in which nothing runs */
+	uint64_t event_ns;       /* that the record of a timed event takes in its stream */
 	uint32_t queue_depth;    /* launches that a stream holds before the next one blocks */
 	uint32_t sample_ms;      /* NVML's sampling period of utilisation */
 	uint32_t minor;
@@ -204,6 +207,7 @@ struct gpu {
 	uint32_t architecture, brand, power_mw, max_mig;
 	uint32_t process_utilization;  /* enum process_utilization */
 	uint32_t utilization_delay_ms; /* a process's samples are given out that long after their time */
+	uint32_t mps;                  /* bool: kernels of its processes run together, as by NVIDIA's Multi-Process Service */
 	uint32_t fixed_celsius, fixed_power_mw, fixed_percent; /* 1 + the value that NVML reports; 0: it reports the simulated value */
 
 	/* Written by `simctl lose` and `simctl restore` (lock). Each adds one to epoch: what was opened before stays lost. */
@@ -239,9 +243,9 @@ struct group {
 };
 
 /*
- * A client's kernels run one after the other, in order of launch. So its queue is two numbers: the time of all kernels that
- * it ever launched, and how much of that the GPU has spent on them. A kernel is done when the second reaches what the
- * first was with it.
+ * A client's queue is two numbers: the time in which the kernels run that it ever launched, and how much of that it has had the
+ * GPU for. Kernels that run at the same time have it together: which do, only the client knows (see overlap.h), and when each
+ * is done.
  */
 struct client_gpu {
 	uint64_t used[CHARGE_KINDS];
@@ -250,6 +254,7 @@ struct client_gpu {
 	_Atomic uint64_t queued_ns; /* written by the client only */
 	_Atomic uint64_t busy_ns;
 	_Atomic uint64_t launches;
+	_Atomic uint64_t width; /* of the newest kernel: what it fills of the GPU beside those of others by MPS */
 	uint64_t segment_count; /* ever; the last SEGMENTS are kept */
 	struct segment segments[SEGMENTS];
 	struct busy_bucket busy[BUSY_BUCKETS];
@@ -325,7 +330,7 @@ struct state {
 _Static_assert(offsetof(struct state, driver_version) == 24, "the header is part of the contract");
 _Static_assert(sizeof(struct fail) == 80 && sizeof(struct event) == 24, "no hidden padding");
 _Static_assert(sizeof(struct mig_profile) == 64, "no hidden padding");
-_Static_assert(sizeof(struct client_gpu) == 72 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
+_Static_assert(sizeof(struct client_gpu) == 80 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
 _Static_assert(sizeof(struct group_gpu) == 56 && sizeof(struct step) == 88, "no hidden padding");
 
 /* One process's view of the state file. */

@@ -35,6 +35,7 @@ enum { EXIT_FINE = 0, EXIT_USAGE = 2, EXIT_CUDA = 3, EXIT_DRIVER = 4 };
 	F(cuModuleGetFunction, cuModuleGetFunction, 2000)          \
 	F(cuLaunchKernel, cuLaunchKernel, 4000)                    \
 	F(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, 9000) \
+	F(cuStreamCreate, cuStreamCreate, 2000)                    \
 	F(cuEventCreate, cuEventCreate, 2000)                      \
 	F(cuEventRecord, cuEventRecord, 2000)                      \
 	F(cuEventSynchronize, cuEventSynchronize, 2000)            \

@@ -10,9 +10,10 @@
 #include <string.h>
 
 #define MAX_KINDS 8
+#define MAX_STREAMS 32
 
 static const char *lookup = "dlsym", *device = "0", *seconds = "2", *kernels = "500", *mode = "async", *call = "kernel",
-		  *think = "0", *window = "20";
+		  *think = "0", *window = "20", *blocks = "1", *streams = "0", *kernel = "each";
 
 static const struct option_def options[] = {
 	{"lookup", &lookup, NULL, "dlsym, getproc or getproc_v2: how to find the driver's functions"},
@@ -22,14 +23,17 @@ static const struct option_def options[] = {
 	{"mode", &mode, NULL, "async: as many launches as fit into the window; sync: wait for each (async)"},
 	{"call", &call, NULL, "kernel, ex, cooperative or legacy: how to launch (kernel)"},
 	{"window-ms", &window, NULL, "kernel time that async has in flight (20)"},
+	{"blocks", &blocks, NULL, "of each kernel's grid (1)"},
+	{"streams", &streams, NULL, "that launches go to in turn; 0: the default stream (0)"},
+	{"kernel", &kernel, NULL, "each: a kernel for each duration; one: the same for all, its parameter decides (each)"},
 	{"think-us", &think, NULL, "sync: pause between a kernel and the next launch (0)"},
 	{0},
 };
 
-/* Each kind of kernel is an entry of its own: the comment is for the simulated driver, which runs no code. */
+/* Each kind of kernel is an entry of its own, or all have the first: the comment is for the simulated driver, which runs no code. */
 static const char head[] = ".version 6.3\n.target sm_75\n.address_size 64\n";
 static const char entry_format[] =
-	"// sim-duration-us: %ld\n"
+	"// sim-duration-%s: %ld\n"
 	".visible .entry spin%d(.param .u64 ns)\n"
 	"{\n"
 	"	.reg .u64 %%rd<4>;\n"
@@ -52,6 +56,9 @@ struct kind {
 
 static struct kind kinds[MAX_KINDS];
 static int kind_count;
+static CUstream stream_list[MAX_STREAMS];
+static long stream_count;
+static unsigned grid;
 static enum { CALL_KERNEL, CALL_EX, CALL_COOPERATIVE, CALL_LEGACY } how;
 
 static void read_kinds(void)
@@ -88,41 +95,53 @@ static void read_call(void)
 static void load_kernels(void)
 {
 	static char ptx[sizeof(head) + MAX_KINDS * (sizeof(entry_format) + 32)];
+	bool one = !strcmp(kernel, "one");
 	char name[16];
 	CUmodule module;
 	int used = snprintf(ptx, sizeof(ptx), "%s", head);
 
 	for (int i = 0; i < kind_count; i++)
-		used += snprintf(ptx + used, sizeof(ptx) - (size_t)used, entry_format, (long)(kinds[i].ns / 1000), i);
+		used += snprintf(ptx + used, sizeof(ptx) - (size_t)used, entry_format, one ? "parameter-ns" : "us",
+				 one ? 0 : (long)(kinds[i].ns / 1000), i);
 	must(cu.cuModuleLoadData(&module, ptx), "cuModuleLoadData");
 	for (int i = 0; i < kind_count; i++) {
-		snprintf(name, sizeof(name), "spin%d", i);
+		snprintf(name, sizeof(name), "spin%d", one ? 0 : i);
 		must(cu.cuModuleGetFunction(&kinds[i].function, module, name), "cuModuleGetFunction");
 	}
 }
 
-static void launch_legacy(struct kind *k)
+static void launch_legacy(struct kind *k, CUstream s)
 {
 	must(cu.cuFuncSetBlockShape(k->function, 1, 1, 1), "cuFuncSetBlockShape");
 	must(cu.cuParamSetSize(k->function, sizeof(k->ns)), "cuParamSetSize");
 	must(cu.cuParamSetv(k->function, 0, &k->ns, sizeof(k->ns)), "cuParamSetv");
-	must(cu.cuLaunchGridAsync(k->function, 1, 1, NULL), "cuLaunchGridAsync");
+	must(cu.cuLaunchGridAsync(k->function, (int)grid, 1, s), "cuLaunchGridAsync");
+}
+
+static void make_streams(void)
+{
+	stream_count = number("streams", streams, 0, MAX_STREAMS);
+	for (long i = 0; i < stream_count; i++)
+		must(cu.cuStreamCreate(&stream_list[i], 0), "cuStreamCreate");
 }
 
 static void launch(struct kind *k)
 {
+	static long next;
+	CUstream s = stream_count ? stream_list[next++ % stream_count] : NULL;
 	void *params[] = {&k->ns};
-	CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+	CUlaunchConfig config = {.gridDimX = grid, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
+				 .hStream = s};
 
 	k->launches++;
 	if (how == CALL_KERNEL)
-		must(cu.cuLaunchKernel(k->function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), "cuLaunchKernel");
+		must(cu.cuLaunchKernel(k->function, grid, 1, 1, 1, 1, 1, 0, s, params, NULL), "cuLaunchKernel");
 	else if (how == CALL_EX)
 		must(cu.cuLaunchKernelEx(&config, k->function, params, NULL), "cuLaunchKernelEx");
 	else if (how == CALL_COOPERATIVE)
-		must(cu.cuLaunchCooperativeKernel(k->function, 1, 1, 1, 1, 1, 1, 0, NULL, params), "cuLaunchCooperativeKernel");
+		must(cu.cuLaunchCooperativeKernel(k->function, grid, 1, 1, 1, 1, 1, 0, s, params), "cuLaunchCooperativeKernel");
 	else
-		launch_legacy(k);
+		launch_legacy(k, s);
 }
 
 static void run_sync(double end)
@@ -187,6 +206,11 @@ int main(int argc, char **argv)
 		fprintf(stderr, "--mode: sync or async\n");
 		return EXIT_USAGE;
 	}
+	if (strcmp(kernel, "each") != 0 && (strcmp(kernel, "one") != 0 || how == CALL_LEGACY)) {
+		fprintf(stderr, "--kernel: each, or one without legacy launches\n");
+		return EXIT_USAGE;
+	}
+	grid = (unsigned)number("blocks", blocks, 1, 65535);
 	catch_term();
 	cuda_load(lookup);
 	if ((how == CALL_EX && !cu.cuLaunchKernelEx) || (how == CALL_LEGACY && !cu.cuLaunchGridAsync)) {
@@ -195,6 +219,7 @@ int main(int argc, char **argv)
 	}
 	cuda_start((int)number("device", device, 0, 1023));
 	load_kernels();
+	make_streams();
 	must(cu.cuEventCreate(&start, 0), "cuEventCreate");
 	must(cu.cuEventCreate(&stop, 0), "cuEventCreate");
 	printf("ready=1\n");

@@ -64,6 +64,11 @@ void check_pools(void);
 void check_graphs(void);
 void check_capture(void);
 void check_queue(void);
+void check_overlap(void);
+void check_overlap_unequal(void);
+void check_graph_overlap(void);
+void check_data_decides(void);
+void check_never_ends(void);
 void check_legacy(void);
 void check_devices_together(void);
 void check_fork(void);
@@ -85,6 +90,8 @@ void check_node_parameters(void);
 void check_capture_graph(void);
 void check_shared(void);
 /* Not in the list: */
+void check_waits_forever(void);
+void check_event_cost(void); /* prints it */
 void check_nvml_pids(void);
 void check_nvml_details(void);
 void check_nvml_utilization(void);

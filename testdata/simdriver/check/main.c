@@ -33,6 +33,7 @@ struct check {
 
 /* What the list of checks leaves out: the test has to set things up for them. */
 static const struct check unlisted[] = {
+	{"waits-forever", check_waits_forever}, {"event-cost", check_event_cost},
 	{"ipc-orphan", check_ipc_orphan}, {"checkpoint-other", check_checkpoint_other}, {"launch-cost", check_launch_cost},
 	{"orphan", check_orphan}, {"export-orphan", check_export_orphan}, {"mig", check_mig}, {"mig-late", check_mig_late}, {"devices-together", check_devices_together},
 	{"nvml-pids", check_nvml_pids}, {"nvml-details", check_nvml_details}, {"nvml-utilization", check_nvml_utilization}, {"missed", check_missed}, {"attributes", check_attributes},
@@ -45,6 +46,8 @@ static const struct check checks[] = {
 	{"memory", check_memory}, {"pages", check_pages}, {"context-growth", check_context_growth}, {"granularity", check_granularity}, {"copies", check_copies},   {"lookup", check_lookup},
 	{"images", check_images}, {"linker", check_linker}, {"libraries", check_libraries}, {"occupancy", check_occupancy}, {"limits", check_limits}, {"host-functions", check_host_functions}, {"pointers", check_pointers}, {"errors", check_errors},
 	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams}, {"pools", check_pools}, {"graphs", check_graphs}, {"capture", check_capture},
+	{"overlap", check_overlap}, {"overlap-unequal", check_overlap_unequal}, {"graph-overlap", check_graph_overlap},
+	{"data-decides", check_data_decides}, {"never-ends", check_never_ends},
 	{"queue", check_queue},			{"legacy", check_legacy},
 	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
 	{"textures", check_textures}, {"tensor-maps", check_tensor_maps},
