@@ -13,9 +13,9 @@ import (
 // GPU's, so a slow machine changes none of them; a check that was too slow to launch in time does it again.
 
 // CUDA C++ Programming Guide, "Concurrent Kernel Execution": kernels of several streams run at the same time as far as there is
-// room. Eight streams of kernels that fill the GPU take eight times as long, and the event pairs of each tell of the others.
+// room. Eight streams of kernels that fill the GPU take eight times as long, and the event pairs of each have the others in them.
 func TestRealStreamsFillTheGPUOnce(t *testing.T) {
-	s := New(t, Plain, "H200")
+	s := New(t, Plain, "H200:event_ns=0") // it compares times exactly
 	for _, check := range []string{"overlap", "overlap-unequal"} {
 		text, err := s.Command("sim/check", check).CombinedOutput()
 		require.NoError(t, err, "%s", text)
@@ -37,7 +37,7 @@ func TestRealGraphBranchesOverlap(t *testing.T) {
 
 func requireTimed(t *testing.T, check string) {
 	t.Helper()
-	s := New(t, Plain, "H200")
+	s := New(t, Plain, "H200:event_ns=0") // it compares times exactly
 	text, err := s.Command("sim/check", check).CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	requireEmpty(t, s.Status())
@@ -47,18 +47,83 @@ func requireTimed(t *testing.T, check string) {
 // "Threadblock Rasterization"; FlashAttention): the data decides how long they take.
 func TestRealDataDecidesDuration(t *testing.T) {
 	requireTimed(t, "data-decides")
-	s := New(t, Plain, "H200")
+	s := New(t, Plain, "H200:event_ns=0")
 	values, code := s.Run("workloads/spin", "--seconds=0.05", "--kernels-us=100,2000", "--kernel=one")
 	require.Zero(t, code)
 	want := values.Int("launches_100_us")*100_000 + values.Int("launches_2000_us")*2_000_000
 	require.EqualValues(t, want, s.Status().GPUs[0].BusyNanoseconds)
 }
 
+// CUDA driver API, cuEventElapsedTime: a resolution of around 0.5 µs. An event writes its time in its stream, which takes the GPU a
+// moment: a kernel between two of them seems longer by that. An event without a time costs nothing, which is why NVIDIA recommends it.
+func TestRealEventsTakeTime(t *testing.T) {
+	s := New(t, Plain, "H200:event_ns=2000")
+	values, code := s.Run("sim/check", "event-cost")
+	require.Zero(t, code)
+	require.EqualValues(t, 2000, values.Int("empty_ns"))
+	require.EqualValues(t, 7000, values.Int("kernel_ns"))
+	s.Ctl("set", "0", "event_ns=1700")
+	values, code = s.Run("sim/check", "event-cost")
+	require.Zero(t, code)
+	for name, exact := range map[string]float64{"empty_ns": 1700, "kernel_ns": 6700} {
+		require.Zero(t, values.Int(name)%500, name)
+		require.InDelta(t, exact, float64(values.Int(name)), 500, name)
+	}
+}
+
+// Tanasic et al., "Enabling Preemptive Multiprogramming on GPUs" (ISCA 2014): to save and load the state of all multiprocessors
+// takes a GPU tens of microseconds, in which no kernel runs.
+func TestRealAContextSwitchTakesTime(t *testing.T) {
+	s := New(t, Plain, "H200:slice_us=1800,switch_us=200")
+	first := s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=500")
+	waitAllBusy(t, s, 1)
+	require.InDelta(t, 1, measure(s, 300*time.Millisecond).share(first), 0.01)
+	second := s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=7000")
+	waitAllBusy(t, s, 2)
+	for _, during := range []time.Duration{100 * time.Millisecond, 700 * time.Millisecond} { // turn by turn, and many together
+		g := measure(s, during)
+		require.InDelta(t, 0.9, float64(g.gpu)/float64(g.clock), 0.02)
+		require.InDelta(t, 0.45, g.share(first), 0.02)
+		require.InDelta(t, 0.45, g.share(second), 0.02)
+	}
+	second.Kill()
+	waitAllBusy(t, s, 1)
+	require.InDelta(t, 1, measure(s, 300*time.Millisecond).share(first), 0.01)
+}
+
+// NVIDIA, "Multi-Process Service": kernels of several processes run at the same time; without it, time slices give each process
+// the whole GPU in turn.
+func TestRealProcessesOverlapWithMPS(t *testing.T) {
+	for _, test := range []struct {
+		description, mps, blocks string
+		each                     float64
+	}{
+		{"turns, whatever their width", "off", "--blocks=1", 1. / 3},
+		{"small ones run together", "on", "--blocks=44", 1},
+		{"large ones have a part each", "on", "--blocks=1000", 1. / 3},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			s := New(t, Plain, "H200:switch_us=0,mps="+test.mps)
+			var list []*Process
+			for range 3 {
+				list = append(list, s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=5000", test.blocks))
+			}
+			waitAllBusy(t, s, 3)
+			g := measure(s, 500*time.Millisecond)
+			for _, p := range list {
+				require.InDelta(t, test.each, g.share(p), 0.02, "%v", g)
+			}
+			require.InDelta(t, 1, float64(g.gpu)/float64(g.clock), 0.02)
+			list[0].Kill()
+		})
+	}
+}
+
 // CUDA C++ Programming Guide, "Multi-Process Service" and "Compute Preemption": since Pascal a kernel without an end is
 // interrupted for those of other processes. It ends with its process.
 func TestRealAKernelThatNeverEnds(t *testing.T) {
 	requireTimed(t, "never-ends")
-	s := New(t, Plain, "H200")
+	s := New(t, Plain, "H200:switch_us=0")
 	forever := s.Start("sim/check", "waits-forever")
 	other := s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=500")
 	waitAllBusy(t, s, 2)

@@ -211,7 +211,7 @@ func TestProcessesKilledAtRandom(t *testing.T) {
 
 // A process that waits for each of its kernels gets what it asks for: all kernel time that it launched, and no more.
 func TestWaitingLaunchers(t *testing.T) {
-	s := New(t, Plain, "H200")
+	s := New(t, Plain, "H200:event_ns=0") // all of its busy time is that of kernels
 	for _, call := range []string{"kernel", "ex", "cooperative", "legacy"} {
 		before := s.Status().GPUs[0]
 		values, code := s.Run("workloads/spin", "--seconds=0.1", "--mode=sync", "--kernels-us=5,200", "--call="+call)

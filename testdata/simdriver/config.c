@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum unit { PLAIN32, KIB64, MIB64, US64 };
+enum unit { PLAIN32, NS64, KIB64, MIB64, US64 };
 
 /* Keys with a number as value. */
 static const struct {
@@ -36,6 +36,8 @@ static const struct {
 	{"small_kib", offsetof(struct gpu, small_bytes), KIB64},
 	{"kernel_us", offsetof(struct gpu, kernel_ns), US64},
 	{"slice_us", offsetof(struct gpu, slice_ns), US64},
+	{"switch_us", offsetof(struct gpu, switch_ns), US64},
+	{"event_ns", offsetof(struct gpu, event_ns), NS64},
 	{"queue", offsetof(struct gpu, queue_depth), PLAIN32},
 	{"sample_ms", offsetof(struct gpu, sample_ms), PLAIN32},
 	{"minor", offsetof(struct gpu, minor), PLAIN32},
@@ -68,7 +70,7 @@ static bool set_number(struct gpu *c, size_t i, const char *value)
 {
 	char *at = (char *)c + numbers[i].offset;
 	uint64_t n;
-	static const uint64_t scales[] = {[PLAIN32] = 1, [KIB64] = 1 << 10, [MIB64] = 1 << 20, [US64] = 1000};
+	static const uint64_t scales[] = {[PLAIN32] = 1, [NS64] = 1, [KIB64] = 1 << 10, [MIB64] = 1 << 20, [US64] = 1000};
 	uint64_t scale = scales[numbers[i].unit];
 
 	if (!parse_number(value, &n) || (!n && needs_some(numbers[i].key)) || n > (numbers[i].unit == PLAIN32 ? INT32_MAX : INT64_MAX / scale))
@@ -136,6 +138,8 @@ static bool set_word(uint32_t *to, const char *key, const char *value, const cha
 
 #define SET_WORD(to, key, value, words) set_word(to, key, value, words, sizeof(words) / sizeof((words)[0]))
 
+static const char *const switches[] = {"off", "on"};
+
 static const char *const utilizations[] = {
 	[UTILIZATION_DETAILED] = "detailed", [UTILIZATION_INFO] = "info",	[UTILIZATION_ZERO] = "zero",
 	[UTILIZATION_NONE] = "none",	     [UTILIZATION_MISSING] = "missing",
@@ -153,6 +157,8 @@ bool gpu_set(struct gpu *c, const char *key, const char *value)
 		return set_fixed(&c->fixed_power_mw, key, value, 10000000);
 	if (!strcmp(key, "utilization"))
 		return set_fixed(&c->fixed_percent, key, value, 100);
+	if (!strcmp(key, "mps"))
+		return SET_WORD(&c->mps, key, value, switches);
 	if (!strcmp(key, "process_utilization"))
 		return SET_WORD(&c->process_utilization, key, value, utilizations);
 	if (!strcmp(key, "pci"))

@@ -40,7 +40,7 @@ struct queue {
 	CUevent pending;             /* recorded events that had not happened by then */
 };
 
-/* What a kernel takes: alone, that long, and of FULL_WIDTH so much of the GPU. */
+/* What a kernel takes: so long, if no other runs with it, and of FULL_WIDTH so much of the GPU. */
 struct load {
 	uint64_t ns;
 	unsigned width;

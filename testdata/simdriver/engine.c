@@ -1,7 +1,8 @@
 /*
  * Time on a GPU. Processes that have work queued take turns of one slice, round robin; a kernel that is longer than what
  * is left of the turn goes on in the next one. A process without work gives its turn up; a single process has the whole
- * GPU. This file is part of all three programs.
+ * GPU. Each change of the process takes time in which nothing runs. With MPS there are no turns: what processes have queued runs
+ * together, and slower where it is more than fills the GPU. This file is part of all three programs.
  *
  * Nothing runs in the background: the engine is a record of what happened up to its `clock`. A process that needs a later
  * state computes it, turn by turn, from what the clients had queued. The lock is a robust mutex, which the kernel releases
@@ -126,6 +127,11 @@ static unsigned next_waiting(const struct engine *e, unsigned from)
 	return NO_CLIENT;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 #define EACH_WAITING(slot, e) \
 	(unsigned slot = next_waiting(e, 0); slot != NO_CLIENT; slot = slot + 1 < MAX_CLIENTS ? next_waiting(e, slot + 1) : NO_CLIENT)
 
@@ -158,25 +164,73 @@ static unsigned count_waiting(const struct state *s, unsigned gpu, struct engine
 	return n;
 }
 
-/* The client that has the turn. At least one has work. */
-static unsigned turn_of(const struct state *s, unsigned gpu, struct engine *e)
+static _Atomic uint64_t *busy_of_group(struct state *s, unsigned gpu, unsigned slot)
+{
+	return &s->groups[s->clients[slot].group % MAX_GROUPS].gpus[gpu].busy_ns;
+}
+
+/* A step of that client that changes nothing yet. */
+static struct step *begin_step(struct state *s, unsigned gpu, struct engine *e, unsigned slot)
+{
+	const struct client_gpu *mine = &s->clients[slot].gpus[gpu];
+	struct step *p = &e->step;
+
+	p->slot = slot;
+	p->clock = e->clock;
+	p->slice_left = e->slice_left;
+	p->engine_busy = atomic_load_explicit(&e->busy_ns, memory_order_relaxed);
+	p->client_busy = atomic_load_explicit(&mine->busy_ns, memory_order_relaxed);
+	p->group_busy = atomic_load_explicit(busy_of_group(s, gpu, slot), memory_order_relaxed);
+	p->segment_count = mine->segment_count;
+	p->segment = mine->segments[(mine->segment_count - 1) % SEGMENTS];
+	return p;
+}
+
+static void end_step(struct state *s, unsigned gpu, struct engine *e)
+{
+	crash_point();
+	atomic_store_explicit(&e->step.valid, 1, memory_order_release);
+	make_step(s, gpu, e);
+}
+
+static uint64_t switch_to(const struct state *s, unsigned gpu, const struct engine *e, unsigned slot)
+{
+	return e->current && e->current - 1 != slot ? s->gpus[gpu].switch_ns : 0;
+}
+
+/* The client that has the turn. At least one has work. The clock may be beyond the present then: it begins its turn so late. */
+static unsigned turn_of(struct state *s, unsigned gpu, struct engine *e)
 {
 	unsigned current = e->current ? e->current - 1 : NO_CLIENT;
 	unsigned next;
+	struct step *p;
 
 	if (current != NO_CLIENT && e->slice_left && engine_waiting(e, current) && work_left(s, gpu, current))
 		return current;
 	next = e->current < MAX_CLIENTS ? next_waiting(e, e->current) : NO_CLIENT;
-	e->slice_left = s->gpus[gpu].slice_ns;
-	return next != NO_CLIENT ? next : next_waiting(e, 0);
+	if (next == NO_CLIENT)
+		next = next_waiting(e, 0);
+	p = begin_step(s, gpu, e, next);
+	p->clock += switch_to(s, gpu, e, next);
+	p->slice_left = s->gpus[gpu].slice_ns;
+	end_step(s, gpu, e);
+	return next;
+}
+
+/* At the speed of that segment, but for rounding. */
+static bool as_fast(const struct segment *s, uint64_t ns, uint64_t span)
+{
+	double even = (double)span * (double)(s->v_end - s->v_begin) / (double)(s->t_end - s->t_begin);
+
+	return (double)ns >= even - 1 && (double)ns <= even + 1;
 }
 
 /* Continues the last segment if there was nothing between. */
 static void fill_segment(struct step *p, const struct client_gpu *mine, uint64_t v, uint64_t ns, uint64_t t, uint64_t span)
 {
 	const struct segment *last = &mine->segments[(mine->segment_count - 1) % SEGMENTS];
-	bool goes_on = mine->segment_count && ns == span && last->t_end == t && last->v_end == v &&
-		       last->t_end - last->t_begin == last->v_end - last->v_begin;
+	bool goes_on = mine->segment_count && last->t_end == t && last->v_end == v && last->t_end > last->t_begin &&
+		       as_fast(last, ns, span);
 
 	p->segment_count = mine->segment_count + !goes_on;
 	p->segment.v_begin = goes_on ? last->v_begin : v;
@@ -185,35 +239,38 @@ static void fill_segment(struct step *p, const struct client_gpu *mine, uint64_t
 	p->segment.t_end = t + span;
 }
 
-/* The client gets that much of the engine within that span from now on; then the clock is so much further. */
-static void run(struct state *s, unsigned gpu, struct engine *e, unsigned slot, uint64_t ns, uint64_t span, uint64_t clock_moves)
-{
-	struct client *cl = &s->clients[slot];
-	struct client_gpu *mine = &cl->gpus[gpu];
-	struct step *p = &e->step;
-	uint64_t slice = s->gpus[gpu].slice_ns;
-	uint64_t v = atomic_load_explicit(&mine->busy_ns, memory_order_relaxed);
+/* What a client gets of the engine. */
+struct stretch_of_time {
+	uint64_t ns;        /* of its kernel time, */
+	uint64_t span;      /* within that time from the clock on */
+	uint64_t engine_ns; /* in which kernels run that are not counted with another client */
+	uint64_t moves;     /* the clock, afterwards */
+};
 
-	busy_add(e->busy, e->clock, e->clock + span, ns);
-	busy_add(mine->busy, e->clock, e->clock + span, ns);
-	p->slot = slot;
-	p->clock = e->clock + clock_moves;
+static void run(struct state *s, unsigned gpu, struct engine *e, unsigned slot, struct stretch_of_time t)
+{
+	struct client_gpu *mine = &s->clients[slot].gpus[gpu];
+	struct step *p = begin_step(s, gpu, e, slot);
+	uint64_t slice = s->gpus[gpu].slice_ns;
+
+	busy_add(e->busy, e->clock, e->clock + t.span, t.engine_ns);
+	busy_add(mine->busy, e->clock, e->clock + t.span, t.ns);
+	fill_segment(p, mine, p->client_busy, t.ns, e->clock, t.span);
+	p->clock += t.moves;
 	/* Without others, it may have had several turns. */
-	p->slice_left = ns <= e->slice_left ? e->slice_left - ns : slice - (ns - e->slice_left) % slice;
-	p->engine_busy = atomic_load_explicit(&e->busy_ns, memory_order_relaxed) + ns;
-	p->client_busy = v + ns;
-	p->group_busy = atomic_load_explicit(&s->groups[cl->group % MAX_GROUPS].gpus[gpu].busy_ns, memory_order_relaxed) + ns;
-	fill_segment(p, mine, v, ns, e->clock, span);
-	crash_point();
-	atomic_store_explicit(&p->valid, 1, memory_order_release);
-	make_step(s, gpu, e);
+	p->slice_left = t.ns <= e->slice_left ? e->slice_left - t.ns : slice - (t.ns - e->slice_left) % slice;
+	p->engine_busy += t.engine_ns;
+	p->client_busy += t.ns;
+	p->group_busy += t.ns;
+	end_step(s, gpu, e);
 }
 
 /* Many full rounds together, when no one looked for long: each of the n gets as many slices. False: not that many. */
 static bool run_rounds(struct state *s, unsigned gpu, struct engine *e, unsigned n, uint64_t now)
 {
 	uint64_t slice = s->gpus[gpu].slice_ns;
-	uint64_t rounds = (now - e->clock) / (n * slice);
+	uint64_t round = n * (slice + s->gpus[gpu].switch_ns);
+	uint64_t rounds = (now - e->clock) / round;
 	uint32_t current = e->current;
 	uint64_t slice_left = e->slice_left;
 	unsigned done = 0;
@@ -227,18 +284,40 @@ static bool run_rounds(struct state *s, unsigned gpu, struct engine *e, unsigned
 	if (rounds * n < MANY_TURNS)
 		return false;
 	for EACH_WAITING(slot, e) {
-		uint64_t span = rounds * n * slice;
+		uint64_t ns = rounds * slice, span = rounds * round;
 
-		run(s, gpu, e, slot, rounds * slice, span, ++done == n ? span : 0);
+		run(s, gpu, e, slot, (struct stretch_of_time){ns, span, ns, ++done == n ? span : 0});
 	}
 	e->current = current;
 	e->slice_left = slice_left;
 	return true;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
+/* What all fill together that have work queued, and at least FULL_WIDTH: they are slower by what that is more. */
+static uint64_t width_of_all(const struct state *s, unsigned gpu, const struct engine *e)
 {
-	return a < b ? a : b;
+	uint64_t width = 0;
+
+	for EACH_WAITING(slot, e)
+		width += atomic_load_explicit(&s->clients[slot].gpus[gpu].width, memory_order_relaxed);
+	return width > FULL_WIDTH ? width : FULL_WIDTH;
+}
+
+/* Until then, or until the first of the n is done. */
+static void run_together(struct state *s, unsigned gpu, struct engine *e, unsigned n, uint64_t now)
+{
+	uint64_t width = width_of_all(s, gpu, e);
+	uint64_t span = now - e->clock;
+	unsigned done = 0;
+
+	for EACH_WAITING(slot, e)
+		span = least(span, (least(work_left(s, gpu, slot), span) * width + FULL_WIDTH - 1) / FULL_WIDTH);
+	for EACH_WAITING(slot, e) {
+		uint64_t ns = least(work_left(s, gpu, slot), span * FULL_WIDTH / width);
+		bool last = ++done == n;
+
+		run(s, gpu, e, slot, (struct stretch_of_time){ns, span, last ? span : 0, last ? span : 0});
+	}
 }
 
 void engine_advance(struct view *v, unsigned gpu, struct engine *e)
@@ -256,13 +335,19 @@ void engine_advance(struct view *v, unsigned gpu, struct engine *e)
 			e->clock = now;
 			return;
 		}
+		if (s->gpus[gpu].mps) {
+			run_together(s, gpu, e, n, now);
+			continue;
+		}
 		if (n > 1 && run_rounds(s, gpu, e, n, now))
 			continue;
 		slot = turn_of(s, gpu, e);
+		if (e->clock >= now)
+			return;
 		ns = least(work_left(s, gpu, slot), now - e->clock);
 		if (n > 1)
 			ns = least(ns, e->slice_left);
-		run(s, gpu, e, slot, ns, ns, ns);
+		run(s, gpu, e, slot, (struct stretch_of_time){ns, ns, ns, ns});
 	}
 }
 
@@ -283,7 +368,10 @@ uint64_t engine_eta(struct state *s, unsigned gpu, const struct engine *e, unsig
 	uint64_t at_once = current == slot ? least(e->slice_left, need) : 0;
 	uint64_t turns = (need - at_once + slice - 1) / slice;
 	uint64_t eta = e->clock + need;
+	uint64_t switches = 0;
 
+	if (s->gpus[gpu].mps)
+		return e->clock + (uint64_t)((double)need * (double)width_of_all(s, gpu, e) / FULL_WIDTH);
 	if (current == slot && !turns)
 		return eta;
 	if (!turns) /* no work, only the turn */
@@ -295,9 +383,15 @@ uint64_t engine_eta(struct state *s, unsigned gpu, const struct engine *e, unsig
 			continue;
 		if (other == current)
 			most -= slice - least(e->slice_left, slice);
-		eta += least(work_left(s, gpu, other), most);
+		most = least(work_left(s, gpu, other), most);
+		eta += most;
+		switches += (most + slice - 1) / slice - (other == current && most && e->slice_left);
 	}
-	return eta;
+	if (switches)
+		switches += turns;
+	else
+		switches = current != slot;
+	return eta + switches * s->gpus[gpu].switch_ns;
 }
 
 void engines_forget(struct view *v, unsigned slot)

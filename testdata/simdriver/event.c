@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#define RESOLUTION_NS 500u /* as NVIDIA documents of cuEventElapsedTime */
+
 CUresult cuEventCreate(CUevent *event, unsigned int flags)
 {
 	CUcontext ctx;
@@ -62,6 +64,20 @@ CUresult cuEventDestroy_v2(CUevent event)
 	return destroy(event);
 }
 
+/* One with a time is work of the GPU in its stream: others in it wait until the time is written. Process lock held. */
+static void put(CUevent event, CUcontext ctx, CUstream s)
+{
+	struct queue *q = queue_of(s ? s->ctx : ctx);
+	uint64_t tail = stream_ready(ctx, s);
+
+	event->capture_id = 0;
+	if (!(event->flags & CU_EVENT_DISABLE_TIMING)) {
+		tail = queue_put(q, tail, (struct load){.ns = process.view.s->gpus[q->gpu].event_ns}, 0);
+		stream_advance(ctx, s, tail);
+	}
+	queue_mark(q, event, tail);
+}
+
 static CUresult record(CUevent event, CUstream handle, unsigned flags)
 {
 	bool captured = false;
@@ -80,12 +96,10 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
 		r = CUDA_ERROR_INVALID_HANDLE;
 	if (!r)
 		r = capture_check(s ? s->ctx : ctx, s, &captured);
-	if (!r && captured) {
+	if (!r && captured)
 		r = capture_record(event, s);
-	} else if (!r) {
-		event->capture_id = 0;
-		queue_mark(queue_of(s ? s->ctx : ctx), event, stream_ready(ctx, s));
-	}
+	else if (!r)
+		put(event, ctx, s);
 	process_unlock();
 	return r;
 }
@@ -181,7 +195,7 @@ static CUresult elapsed(float *ms, CUevent start, CUevent end)
 	else if (!happened(start) || !happened(end))
 		r = CUDA_ERROR_NOT_READY;
 	else
-		*ms = (float)((double)(int64_t)(end->time - start->time) / 1e6);
+		*ms = (float)((double)(int64_t)(end->time / RESOLUTION_NS - start->time / RESOLUTION_NS) * RESOLUTION_NS / 1e6);
 	process_unlock();
 	return r;
 }

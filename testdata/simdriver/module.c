@@ -1,7 +1,7 @@
 /*
  * Modules. Every image becomes PTX text (see image.c); its entries are found by name. Lines `// sim-duration-us: N`,
  * `// sim-duration-per-block-ns: N` and `// sim-duration-parameter-ns: N` set the duration of launches of the next entry: the sum of
- * that, of that for each block, and of what the Nth parameter (from 0) says. For a real driver they are comments.
+ * that, of that for each block, and of the value of the Nth parameter (from 0). For a real driver they are comments.
  */
 #define _GNU_SOURCE
 #include "image.h"

@@ -70,7 +70,7 @@ static bool held(CUevent all)
 	return cuEventQuery(all) == CUDA_ERROR_NOT_READY;
 }
 
-/* When the last of the streams is done with two kernels of 10 ms each, and what the events of the first stream tell of one. */
+/* When the last of the streams is done with two kernels of 10 ms each, and what the events of the first stream report of one. */
 static double run_in_streams(CUstream streams[], unsigned blocks, double *pair)
 {
 	CUevent all, begins[STREAMS], ends[STREAMS];
@@ -227,7 +227,7 @@ void check_waits_forever(void)
 	cuCtxSynchronize();
 }
 
-/* Prints what a pair of events tells with nothing between them, and around a kernel of 5 us. */
+/* Prints what a pair of events reports with nothing between them, and around a kernel of 5 us. */
 void check_event_cost(void)
 {
 	CUevent all, a, b, c, untimed;
