@@ -94,7 +94,7 @@ func FuzzDecodeHAMi(f *testing.F) {
 		}
 		for i, shares := range positional {
 			if len(shares) > 0 {
-				g := grant.Grant{Container: "c", Shares: shares, Source: grant.SourceHAMi, Slot: &i}
+				g := grant.Grant{Container: "c", Shares: shares, Source: grant.SourceHAMi, Position: &i}
 				require.NoError(t, g.Validate())
 			}
 		}

@@ -32,6 +32,6 @@ type Grant struct {
 	Container string  `json:"container"`
 	Shares    []Share `json:"shares"`
 	Source    Source  `json:"source,omitempty"`
-	// Slot is the position in HAMi's annotation, from 0; nil for a grant by name.
-	Slot *int `json:"slot,omitempty"`
+	// Position is the place in HAMi's annotation, from 0; nil for a grant by name.
+	Position *int `json:"slot,omitempty"`
 }

@@ -16,8 +16,8 @@ type Positional [][]Share
 
 // Empty returns whether no position has a share.
 func (p Positional) Empty() bool {
-	for _, slot := range p {
-		if len(slot) > 0 {
+	for _, position := range p {
+		if len(position) > 0 {
 			return false
 		}
 	}
@@ -26,11 +26,11 @@ func (p Positional) Empty() bool {
 
 // DecodeHAMi reads the value of HAMi's annotation (HAMi's pkg/device/devices.go, EncodePodSingleDevice):
 //
-//	pod    := slot ";" slot ";" …
-//	slot   := "" | device ":" device ":" …
-//	device := UUID "," "NVIDIA" "," MiB "," cores
+//	pod      := position ";" position ";" …
+//	position := "" | device ":" device ":" …
+//	device   := UUID "," "NVIDIA" "," MiB "," cores
 //
-// Truncated values are rejected. HAMi 2.4 wrote ",,0,0:" into a slot without a GPU.
+// Truncated values are rejected. HAMi 2.4 wrote ",,0,0:" into a position without a GPU.
 func DecodeHAMi(value string) (Positional, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -47,7 +47,7 @@ func DecodeHAMi(value string) (Positional, error) {
 	}
 	var positional Positional
 	for i, text := range strings.Split(body, ";") {
-		shares, err := decodeSlot(text)
+		shares, err := decodePosition(text)
 		if err != nil {
 			return nil, fmt.Errorf("position %d %w", i, err)
 		}
@@ -56,7 +56,7 @@ func DecodeHAMi(value string) (Positional, error) {
 	return positional, nil
 }
 
-func decodeSlot(text string) ([]Share, error) {
+func decodePosition(text string) ([]Share, error) {
 	if text == "" || strings.ReplaceAll(text, ",,0,0:", "") == "" {
 		return nil, nil
 	}
@@ -109,13 +109,13 @@ func EncodeHAMi(positional Positional) (string, error) {
 		return "", Errorf(ErrMalformed, "%d positions: at most %d can be written", len(positional), MaxContainers)
 	}
 	var b strings.Builder
-	for i, slot := range positional {
-		if len(slot) > 0 {
-			if err := ValidateShares(slot); err != nil {
+	for i, position := range positional {
+		if len(position) > 0 {
+			if err := ValidateShares(position); err != nil {
 				return "", fmt.Errorf("position %d %w", i, err)
 			}
 		}
-		for _, share := range slot {
+		for _, share := range position {
 			b.WriteString(share.UUID + "," + hamiType + "," +
 				strconv.FormatInt(share.MemoryMiB, 10) + "," + strconv.Itoa(share.CorePercent) + ":")
 		}

@@ -79,12 +79,12 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 		}
 		return &Grant{Container: container, Shares: shares, Source: d.Source}, nil
 	}
-	slot, err := findSlot(ctx, granted.Positional, pod, container, names)
+	position, err := findPosition(ctx, granted.Positional, pod, container, names)
 	if err != nil {
 		return nil, inAnnotation(key, err)
 	}
-	if slot == noSlot || len(granted.Positional[slot]) == 0 {
+	if position == noPosition || len(granted.Positional[position]) == 0 {
 		return nil, nil
 	}
-	return &Grant{Container: container, Shares: granted.Positional[slot], Source: d.Source, Slot: &slot}, nil
+	return &Grant{Container: container, Shares: granted.Positional[position], Source: d.Source, Position: &position}, nil
 }

@@ -34,7 +34,7 @@ func TestFromPod(t *testing.T) {
 	)
 	shareA, shareB := grant.Share{gpuA, 1000, 10}, grant.Share{gpuB, 2000, 20}
 	hami := func(slot int, shares ...grant.Share) *grant.Grant {
-		return &grant.Grant{Container: "main", Shares: shares, Source: grant.SourceHAMi, Slot: ptr(slot)}
+		return &grant.Grant{Container: "main", Shares: shares, Source: grant.SourceHAMi, Position: ptr(slot)}
 	}
 	names := func(list ...any) (out []grant.ContainerDevices) {
 		for i := 0; i < len(list); i += 2 {

@@ -11,7 +11,7 @@ import (
 const (
 	// MaxAnnotationBytes is Kubernetes' limit of all annotations of a pod (TotalAnnotationSizeLimitB).
 	MaxAnnotationBytes = 256 << 10
-	// MaxContainers is the highest number of slots or container names in one annotation.
+	// MaxContainers is the highest number of positions or container names in one annotation.
 	MaxContainers = 128
 	// MaxShares is the highest number of GPUs of a container: the limits file has 16 records.
 	MaxShares = 16
@@ -84,8 +84,8 @@ func (g *Grant) Validate() error {
 	if g.Container == "" {
 		return Errorf(ErrMalformed, "grant without a container name")
 	}
-	if g.Slot != nil && (*g.Slot < 0 || *g.Slot >= MaxContainers) {
-		return Errorf(ErrMalformed, "position %d: must be from 0 to %d", *g.Slot, MaxContainers-1)
+	if g.Position != nil && (*g.Position < 0 || *g.Position >= MaxContainers) {
+		return Errorf(ErrMalformed, "position %d: must be from 0 to %d", *g.Position, MaxContainers-1)
 	}
 	return ValidateShares(g.Shares)
 }

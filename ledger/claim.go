@@ -28,7 +28,7 @@ type Claim struct {
 	Container    string        `json:"container"`
 	Shares       []grant.Share `json:"shares"`
 	Source       grant.Source  `json:"source,omitempty"`
-	Slot         *int          `json:"slot,omitempty"`
+	Position     *int          `json:"slot,omitempty"`
 	// CoreCeiling is the soft ceiling of compute time, in percent; 0: none.
 	CoreCeiling  int  `json:"coreCeiling,omitempty"`
 	HighPriority bool `json:"highPriority,omitempty"`
@@ -71,8 +71,8 @@ func (c *Claim) isAttemptOf(other *Claim) bool {
 func (c *Claim) clone() Claim {
 	own := *c
 	own.Shares = slices.Clone(c.Shares)
-	if c.Slot != nil {
-		own.Slot = new(*c.Slot)
+	if c.Position != nil {
+		own.Position = new(*c.Position)
 	}
 	return own
 }

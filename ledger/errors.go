@@ -4,12 +4,12 @@ import "errors"
 
 // Kinds of errors, for errors.Is, beside those of package grant.
 var (
-	// ErrSlotTaken: another container of the pod has this position of HAMi's annotation. The container can run
+	// ErrPositionTaken: another container of the pod has this position of HAMi's annotation. The container can run
 	// without a GPU.
-	ErrSlotTaken = errors.New("position taken")
-	ErrConflict  = errors.New("conflicting claim")
-	ErrNoClaim   = errors.New("no claim")
-	ErrCordoned  = errors.New("GPU cordoned")
+	ErrPositionTaken = errors.New("position taken")
+	ErrConflict      = errors.New("conflicting claim")
+	ErrNoClaim       = errors.New("no claim")
+	ErrCordoned      = errors.New("GPU cordoned")
 	// ErrCorrupt: an entry is unreadable, so the free amounts are not known.
 	ErrCorrupt = errors.New("corrupt ledger")
 	// ErrBlocked: a container with an unknown grant can hold the GPU (Ledger.Block).

@@ -38,7 +38,7 @@ func Example() {
 		}
 		_, err = store.Claim(ctx, ledger.Claim{
 			ContainerID: id, Owner: ledger.OwnerNRI, PodUID: pod.UID, PodNamespace: pod.Namespace, PodName: pod.Name,
-			Container: g.Container, Shares: g.Shares, Source: g.Source, Slot: g.Slot,
+			Container: g.Container, Shares: g.Shares, Source: g.Source, Position: g.Position,
 		}, gpus, nil)
 		return err
 	}

@@ -172,7 +172,7 @@ func (x *index) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := x.checkKnown(claim.Shares); err != nil {
 		return err
 	}
-	if err := x.checkSlot(claim); err != nil {
+	if err := x.checkPosition(claim); err != nil {
 		return err
 	}
 	return x.checkCapacity(claim, gpus, x.predecessors(claim))
@@ -220,16 +220,16 @@ func (x *index) snapshot() *Snapshot {
 	return s
 }
 
-// checkSlot refuses a HAMi position that another container of the pod has or had: for example, of an ephemeral
+// checkPosition refuses a HAMi position that another container of the pod has or had: for example, of an ephemeral
 // container.
-func (x *index) checkSlot(claim *Claim) error {
-	if claim.Slot == nil || claim.PodUID == "" {
+func (x *index) checkPosition(claim *Claim) error {
+	if claim.Position == nil || claim.PodUID == "" {
 		return nil
 	}
 	for _, e := range x.pods[claim.PodUID] {
-		if e.Slot != nil && *e.Slot == *claim.Slot && e.Container != claim.Container {
-			return grant.Errorf(ErrSlotTaken, "position %d of the pod's grant belongs to container %q: write the grant by name into %s",
-				*claim.Slot, e.Container, api.AnnotationGrant)
+		if e.Position != nil && *e.Position == *claim.Position && e.Container != claim.Container {
+			return grant.Errorf(ErrPositionTaken, "position %d of the pod's grant belongs to container %q: write the grant by name into %s",
+				*claim.Position, e.Container, api.AnnotationGrant)
 		}
 	}
 	return nil

@@ -72,7 +72,7 @@ func (l *Ledger) Close() error {
 }
 
 // Claim reserves the claim and returns its directory. It refuses what does not fit into gpus, by UUID
-// (ErrOverbooked, ErrUnknownGPU), a HAMi position of another container (ErrSlotTaken), a cordoned GPU
+// (ErrOverbooked, ErrUnknownGPU), a HAMi position of another container (ErrPositionTaken), a cordoned GPU
 // (ErrCordoned), and any claim while an entry is unreadable (ErrCorrupt) or blocks (ErrBlocked).
 //
 // populate, which can be nil, writes the container's other files into a directory that is renamed later. If it

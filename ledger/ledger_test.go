@@ -261,13 +261,13 @@ func TestSlotBelongsToOneContainer(t *testing.T) {
 	store := openLedger(t, t.TempDir())
 	inPod := func(id, container string, slot *int) ledger.Claim {
 		c := claimOf(id, share(100, 1))
-		c.PodUID, c.Container, c.Slot, c.Source = "uid", container, slot, grant.SourceHAMi
+		c.PodUID, c.Container, c.Position, c.Source = "uid", container, slot, grant.SourceHAMi
 		return c
 	}
 	_, err := store.Claim(background, inPod("c1", "main", new(0)), testGPUs(), nil)
 	require.NoError(t, err)
 	_, err = store.Claim(background, inPod("c2", "debugger", new(0)), testGPUs(), nil)
-	require.ErrorIs(t, err, ledger.ErrSlotTaken)
+	require.ErrorIs(t, err, ledger.ErrPositionTaken)
 	assert.ErrorContains(t, err, `position 0 of the pod's grant belongs to container "main"`)
 	_, err = store.Claim(background, inPod("c2", "side", new(1)), testGPUs(), nil)
 	require.NoError(t, err)
@@ -276,7 +276,7 @@ func TestSlotBelongsToOneContainer(t *testing.T) {
 
 	require.NoError(t, store.Release(background, "c1"))
 	_, err = store.Claim(background, inPod("c4", "debugger", new(0)), testGPUs(), nil)
-	require.ErrorIs(t, err, ledger.ErrSlotTaken, "main may come back as long as it is not removed")
+	require.ErrorIs(t, err, ledger.ErrPositionTaken, "main may come back as long as it is not removed")
 	_, err = store.Claim(background, inPod("c5", "main", new(0)), testGPUs(), nil)
 	require.NoError(t, err)
 }

@@ -28,7 +28,7 @@ func TestMalformedAnnotationsAreRefused(t *testing.T) {
 				require.NotNil(t, g, "must be refused, not passed over")
 				_, err = store.Claim(ctx, ledger.Claim{
 					ContainerID: "c1", Owner: ledger.OwnerNRI, PodUID: pod.UID, PodNamespace: pod.Namespace, PodName: pod.Name,
-					Container: g.Container, Shares: g.Shares, Source: g.Source, Slot: g.Slot,
+					Container: g.Container, Shares: g.Shares, Source: g.Source, Position: g.Position,
 				}, testGPUs(), nil)
 			}
 			require.ErrorIs(t, err, test.Kind)

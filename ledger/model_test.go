@@ -69,8 +69,8 @@ func (m *modelLedger) claim(c ledger.Claim) error {
 		}
 	}
 	for _, old := range m.claims {
-		if c.Slot != nil && old.Slot != nil && *c.Slot == *old.Slot && old.PodUID == c.PodUID && old.Container != c.Container {
-			return ledger.ErrSlotTaken
+		if c.Position != nil && old.Position != nil && *c.Position == *old.Position && old.PodUID == c.PodUID && old.Container != c.Container {
+			return ledger.ErrPositionTaken
 		}
 	}
 	for _, s := range c.Shares {
@@ -127,7 +127,7 @@ func randomClaim(random *rand.Rand) ledger.Claim {
 		c.Shares = append(c.Shares, grant.Share{UUID: uuid, MemoryMiB: int64(1 + random.IntN(500)), CorePercent: random.IntN(50)})
 	}
 	if random.IntN(2) == 0 {
-		c.Slot, c.Source = new(random.IntN(2)), grant.SourceHAMi
+		c.Position, c.Source = new(random.IntN(2)), grant.SourceHAMi
 	}
 	return c
 }

@@ -35,7 +35,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 			return nil, err
 		}
 		err := p.reserve(ctx, *d.claim, f.gpus)
-		if errors.Is(err, ledger.ErrSlotTaken) {
+		if errors.Is(err, ledger.ErrPositionTaken) {
 			// The container was added later (an ephemeral container): it is one without a grant.
 			p.Log.Warn("container gets no GPU: another container has its position in the HAMi annotation", "pod", podName(pod), "container", ctr.GetName(), "reason", err)
 			d, err = withoutGrant(f)
@@ -162,7 +162,7 @@ func (f *facts) claim(g *grant.Grant, mode oci.Enforcement) ledger.Claim {
 		Container:    f.name,
 		Shares:       g.Shares,
 		Source:       g.Source,
-		Slot:         g.Slot,
+		Position:     g.Position,
 		Mode:         string(mode),
 	}
 }

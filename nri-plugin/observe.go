@@ -40,7 +40,7 @@ var kinds = []struct {
 	{"signature", grant.ErrSignature},
 	{"ambiguous", grant.ErrAmbiguous},
 	{"overbooked", grant.ErrOverbooked},
-	{"slot_taken", ledger.ErrSlotTaken},
+	{"position_taken", ledger.ErrPositionTaken},
 	{"conflict", ledger.ErrConflict},
 	{"corrupt_ledger", ledger.ErrCorrupt},
 	{"blocked", ledger.ErrBlocked},

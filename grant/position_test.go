@@ -9,27 +9,27 @@ import (
 )
 
 // TestMatchSlotAgainstEveryPod makes pods of up to five containers, shows
-// matchSlot what the kubelet would list of each, and checks that it gives no
-// container another's slot.
+// matchPosition what the kubelet would list of each, and checks that it gives no
+// container another's position.
 func TestMatchSlotAgainstEveryPod(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	answers := 0
 	for range 20_000 {
 		pod := randomPod(random)
 		for i, c := range pod {
-			slot, reason := matchSlot(sizesOf(pod), listedOf(pod), c.name)
+			position, reason := matchPosition(sizesOf(pod), listedOf(pod), c.name)
 			if reason != "" {
 				continue
 			}
 			answers++
 			if c.devices == 0 {
-				require.True(t, slot == noSlot || sizesOf(pod)[slot] == 0, "%v %s", pod, c.name)
+				require.True(t, position == noPosition || sizesOf(pod)[position] == 0, "%v %s", pod, c.name)
 			} else {
-				require.Equal(t, i, slot, "%v %s", pod, c.name)
+				require.Equal(t, i, position, "%v %s", pod, c.name)
 			}
 		}
-		if slot, reason := matchSlot(sizesOf(pod), listedOf(pod), "ephemeral"); reason == "" {
-			require.Equal(t, noSlot, slot, "%v ephemeral", pod)
+		if position, reason := matchPosition(sizesOf(pod), listedOf(pod), "ephemeral"); reason == "" {
+			require.Equal(t, noPosition, position, "%v ephemeral", pod)
 		}
 	}
 	require.Greater(t, answers, 10_000, "the test must not pass by refusing everything")

@@ -9,10 +9,10 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// noSlot: the container certainly has no slot with shares.
-const noSlot = -1
+// noPosition: the container certainly has no position with shares.
+const noPosition = -1
 
-func findSlot(ctx context.Context, positional Positional, pod Pod, container string, names ContainerNames) (int, error) {
+func findPosition(ctx context.Context, positional Positional, pod Pod, container string, names ContainerNames) (int, error) {
 	if len(positional) == 1 {
 		return 0, nil
 	}
@@ -24,28 +24,28 @@ func findSlot(ctx context.Context, positional Positional, pod Pod, container str
 	if err != nil {
 		return 0, Errorf(ErrAmbiguous, "%d positions, and the order of the pod's containers could not be read from the kubelet: %w; %s", len(positional), err, fix)
 	}
-	slot, reason := matchSlot(slotSizes(positional), listed, container)
+	position, reason := matchPosition(positionSizes(positional), listed, container)
 	if reason != "" {
 		return 0, Errorf(ErrAmbiguous, "%d positions: %s; %s", len(positional), reason, fix)
 	}
-	return slot, nil
+	return position, nil
 }
 
-func slotSizes(positional Positional) []int {
+func positionSizes(positional Positional) []int {
 	sizes := make([]int, len(positional))
-	for i, slot := range positional {
-		sizes[i] = len(slot)
+	for i, position := range positional {
+		sizes[i] = len(position)
 	}
 	return sizes
 }
 
-// matchSlot returns the container's position by the kubelet's list, or the reason why it can't.
+// matchPosition returns the container's position by the kubelet's list, or the reason why it can't.
 //
 // The list lacks the plain init containers. So it is matched to the positions in order, a container with k
 // devices to a position of k, and the last container to the last position. If the leftmost and the rightmost
 // match give the same position, it is the container's. A container that is not listed is refused unless the
 // listed ones use every position with devices.
-func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot int, reason string) {
+func matchPosition(sizes []int, listed []ContainerDevices, container string) (position int, reason string) {
 	asked := slices.IndexFunc(listed, func(c ContainerDevices) bool { return c.Name == container })
 	leftmost := embed(sizes, listed)
 	if leftmost == nil {
@@ -53,12 +53,12 @@ func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot i
 	}
 	if asked < 0 {
 		if countHolders(sizes) == countHolders(deviceCounts(listed)) {
-			return noSlot, ""
+			return noPosition, ""
 		}
 		return 0, "the kubelet does not list this container (it lists no init and no ephemeral containers), and the remaining positions can belong to other containers"
 	}
 	if listed[asked].Devices == 0 {
-		return noSlot, ""
+		return noPosition, ""
 	}
 	rightmost := embedFromEnd(sizes, listed)
 	if leftmost[asked] != rightmost[asked] {
@@ -67,13 +67,13 @@ func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot i
 	return leftmost[asked], ""
 }
 
-// embed returns the leftmost match, with the last container in the last slot, or nil.
+// embed returns the leftmost match, with the last container in the last position, or nil.
 func embed(sizes []int, listed []ContainerDevices) []int {
 	last := len(listed) - 1
 	if last < 0 || len(sizes) == 0 || sizes[len(sizes)-1] != listed[last].Devices {
 		return nil
 	}
-	slots := make([]int, 0, len(listed))
+	positions := make([]int, 0, len(listed))
 	next := 0
 	for _, container := range listed[:last] {
 		for next < len(sizes)-1 && sizes[next] != container.Devices {
@@ -82,23 +82,23 @@ func embed(sizes []int, listed []ContainerDevices) []int {
 		if next >= len(sizes)-1 {
 			return nil
 		}
-		slots = append(slots, next)
+		positions = append(positions, next)
 		next++
 	}
-	return append(slots, len(sizes)-1)
+	return append(positions, len(sizes)-1)
 }
 
 func embedFromEnd(sizes []int, listed []ContainerDevices) []int {
-	slots := make([]int, len(listed))
+	positions := make([]int, len(listed))
 	next := len(sizes) - 1
 	for i := len(listed) - 1; i >= 0; i-- {
 		for next > 0 && sizes[next] != listed[i].Devices {
 			next--
 		}
-		slots[i] = next
+		positions[i] = next
 		next--
 	}
-	return slots
+	return positions
 }
 
 func deviceCounts(listed []ContainerDevices) []int {
