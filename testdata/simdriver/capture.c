@@ -15,15 +15,38 @@ static uint64_t last_id;
 static _Thread_local char this_thread; /* its address stands for the thread */
 static _Thread_local int thread_mode;
 
-void capture_depend(struct nodes *set, CUgraphNode node)
+static bool is_in(const struct nodes *set, CUgraphNode node)
 {
 	for (size_t i = 0; i < set->count; i++) {
 		if (set->node[i] == node)
-			return;
+			return true;
 	}
-	if (set->count == MAX_DEPENDENCIES)
-		set->count--;
-	set->node[set->count++] = node;
+	return false;
+}
+
+static bool has_room(struct nodes **set, size_t room)
+{
+	struct nodes *bigger;
+
+	if (room <= (*set)->room)
+		return true;
+	bigger = realloc(*set, sizeof(**set) + room * sizeof((*set)->node[0]));
+	if (!bigger)
+		return false;
+	bigger->room = room;
+	*set = bigger;
+	return true;
+}
+
+CUresult capture_depend(struct nodes **set, const CUgraphNode *node, size_t count)
+{
+	if (!has_room(set, (*set)->count + count))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (size_t i = 0; i < count; i++) {
+		if (!is_in(*set, node[i]))
+			(*set)->node[(*set)->count++] = node[i];
+	}
+	return CUDA_SUCCESS;
 }
 
 static bool join_capture(CUstream s, struct capture *c)
@@ -58,8 +81,7 @@ static CUresult added(CUstream s, CUgraphNode node)
 	if (!node)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	s->captured->count = 0;
-	capture_depend(s->captured, node);
-	return CUDA_SUCCESS;
+	return capture_depend(&s->captured, &node, 1);
 }
 
 CUresult capture_work(CUstream s, int type, struct load load)
@@ -188,8 +210,8 @@ CUresult capture_record(CUevent event, CUstream s)
 	if (!event->captured)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	event->capture_id = s->capture->id;
-	*event->captured = *s->captured;
-	return CUDA_SUCCESS;
+	event->captured->count = 0;
+	return capture_depend(&event->captured, s->captured->node, s->captured->count);
 }
 
 CUresult capture_wait(CUstream s, CUevent event, bool *captured)
@@ -209,9 +231,9 @@ CUresult capture_wait(CUstream s, CUevent event, bool *captured)
 	}
 	if (!s->capture && !join_capture(s, c))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	for (size_t i = 0; i < event->captured->count; i++)
-		capture_depend(s->captured, event->captured->node[i]);
-	return c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+	if (c->invalid)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	return capture_depend(&s->captured, event->captured->node, event->captured->count);
 }
 
 void capture_event_forbidden(CUevent event)
@@ -252,13 +274,13 @@ CUresult capture_begin(CUstream handle, CUgraph into, const CUgraphNode *deps, s
 	if (!r) {
 		*c = (struct capture){.next = captures, .id = ++last_id, .mode = mode, .thread = &this_thread, .origin = s, .borrowed = into};
 		c->graph = into ? into : graph_new();
-		r = c->graph && join_capture(s, c) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		r = c->graph && join_capture(s, c) ? capture_depend(&s->captured, deps, count) : CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	for (size_t i = 0; !r && i < count; i++)
-		capture_depend(s->captured, deps[i]);
 	if (!r) {
 		captures = c;
 		atomic_fetch_add(&capture_count, 1);
+	} else if (s && s->capture == c) {
+		s->capture = NULL;
 	}
 	process_unlock();
 	if (r)

@@ -16,7 +16,7 @@ struct capture {
 };
 
 /* Process lock held. A node is in the set only once. */
-void capture_depend(struct nodes *set, CUgraphNode node);
+CUresult capture_depend(struct nodes **set, const CUgraphNode *node, size_t count);
 /* into: a graph of the program; NULL: a new one. */
 CUresult capture_begin(CUstream handle, CUgraph into, const CUgraphNode *deps, size_t count, int mode);
 

@@ -41,8 +41,8 @@ static CUresult update(CUstream handle, const CUgraphNode *deps, size_t count, u
 	}
 	if (!r && (flags & SET_DEPENDENCIES))
 		s->captured->count = 0;
-	for (size_t i = 0; !r && i < count; i++)
-		capture_depend(s->captured, deps[i]);
+	if (!r)
+		r = capture_depend(&s->captured, deps, count);
 	process_unlock();
 	return r;
 }

@@ -4,11 +4,9 @@
 
 #include "driver.h"
 
-#define MAX_DEPENDENCIES 16u
-
-struct nodes { /* that something depends on; the newest, where it is on more */
-	size_t count;
-	CUgraphNode node[MAX_DEPENDENCIES];
+struct nodes { /* that something depends on */
+	size_t count, room;
+	CUgraphNode node[];
 };
 
 struct CUgraphNode_st {

@@ -63,14 +63,16 @@ static uint64_t take_over(CUgraphExec exec, CUdevice dev, CUstream stream, uint6
 	uint64_t got = 0;
 
 	for (struct part *p = parts; p && got < wanted; p = p->next) {
-		uint64_t piece = p->bytes < wanted - got ? p->bytes : wanted - got;
-
 		if (p->owner == exec || p->device != dev || p->held || (p->stream != stream && !idle(p)))
 			continue;
-		if (!add_part(exec, dev, piece))
-			break;
-		p->bytes -= piece;
-		got += piece;
+		if (p->bytes > wanted - got) {
+			if (!add_part(exec, dev, wanted - got))
+				break;
+			p->bytes -= wanted - got;
+			return wanted;
+		}
+		*p = (struct part){.next = p->next, .owner = exec, .device = dev, .bytes = p->bytes};
+		got += p->bytes;
 	}
 	return got;
 }
@@ -233,14 +235,13 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	for (struct part **at = &parts; *at;) {
 		struct part *p = *at;
 
-		if (p->bytes && (p->device != dev || !idle(p))) {
+		if (p->device != dev || !idle(p)) {
 			at = &p->next;
 			continue;
 		}
 		*at = p->next;
 		memory[p->device].reserved -= p->bytes;
-		if (p->bytes)
-			charge_return(&process.view, process.devices[p->device].gpu, CHARGE_DATA, p->bytes);
+		charge_return(&process.view, process.devices[p->device].gpu, CHARGE_DATA, p->bytes);
 		free(p);
 	}
 	process_unlock();

@@ -26,6 +26,7 @@ static struct load load_of(const CUDA_KERNEL_NODE_PARAMS *p)
 
 bool node_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 {
+	struct load load = load_of(p); /* what p points to may be the node's */
 	void **arguments = NULL;
 
 	if (p->kernelParams && !function_copy_arguments(p->func, p->kernelParams, &arguments))
@@ -36,7 +37,7 @@ bool node_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 	node->kernel.kernelParams = arguments;
 	node->kernel.extra = NULL; /* the program's, and it may be gone */
 	node->kernel.ctx = p->func->module->ctx;
-	node->load = load_of(p);
+	node->load = load;
 	return true;
 }
 
@@ -282,6 +283,8 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
 	ENTER();
 	if (!graph || !is_node(node, CU_GRAPH_NODE_GRAPH))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!node->child) /* a captured launch of an executable graph */
+		return CUDA_ERROR_NOT_SUPPORTED;
 	*graph = node->child;
 	return CUDA_SUCCESS;
 }

@@ -253,7 +253,7 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
 	return stream_wait(per_thread(stream));
 }
 
-/* The kernels of one GPU run in order of launch anyway. For an event of another GPU the caller waits, as nothing here runs by itself. */
+/* For an event of another GPU the caller waits, as nothing here runs by itself. */
 static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
 {
 	bool captured = false;

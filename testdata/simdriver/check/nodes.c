@@ -280,10 +280,10 @@ void check_graph_dot(void)
 	empty(g, &node, 1);
 	FINE(cuGraphDebugDotPrint(g, path, 0));
 	in = fopen(path, "r");
+	unlink(path);
 	CHECK(in);
 	n = fread(text, 1, sizeof(text) - 1, in);
 	fclose(in);
-	unlink(path);
 	text[n] = 0;
 	CHECK(!strncmp(text, "digraph", 7) && strstr(text, "KERNEL\\nnothing") && strstr(text, "->"));
 	GIVES(cuGraphDebugDotPrint(g, "/nowhere/graph", 0), CUDA_ERROR_OPERATING_SYSTEM);
@@ -389,8 +389,9 @@ void check_node_parameters(void)
 
 void check_capture_graph(void)
 {
-	CUgraphNode root, loose, nodes[4], deps[4];
-	CUgraph g, ended_graph, other;
+	CUgraphNode root, loose, nodes[4], deps[4], many[20];
+	CUgraph g, ended_graph, other, child;
+	CUgraphExec exec;
 	CUstream s;
 	CUfunction f;
 	size_t count = 4;
@@ -431,4 +432,21 @@ void check_capture_graph(void)
 	GIVES(cuStreamSynchronize(s), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	GIVES(cuStreamEndCapture(s, &ended_graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 	FINE(cuGraphDestroy(other)); /* is the program's still */
+
+	FINE(cuGraphCreate(&other, 0));
+	for (int i = 0; i < 20; i++)
+		many[i] = empty(other, NULL, 0);
+	FINE(cuStreamBeginCaptureToGraph(s, other, many, NULL, 20, CU_CAPTURE_MODE_RELAXED));
+	FINE(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+	FINE(cuStreamEndCapture(s, &ended_graph));
+	FINE(cuGraphGetEdges(other, NULL, NULL, &count));
+	CHECK(count == 20);
+
+	FINE(cuGraphInstantiateWithFlags(&exec, g, 0));
+	FINE(cuStreamBeginCapture_v2(s, CU_CAPTURE_MODE_RELAXED));
+	FINE(cuGraphLaunch(exec, s));
+	FINE(cuStreamEndCapture(s, &ended_graph));
+	count = 1;
+	FINE(cuGraphGetNodes(ended_graph, nodes, &count));
+	GIVES(cuGraphChildGraphNodeGetGraph(nodes[0], &child), CUDA_ERROR_NOT_SUPPORTED);
 }

@@ -136,6 +136,8 @@ static CUgraphNode node(CUgraph graph, unsigned blocks, unsigned long long ns, c
 	CUgraphNode n;
 
 	FINE(cuGraphAddKernelNode_v2(&n, graph, deps, count, &p));
+	FINE(cuGraphKernelNodeGetParams_v2(n, &p));
+	FINE(cuGraphKernelNodeSetParams_v2(n, &p)); /* with its own arguments */
 	return n;
 }
 
