@@ -63,6 +63,13 @@ CUresult graph_add_transfer(CUgraphNode *out, CUgraph graph, const CUgraphNode *
 /* Adds references to what another list has; ends a list with its references. False: no memory. */
 bool user_objects_keep(struct kept **list, const struct kept *from);
 void user_objects_let_go(struct kept *list);
+struct use { /* queue NULL: none */
+	CUcontext ctx;
+	struct queue *queue;
+	uint64_t tail;
+};
+/* The same when that use is over: the queue has come so far, and the host functions of the context are called. */
+void user_objects_let_go_after(struct kept *list, struct use last);
 /* A node that takes memory of the device from here on, in each execution. */
 CUgraphNode graph_add_alloc(CUgraph graph, CUdevice dev, size_t bytes, const CUgraphNode *deps, size_t count);
 

@@ -89,6 +89,10 @@ static CUresult run(CUgraphExec exec, CUcontext ctx, CUstream s, CUstream handle
 	}
 	process_lock();
 	exec_memory_launched(exec, ctx, s, !r);
+	moment = stream_ready(ctx, s);
+	if (exec->used.ctx == ctx)
+		moment = later(moment, exec->used.tail);
+	exec->used = (struct use){ctx, queue_of(ctx), moment};
 	process_unlock();
 	return r;
 }
@@ -177,7 +181,7 @@ static bool remember(struct live **list, CUgraphNode n)
 /* Topology is compared by sums over the places of what a node depends on. */
 #define PLACE_FACTOR 0x9e3779b97f4a7c15ull
 
-static void set_task(struct task *s, CUgraphNode n)
+void task_set(struct task *s, CUgraphNode n)
 {
 	s->load = n->load;
 	s->ctx = n->kernel.ctx;
@@ -209,7 +213,7 @@ static bool add_task(CUgraphExec exec, CUgraphNode n, struct task *parent)
 		s->after[s->after_count++] = n->deps[i]->task;
 		s->before += (n->deps[i]->place + 1) * PLACE_FACTOR;
 	}
-	set_task(s, n);
+	task_set(s, n);
 	*exec->last = s;
 	exec->last = &s->next;
 	return true;
@@ -241,7 +245,7 @@ static CUresult fill_node(CUgraphExec exec, CUgraph root, CUgraphNode n, struct 
 {
 	if (!add_task(exec, n, parent) || (n->type == CU_GRAPH_NODE_MEM_ALLOC && !add_memory(exec, root, n)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (n->child && !user_objects_keep(&exec->objects, n->child->objects))
+	if (n->child && !user_objects_keep(&n->task->objects, n->child->objects))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return n->child ? fill(exec, root, n->child, n->task) : CUDA_SUCCESS;
 }
@@ -266,6 +270,11 @@ static CUresult fill(CUgraphExec exec, CUgraph root, CUgraph g, struct task *par
 	return !r && done < g->count ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
+CUresult exec_fill(CUgraphExec exec, CUgraph graph)
+{
+	return user_objects_keep(&exec->objects, graph->objects) ? fill(exec, graph, graph, NULL) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 struct task *graph_exec_task(CUgraphExec exec, CUgraphNode node)
 {
 	struct task *s = exec->tasks;
@@ -275,9 +284,9 @@ struct task *graph_exec_task(CUgraphExec exec, CUgraphNode node)
 	return s;
 }
 
-static void free_exec(CUgraphExec exec)
+void exec_free(CUgraphExec exec)
 {
-	user_objects_let_go(exec->objects);
+	user_objects_let_go_after(exec->objects, exec->used);
 	for (struct live *k = exec->kept, *next; k; k = next) {
 		next = k->next;
 		free(k);
@@ -289,6 +298,7 @@ static void free_exec(CUgraphExec exec)
 	}
 	for (struct task *s = exec->tasks, *next; s; s = next) {
 		next = s->next;
+		user_objects_let_go_after(s->objects, exec->used);
 		free(s->after);
 		free(s);
 	}
@@ -311,12 +321,12 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 		r = object_add(OBJECT_EXEC, exec) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (!r) {
-		r = user_objects_keep(&exec->objects, graph->objects) ? fill(exec, graph, graph, NULL) : CUDA_ERROR_OUT_OF_MEMORY;
+		r = exec_fill(exec, graph);
 		if (r)
 			object_remove(exec);
 	}
 	if (r)
-		free_exec(exec);
+		exec_free(exec);
 	else
 		*out = exec;
 	process_unlock();
@@ -348,16 +358,26 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 	return instantiate(exec, graph, flags & ~(unsigned long long)CU_GRAPH_INSTANTIATE_UPLOAD, NULL);
 }
 
+static CUresult with_params(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream upload)
+{
+	CUresult r = instantiate(exec, graph, params->flags, upload);
+
+	params->hErrNode_out = NULL;
+	params->result_out = !r ? CU_GRAPH_INSTANTIATE_SUCCESS
+				: r == CUDA_ERROR_INVALID_VALUE ? CU_GRAPH_INSTANTIATE_INVALID_STRUCTURE : CU_GRAPH_INSTANTIATE_ERROR;
+	return r;
+}
+
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
 	ENTER();
-	return params ? instantiate(exec, graph, params->flags, params->hUploadStream) : CUDA_ERROR_INVALID_VALUE;
+	return params ? with_params(exec, graph, params, params->hUploadStream) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
 	ENTER();
-	return params ? instantiate(exec, graph, params->flags, per_thread(params->hUploadStream)) : CUDA_ERROR_INVALID_VALUE;
+	return params ? with_params(exec, graph, params, per_thread(params->hUploadStream)) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags)
@@ -374,120 +394,6 @@ CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags)
 	return r;
 }
 
-static int compare(const struct task *a, const struct task *b)
-{
-	if (!a || !b || a->before != b->before)
-		return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-	if (a->type != b->type)
-		return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-	if (a->ctx != b->ctx || a->ptr != b->ptr || a->bytes != b->bytes)
-		return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
-	return CU_GRAPH_EXEC_UPDATE_SUCCESS;
-}
-
-/* The first of its nodes that does not fit what the graph was that exec is made of. */
-static CUgraphExecUpdateResultInfo compare_all(CUgraphExec exec, CUgraphExec with)
-{
-	CUgraphExecUpdateResultInfo info = {0};
-	const struct task *a = exec->tasks, *b = with->tasks;
-
-	while ((a || b) && !info.result) {
-		info.result = compare(a, b);
-		info.errorNode = info.result && b ? b->node : NULL;
-		a = a ? a->next : NULL;
-		b = b ? b->next : NULL;
-	}
-	return info;
-}
-
-/* The same nodes in the same order, also inside. */
-static bool same_shape(CUgraph a, CUgraph b)
-{
-	CUgraphNode n = a->first, m = b->first;
-
-	while (n && m && n->type == m->type && n->dep_count == m->dep_count && !n->child == !m->child && (!n->child || same_shape(n->child, m->child))) {
-		n = n->next;
-		m = m->next;
-	}
-	return !n && !m;
-}
-
-static void set_child(CUgraphExec exec, CUgraph of, CUgraph to)
-{
-	for (CUgraphNode n = of->first, m = to->first; n; n = n->next, m = m->next) {
-		struct task *t = graph_exec_task(exec, n);
-
-		if (t)
-			set_task(t, m);
-		if (n->child)
-			set_child(exec, n->child, m->child);
-	}
-}
-
-CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child)
-{
-	CUresult r = CUDA_ERROR_INVALID_VALUE;
-
-	ENTER();
-	process_lock();
-	if (object_is(OBJECT_EXEC, exec) && object_is(OBJECT_NODE, node) && node->child && object_is(OBJECT_GRAPH, child) &&
-	    graph_exec_task(exec, node) && same_shape(node->child, child)) {
-		set_child(exec, node->child, child);
-		r = CUDA_SUCCESS;
-	}
-	process_unlock();
-	return r;
-}
-
-static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
-{
-	CUgraphExec with = calloc(1, sizeof(*with));
-	CUresult r = with ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-
-	if (!with)
-		return r;
-	with->last = &with->tasks;
-	process_lock();
-	r = object_is(OBJECT_EXEC, exec) && object_is(OBJECT_GRAPH, graph) ? fill(with, graph, graph, NULL) : CUDA_ERROR_INVALID_VALUE;
-	if (!r) {
-		*info = compare_all(exec, with);
-		r = info->result ? CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE : CUDA_SUCCESS;
-	}
-	for (struct task *a = r ? NULL : exec->tasks, *b = with->tasks; a; a = a->next, b = b->next)
-		set_task(a, b->node);
-	free_exec(with);
-	process_unlock();
-	return r;
-}
-
-CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error, int *result)
-{
-	CUgraphExecUpdateResultInfo info = {0};
-	CUresult r;
-
-	ENTER();
-	if (!result)
-		return CUDA_ERROR_INVALID_VALUE;
-	r = update(exec, graph, &info);
-	*result = info.result;
-	if (error)
-		*error = info.errorNode;
-	return r;
-}
-
-CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
-{
-	CUgraphExecUpdateResultInfo found = {0};
-	CUresult r;
-
-	ENTER();
-	if (!info)
-		return CUDA_ERROR_INVALID_VALUE;
-	r = update(exec, graph, &found);
-	*info = found;
-	return r;
-}
-
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -497,7 +403,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 	if (object_is(OBJECT_EXEC, exec)) {
 		object_remove(exec);
 		exec_memory_leave(exec);
-		free_exec(exec);
+		exec_free(exec);
 	} else {
 		r = CUDA_ERROR_INVALID_VALUE;
 	}

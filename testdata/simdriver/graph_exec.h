@@ -26,6 +26,7 @@ struct task { /* what a node does */
 	struct task **after; /* what it depends on */
 	size_t after_count;
 	struct task *parent; /* it is part of that one's graph */
+	struct kept *objects; /* user objects of the graph that it is */
 	uint64_t begin, end; /* in the launch that is being planned */
 	CUcontext ctx; /* of the kernel's function */
 	struct transfer transfer;
@@ -36,7 +37,7 @@ struct task { /* what a node does */
 };
 
 struct CUgraphExec_st {
-	CUcontext ctx;
+	struct use used; /* by its launches */
 	unsigned long long flags;
 	struct kept *objects; /* user objects of the graph that it is made of */
 	uint64_t need[MAX_GPUS]; /* bytes of memory, by device */
@@ -47,6 +48,13 @@ struct CUgraphExec_st {
 
 /* What it does for that node; NULL: it has none of it. Process lock held. */
 struct task *graph_exec_task(CUgraphExec exec, CUgraphNode node);
+
+/* Makes it of the graph. last points to tasks. Process lock held. */
+CUresult exec_fill(CUgraphExec exec, CUgraph graph);
+/* It does what the node is set to. Process lock held. */
+void task_set(struct task *task, CUgraphNode node);
+/* Process lock held. */
+void exec_free(CUgraphExec exec);
 
 /* The memory behind its allocation nodes. Process lock held. */
 /* Reserves it. */

@@ -23,6 +23,20 @@ struct kept { /* by a graph */
 	uint64_t count;
 };
 
+/* False: there is no thread. */
+static bool start(void *(*run)(void *), void *argument)
+{
+	pthread_attr_t detached;
+	pthread_t thread;
+	bool done;
+
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	done = !pthread_create(&thread, &detached, run, argument);
+	pthread_attr_destroy(&detached);
+	return done;
+}
+
 static void *end(void *argument)
 {
 	CUuserObject o = argument;
@@ -35,17 +49,12 @@ static void *end(void *argument)
 /* From here on, where a function takes no lock, the process lock is held. */
 static void let_go(CUuserObject o, uint64_t count)
 {
-	pthread_attr_t detached;
-	pthread_t thread;
-
 	o->references -= count;
 	if (o->references)
 		return;
 	object_remove(o);
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	pthread_create(&thread, &detached, end, o); /* without a thread it never ends */
-	pthread_attr_destroy(&detached);
+	if (!start(end, o))
+		end(o); /* it may make no calls of CUDA, so the lock is not in its way */
 }
 
 static bool keep(struct kept **list, CUuserObject o, uint64_t count)
@@ -84,6 +93,36 @@ void user_objects_let_go(struct kept *list)
 		let_go(list->object, list->count);
 		free(list);
 	}
+}
+
+struct later {
+	struct kept *list;
+	struct use last;
+};
+
+static void *wait_and_let_go(void *argument)
+{
+	struct later *l = argument;
+
+	queue_wait(l->last.queue, l->last.tail);
+	host_functions_wait_all(l->last.ctx);
+	process_lock();
+	user_objects_let_go(l->list);
+	process_unlock();
+	free(l);
+	return NULL;
+}
+
+void user_objects_let_go_after(struct kept *list, struct use last)
+{
+	struct later *l = list && last.queue ? malloc(sizeof(*l)) : NULL;
+
+	if (l)
+		*l = (struct later){list, last};
+	if (l && start(wait_and_let_go, l))
+		return;
+	free(l);
+	user_objects_let_go(list);
 }
 
 static bool good(CUuserObject object, unsigned count)

@@ -86,6 +86,7 @@ void check_kernel_nodes(void);
 void check_host_nodes(void);
 void check_graph_dot(void);
 void check_user_objects(void);
+void check_user_objects_used(void);
 void check_node_parameters(void);
 void check_capture_graph(void);
 void check_shared(void);

@@ -53,7 +53,8 @@ static const struct check checks[] = {
 	{"textures", check_textures}, {"tensor-maps", check_tensor_maps},
 	{"stream-attributes", check_stream_attributes}, {"managed", check_managed},
 	{"parameters", check_parameters}, {"graph-edges", check_graph_edges}, {"kernel-nodes", check_kernel_nodes}, {"host-nodes", check_host_nodes}, {"graph-dot", check_graph_dot},
-	{"user-objects", check_user_objects}, {"node-parameters", check_node_parameters},
+	{"user-objects", check_user_objects}, {"user-objects-used", check_user_objects_used},
+	{"node-parameters", check_node_parameters},
 	{"capture-graph", check_capture_graph},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
 };

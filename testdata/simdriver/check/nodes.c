@@ -51,6 +51,7 @@ void check_graph_edges(void)
 	CUgraph g, clone;
 	CUgraphNode a, b, c, d, many[40], from[8], to[8], got[8], copy;
 	CUgraphEdgeData edges[8];
+	CUDA_GRAPH_INSTANTIATE_PARAMS how = {0};
 	CUgraphExec exec;
 	size_t count;
 
@@ -92,8 +93,11 @@ void check_graph_edges(void)
 	GIVES(cuGraphRemoveDependencies(g, &a, &d, 1), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuGraphAddDependencies(g, &d, &a, 1)); /* a circle */
 	GIVES(cuGraphInstantiateWithFlags(&exec, g, 0), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuGraphInstantiateWithParams(&exec, g, &how), CUDA_ERROR_INVALID_VALUE);
+	CHECK(how.result_out == CU_GRAPH_INSTANTIATE_INVALID_STRUCTURE);
 	FINE(cuGraphRemoveDependencies(g, &d, &a, 1));
-	FINE(cuGraphInstantiateWithFlags(&exec, g, 0));
+	FINE(cuGraphInstantiateWithParams(&exec, g, &how));
+	CHECK(how.result_out == CU_GRAPH_INSTANTIATE_SUCCESS);
 	FINE(cuGraphDestroyNode(c));
 	GIVES(cuGraphDestroyNode(c), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuGraphGetEdges(g, NULL, NULL, &count));
@@ -293,49 +297,6 @@ void check_graph_dot(void)
 static void ended(void *data)
 {
 	atomic_fetch_add((_Atomic int *)data, 1);
-}
-
-static void wait_for_end(_Atomic int *ends, int number)
-{
-	while (atomic_load(ends) < number)
-		usleep(1000);
-	CHECK(atomic_load(ends) == number);
-}
-
-void check_user_objects(void)
-{
-	static _Atomic int ends;
-	CUuserObject object, other;
-	CUgraphExec exec;
-	CUgraph g, clone;
-
-	start();
-	GIVES(cuUserObjectCreate(&object, &ends, ended, 1, 0), CUDA_ERROR_INVALID_VALUE); /* the flag is required */
-	FINE(cuUserObjectCreate(&object, &ends, ended, 1, 1));
-	FINE(cuUserObjectRetain(object, 2));
-	FINE(cuUserObjectRelease(object, 2));
-	GIVES(cuUserObjectRelease(object, 2), CUDA_ERROR_INVALID_VALUE);
-	FINE(cuGraphCreate(&g, 0));
-	FINE(cuGraphRetainUserObject(g, object, 1, 1)); /* moves */
-	FINE(cuGraphInstantiateWithFlags(&exec, g, 0));
-	FINE(cuGraphClone(&clone, g));
-	FINE(cuGraphDestroy(g));
-	FINE(cuGraphDestroy(clone));
-	CHECK(atomic_load(&ends) == 0);
-	FINE(cuUserObjectCreate(&other, &ends, ended, 1, 1));
-	FINE(cuUserObjectRelease(other, 1));
-	wait_for_end(&ends, 1);
-	FINE(cuGraphExecDestroy(exec));
-	wait_for_end(&ends, 2);
-	GIVES(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
-	FINE(cuGraphCreate(&g, 0));
-	FINE(cuUserObjectCreate(&object, &ends, ended, 1, 1));
-	FINE(cuGraphRetainUserObject(g, object, 2, 0));
-	GIVES(cuGraphReleaseUserObject(g, object, 3), CUDA_ERROR_INVALID_VALUE);
-	FINE(cuGraphReleaseUserObject(g, object, 2));
-	GIVES(cuGraphReleaseUserObject(g, object, 1), CUDA_ERROR_INVALID_VALUE);
-	FINE(cuUserObjectRelease(object, 1));
-	wait_for_end(&ends, 3);
 }
 
 /* Any node by one call, and the nodes of a graph in it. */
