@@ -66,6 +66,7 @@ static void deactivate(CUcontext ctx)
 	object_sweep(OBJECT_CONTEXT, find_other, ctx);
 	if (!other_lives)
 		queue_drop(&process.queues[ctx->gpu]);
+	host_functions_drop_context(ctx);
 	streams_drop_context(ctx);
 	modules_drop_context(ctx);
 	memory_drop_context(ctx);

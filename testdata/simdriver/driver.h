@@ -38,6 +38,7 @@ struct queue {
 	uint64_t dropped_ns;         /* in both: what ended with a context, which is not in *mine */
 	struct overlap overlap;      /* from busy_ns to queued_ns */
 	CUevent pending;             /* recorded events that had not happened by then */
+	atomic_uint drops;           /* how often work was dropped; waits sleep on it */
 };
 
 /* What a kernel takes: so long, if no other runs with it, and of FULL_WIDTH so much of the GPU. */
@@ -235,6 +236,8 @@ void host_functions_wait(CUstream handle);
 void host_functions_wait_all(CUcontext ctx);
 bool host_functions_pending(CUstream handle);
 bool host_function_calls(void); /* this thread is in one */
+/* Those of a context that goes, but for one that runs, are never called. Process lock held. */
+void host_functions_drop_context(CUcontext ctx);
 /* The function of a kernel of a library, which launches take in place of a function; else what it is. Takes the lock. */
 CUfunction kernel_function(CUfunction f);
 /* What a launch of that function takes. Process lock held. */

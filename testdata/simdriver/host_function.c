@@ -17,6 +17,7 @@ struct host_call {
 	CUstreamCallback callback; /* if not NULL, in place of the function */
 	CUstream handle;	   /* for it */
 	void *data;
+	bool runs, dropped;
 	struct host_call *next;
 };
 
@@ -114,15 +115,36 @@ static void take_out(struct host_call *call)
 	pthread_cond_broadcast(&change);
 }
 
+/* Their threads free them. */
+void host_functions_drop_context(CUcontext ctx)
+{
+	struct host_call *next;
+
+	pthread_mutex_lock(&mutex);
+	for (struct host_call *c = calls; c; c = next) {
+		next = c->next;
+		if (c->ctx != ctx || c->runs)
+			continue;
+		take_out(c);
+		c->dropped = true;
+	}
+	pthread_mutex_unlock(&mutex);
+}
+
 static void *run(void *argument)
 {
 	struct host_call *c = argument;
 
 	queue_wait(c->queue, c->tail);
 	pthread_mutex_lock(&mutex);
-	while (any_before(c, c->ctx, c->stream, c->blocking, false))
+	while (!c->dropped && any_before(c, c->ctx, c->stream, c->blocking, false))
 		pthread_cond_wait(&change, &mutex);
+	c->runs = !c->dropped;
 	pthread_mutex_unlock(&mutex);
+	if (!c->runs) {
+		free(c);
+		return NULL;
+	}
 	inside = true;
 	if (c->callback)
 		c->callback(c->handle, CUDA_SUCCESS, c->data);

@@ -5,31 +5,41 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
-#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #define YIELD_NS 20000ull      /* shorter waits give the processor away again and again; a timer would take as long */
 #define KILLED_NS 10000000ull  /* a wait looks that often whether the processes that it waits behind are still there */
 #define TIMER_SLACK_NS 1000ul
 
-void wait_until(uint64_t ns)
+/* Or until the word is no longer that. */
+static void wait_until_or(uint64_t ns, atomic_uint *word, unsigned is)
 {
 	static _Thread_local bool exact;
 	struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
 	uint64_t now;
 
-	while ((now = now_ns()) < ns) {
+	while ((now = now_ns()) < ns && atomic_load(word) == is) {
 		if (ns - now < YIELD_NS) {
 			sched_yield();
 			continue;
 		}
 		if (!exact)
 			exact = !prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
-		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
-			;
+		syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, is, &t, NULL, FUTEX_BITSET_MATCH_ANY); /* until that monotonic time */
 	}
+}
+
+void wait_until(uint64_t ns)
+{
+	static atomic_uint never;
+
+	wait_until_or(ns, &never, 0);
 }
 
 struct queue *queue_of(CUcontext ctx)
@@ -177,6 +187,8 @@ void queue_drop(struct queue *q)
 	atomic_store(&q->mine->queued_ns, q->queued_ns - q->dropped_ns);
 	overlap_free(&q->overlap);
 	unlock(q);
+	atomic_fetch_add(&q->drops, 1);
+	syscall(SYS_futex, &q->drops, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 bool queue_done(struct queue *q, uint64_t tail)
@@ -217,9 +229,11 @@ void queue_wait(struct queue *q, uint64_t tail)
 {
 	for (;;) {
 		uint64_t eta = 0, patience = 0;
+		unsigned drops;
 		bool looked;
 
 		process_lock();
+		drops = atomic_load(&q->drops);
 		looked = tail > q->busy_ns && lock_and_look(q);
 		if (looked && tail > q->busy_ns) {
 			eta = engine_eta(process.view.s, q->gpu, q->engine, (unsigned)process.view.self, tail - q->dropped_ns);
@@ -231,6 +245,6 @@ void queue_wait(struct queue *q, uint64_t tail)
 		process_unlock();
 		if (!eta)
 			return;
-		wait_until(eta < patience ? eta : patience);
+		wait_until_or(eta < patience ? eta : patience, &q->drops, drops);
 	}
 }

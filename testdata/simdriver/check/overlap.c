@@ -1,5 +1,10 @@
+#define _GNU_SOURCE
 #include "check.h"
 #include "../graph_api.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 #define MS 1000000ull
 #define EXACT 0.001
@@ -196,18 +201,58 @@ void check_data_decides(void)
 	CHECK(near(elapsed(b, c), 7));
 }
 
-/* It ends with the context of it; the next one has the GPU. */
+static _Atomic pid_t waiter;
+
+static void *wait_for_all(void *ctx)
+{
+	FINE(cuCtxSetCurrent(ctx));
+	atomic_store(&waiter, gettid());
+	cuCtxSynchronize();
+	return NULL;
+}
+
+/* It is in its wait, or soon will be. */
+static bool sleeps(pid_t thread)
+{
+	char path[64], state = 0;
+	FILE *in;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)thread);
+	in = thread ? fopen(path, "r") : NULL;
+	if (!in)
+		return false;
+	CHECK(fscanf(in, "%*d (%*[^)]) %c", &state) == 1);
+	fclose(in);
+	return state == 'S';
+}
+
+static void never(void *data)
+{
+	(void)data;
+	CHECK(!"called");
+}
+
+/* It ends with the context of it, and so do waits for it; what the host was to do then is not done. The next one has the GPU. */
 void check_never_ends(void)
 {
+	pthread_t waiting;
 	CUstream s;
 	CUcontext ctx;
 
 	begin();
 	FINE(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
 	launch(s, MULTIPROCESSORS, ~0ull);
+	FINE(cuLaunchHostFunc(s, never, NULL));
+	FINE(cuCtxGetCurrent(&ctx));
+	CHECK(!pthread_create(&waiting, NULL, wait_for_all, ctx));
+	while (!sleeps(atomic_load(&waiter)))
+		usleep(1000);
 	launch(NULL, MULTIPROCESSORS, 1);
 	GIVES(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
 	FINE(cuDevicePrimaryCtxReset_v2(0));
+	CHECK(!pthread_join(waiting, NULL));
+	begin();
+	FINE(cuCtxSynchronize());
 	FINE(cuCtxCreate_v2(&ctx, 0, 0));
 	begin();
 	launch(NULL, MULTIPROCESSORS, 1);
