@@ -20,13 +20,16 @@ func TestRealStreamsFillTheGPUOnce(t *testing.T) {
 		text, err := s.Command("sim/check", check).CombinedOutput()
 		require.NoError(t, err, "%s", text)
 	}
-	for blocks, streams := range map[string]float64{"--blocks=16": 8, "--blocks=132": 1} {
-		before := s.Status().GPUs[0]
-		values, code := s.Run("workloads/spin", "--seconds=0.5", "--kernels-us=10000", "--streams=8", "--window-ms=3200", blocks)
-		require.Zero(t, code)
-		after := s.Status().GPUs[0]
-		wanted := float64(values.Int("launches")) * 10e6 / streams
-		require.InDelta(t, wanted, float64(after.BusyNanoseconds-before.BusyNanoseconds), 1e6, blocks)
+	for check, wanted := range map[string]int64{"streams-small": 300e6 + 2*10e6, "streams-large": 300e6 + 2*8*10e6} {
+		var busy int64
+		for together := int64(0); together == 0; {
+			before := s.Status().GPUs[0].BusyNanoseconds
+			values, code := s.Run("sim/check", check)
+			require.Zero(t, code)
+			together = values.Int("together")
+			busy = int64(s.Status().GPUs[0].BusyNanoseconds - before)
+		}
+		require.EqualValues(t, wanted, busy, check)
 	}
 }
 
@@ -95,18 +98,19 @@ func TestRealAContextSwitchTakesTime(t *testing.T) {
 // the whole GPU in turn.
 func TestRealProcessesOverlapWithMPS(t *testing.T) {
 	for _, test := range []struct {
-		description, mps, blocks string
-		each                     float64
+		description, mps, blocks, streams string
+		each                              float64
 	}{
-		{"turns, whatever their width", "off", "--blocks=1", 1. / 3},
-		{"small ones run together", "on", "--blocks=44", 1},
-		{"large ones have a part each", "on", "--blocks=1000", 1. / 3},
+		{"turns, whatever their width", "off", "--blocks=1", "--streams=0", 1. / 3},
+		{"small ones run together", "on", "--blocks=44", "--streams=0", 1},
+		{"large ones have a part each", "on", "--blocks=1000", "--streams=0", 1. / 3},
+		{"small ones of several streams add up", "on", "--blocks=16", "--streams=4", 2. / 3},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			s := New(t, Plain, "H200:switch_us=0,mps="+test.mps)
 			var list []*Process
 			for range 3 {
-				list = append(list, s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=5000", test.blocks))
+				list = append(list, s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=5000", test.blocks, test.streams))
 			}
 			waitAllBusy(t, s, 3)
 			g := measure(s, 500*time.Millisecond)

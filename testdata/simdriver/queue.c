@@ -137,6 +137,8 @@ static uint64_t add(struct queue *q, uint64_t from, struct load load)
 
 	overlap_forget(&q->overlap, q->busy_ns);
 	end = overlap_put(&q->overlap, from > q->busy_ns ? from : q->busy_ns, load.ns, load.width);
+	if (load.width && q->overlap.count && q->overlap.stretches[0].width) /* what runs now, all together */
+		atomic_store_explicit(&q->mine->width, q->overlap.stretches[0].width, memory_order_relaxed);
 	if (end <= q->queued_ns)
 		return end;
 	q->queued_ns = end;
@@ -162,8 +164,6 @@ uint64_t queue_put(struct queue *q, uint64_t ready, struct load load, unsigned l
 	}
 	if (!load.ns)
 		return ready;
-	if (load.width)
-		atomic_store_explicit(&q->mine->width, load.width, memory_order_relaxed);
 	if (surely_before(q, ready)) {
 		end = add(q, ready, load);
 		if (engine_waiting(q->engine, (unsigned)process.view.self))

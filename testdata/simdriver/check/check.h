@@ -93,6 +93,8 @@ void check_shared(void);
 /* Not in the list: */
 void check_waits_forever(void);
 void check_event_cost(void); /* prints it */
+void check_streams_small(void); /* prints whether they began together */
+void check_streams_large(void); /* the same */
 void check_nvml_pids(void);
 void check_nvml_details(void);
 void check_nvml_utilization(void);

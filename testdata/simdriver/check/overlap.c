@@ -112,6 +112,32 @@ void check_overlap(void)
 	CHECK(near(run_in_streams(streams, MULTIPROCESSORS * 10, &pair), 160) && pair >= 10);
 }
 
+/* Prints whether the kernels of all streams began together, which they did if they were launched in time. */
+static void run_streams_once(unsigned blocks)
+{
+	CUstream streams[STREAMS];
+	CUevent all;
+
+	begin();
+	for (int i = 0; i < STREAMS; i++)
+		FINE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+	all = hold_up(streams, STREAMS);
+	for (int i = 0; i < 2 * STREAMS; i++)
+		launch(streams[i % STREAMS], blocks, 10 * MS);
+	printf("together=%d\n", held(all));
+	FINE(cuCtxSynchronize());
+}
+
+void check_streams_small(void)
+{
+	run_streams_once(MULTIPROCESSORS / STREAMS);
+}
+
+void check_streams_large(void)
+{
+	run_streams_once(MULTIPROCESSORS);
+}
+
 /* A small kernel runs beside a large one, which has the rest. */
 void check_overlap_unequal(void)
 {
