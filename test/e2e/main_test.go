@@ -111,7 +111,7 @@ func runTests(m *testing.M) int {
 func saveLogs() {
 	root, err := harness.Repository()
 	if err == nil {
-		dir := filepath.Join(root, "build", "e2e-logs", time.Now().Format("20060102-150405"))
+		dir := filepath.Join(root, "build", "e2e-logs", time.Now().Format("20060102-150405-")+string(component))
 		if err = cluster.SaveLogs(dir); err == nil {
 			fmt.Printf("the logs of all programs are in %s\n", dir)
 			return
