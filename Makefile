@@ -123,10 +123,11 @@ gpu-test: ## Ask this machine's GPU what the simulated one assumes, and run the 
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)
 
 gpu-bundle: ## Build what gpu-test needs into build/gpu-bundle.tar.gz, for a machine with a GPU, without gcc, Go and network
+	rm -rf $(BUILD)/gpu-bundle
 	test/gpu/build.sh $(BUILD)/gpu-bundle
 	test -x $(BUILD)/gpu-bundle/bin/loop
 	cp -r test/gpu/{gpu-test.sh,parts.sh,questions.tsv,standin} test/gpu/*.awk test/gpu/*.py $(BUILD)/gpu-bundle
-	tar -C $(BUILD) -czf $(BUILD)/gpu-bundle.tar.gz --exclude=obj --exclude='*.o' --exclude=__pycache__ --exclude=gpu-results --exclude=gpu-bundle/gpu gpu-bundle
+	tar -C $(BUILD) -czf $(BUILD)/gpu-bundle.tar.gz --exclude=obj --exclude='*.o' --exclude=__pycache__ gpu-bundle
 
 bench: setup binaries ## Run the benchmarks; ratios come from one run
 	go test -run '^$$' -bench . -benchmem ./...

@@ -57,7 +57,7 @@ if [[ $bin == "$work/bin" ]]; then
 fi
 export SIMULATED=$bin/sim
 if [[ $sim ]]; then
-	export LD_LIBRARY_PATH=$SIMULATED SIMGPU_STATE=$work/tmp/gpu.state PYTHONPATH=$here/standin
+	export LD_LIBRARY_PATH=$SIMULATED SIMGPU_STATE=$work/tmp/gpu.state PYTHONPATH=$here/standin PYTHONDONTWRITEBYTECODE=1
 	"$SIMULATED/simctl" init --force --gpu "$sim" >/dev/null || die 'no such simulated GPU'
 fi
 
