@@ -15,34 +15,43 @@ import (
 
 // defect is something that is wrong and not put right yet.
 type defect struct {
-	reason string
-	shows  string // a pattern of what its checks print
+	reason    string
+	shows     string  // a pattern of what its checks print
+	times     float64 // how many times the limit the peak is at most
+	sometimes bool    // it shows by chance
 }
 
-var (
+const (
 	byRequest = "the limiter charges what is asked for, the driver takes whole pages"
-	overLimit = defect{byRequest, `"\d+" is not less than or equal to "\d+"`}
+	aboveIt   = `"\d+" is not less than or equal to "\d+"`
 )
+
+// overLimit is over the limit by its pages.
+func overLimit(times float64) defect { return defect{reason: byRequest, shows: aboveIt, times: times} }
+
+// atTimesOver is over it while enough pieces are alive. What they are is random: beside it, the limit is tested to the
+// byte.
+func atTimesOver(times float64) defect {
+	return defect{reason: byRequest, shows: aboveIt, times: times, sometimes: true}
+}
 
 // known has the cases that fail today, by the name of their test. They run like all others, and have to fail as stated
 // here: one that passes must be taken out.
 var known = map[string]defect{
-	"TestKillsNeverExceedTheLimit/in_pages":                     overLimit,
-	"TestRaceForTheLast/in_pages":                               overLimit,
-	"TestOversubscriptionUnderKills/in_pages":                   overLimit,
-	"TestSanitizers/address,undefined":                          overLimit,
-	"TestSanitizers/thread":                                     overLimit,
-	"TestLimitInFront/in_front":                                 {byRequest, `expected: 0x40000000\n\s+actual  : 0x40200000`},
-	"TestLimitInFront/in_front_and_preloaded":                   {byRequest, `expected: 0x40000000\n\s+actual  : 0x40200000`},
-	"TestLimitIsExact/pitched_memory_counts_by_its_pitch":       overLimit,
-	"TestAccountFollowsTheDriver/own_in_pages":                  {byRequest, `expected: "array 0 2097152"\s+actual  : "array 0 512"`},
-	"TestPiecesOfAnySizeStayWithinTheLimit/alloc_of_700_KiB":    overLimit,
-	"TestPiecesOfAnySizeStayWithinTheLimit/alloc_of_1500_KiB":   overLimit,
-	"TestPiecesOfAnySizeStayWithinTheLimit/alloc_of_2150_KiB":   overLimit,
-	"TestPiecesOfAnySizeStayWithinTheLimit/alloc_of_3072_KiB":   overLimit,
-	"TestPiecesOfAnySizeStayWithinTheLimit/managed_of_3072_KiB": overLimit,
-	"TestPiecesOfAnySizeStayWithinTheLimit/pitch_of_3072_KiB":   overLimit,
-	"TestGrowthOfAContextStaysWithinTheLimit":                   {"the limiter charges a context as it is when it is made", overLimit.shows},
+	"TestKillsNeverExceedTheLimit/in_pages":                        atTimesOver(1.1),
+	"TestRaceForTheLast/in_pages":                                  atTimesOver(1.5),
+	"TestOversubscriptionUnderKills/in_pages":                      atTimesOver(1.1),
+	"TestLimitInFront/in_front":                                    {reason: byRequest, shows: `expected: 0x40000000\n\s+actual  : 0x40200000`},
+	"TestLimitInFront/in_front_and_preloaded":                      {reason: byRequest, shows: `expected: 0x40000000\n\s+actual  : 0x40200000`},
+	"TestLimitIsExact/in_pages/pitched_memory_counts_by_its_pitch": overLimit(1.002),
+	"TestAccountFollowsTheDriver/own_in_pages":                     {reason: byRequest, shows: `expected: "array 0 2097152"\s+actual  : "array 0 512"`},
+	"TestPiecesOfAnySizeStayWithinTheLimit/alloc_of_700_KiB":       overLimit(2048. / 1400),
+	"TestPiecesOfAnySizeStayWithinTheLimit/alloc_of_1500_KiB":      overLimit(2048. / 1500),
+	"TestPiecesOfAnySizeStayWithinTheLimit/alloc_of_2150_KiB":      overLimit(4096. / 2150),
+	"TestPiecesOfAnySizeStayWithinTheLimit/alloc_of_3072_KiB":      overLimit(4096. / 3072),
+	"TestPiecesOfAnySizeStayWithinTheLimit/managed_of_3072_KiB":    overLimit(4096. / 3072),
+	"TestPiecesOfAnySizeStayWithinTheLimit/pitch_of_3072_KiB":      overLimit(4096. / 3072),
+	"TestGrowthOfAContextStaysWithinTheLimit":                      {reason: "the limiter charges a context as it is when it is made", shows: aboveIt, times: 1.5},
 }
 
 var came sync.Map // names of tests that got to unlessKnown
@@ -57,9 +66,23 @@ func unlessKnown(t *testing.T, checks func(t require.TestingT)) {
 		return
 	}
 	text := failure(checks)
+	if text == "" && defect.sometimes {
+		return
+	}
 	require.NotEmpty(t, text, "this passes now: take it out of the table of known defects")
 	require.Regexp(t, regexp.MustCompile(defect.shows), text, "known is: %s", defect.reason)
 	t.Logf("known: %s", defect.reason)
+}
+
+// requirePeak: the most that the driver gave is within the limit, or, where the test is known to fail, above it by no more
+// than is known.
+func requirePeak(t *testing.T, peak, limit uint64) {
+	t.Helper()
+	unlessKnown(t, func(t require.TestingT) { require.LessOrEqual(t, peak, limit) })
+	if defect, is := known[t.Name()]; is {
+		t.Logf("%.4f times the limit", float64(peak)/float64(limit))
+		require.LessOrEqual(t, float64(peak), defect.times*float64(limit), "known is %s: more is another defect", defect.reason)
+	}
 }
 
 // knownButGone are cases of the table that no test is.
@@ -96,6 +119,6 @@ func TestUnlessKnownTellsAFailure(t *testing.T) {
 		require.LessOrEqual(t, 2, 1)
 		require.Equal(t, "not", "reached")
 	})
-	require.Regexp(t, overLimit.shows, text)
+	require.Regexp(t, aboveIt, text)
 	require.NotContains(t, text, "reached")
 }

@@ -23,6 +23,11 @@ func oneGPU(tb testing.TB, limit uint64) *container {
 }
 
 func TestLimitIsExact(t *testing.T) {
+	t.Run("to the byte", func(t *testing.T) { limitIsExact(t, unpaged) })
+	t.Run("in pages", func(t *testing.T) { limitIsExact(t, "") })
+}
+
+func limitIsExact(t *testing.T, keys string) {
 	for _, test := range []struct {
 		name, script string
 		want         []string
@@ -60,7 +65,7 @@ func TestLimitIsExact(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := oneGPU(t, giB)
+			c := newContainer(t, newMachine(t, "H200:context_mib=520"+keys), gpu{gpuIDs[0], giB})
 			lines, stderr := c.probe(t, test.script)
 			// The pitch after a refused call does not matter.
 			for i, line := range lines {
@@ -71,7 +76,7 @@ func TestLimitIsExact(t *testing.T) {
 			assert.Equal(t, test.want, lines)
 			assert.Empty(t, stderr)
 			peak, now := c.peak(t)
-			unlessKnown(t, func(t require.TestingT) { require.LessOrEqual(t, peak, uint64(giB)) })
+			requirePeak(t, peak, giB)
 			assert.Zero(t, now)
 			assert.Zero(t, c.used(t), "after the process")
 		})

@@ -8,14 +8,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // requireWithin: the driver never gave the container more than the limit and a hundredth.
 func requireWithin(t *testing.T, c *container, limit uint64) {
 	t.Helper()
 	peak, now := c.peakTotal(t)
-	unlessKnown(t, func(t require.TestingT) { require.LessOrEqual(t, peak, limit+limit/100) })
+	requirePeak(t, peak, limit+limit/100)
 	assert.Zero(t, now)
 	assert.Zero(t, c.used(t))
 }
