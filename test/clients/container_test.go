@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -124,7 +125,10 @@ func (c *container) command(t *testing.T, line string) *exec.Cmd {
 		"PYTHONPATH="+filepath.Join(root, "usr/lib/python3/dist-packages"),
 		"LD_LIBRARY_PATH="+c.libraries()+":"+lib+":"+lib+"/blas:"+lib+"/lapack:"+lib+"/pulseaudio:"+filepath.Join(root, "usr/lib"))
 	cmd.Env = append(cmd.Env, c.env...)
-	cmd.WaitDelay = time.Second // a shell that is killed leaves its program, which has the output open
+	// With what the shell has started.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
 	return cmd
 }
 

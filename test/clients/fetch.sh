@@ -16,7 +16,7 @@ if [ -n "${NONFREE:-}" ]; then
 fi
 here=$(dirname "$(realpath "$0")")
 dir=$(realpath -m "$1")
-stamp="$dir/$( (echo "$components" && cat "$0" "$here/../tools-clients/go.mod") | sha256sum | cut -c 1-16)"
+stamp="$dir/root/$( (echo "$components" && cat "$0" "$here/../tools-clients/go.mod") | sha256sum | cut -c 1-16)"
 [ ! -e "$stamp" ] || exit 0
 
 rm -rf "$dir/root"
@@ -29,9 +29,11 @@ apt() {
 apt update
 missing=$(apt --simulate --no-install-recommends install "${whole[@]}" | awk '$1 == "Inst" { print $2 }')
 mapfile -t packages < <(printf '%s\n' "${packages[@]}" "${whole[@]}" ${missing:+"$missing"} | sort -u)
+# The directory has those of other runs, too. A line is 'URI' FILE SIZE SUM.
+files=$(apt --print-uris download "${packages[@]}" | awk '/^\x27/ { print $2 }')
 (cd "$dir/debs" && apt download "${packages[@]}")
-for package in "$dir"/debs/*.deb; do
-  dpkg -x "$package" "$dir/root"
+for package in $files; do
+  dpkg -x "$dir/debs/$package" "$dir/root"
 done
 (cd "$here/../tools-clients" && GOBIN="$dir/root/usr/bin" go install -ldflags '-s -w' tool)
 touch "$stamp"
