@@ -110,7 +110,7 @@ func TestRealProcessesOverlapWithMPS(t *testing.T) {
 			s := New(t, Plain, "H200:switch_us=0,mps="+test.mps)
 			var list []*Process
 			for range 3 {
-				list = append(list, s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=5000", test.blocks, test.streams))
+				list = append(list, s.Start("workloads/spin", "--seconds=60", "--window-ms=4000", "--kernels-us=5000", test.blocks, test.streams))
 			}
 			waitAllBusy(t, s, 3)
 			g := measure(s, 500*time.Millisecond)
