@@ -47,8 +47,8 @@ type Inspector struct {
 	// suspects had no limiter, or too many capabilities, in the last pass, and are on no GPU.
 	suspects map[int]bool
 
-	restTime, mapsTime time.Duration
-	clock              func() time.Time
+	restTime, mapsTime, holderTime time.Duration
+	clock                          func() time.Time
 	// late: the pass took too long to read more mappings.
 	late                   bool
 	users, suspected, rest turns
@@ -66,7 +66,7 @@ type seenMaps struct {
 func NewInspector(proc, libraryDir string, container func(id string) (c Container, exempt, known bool)) *Inspector {
 	i := &Inspector{
 		proc: procfiles{procfs.FS(proc)}, owners: feedback.NewOwners(proc), container: container,
-		restTime: restTime, mapsTime: mapsTime, clock: time.Now, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(proc),
+		restTime: restTime, mapsTime: mapsTime, holderTime: holderTime, clock: time.Now, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(proc),
 		strangers: map[int]int{}, mapped: map[orphans.Process]seenMaps{}, suspects: map[int]bool{},
 	}
 	if text, err := os.ReadFile(filepath.Join(proc, "self/cgroup")); err == nil {

@@ -115,7 +115,11 @@ func runtimeOf(namespaces map[string]string) func(id string) (Container, bool, b
 }
 
 func inspector(t *testing.T, namespaces map[string]string) *Inspector {
-	return NewInspector("/proc", t.TempDir(), runtimeOf(namespaces))
+	i := NewInspector("/proc", t.TempDir(), runtimeOf(namespaces))
+	i.mapsTime, i.holderTime = time.Hour, time.Hour
+	i.clock = func() time.Time { return time.Time{} }
+	i.descriptors.clock = i.clock
+	return i
 }
 
 // look finds one process that is on a GPU.

@@ -168,7 +168,7 @@ func (i *Inspector) holders(ctx context.Context, tampered []*Claim, claims map[s
 			of[id] = true
 		}
 	}
-	listing, cancel := context.WithTimeout(ctx, holderTime)
+	listing, cancel := context.WithTimeout(ctx, i.holderTime)
 	defer cancel()
 	listed, err := i.proc.locks(listing, of)
 	if err != nil {
@@ -179,7 +179,7 @@ func (i *Inspector) holders(ctx context.Context, tampered []*Claim, claims map[s
 		return err
 	}
 	for _, c := range tampered {
-		part, cancel := context.WithTimeout(ctx, holderTime/time.Duration(len(tampered)))
+		part, cancel := context.WithTimeout(ctx, i.holderTime/time.Duration(len(tampered)))
 		c.Tampering.By = i.holdersOf(part, c, pids[c.ID], listed)
 		cancel()
 	}
@@ -248,7 +248,7 @@ func (i *Inspector) holds(pid int, claim *Claim) bool {
 	if err != nil || claim == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), holderTime)
+	ctx, cancel := context.WithTimeout(context.Background(), i.holderTime)
 	defer cancel()
 	return len(i.proc.held(ctx, dir, filesOf(claim))) > 0
 }
