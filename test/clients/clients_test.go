@@ -54,7 +54,7 @@ var clients = []client{
 	// It shows that there is a GPU, and nothing that a limit changes.
 	{name: "hwloc", line: "HWLOC_PLUGINS_PATH=$ROOT/usr/lib/x86_64-linux-gnu/hwloc HWLOC_COMPONENTS=-gl,-opencl $ROOT/usr/bin/lstopo-no-graphics --whole-io --of console",
 		bare: `GPU\(NVML\) "nvml0"`, limited: `GPU\(NVML\) "nvml0"`},
-	{name: "nvtop", line: `script -qec "stty cols 150 rows 40; timeout --preserve-status -s INT 5 $ROOT/usr/bin/nvtop" screen >/dev/null && strings screen`,
+	{name: "nvtop", line: `script -qec "stty cols 150 rows 40; timeout --foreground --preserve-status -s INT 5 $ROOT/usr/bin/nvtop" screen >/dev/null && strings screen`,
 		bare: `(?s)NVIDIA H200.*/140\.401Gi`, limited: `(?s)NVIDIA H200.*/8\.000Gi`},
 	{name: "ffmpeg", context: true, line: onGPU, bare: `(?m)^0, +49, +49`, limited: `(?m)^0, +49, +49`},
 	{name: "ffmpeg-refused", context: true, line: onGPU, bare: `(?m)^0, +49, +49`, limited: `cuMemAlloc.* failed -> CUDA_ERROR_OUT_OF_MEMORY`,

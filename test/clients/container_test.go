@@ -119,7 +119,7 @@ func (c *container) command(t *testing.T, line string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "sh", "-c", line)
 	cmd.Dir = t.TempDir()
 	lib := filepath.Join(root, "usr/lib/x86_64-linux-gnu")
-	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+c.sim.State, "SIMGPU_GROUP="+c.group, "TERM=xterm",
+	cmd.Env = append(cmd.Env, "SIMGPU_STATE="+c.sim.State, "SIMGPU_GROUP="+c.group, "HOME="+cmd.Dir, "SHELL=/bin/sh", "TERM=xterm",
 		"ROOT="+root, "DRIVER="+c.driver, "TESTDATA="+filepath.Join(simdriver.Root(), "test/clients/testdata"),
 		"PATH="+filepath.Join(root, "usr/bin")+":"+os.Getenv("PATH"),
 		"PYTHONPATH="+filepath.Join(root, "usr/lib/python3/dist-packages"),
