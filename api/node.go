@@ -17,10 +17,10 @@ type NodeGPU struct {
 	Model string `json:"model"` // as in HAMiGPU
 	Index int    `json:"index"`
 	NUMA  *int   `json:"numa,omitempty"` // absent: unknown
-	// MemoryMiB, Cores and Slots are the grantable amounts.
+	// MemoryMiB, Cores and Replicas are the grantable amounts.
 	MemoryMiB *int64 `json:"memoryMiB"`
 	Cores     *int   `json:"cores"`
-	Slots     *int   `json:"slots"`
+	Replicas  *int   `json:"replicas"`
 	Mode      string `json:"mode"`
 	Healthy   *bool  `json:"healthy"`
 }

@@ -17,5 +17,5 @@ type NodeDevice struct {
 	Resource    string `json:"resource,omitempty"`
 	MemoryMiB   int64  `json:"memoryMiB"`
 	CorePercent int    `json:"cores"`
-	Slots       int    `json:"slots"`
+	Replicas    int    `json:"replicas"`
 }

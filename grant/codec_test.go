@@ -27,14 +27,14 @@ func TestDecodeHAMi(t *testing.T) {
 		want               grant.Positional
 	}{
 		{"nothing", "", grant.Positional{}},
-		{"one empty slot", ";", grant.Positional{nil}},
+		{"one empty entry", ";", grant.Positional{nil}},
 		{"one GPU", gpuA + ",NVIDIA,3000,30:;", grant.Positional{{{gpuA, 3000, 30}}}},
 		{"a MIG device", gpuC + ",NVIDIA,3000,0:;", grant.Positional{{{gpuC, 3000, 0}}}},
 		{"two GPUs", gpuA + ",NVIDIA,3000,30:" + gpuB + ",NVIDIA,5000,100:;", grant.Positional{{{gpuA, 3000, 30}, {gpuB, 5000, 100}}}},
-		{"empty slots keep their place", ";" + gpuA + ",NVIDIA,3000,30:;;" + gpuA + ",NVIDIA,5000,0:;;",
+		{"empty entries keep their position", ";" + gpuA + ",NVIDIA,3000,30:;;" + gpuA + ",NVIDIA,5000,0:;;",
 			grant.Positional{nil, {{gpuA, 3000, 30}}, nil, {{gpuA, 5000, 0}}, nil}},
 		{"placeholder of HAMi 2.4", ",,0,0:;" + gpuA + ",NVIDIA,3000,30:;", grant.Positional{nil, {{gpuA, 3000, 30}}}},
-		{"several placeholders in a slot", ",,0,0:,,0,0:;", grant.Positional{nil}},
+		{"several placeholders in an entry", ",,0,0:,,0,0:;", grant.Positional{nil}},
 	}
 	for _, test := range tests {
 		t.Run(test.description, func(t *testing.T) {

@@ -6,20 +6,20 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 )
 
-// GPU is what can be granted of a GPU, or of a MIG device, which has one slot.
+// GPU is what can be granted of a GPU, or of a MIG device, which has one replica.
 type GPU struct {
 	UUID        string
 	MemoryMiB   int64
 	CorePercent int
-	// Slots is the number of containers that can share the GPU.
-	Slots int
+	// Replicas is the number of containers that can share the GPU.
+	Replicas int
 	// Parent is the GPU of a MIG device, which shares its cordon; "": unknown, or no MIG device.
 	Parent string `json:",omitempty"`
 }
 
 // GPUOf returns what can be granted of a device of the node.
 func GPUOf(d api.NodeDevice) GPU {
-	gpu := GPU{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
+	gpu := GPU{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Replicas: d.Replicas}
 	if d.GPU != d.UUID {
 		gpu.Parent = d.GPU
 	}

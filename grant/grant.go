@@ -33,5 +33,5 @@ type Grant struct {
 	Shares    []Share `json:"shares"`
 	Source    Source  `json:"source,omitempty"`
 	// Position is the place in HAMi's annotation, from 0; nil for a grant by name.
-	Position *int `json:"slot,omitempty"`
+	Position *int `json:"position,omitempty"`
 }

@@ -21,9 +21,9 @@ const (
 
 func migGPUs() map[string]grant.GPU {
 	return map[string]grant.GPU{
-		gpuA: {UUID: gpuA, MemoryMiB: 81_559, CorePercent: 100, Slots: 10},
-		mig1: {UUID: mig1, MemoryMiB: 9_856, CorePercent: 100, Slots: 1},
-		mig2: {UUID: mig2, MemoryMiB: 20_096, CorePercent: 100, Slots: 1},
+		gpuA: {UUID: gpuA, MemoryMiB: 81_559, CorePercent: 100, Replicas: 10},
+		mig1: {UUID: mig1, MemoryMiB: 9_856, CorePercent: 100, Replicas: 1},
+		mig2: {UUID: mig2, MemoryMiB: 20_096, CorePercent: 100, Replicas: 1},
 	}
 }
 

@@ -33,8 +33,8 @@ func TestFromPod(t *testing.T) {
 		c = gpuC + ",NVIDIA,3000,30:"
 	)
 	shareA, shareB := grant.Share{gpuA, 1000, 10}, grant.Share{gpuB, 2000, 20}
-	hami := func(slot int, shares ...grant.Share) *grant.Grant {
-		return &grant.Grant{Container: "main", Shares: shares, Source: grant.SourceHAMi, Position: ptr(slot)}
+	hami := func(position int, shares ...grant.Share) *grant.Grant {
+		return &grant.Grant{Container: "main", Shares: shares, Source: grant.SourceHAMi, Position: ptr(position)}
 	}
 	names := func(list ...any) (out []grant.ContainerDevices) {
 		for i := 0; i < len(list); i += 2 {
@@ -54,8 +54,8 @@ func TestFromPod(t *testing.T) {
 		{description: "no annotation"},
 		{description: "another's annotation", annotations: map[string]string{"hami.io/vgpu-time": "1"}},
 		{description: "nothing to allocate", annotations: toAllocate("")},
-		{description: "only empty slots: no request", annotations: toAllocate(";;;")},
-		{description: "one slot is plain", annotations: toAllocate(a + b + ";"), want: hami(0, shareA, shareB)},
+		{description: "only empty entries: no request", annotations: toAllocate(";;;")},
+		{description: "one entry is plain", annotations: toAllocate(a + b + ";"), want: hami(0, shareA, shareB)},
 		{description: "our own", annotations: map[string]string{api.AnnotationGrant: `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":1000,"cores":10}]}}`},
 			want: &grant.Grant{Container: "main", Shares: []grant.Share{shareA}, Source: grant.SourceNamed}},
 		{description: "our own wins over HAMi's", annotations: map[string]string{
@@ -79,8 +79,8 @@ func TestFromPod(t *testing.T) {
 		{description: "two containers, in order", annotations: toAllocate(a + ";" + b + ";"), listed: names("side", 1, "main", 1), want: hami(1, shareB), asked: true},
 		{description: "sidecar without a GPU before it", annotations: toAllocate(";" + b + ";"), listed: names("side", 0, "main", 1), want: hami(1, shareB), asked: true},
 		{description: "container without devices", annotations: toAllocate(a + ";;"), listed: names("side", 1, "main", 0), asked: true},
-		{description: "container without devices, whichever empty slot", annotations: toAllocate(";;" + a + ";"), listed: names("main", 0, "side", 1), asked: true},
-		{description: "counts distinguish slots", annotations: toAllocate(a + ";" + a + b + ";" + c + ";"), listed: names("main", 2, "last", 1), want: hami(1, shareA, shareB), asked: true},
+		{description: "container without devices, whichever empty entry", annotations: toAllocate(";;" + a + ";"), listed: names("main", 0, "side", 1), asked: true},
+		{description: "counts distinguish positions", annotations: toAllocate(a + ";" + a + b + ";" + c + ";"), listed: names("main", 2, "last", 1), want: hami(1, shareA, shareB), asked: true},
 		{description: "init container with a GPU, app last", annotations: toAllocate(a + ";" + b + ";"), listed: names("main", 1), want: hami(1, shareB), asked: true},
 		{description: "init container without a GPU, app last", annotations: toAllocate(";" + b + ";"), listed: names("main", 1), want: hami(1, shareB), asked: true},
 		{description: "init container asks, all GPUs are others'", annotations: toAllocate(";" + b + ";"), listed: names("app", 1), asked: true},
@@ -88,7 +88,7 @@ func TestFromPod(t *testing.T) {
 
 		{description: "unlisted with a GPU left: could be an ephemeral one", annotations: toAllocate(a + ";" + b + ";"), listed: names("app", 1), kind: grant.ErrAmbiguous, asked: true},
 		{description: "sidecar or init container", annotations: toAllocate(a + ";" + b + ";" + c + ";"), listed: names("main", 1, "app", 1), kind: grant.ErrAmbiguous, asked: true},
-		{description: "more containers than slots", annotations: toAllocate(a + ";" + b + ";"), listed: names("main", 1, "side", 1, "third", 0), kind: grant.ErrAmbiguous, asked: true},
+		{description: "more containers than positions", annotations: toAllocate(a + ";" + b + ";"), listed: names("main", 1, "side", 1, "third", 0), kind: grant.ErrAmbiguous, asked: true},
 		{description: "counts do not fit", annotations: toAllocate(a + b + ";" + c + ";"), listed: names("main", 1, "side", 1), kind: grant.ErrAmbiguous, asked: true},
 		{description: "counts fit in another order only", annotations: toAllocate(a + ";" + b + c + ";"), listed: names("main", 2, "side", 1), kind: grant.ErrAmbiguous, asked: true},
 		{description: "nothing listed", annotations: toAllocate(a + ";" + b + ";"), kind: grant.ErrAmbiguous, asked: true},

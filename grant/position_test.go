@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMatchSlotAgainstEveryPod makes pods of up to five containers, shows
+// TestMatchPositionAgainstEveryPod makes pods of up to five containers, shows
 // matchPosition what the kubelet would list of each, and checks that it gives no
 // container another's position.
-func TestMatchSlotAgainstEveryPod(t *testing.T) {
+func TestMatchPositionAgainstEveryPod(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	answers := 0
 	for range 20_000 {

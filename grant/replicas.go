@@ -12,7 +12,7 @@ const maxReplica = 1 << 20
 const replicaSeparator = "::"
 
 // FromReplicas returns the equal share of a container's replicas, or nil if it has none or a scheduler
-// annotated its pod. A replica is the GPU's memory and compute time divided by its slots, rounded down. A pod
+// annotated its pod. A replica is the GPU's memory and compute time divided by the number of replicas, rounded down. A pod
 // with this annotation is refused, because a runtime can copy a pod's annotations to its containers
 // (containerd's pod_annotations). Errors are ErrMalformed, ErrUnknownGPU, or ErrOverbooked for a GPU that is
 // too small.
@@ -73,14 +73,14 @@ func equalShare(id string, gpus map[string]GPU) (Share, error) {
 	if err != nil {
 		return Share{}, Errorf(ErrMalformed, "replica %s: must be numbered in plain digits from 0", quote.Short(id))
 	}
-	if number >= int64(gpu.Slots) {
-		return Share{}, Errorf(ErrUnknownGPU, "replica %s: the GPU has %d replicas now, numbered from 0: delete the pod so that the kubelet chooses again", quote.Short(id), gpu.Slots)
+	if number >= int64(gpu.Replicas) {
+		return Share{}, Errorf(ErrUnknownGPU, "replica %s: the GPU has %d replicas now, numbered from 0: delete the pod so that the kubelet chooses again", quote.Short(id), gpu.Replicas)
 	}
-	share := Share{UUID: uuid, MemoryMiB: gpu.MemoryMiB / int64(gpu.Slots), CorePercent: min(gpu.CorePercent/gpu.Slots, MaxCorePercent)}
+	share := Share{UUID: uuid, MemoryMiB: gpu.MemoryMiB / int64(gpu.Replicas), CorePercent: min(gpu.CorePercent/gpu.Replicas, MaxCorePercent)}
 	// No compute time would mean that it isn't limited.
 	if share.MemoryMiB == 0 || share.CorePercent == 0 {
 		return Share{}, Errorf(ErrOverbooked, "replica %s: %d MiB and %d percent of compute time can't be divided by %d replicas: use a smaller --device-split-count",
-			quote.Short(id), gpu.MemoryMiB, gpu.CorePercent, gpu.Slots)
+			quote.Short(id), gpu.MemoryMiB, gpu.CorePercent, gpu.Replicas)
 	}
 	return share, nil
 }

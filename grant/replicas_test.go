@@ -15,9 +15,9 @@ import (
 // replicaGPUs are GPUs that don't divide evenly.
 func replicaGPUs() map[string]grant.GPU {
 	return map[string]grant.GPU{
-		gpuA: {UUID: gpuA, MemoryMiB: 81_559, CorePercent: 100, Slots: 10},
-		gpuB: {UUID: gpuB, MemoryMiB: 40_960, CorePercent: 250, Slots: 3},  // scaled
-		gpuC: {UUID: gpuC, MemoryMiB: 1_000, CorePercent: 100, Slots: 101}, // too many
+		gpuA: {UUID: gpuA, MemoryMiB: 81_559, CorePercent: 100, Replicas: 10},
+		gpuB: {UUID: gpuB, MemoryMiB: 40_960, CorePercent: 250, Replicas: 3},  // scaled
+		gpuC: {UUID: gpuC, MemoryMiB: 1_000, CorePercent: 100, Replicas: 101}, // too many
 	}
 }
 
@@ -43,7 +43,7 @@ func TestFromReplicas(t *testing.T) {
 
 		{description: "a grant for another container", value: one, pod: map[string]string{api.AnnotationGrant: "{}"}},
 		{description: "only a signature", value: one, pod: map[string]string{api.AnnotationSignature: ""}},
-		{description: "HAMi's empty slots", value: one, pod: map[string]string{api.AnnotationHAMiToAllocate: ";;"}},
+		{description: "HAMi's empty entries", value: one, pod: map[string]string{api.AnnotationHAMiToAllocate: ";;"}},
 		{description: "HAMi's erased annotation", value: one, pod: map[string]string{api.AnnotationHAMiAllocated: ""}},
 		{description: "HAMi's node", value: one, pod: map[string]string{api.AnnotationHAMiNode: "node-1"}},
 
@@ -92,7 +92,7 @@ func TestFromReplicas(t *testing.T) {
 		require.NoError(t, err)
 		assert.Nil(t, got)
 	})
-	t.Run("a GPU without slots", func(t *testing.T) {
+	t.Run("a GPU without replicas", func(t *testing.T) {
 		gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 1000, CorePercent: 100}}
 		_, err := grant.FromReplicas(grant.Pod{}, "main", map[string]string{api.AnnotationReplicas: one}, gpus)
 		require.ErrorIs(t, err, grant.ErrUnknownGPU)

@@ -20,7 +20,7 @@ func fill500(b *testing.B) (dir string, ledger *ledger.Ledger, gpus map[string]g
 	for i := range 8 {
 		uuid := fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000", i)
 		uuids = append(uuids, uuid)
-		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 143_771, CorePercent: 100, Slots: 100}
+		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 143_771, CorePercent: 100, Replicas: 100}
 	}
 	dir = shmDir(b)
 	ledger = openLedger(b, dir)

@@ -28,7 +28,7 @@ type Claim struct {
 	Container    string        `json:"container"`
 	Shares       []grant.Share `json:"shares"`
 	Source       grant.Source  `json:"source,omitempty"`
-	Position     *int          `json:"slot,omitempty"`
+	Position     *int          `json:"position,omitempty"`
 	// CoreCeiling is the soft ceiling of compute time, in percent; 0: none.
 	CoreCeiling  int  `json:"coreCeiling,omitempty"`
 	HighPriority bool `json:"highPriority,omitempty"`

@@ -49,9 +49,9 @@ func TestCordon(t *testing.T) {
 func TestCordonOfMIGDevices(t *testing.T) {
 	const first, second, other = "MIG-00000001-5151-4000-8000-00000000000a", "MIG-00000002-5151-4000-8000-00000000000a", "MIG-00000003-5151-4000-8000-00000000000a"
 	gpus := map[string]grant.GPU{
-		first:  {UUID: first, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: gpuA},
-		second: {UUID: second, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: gpuA},
-		other:  {UUID: other, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: gpuB},
+		first:  {UUID: first, MemoryMiB: 1000, CorePercent: 100, Replicas: 1, Parent: gpuA},
+		second: {UUID: second, MemoryMiB: 1000, CorePercent: 100, Replicas: 1, Parent: gpuA},
+		other:  {UUID: other, MemoryMiB: 1000, CorePercent: 100, Replicas: 1, Parent: gpuB},
 	}
 	dir := t.TempDir()
 	store := openLedger(t, dir)

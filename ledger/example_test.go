@@ -20,7 +20,7 @@ func Example() {
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
 	const gpu = "GPU-0a000000-1111-2222-3333-444455556666"
-	gpus := map[string]grant.GPU{gpu: {UUID: gpu, MemoryMiB: 143771, CorePercent: 100, Slots: 10}}
+	gpus := map[string]grant.GPU{gpu: {UUID: gpu, MemoryMiB: 143771, CorePercent: 100, Replicas: 10}}
 
 	store, err := ledger.Open(dir)
 	if err != nil {

@@ -30,7 +30,7 @@ func claimUntilRefused(t *testing.T, ledger *ledger.Ledger, populate func(string
 	t.Helper()
 	for i := range 1000 {
 		c := claimOf(fmt.Sprint("c", i), share(1, 0))
-		gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 100_000, CorePercent: 100, Slots: 10_000}}
+		gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 100_000, CorePercent: 100, Replicas: 10_000}}
 		if _, err := ledger.Claim(background, c, gpus, populate); err != nil {
 			return i, err
 		}

@@ -13,7 +13,7 @@ const (
 func testGPUs() map[string]grant.GPU {
 	gpus := map[string]grant.GPU{}
 	for _, uuid := range []string{gpuA, gpuB, gpuC} {
-		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 100_000, CorePercent: 100, Slots: 10}
+		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 100_000, CorePercent: 100, Replicas: 10}
 	}
 	return gpus
 }

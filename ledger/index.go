@@ -36,7 +36,7 @@ type Entry struct {
 type Usage struct {
 	MemoryMiB   int64
 	CorePercent int
-	Slots       int
+	Replicas    int
 }
 
 type entry struct {
@@ -139,7 +139,7 @@ func (x *index) count(e *entry, sign int) {
 		usage := x.gpus[share.UUID]
 		usage.MemoryMiB += int64(sign) * share.MemoryMiB
 		usage.CorePercent += sign * share.CorePercent
-		usage.Slots += sign
+		usage.Replicas += sign
 		if usage == (Usage{}) {
 			delete(x.gpus, share.UUID)
 		} else {
@@ -242,18 +242,18 @@ func (x *index) checkCapacity(claim *Claim, gpus map[string]grant.GPU, own []*en
 			if i := grant.IndexOf(e.Shares, share.UUID); i >= 0 {
 				used.MemoryMiB -= e.Shares[i].MemoryMiB
 				used.CorePercent -= e.Shares[i].CorePercent
-				used.Slots--
+				used.Replicas--
 			}
 		}
 		lack := lacking(share, gpu, used)
-		if lack == "" && used.Slots >= gpu.Slots {
-			lack = fmt.Sprintf("no slot free, %d of %d taken", used.Slots, gpu.Slots)
+		if lack == "" && used.Replicas >= gpu.Replicas {
+			lack = fmt.Sprintf("no replica free, %d of %d taken", used.Replicas, gpu.Replicas)
 		}
 		if lack == "" {
 			continue
 		}
 		return grant.Errorf(grant.ErrOverbooked, "GPU %s: %s; containers that hold it: %d (gpuslice status on the node lists them); wait until one of them ends, or request less",
-			share.UUID, lack, used.Slots)
+			share.UUID, lack, used.Replicas)
 	}
 	return nil
 }

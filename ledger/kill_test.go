@@ -204,7 +204,7 @@ func requireConsistent(t *testing.T, state string, s *ledger.Snapshot) {
 			u := gpus[e.Shares[0].UUID]
 			u.MemoryMiB += e.Shares[0].MemoryMiB
 			u.CorePercent += e.Shares[0].CorePercent
-			u.Slots++
+			u.Replicas++
 			gpus[e.Shares[0].UUID] = u
 		}
 		entries, err := os.ReadDir(filepath.Join(state, "containers", e.ContainerID))
@@ -222,7 +222,7 @@ func requireConsistent(t *testing.T, state string, s *ledger.Snapshot) {
 // tally is memory that the crowd shares: what its members hold together by their
 // own count, and how often they were refused and let in.
 type tally struct {
-	held, slots, refused, admitted atomic.Int64
+	held, replicas, refused, admitted atomic.Int64
 }
 
 // openTally maps the tally's file.
@@ -244,7 +244,7 @@ func openTally(path string) (*tally, error) {
 }
 
 // crowdGPU has space for a few of the crowd only.
-var crowdGPU = grant.GPU{UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Slots: 7}
+var crowdGPU = grant.GPU{UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Replicas: 7}
 
 // crowd claims and removes from eight goroutines, and fails as soon as all
 // processes together hold more than the GPU has.
@@ -282,12 +282,12 @@ func crowdMember(ledger *ledger.Ledger, total *tally, id string) error {
 			return err
 		}
 		total.admitted.Add(1)
-		if held, slots := total.held.Add(memory), total.slots.Add(1); held > crowdGPU.MemoryMiB || slots > int64(crowdGPU.Slots) {
-			return fmt.Errorf("overbooked: %d MiB in %d slots", held, slots)
+		if held, replicas := total.held.Add(memory), total.replicas.Add(1); held > crowdGPU.MemoryMiB || replicas > int64(crowdGPU.Replicas) {
+			return fmt.Errorf("overbooked: %d MiB in %d replicas", held, replicas)
 		}
 		time.Sleep(time.Duration(random.IntN(500)) * time.Microsecond)
 		total.held.Add(-memory)
-		total.slots.Add(-1)
+		total.replicas.Add(-1)
 		end := ledger.Remove
 		if random.IntN(2) == 0 {
 			end = ledger.Release

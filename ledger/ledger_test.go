@@ -98,7 +98,7 @@ func TestClaimIsReadableInItsDir(t *testing.T) {
 	again := openLedger(t, dir)
 	s := snapshot(t, again)
 	require.Len(t, s.Claims(), 1)
-	assert.Equal(t, map[string]ledger.Usage{gpuA: {MemoryMiB: 8000, CorePercent: 30, Slots: 1}}, s.GPUs)
+	assert.Equal(t, map[string]ledger.Usage{gpuA: {MemoryMiB: 8000, CorePercent: 30, Replicas: 1}}, s.GPUs)
 	assert.WithinRange(t, s.Claims()[0].CreatedAt, began, time.Now())
 }
 
@@ -117,8 +117,8 @@ func TestClaimAgain(t *testing.T) {
 
 func TestOverbooking(t *testing.T) {
 	gpus := map[string]grant.GPU{
-		gpuA: {UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Slots: 3},
-		gpuB: {UUID: gpuB, MemoryMiB: 1000, CorePercent: 100, Slots: 0},
+		gpuA: {UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Replicas: 3},
+		gpuB: {UUID: gpuB, MemoryMiB: 1000, CorePercent: 100, Replicas: 0},
 	}
 	tests := []struct {
 		description string
@@ -130,8 +130,8 @@ func TestOverbooking(t *testing.T) {
 		{"memory", []grant.Share{share(600, 10)}, []grant.Share{share(401, 10)}, "memory 401 MiB requested, 400 of 1000 MiB free"},
 		{"cores", []grant.Share{share(100, 60)}, []grant.Share{share(100, 41)}, "cores 41 % requested, 40 of 100 % free"},
 		{"no cores asked of a GPU without any", []grant.Share{share(100, 100)}, []grant.Share{share(100, 0)}, ""},
-		{"slots", []grant.Share{share(1, 1), share(1, 1), share(1, 1)}, []grant.Share{share(1, 1)}, "no slot free, 3 of 3 taken"},
-		{"a GPU without slots", nil, []grant.Share{{UUID: gpuB, MemoryMiB: 1, CorePercent: 1}}, "no slot free, 0 of 0 taken; containers that hold it: 0"},
+		{"replicas", []grant.Share{share(1, 1), share(1, 1), share(1, 1)}, []grant.Share{share(1, 1)}, "no replica free, 3 of 3 taken"},
+		{"a GPU without replicas", nil, []grant.Share{{UUID: gpuB, MemoryMiB: 1, CorePercent: 1}}, "no replica free, 0 of 0 taken; containers that hold it: 0"},
 		{"more than the GPU", nil, []grant.Share{share(1001, 1)}, "has 1000 MiB to grant"},
 		{"the second GPU", nil, []grant.Share{share(1, 1), {UUID: gpuB, MemoryMiB: 1, CorePercent: 1}}, gpuB},
 	}
@@ -257,11 +257,11 @@ func TestRefusedAttemptLeavesThePredecessor(t *testing.T) {
 	assert.Equal(t, map[string]ledger.State{"n0": ledger.StateActive}, states(snapshot(t, openLedger(t, dir))))
 }
 
-func TestSlotBelongsToOneContainer(t *testing.T) {
+func TestPositionBelongsToOneContainer(t *testing.T) {
 	store := openLedger(t, t.TempDir())
-	inPod := func(id, container string, slot *int) ledger.Claim {
+	inPod := func(id, container string, position *int) ledger.Claim {
 		c := claimOf(id, share(100, 1))
-		c.PodUID, c.Container, c.Position, c.Source = "uid", container, slot, grant.SourceHAMi
+		c.PodUID, c.Container, c.Position, c.Source = "uid", container, position, grant.SourceHAMi
 		return c
 	}
 	_, err := store.Claim(background, inPod("c1", "main", new(0)), testGPUs(), nil)

@@ -40,7 +40,7 @@ func (m *modelLedger) used(uuid string, except *ledger.Claim) (u ledger.Usage) {
 			if s.UUID == uuid {
 				u.MemoryMiB += s.MemoryMiB
 				u.CorePercent += s.CorePercent
-				u.Slots++
+				u.Replicas++
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func (m *modelLedger) claim(c ledger.Claim) error {
 	}
 	for _, s := range c.Shares {
 		u, gpu := m.used(s.UUID, &c), m.gpus[s.UUID]
-		if u.MemoryMiB+s.MemoryMiB > gpu.MemoryMiB || s.CorePercent > 0 && u.CorePercent+s.CorePercent > gpu.CorePercent || u.Slots >= gpu.Slots {
+		if u.MemoryMiB+s.MemoryMiB > gpu.MemoryMiB || s.CorePercent > 0 && u.CorePercent+s.CorePercent > gpu.CorePercent || u.Replicas >= gpu.Replicas {
 			return grant.ErrOverbooked
 		}
 	}
@@ -141,7 +141,7 @@ func TestLedgerDoesAsTheModel(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 5))
 			gpus := map[string]grant.GPU{}
 			for i, uuid := range []string{gpuA, gpuB, gpuC} {
-				gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 1000, CorePercent: 100, Slots: 2 + i}
+				gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 1000, CorePercent: 100, Replicas: 2 + i}
 			}
 			m := &modelLedger{state: map[string]ledger.State{}, gpus: gpus}
 			dir := shmDir(t)

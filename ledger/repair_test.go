@@ -278,7 +278,7 @@ func TestReconcile(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, &ledger.Report{Kept: []string{"n1"}, Removed: []string{"n2", "n3"}, Leftovers: []string{".new-x"}}, report)
 	assert.Equal(t, []string{"n1", "r1"}, dirs(t, dir))
-	assert.Equal(t, 2, snapshot(t, store).GPUs[gpuA].Slots)
+	assert.Equal(t, 2, snapshot(t, store).GPUs[gpuA].Replicas)
 
 	report, err = store.Reconcile(background, ledger.OwnerRuntime, nil)
 	require.NoError(t, err)

@@ -219,7 +219,7 @@ func (x *index) admitResize(e *entry, shares []grant.Share, gpus map[string]gran
 		gpu, used := gpus[share.UUID], x.gpus[share.UUID]
 		if lack := lacking(share, gpu, used); lack != "" {
 			return grant.Errorf(grant.ErrOverbooked, "GPU %s: %s in addition to its share; containers that hold the GPU: %d (gpuslice status on the node lists them); wait until one of them ends, or request less",
-				share.UUID, lack, used.Slots)
+				share.UUID, lack, used.Replicas)
 		}
 	}
 	for i, share := range shares {

@@ -95,7 +95,7 @@ func TestResize(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			ledger := openLedger(t, t.TempDir())
 			gpus := testGPUs()
-			gpus[mig.UUID] = grant.GPU{UUID: mig.UUID, MemoryMiB: 5000, CorePercent: 100, Slots: 1}
+			gpus[mig.UUID] = grant.GPU{UUID: mig.UUID, MemoryMiB: 5000, CorePercent: 100, Replicas: 1}
 			claim := claimOf("c1", test.has...)
 			_, err := ledger.Claim(background, claim, gpus, func(dir string) error { return writeLimit(dir, claim) })
 			require.NoError(t, err)
@@ -262,7 +262,7 @@ func TestResizeNeverOverbooks(t *testing.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "")
 		require.NoError(r, err)
 		ledgers := []*ledger.Ledger{openLedger(t, dir), openLedger(t, dir)}
-		gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Slots: 10}}
+		gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Replicas: 10}}
 		held := map[string]grant.Share{}
 		for i := range 4 {
 			c := claimOf(fmt.Sprint("c", i), share(rapid.Int64Range(1, 250).Draw(r, "memory"), rapid.IntRange(0, 25).Draw(r, "cores")))

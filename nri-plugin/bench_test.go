@@ -87,7 +87,7 @@ func newBenchNode(b *testing.B, keys grant.Verifier) (*runtime, *timedPlugin) {
 	config.Devices = benchRegistry(b)
 	gpus := map[string]grant.GPU{}
 	for i := range benchGPUs {
-		gpus[benchGPU(i)] = grant.GPU{UUID: benchGPU(i), MemoryMiB: 143_771, CorePercent: 100, Slots: 100}
+		gpus[benchGPU(i)] = grant.GPU{UUID: benchGPU(i), MemoryMiB: 143_771, CorePercent: 100, Replicas: 100}
 	}
 	config.GPUs = func() map[string]grant.GPU { return gpus }
 	config.Populate = func(dir string, claim ledger.Claim) error {

@@ -263,7 +263,7 @@ func namesUnknown(n *faultNode, c *nriplugin.Config) {
 // unreconciled: a container runs, and its grant is not known.
 func unreconciled(n *faultNode) {
 	ctr := newContainer("main")
-	_, err := n.runtime.create(newPod("stays", twoSlots), ctr)
+	_, err := n.runtime.create(newPod("stays", twoPositions), ctr)
 	require.NoError(n.t, err)
 	n.stop()
 	require.NoError(n.t, os.RemoveAll(n.ledger.Dir(ctr.Id)))

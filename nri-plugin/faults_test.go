@@ -54,7 +54,7 @@ func TestSlowDecisionIsRefusedInTime(t *testing.T) {
 		})
 	})
 	ctr := newContainer("a")
-	_, err := f.runtime.create(newPod("p", twoSlots), ctr)
+	_, err := f.runtime.create(newPod("p", twoPositions), ctr)
 	require.ErrorContains(t, err, "within the runtime's NRI timeout")
 	require.NoError(t, f.plugin.Ready())
 
@@ -62,7 +62,7 @@ func TestSlowDecisionIsRefusedInTime(t *testing.T) {
 	f.plugin.Wait()
 	require.Empty(t, f.dirs(), "the late claim is undone")
 
-	spec, err := f.runtime.create(newPod("p", twoSlots), newContainer("a"))
+	spec, err := f.runtime.create(newPod("p", twoPositions), newContainer("a"))
 	require.NoError(t, err, "the plugin is still connected")
 	require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, gpuNodes(spec))
 }
@@ -79,16 +79,16 @@ func TestHangingHandlerIsNotLive(t *testing.T) {
 		})
 	})
 	require.NoError(t, f.plugin.Live())
-	_, err := f.runtime.create(newPod("p", twoSlots), newContainer("a"))
+	_, err := f.runtime.create(newPod("p", twoPositions), newContainer("a"))
 	require.Error(t, err)
 	require.Eventually(t, func() bool { return f.plugin.Live() != nil }, 10*time.Second, time.Millisecond)
 	close(hang)
 	require.Eventually(t, func() bool { return f.plugin.Live() == nil }, 10*time.Second, time.Millisecond)
 }
 
-// twoSlots is a positional annotation that can be read only by a program that knows
+// twoPositions is a positional annotation that can be read only by a program that knows
 // the order of the pod's containers.
-var twoSlots = map[string]string{"hami.io/vgpu-devices-to-allocate": gpuA + ",NVIDIA,80000,10:;" + gpuB + ",NVIDIA,2000,20:;"}
+var twoPositions = map[string]string{"hami.io/vgpu-devices-to-allocate": gpuA + ",NVIDIA,80000,10:;" + gpuB + ",NVIDIA,2000,20:;"}
 
 // What runs can't be found out: nothing is granted until it can, for the GPU may be
 // taken. Containers without a grant go on.
@@ -104,7 +104,7 @@ func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
 		})
 	})
 	ctr := newContainer("a")
-	_, err := f.runtime.create(newPod("p", twoSlots), ctr)
+	_, err := f.runtime.create(newPod("p", twoPositions), ctr)
 	require.NoError(t, err)
 	f.stop()
 	require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))

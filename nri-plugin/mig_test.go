@@ -24,8 +24,8 @@ const (
 // cutUp is a node with two MIG devices beside its GPUs.
 func cutUp(c *nriplugin.Config) {
 	gpus := c.GPUs()
-	gpus[migA] = grant.GPU{UUID: migA, MemoryMiB: 9856, CorePercent: 100, Slots: 1}
-	gpus[migB] = grant.GPU{UUID: migB, MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+	gpus[migA] = grant.GPU{UUID: migA, MemoryMiB: 9856, CorePercent: 100, Replicas: 1}
+	gpus[migB] = grant.GPU{UUID: migB, MemoryMiB: 9856, CorePercent: 100, Replicas: 1}
 }
 
 // withMIG is a container as the kubelet makes it of the device plugin's answer.

@@ -156,7 +156,7 @@ func TestRefusedGrants(t *testing.T) {
 // NRI: refused with a message that names pod, container and field, and nothing kept.
 func TestMalformedAnnotations(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
-		// One that orders two containers, so that slots are looked at at all.
+		// One that orders two containers, so that positions are looked at at all.
 		c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
 			return []grant.ContainerDevices{{Name: "main", Devices: 1}}, nil
 		})
@@ -219,9 +219,9 @@ func TestNextAttemptTakesItsPredecessorsPlace(t *testing.T) {
 	require.Equal(t, []string{second.Id}, f.dirs())
 }
 
-// A one-slot annotation is the one container's that the scheduler saw. A container
+// An annotation with one entry is the one container's that the scheduler saw. A container
 // that is added later (kubectl debug) must not double the grant.
-func TestEphemeralContainerDoesNotShareTheSlot(t *testing.T) {
+func TestEphemeralContainerDoesNotShareThePosition(t *testing.T) {
 	f := newFixture(t)
 	pod := newPod("p", hami(gpuA, 1000, 10))
 	_, err := f.runtime.create(pod, newContainer("main"))

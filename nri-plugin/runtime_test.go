@@ -48,7 +48,7 @@ func (quietLogger) Errorf(context.Context, string, ...any) {}
 // nodeName is the node of the tests' grants.
 const nodeName = "node-1"
 
-// The tests' GPUs: two of 80 GiB with 10 slots.
+// The tests' GPUs: two of 80 GiB with 10 replicas.
 const (
 	gpuA = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
 	gpuB = "GPU-bbbbbbbb-0000-4000-8000-000000000002"
@@ -180,8 +180,8 @@ func newConfig(t testing.TB) nriplugin.Config {
 	store, err := ledger.Open(t.TempDir())
 	require.NoError(t, err)
 	gpus := map[string]grant.GPU{
-		gpuA: {UUID: gpuA, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
-		gpuB: {UUID: gpuB, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
+		gpuA: {UUID: gpuA, MemoryMiB: 81920, CorePercent: 100, Replicas: 10},
+		gpuB: {UUID: gpuB, MemoryMiB: 81920, CorePercent: 100, Replicas: 10},
 	}
 	settings := oci.Settings{LibraryPath: "/var/lib/gpuslice/lib/libvgpu-0.so", PreloadPath: "/var/lib/gpuslice/lib/ld.so.preload"}
 	return nriplugin.Config{

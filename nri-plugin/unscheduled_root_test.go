@@ -38,7 +38,7 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	ctr.Pid = uint32(runWithForgedLimits(t))
 	f.stop()
 	require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
-	gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 81920, CorePercent: 100, Slots: 100}}
+	gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 81920, CorePercent: 100, Replicas: 100}}
 	f.config.GPUs = func() map[string]grant.GPU { return gpus }
 	f.config.Unscheduled = nriplugin.UnscheduledDeny
 

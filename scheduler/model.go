@@ -64,7 +64,7 @@ type GPU struct {
 	// The allocatable amounts, scaling included.
 	MemoryMiB int64
 	Cores     int
-	Slots     int
+	Replicas  int
 	// Mode is hami-core, mig or mps.
 	Mode string
 	// Healthy is set by the node, Cordoned by an operator.
@@ -102,19 +102,19 @@ type Placement struct {
 type Use struct {
 	MemoryMiB int64
 	Cores     int
-	Slots     int
+	Replicas  int
 }
 
 func (u Use) Add(v Use) Use {
-	return Use{MemoryMiB: u.MemoryMiB + v.MemoryMiB, Cores: u.Cores + v.Cores, Slots: u.Slots + v.Slots}
+	return Use{MemoryMiB: u.MemoryMiB + v.MemoryMiB, Cores: u.Cores + v.Cores, Replicas: u.Replicas + v.Replicas}
 }
 
 func (u Use) Sub(v Use) Use {
-	return Use{MemoryMiB: u.MemoryMiB - v.MemoryMiB, Cores: u.Cores - v.Cores, Slots: u.Slots - v.Slots}
+	return Use{MemoryMiB: u.MemoryMiB - v.MemoryMiB, Cores: u.Cores - v.Cores, Replicas: u.Replicas - v.Replicas}
 }
 
 func (u Use) Max(v Use) Use {
-	return Use{MemoryMiB: max(u.MemoryMiB, v.MemoryMiB), Cores: max(u.Cores, v.Cores), Slots: max(u.Slots, v.Slots)}
+	return Use{MemoryMiB: max(u.MemoryMiB, v.MemoryMiB), Cores: max(u.Cores, v.Cores), Replicas: max(u.Replicas, v.Replicas)}
 }
 
 // Uses returns what the pod takes of each GPU, by UUID: the peak, as Kubernetes counts it. Sidecars and
@@ -128,7 +128,7 @@ func Uses(containers []Container, shares [][]grant.Share) map[string]Use {
 				continue
 			}
 			for _, s := range shares[i] {
-				u := running[s.UUID].Add(Use{MemoryMiB: s.MemoryMiB, Cores: s.CorePercent, Slots: 1})
+				u := running[s.UUID].Add(Use{MemoryMiB: s.MemoryMiB, Cores: s.CorePercent, Replicas: 1})
 				peak(s.UUID, u)
 				if c.Kind != Init {
 					running[s.UUID] = u

@@ -17,8 +17,8 @@ type Node struct {
 }
 
 type Device struct {
-	GPU   nvidia.GPU
-	Slots int
+	GPU      nvidia.GPU
+	Replicas int
 	// MemoryMiB and CorePercent are the grantable amounts, scaling included.
 	MemoryMiB   int64
 	CorePercent int

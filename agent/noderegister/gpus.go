@@ -12,7 +12,7 @@ func gpus(devices []Device, t nvidia.Topology) string {
 	for i, d := range devices {
 		annotation.GPUs[i] = api.NodeGPU{
 			UUID: d.GPU.UUID, Model: registeredType(d.GPU.Model), Index: max(d.GPU.Index, 0),
-			MemoryMiB: new(max(d.MemoryMiB, 0)), Cores: new(max(d.CorePercent, 0)), Slots: new(max(d.Slots, 0)), Mode: d.mode(), Healthy: new(d.Healthy),
+			MemoryMiB: new(max(d.MemoryMiB, 0)), Cores: new(max(d.CorePercent, 0)), Replicas: new(max(d.Replicas, 0)), Mode: d.mode(), Healthy: new(d.Healthy),
 		}
 		if numa := d.GPU.NUMANode; numa != nvidia.NUMAUnknown {
 			annotation.GPUs[i].NUMA = &numa

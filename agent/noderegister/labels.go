@@ -45,7 +45,7 @@ func labels(n Node, o Options) map[string]string {
 	}
 	ours("model", common(n.Devices, func(d Device) string { return labelValue(d.GPU.Model) }))
 	ours("memory", smallest(n.Devices, func(d Device) int64 { return d.GPU.MemoryMiB }))
-	ours("replicas", smallest(n.Devices, func(d Device) int64 { return int64(d.Slots) }))
+	ours("replicas", smallest(n.Devices, func(d Device) int64 { return int64(d.Replicas) }))
 	ours("mode", common(n.Devices, Device.mode))
 	version(ours, "compute-capability", lowestCapability(n.Devices))
 	ours("nvlink", nvlink(n.Devices, n.Topology))

@@ -203,7 +203,7 @@ func TestUnknownGPUsAreNotWritten(t *testing.T) {
 		assert.Equal(t, before, p.server.now())
 
 		n := example()
-		n.Devices[1].Slots = 3
+		n.Devices[1].Replicas = 3
 		p.set(n, true)
 		p.after(time.Second)
 		assert.Contains(t, p.server.now().Annotations[api.AnnotationHAMiRegister], `"count":3`)

@@ -41,7 +41,7 @@ func register(d Device) api.HAMiGPU {
 	return api.HAMiGPU{
 		ID:     d.GPU.UUID,
 		Index:  max(d.GPU.Index, 0),
-		Count:  int(number(int64(d.Slots))),
+		Count:  int(number(int64(d.Replicas))),
 		Memory: number(d.MemoryMiB),
 		Core:   int(number(int64(d.CorePercent))),
 		Type:   registeredType(d.GPU.Model),

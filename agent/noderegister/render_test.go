@@ -23,7 +23,7 @@ func example() Node {
 			GPU: nvidia.GPU{
 				UUID: uuid, Index: index, Model: "NVIDIA H200", MemoryMiB: 143771, NUMANode: index, ComputeCapability: "9.0",
 			},
-			Slots: 10, MemoryMiB: 143771, CorePercent: 100, Healthy: true,
+			Replicas: 10, MemoryMiB: 143771, CorePercent: 100, Healthy: true,
 		}
 	}
 	return Node{
@@ -39,8 +39,8 @@ func example() Node {
 func v100s(numa int) Node {
 	gpu := func(uuid string, index int) Device {
 		return Device{
-			GPU:   nvidia.GPU{UUID: uuid, Index: index, Model: "Tesla V100-PCIE-32GB", NUMANode: numa},
-			Slots: 10, MemoryMiB: 32768, CorePercent: 100, Mode: api.ModeShared, Healthy: true,
+			GPU:      nvidia.GPU{UUID: uuid, Index: index, Model: "Tesla V100-PCIE-32GB", NUMANode: numa},
+			Replicas: 10, MemoryMiB: 32768, CorePercent: 100, Mode: api.ModeShared, Healthy: true,
 		}
 	}
 	return Node{Devices: []Device{
@@ -57,7 +57,7 @@ func TestRegisterIsHAMisExample(t *testing.T) {
 }
 
 func TestRegisterOmitsZeroes(t *testing.T) {
-	n := Node{Devices: []Device{{GPU: nvidia.GPU{UUID: "GPU-a", Model: "NVIDIA H200", NUMANode: nvidia.NUMAUnknown}, Slots: 1, MemoryMiB: 1, CorePercent: 100}}}
+	n := Node{Devices: []Device{{GPU: nvidia.GPU{UUID: "GPU-a", Model: "NVIDIA H200", NUMANode: nvidia.NUMAUnknown}, Replicas: 1, MemoryMiB: 1, CorePercent: 100}}}
 	assert.Equal(t, `[{"id":"GPU-a","count":1,"devmem":1,"devcore":100,"type":"NVIDIA H200","mode":"hami-core"}]`,
 		Render(n, Options{}).Annotations[api.AnnotationHAMiRegister])
 }
@@ -113,8 +113,8 @@ func TestGPUs(t *testing.T) {
 	n.Devices[0].Healthy = false
 	n.Devices[1].GPU.NUMANode = nvidia.NUMAUnknown
 	assert.Equal(t, `{"version":1,"gpus":[`+
-		`{"uuid":"GPU-a","model":"NVIDIA H200","index":0,"memoryMiB":143771,"cores":100,"slots":10,"mode":"hami-core","healthy":true},`+
-		`{"uuid":"GPU-b","model":"NVIDIA H200","index":1,"numa":1,"memoryMiB":143771,"cores":100,"slots":10,"mode":"hami-core","healthy":false}],`+
+		`{"uuid":"GPU-a","model":"NVIDIA H200","index":0,"memoryMiB":143771,"cores":100,"replicas":10,"mode":"hami-core","healthy":true},`+
+		`{"uuid":"GPU-b","model":"NVIDIA H200","index":1,"numa":1,"memoryMiB":143771,"cores":100,"replicas":10,"mode":"hami-core","healthy":false}],`+
 		`"links":[[0,1850],[1850,0]]}`, Render(n, Options{}).Annotations[api.AnnotationNodeGPUs])
 
 	n.Topology = nvidia.Topology{}
@@ -192,7 +192,7 @@ func TestLabelsOfANode(t *testing.T) {
 
 func TestLabelsOfMixedGPUs(t *testing.T) {
 	n := example()
-	t4 := Device{GPU: nvidia.GPU{UUID: "GPU-c", Index: 2, Model: "Tesla T4", MemoryMiB: 15360, ComputeCapability: "7.5", MIGEnabled: false}, Slots: 4}
+	t4 := Device{GPU: nvidia.GPU{UUID: "GPU-c", Index: 2, Model: "Tesla T4", MemoryMiB: 15360, ComputeCapability: "7.5", MIGEnabled: false}, Replicas: 4}
 	n.Devices[0].GPU.MIGEnabled = true
 	n.Devices[0].GPU.MIG = []nvidia.MIGDevice{{Profile: "1g.18gb"}, {Profile: "1g.18gb"}, {Profile: "1g.18gb+me"}}
 	n.Devices[0].Mode = api.ModeMIG

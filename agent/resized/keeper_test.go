@@ -21,7 +21,7 @@ const gpu = "GPU-0a000000-1111-2222-3333-444455556666"
 
 var (
 	background = context.Background()
-	gpus       = map[string]grant.GPU{gpu: {UUID: gpu, MemoryMiB: 10_000, CorePercent: 100, Slots: 10}}
+	gpus       = map[string]grant.GPU{gpu: {UUID: gpu, MemoryMiB: 10_000, CorePercent: 100, Replicas: 10}}
 )
 
 func share(mib int64, cores int) grant.Share {

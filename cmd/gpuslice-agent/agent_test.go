@@ -187,7 +187,7 @@ func TestAgentsLife(t *testing.T) {
 	assert.Equal(t, "node-1", published.Name)
 	require.Len(t, published.Node.GPUs, 1)
 	uuid := published.Node.GPUs[0].UUID
-	assert.Equal(t, []node.Device{{UUID: uuid, GPU: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10}}, published.Devices)
+	assert.Equal(t, []node.Device{{UUID: uuid, GPU: uuid, MemoryMiB: 143771, CorePercent: 100, Replicas: 10}}, published.Devices)
 	assert.Equal(t, int64(143771), published.Node.GPUs[0].MemoryMiB)
 	assert.Equal(t, []string{uuid}, published.Topology.UUIDs, "how GPUs are connected, for gpuslice topology")
 

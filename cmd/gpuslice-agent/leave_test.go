@@ -44,7 +44,7 @@ func newRegistered(t *testing.T, n *nodeObject) *noderegister.Publisher {
 		Client: n, NodeName: "node-1",
 		Node: func() (noderegister.Node, bool) {
 			return noderegister.Node{Devices: []noderegister.Device{{
-				GPU: nvidia.GPU{UUID: "GPU-1"}, Slots: 10, MemoryMiB: 1000, CorePercent: 100, Mode: api.ModeShared, Healthy: true,
+				GPU: nvidia.GPU{UUID: "GPU-1"}, Replicas: 10, MemoryMiB: 1000, CorePercent: 100, Mode: api.ModeShared, Healthy: true,
 			}}}, true
 		},
 	})

@@ -66,11 +66,11 @@ func TestAgentFollowsTheNodesConfiguration(t *testing.T) {
 		var published node.File
 		require.Eventually(t, func() bool {
 			published, err = node.Read(o.StateDir)
-			slots := 0
+			replicas := 0
 			for _, d := range published.Devices {
-				slots += d.Slots
+				replicas += d.Replicas
 			}
-			return err == nil && slots == want
+			return err == nil && replicas == want
 		}, 20*time.Second, 5*time.Millisecond, "%v", log)
 		return published
 	}

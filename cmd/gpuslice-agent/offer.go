@@ -194,7 +194,7 @@ func (o *options) resourcesOf(d node.Device) map[deviceplugin.Resource]int {
 		core, memory := deviceplugin.Vcuda()
 		return map[deviceplugin.Resource]int{core: d.CorePercent, memory: int(d.MemoryMiB / api.VcudaMemoryMiB)}
 	default:
-		return map[deviceplugin.Resource]int{deviceplugin.Replicas(o.ResourceName): d.Slots}
+		return map[deviceplugin.Resource]int{deviceplugin.Replicas(o.ResourceName): d.Replicas}
 	}
 }
 

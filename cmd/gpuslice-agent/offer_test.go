@@ -153,8 +153,8 @@ func TestOfferCapacities(t *testing.T) {
 	o := parsed(t, "--mig-strategy=mixed")
 	now := o.offerOf(look("aB"), nodeconfig.Settings{}, nil, nil)
 	assert.Equal(t, map[string]grant.GPU{
-		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1000, CorePercent: 100, Slots: 2},
-		"MIG-B": {UUID: "MIG-B", MemoryMiB: 100, CorePercent: 100, Slots: 1, Parent: "GPU-B"},
+		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1000, CorePercent: 100, Replicas: 2},
+		"MIG-B": {UUID: "MIG-B", MemoryMiB: 100, CorePercent: 100, Replicas: 1, Parent: "GPU-B"},
 	}, now.capacities)
 	assert.Equal(t, map[string]int64{"GPU-a": 520, "MIG-B": 520}, now.contextMiB, "by the GPU's model")
 	assert.Empty(t, now.beyond)

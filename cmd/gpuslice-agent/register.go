@@ -74,7 +74,7 @@ func registeredNode(now *offer) (noderegister.Node, bool) {
 			continue
 		}
 		if i, again := index[d.GPU]; again {
-			n.Devices[i].Slots++
+			n.Devices[i].Replicas++
 			n.Devices[i].MemoryMiB += d.MemoryMiB
 			continue
 		}
@@ -90,7 +90,7 @@ func registeredGPU(now *offer, d node.Device, gpu nvidia.GPU) noderegister.Devic
 		mode = api.ModeMIG
 	}
 	return noderegister.Device{
-		GPU: gpu, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
+		GPU: gpu, Replicas: d.Replicas, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
 		Mode: mode, MIGCapable: gpu.MIGCapable, Healthy: now.Connected && now.Stale == nil && now.GPUs.Health[d.GPU].Healthy,
 	}
 }

@@ -162,10 +162,10 @@ func TestRegisteredNode(t *testing.T) {
 	published, known = registeredNode(now)
 	require.True(t, known)
 	assert.Equal(t, []noderegister.Device{
-		{GPU: s.Node.GPUs[0], Slots: 2, MemoryMiB: 1000, CorePercent: 100, Mode: "hami-core", Healthy: true},
-		{GPU: s.Node.GPUs[1], Slots: 2, MemoryMiB: 200, CorePercent: 100, Mode: "mig", Healthy: true},
+		{GPU: s.Node.GPUs[0], Replicas: 2, MemoryMiB: 1000, CorePercent: 100, Mode: "hami-core", Healthy: true},
+		{GPU: s.Node.GPUs[1], Replicas: 2, MemoryMiB: 200, CorePercent: 100, Mode: "mig", Healthy: true},
 	}, published.Devices, "a GPU once, whatever it is cut into")
 	assert.Equal(t, nvidia.MIGMixed, published.MIGStrategy)
-	assert.Equal(t, node.Device{UUID: "MIG-C", GPU: "GPU-B", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
+	assert.Equal(t, node.Device{UUID: "MIG-C", GPU: "GPU-B", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Replicas: 1},
 		o.offerOf(s, nodeconfig.Settings{}, nil, nil).Devices[2])
 }

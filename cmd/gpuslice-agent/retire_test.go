@@ -25,7 +25,7 @@ func retired(t *testing.T, owner string) options {
 	require.NoError(t, err)
 	const uuid = "GPU-00000000-0000-4000-8000-000000000001"
 	_, err = store.Claim(t.Context(), ledger.Claim{ContainerID: "c", Owner: owner, Container: "c", Shares: []grant.Share{{UUID: uuid, MemoryMiB: 1}}},
-		map[string]grant.GPU{uuid: {UUID: uuid, MemoryMiB: 10, CorePercent: 100, Slots: 1}}, func(string) error { return nil })
+		map[string]grant.GPU{uuid: {UUID: uuid, MemoryMiB: 10, CorePercent: 100, Replicas: 1}}, func(string) error { return nil })
 	require.NoError(t, err)
 	require.NoError(t, store.Close())
 	for _, file := range []string{

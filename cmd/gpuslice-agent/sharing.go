@@ -47,14 +47,14 @@ func (o *options) validateOffer(c *checks) {
 
 func (o *options) sharing(s nodeconfig.Settings) node.Sharing {
 	sharing := node.Sharing{
-		Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling,
+		Replicas: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling,
 		MIG: nvidia.MIGStrategy(o.MIGStrategy), Excludes: s.Excludes,
 	}
 	if o.ResourceProfile == string(profileTencent) {
 		// The smallest share is 1 of 100 cores.
-		sharing.Slots = grant.MaxCorePercent
+		sharing.Replicas = grant.MaxCorePercent
 	} else if s.SplitCount != nil {
-		sharing.Slots = *s.SplitCount
+		sharing.Replicas = *s.SplitCount
 	}
 	if s.MemoryScaling != nil {
 		sharing.Memory = *s.MemoryScaling
@@ -80,8 +80,8 @@ func (o *options) checkSettings(s nodeconfig.Settings) error {
 	if o.ResourceProfile == string(profileTencent) && sharing.MIG == nvidia.MIGSingle {
 		errs = append(errs, errors.New("migstrategy single: not with --resource-profile=tencent"))
 	}
-	if o.UnscheduledPolicy == "share" && int(grant.MaxCorePercent*sharing.Cores) < sharing.Slots {
-		errs = append(errs, fmt.Errorf("devicesplitcount %d: gives a share less than 1 %% of compute time, which --unscheduled-policy=share does not support", sharing.Slots))
+	if o.UnscheduledPolicy == "share" && int(grant.MaxCorePercent*sharing.Cores) < sharing.Replicas {
+		errs = append(errs, fmt.Errorf("devicesplitcount %d: gives a share less than 1 %% of compute time, which --unscheduled-policy=share does not support", sharing.Replicas))
 	}
 	return errors.Join(errs...)
 }

@@ -204,7 +204,7 @@ func node(name string, gpus int) *v1.Node {
 	list := []map[string]any{}
 	for i := range gpus {
 		list = append(list, map[string]any{"uuid": fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i), "model": "NVIDIA H100 80GB HBM3", "index": i, "memoryMiB": 80000,
-			"cores": 100, "slots": 10, "mode": "hami-core", "healthy": true})
+			"cores": 100, "replicas": 10, "mode": "hami-core", "healthy": true})
 	}
 	text, err := json.Marshal(map[string]any{"version": 1, "gpus": list})
 	if err != nil {

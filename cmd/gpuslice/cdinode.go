@@ -116,7 +116,7 @@ func (o *cdiOptions) node(ctx context.Context, config request.Config) (specs.Nod
 	inventory.Query = func(context.Context) ([]byte, error) { // gpuslice gpus, in this process
 		var gpus bytes.Buffer
 		err := printGPUs(&gpus, gpusOptions{library: config.NVMLLibrary, sharing: node.Sharing{
-			Cores: 1, MIG: nvidia.MIGMixed, Slots: config.DeviceSplitCount, Memory: config.MemoryScaling,
+			Cores: 1, MIG: nvidia.MIGMixed, Replicas: config.DeviceSplitCount, Memory: config.MemoryScaling,
 		}})
 		return gpus.Bytes(), err
 	}

@@ -174,7 +174,7 @@ func (d gpuDescribed) write(p page) error {
 		f.add("By NVML now", "memory %s, busy %s, %s, %s", now...)
 	}
 	f.add("Cores granted", "%s", f.part(float64(d.GrantedCores), float64(d.GrantableCores), fmt.Sprintf("%d of %d %%", d.GrantedCores, d.GrantableCores)))
-	f.add("Containers", "%d of %d", d.GrantedContainers, d.GrantableSlots)
+	f.add("Containers", "%d of %d", d.GrantedContainers, d.GrantableReplicas)
 	for _, to := range sortedGPUs(d.Connections) {
 		f.add("To "+to, "%s", d.Connections[to])
 	}

@@ -82,7 +82,7 @@ func explainPage(p page, x cluster.Explanation) error {
 		if gpu.Chosen {
 			chosen = "yes"
 		}
-		t.Row(gpu.Index, gpu.UUID, chosen, fmt.Sprintf("%d/%d", gpu.Used.Slots, gpu.Total.Slots),
+		t.Row(gpu.Index, gpu.UUID, chosen, fmt.Sprintf("%d/%d", gpu.Used.Replicas, gpu.Total.Replicas),
 			fmt.Sprintf("%d/%d MiB", gpu.Used.MemoryMiB, gpu.Total.MemoryMiB), fmt.Sprintf("%d/%d %%", gpu.Used.Cores, gpu.Total.Cores))
 	}
 	return t.Write(p)

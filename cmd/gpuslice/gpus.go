@@ -34,7 +34,7 @@ func gpusCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&o.library, "nvml-library", "libnvidia-ml.so.1", "`NAME` or path of the driver's management library.")
-	c.Flags().IntVar(&o.sharing.Slots, "device-split-count", 10, "`NUMBER` of containers that may share a GPU.")
+	c.Flags().IntVar(&o.sharing.Replicas, "device-split-count", 10, "`NUMBER` of containers that may share a GPU.")
 	c.Flags().Float64Var(&o.sharing.Memory, "memory-scaling", 1, "Grant at most this `FACTOR` of a GPU's memory.")
 	return c
 }

@@ -67,7 +67,7 @@ func clusterOf(t *testing.T, s *nodetest.StateDir, f node.File) (*apiServer, str
 		if d.MIG() {
 			mode = api.ModeMIG
 		}
-		reported.Devices = append(reported.Devices, noderegister.Device{GPU: gpu, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Mode: mode, Healthy: f.Unhealthy(d.UUID, d.GPU) == ""})
+		reported.Devices = append(reported.Devices, noderegister.Device{GPU: gpu, Replicas: d.Replicas, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Mode: mode, Healthy: f.Unhealthy(d.UUID, d.GPU) == ""})
 	}
 	a := &apiServer{
 		view: &n,

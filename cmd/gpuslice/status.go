@@ -94,7 +94,7 @@ func gpuTable(p page, n view.Node) error {
 	}
 	for _, c := range n.GPUs {
 		row := []any{
-			label(c), modelCell(c), c.UUID, fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableSlots),
+			label(c), modelCell(c), c.UUID, fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableReplicas),
 			fmt.Sprintf("%d/%d MiB", c.GrantedMemoryMiB, c.GrantableMiB), fmt.Sprintf("%d/%d %%", c.GrantedCores, c.GrantableCores),
 			fmt.Sprintf("%d MiB", mebibytes(c.UsedBytes)),
 		}

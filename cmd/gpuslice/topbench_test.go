@@ -18,7 +18,7 @@ import (
 func BenchmarkTop(b *testing.B) {
 	f := nodeOf(b, 16, "topo-16-switches.txt")
 	for i := range f.Devices {
-		f.Devices[i].Slots = 100
+		f.Devices[i].Replicas = 100
 	}
 	s := nodetest.NewStateDirOf(b, f)
 	require.NoError(b, node.Write(s.Dir, f))

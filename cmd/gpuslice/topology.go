@@ -179,7 +179,7 @@ func left(c view.GPU, wide bool) []any {
 	row := []any{
 		fmt.Sprintf("%d/%d MiB", max(c.GrantableMiB-c.GrantedMemoryMiB, 0), c.GrantableMiB),
 		fmt.Sprintf("%d/%d %%", max(c.GrantableCores-c.GrantedCores, 0), c.GrantableCores),
-		fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableSlots),
+		fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableReplicas),
 	}
 	if wide {
 		row = append(row, c.UUID)

@@ -33,7 +33,7 @@ func nodeOf(tb testing.TB, gpus int, scores string) node.File {
 	require.Len(tb, numbers, gpus*gpus)
 	for i := range gpus {
 		uuid := gpuUUID(i)
-		f.Devices = append(f.Devices, node.Device{UUID: uuid, GPU: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10})
+		f.Devices = append(f.Devices, node.Device{UUID: uuid, GPU: uuid, MemoryMiB: 143771, CorePercent: 100, Replicas: 10})
 		f.Node.GPUs = append(f.Node.GPUs, nvidia.GPU{UUID: uuid, Index: i, Model: "NVIDIA H200", MemoryMiB: 143771, NUMANode: 2 * i / gpus})
 		row := make([]nvidia.Pair, gpus)
 		for j := range row {
@@ -98,7 +98,7 @@ func migNode(tb testing.TB) node.File {
 	for i, profile := range []string{"1g.18gb", "3g.71gb"} {
 		uuid := fmt.Sprintf("MIG-%08d-5151-4000-8000-00000000000a", i)
 		gpu.MIG = append(gpu.MIG, nvidia.MIGDevice{UUID: uuid, GPU: gpu.UUID, Profile: profile, MemoryMiB: 18000 * int64(3*i+1), GPUInstance: i})
-		f.Devices = append(f.Devices, node.Device{UUID: uuid, GPU: gpu.UUID, Resource: "mig-" + profile, MemoryMiB: 18000 * int64(3*i+1), CorePercent: 100, Slots: 1})
+		f.Devices = append(f.Devices, node.Device{UUID: uuid, GPU: gpu.UUID, Resource: "mig-" + profile, MemoryMiB: 18000 * int64(3*i+1), CorePercent: 100, Replicas: 1})
 	}
 	return f
 }
@@ -206,7 +206,7 @@ func TestTreeHasEachGPUOnce(t *testing.T) {
 			f.Topology.UUIDs = append(f.Topology.UUIDs, gpuUUID(i))
 			f.Topology.Pairs = append(f.Topology.Pairs, make([]nvidia.Pair, n))
 			f.Node.GPUs = append(f.Node.GPUs, nvidia.GPU{UUID: gpuUUID(i), Index: i})
-			v.GPUs = append(v.GPUs, view.GPU{UUID: gpuUUID(i), Index: i, Healthy: true, GrantedContainers: rapid.IntRange(0, 1).Draw(t, "granted"), GrantableSlots: 2})
+			v.GPUs = append(v.GPUs, view.GPU{UUID: gpuUUID(i), Index: i, Healthy: true, GrantedContainers: rapid.IntRange(0, 1).Draw(t, "granted"), GrantableReplicas: 2})
 			for j := range i {
 				p := nvidia.Pair{Level: nvidia.Level(rapid.IntRange(0, int(nvidia.LevelBoard)).Draw(t, "level")), NVLinks: rapid.IntRange(0, 2).Draw(t, "links")}
 				f.Topology.Pairs[i][j], f.Topology.Pairs[j][i] = p, p

@@ -182,11 +182,11 @@ func useOf(c leafGPU, blocked func(uuid string) bool) string {
 	if len(c.MIG) > 0 {
 		devices = c.MIG // only they can be granted
 	}
-	granted, slots, full, isBlocked, cordoned := 0, 0, true, blocked(c.UUID), true
+	granted, replicas, full, isBlocked, cordoned := 0, 0, true, blocked(c.UUID), true
 	for _, d := range devices {
 		cordoned = cordoned && d.Cordoned
 		granted += d.GrantedContainers
-		slots += d.GrantableSlots
+		replicas += d.GrantableReplicas
 		full = full && isFull(d)
 		isBlocked = isBlocked || blocked(d.UUID)
 	}
@@ -197,7 +197,7 @@ func useOf(c leafGPU, blocked func(uuid string) bool) string {
 		return useBlocked
 	case cordoned:
 		return useCordoned
-	case slots == 0:
+	case replicas == 0:
 		return useExcluded
 	case granted == 0:
 		return useFree
@@ -208,7 +208,7 @@ func useOf(c leafGPU, blocked func(uuid string) bool) string {
 }
 
 func isFull(c view.GPU) bool {
-	return c.GrantedContainers >= c.GrantableSlots || c.GrantedMemoryMiB >= c.GrantableMiB || c.GrantedCores >= c.GrantableCores
+	return c.GrantedContainers >= c.GrantableReplicas || c.GrantedMemoryMiB >= c.GrantableMiB || c.GrantedCores >= c.GrantableCores
 }
 
 func links(f node.File, uuid string) map[int]int {

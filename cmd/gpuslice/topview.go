@@ -136,7 +136,7 @@ func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 			memory = float64(c.UsedBytes) / float64(1<<20) / float64(c.MemoryMiB)
 		}
 		t.Row(label(c.GPU), modelCell(c.GPU), term.Cell{Bar: true, Part: memory, Text: used(c.UsedBytes, c.MemoryMiB)},
-			percentCell(c.CoresUsedPercent, 100), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableSlots))
+			percentCell(c.CoresUsedPercent, 100), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableReplicas))
 	}
 	if len(gpus) == 0 {
 		t.Row("(no GPUs)")

@@ -25,7 +25,7 @@ import (
 func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
 	file := nodetest.File()
 	for i := range file.Devices {
-		file.Devices[i].Slots, file.Devices[i].MemoryMiB, file.Devices[i].CorePercent = containers, int64(containers), containers
+		file.Devices[i].Replicas, file.Devices[i].MemoryMiB, file.Devices[i].CorePercent = containers, int64(containers), containers
 	}
 	s := nodetest.NewStateDirOf(tb, file)
 	use := &feedback.Use{Percent: map[string]map[string]float64{nodetest.H200: {}}}

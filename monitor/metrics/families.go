@@ -103,7 +103,7 @@ var gpuFamilies = group(gpuLabels, (*reading).gpus,
 	gauge("gpuslice_gpu_power_watts", "GPU power draw.", func(r *row) (float64, bool) { return optional(r.telemetry.PowerMilliwatts, 1000) }),
 	known("gpuslice_gpu_healthy", "1 if the GPU is healthy; 0 after a critical XID, while it cannot be read, or while NVML hangs.", func(r *row) float64 { return boolean(r.gpu.Healthy) }),
 	known("gpuslice_gpu_containers", "Containers with a share of the GPU.", func(r *row) float64 { return float64(r.gpu.GrantedContainers) }),
-	known("gpuslice_gpu_containers_limit", "Maximum number of containers with a share of the GPU (--device-split-count).", func(r *row) float64 { return float64(r.gpu.GrantableSlots) }),
+	known("gpuslice_gpu_containers_limit", "Maximum number of containers with a share of the GPU (--device-split-count).", func(r *row) float64 { return float64(r.gpu.GrantableReplicas) }),
 	known("gpuslice_gpu_cores_granted_ratio", "Compute time granted to containers; 1 is the whole GPU.", func(r *row) float64 { return float64(r.gpu.GrantedCores) / 100 }),
 	known("gpuslice_gpu_cores_grantable_ratio", "Compute time that can be granted (--device-cores-scaling); 1 is the whole GPU.", func(r *row) float64 { return float64(r.gpu.GrantableCores) / 100 }),
 )

@@ -29,7 +29,7 @@ func busy() view.Node {
 		GPUs: []view.GPU{
 			{
 				UUID: nodetest.H200, Index: 0, Model: "NVIDIA H200", MemoryMiB: 1000, GrantableMiB: 2000, GrantedMemoryMiB: 300, GrantableCores: 200, GrantedCores: 30,
-				GrantableSlots: 10, GrantedContainers: 2, UsedBytes: 9, Healthy: true, Telemetry: &measured,
+				GrantableReplicas: 10, GrantedContainers: 2, UsedBytes: 9, Healthy: true, Telemetry: &measured,
 			},
 			{UUID: nodetest.T4, Index: 1, Model: "Tesla T4", MemoryMiB: 500, Unhealthy: "XID 79"},
 		},

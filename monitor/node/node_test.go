@@ -18,7 +18,7 @@ func TestWriteAndRead(t *testing.T) {
 	dir := t.TempDir()
 	want := node.File{
 		Name: "n", AgentVersion: "v1", WrittenAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-		Devices: []node.Device{{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Slots: 10}},
+		Devices: []node.Device{{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Replicas: 10}},
 		Node:    nvidia.Node{DriverVersion: "575", GPUs: []nvidia.GPU{{UUID: "GPU-1", MemoryMiB: 1000}}},
 	}
 	require.NoError(t, node.Write(dir, want))
@@ -78,7 +78,7 @@ func TestWriteToADirThatIsNotThere(t *testing.T) {
 // A node of docker's has no agent, and its GPUs are known all the same.
 func TestReadWithoutAnAgent(t *testing.T) {
 	dir := t.TempDir()
-	want := node.File{Devices: []node.Device{{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Slots: 10}}}
+	want := node.File{Devices: []node.Device{{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Replicas: 10}}}
 	data, err := want.Encode()
 	require.NoError(t, err)
 	path := filepath.Join(dir, "gpus.json")

@@ -8,8 +8,8 @@ import (
 
 // Sharing configures how a node's GPUs are shared.
 type Sharing struct {
-	// Slots is the number of containers per GPU.
-	Slots int
+	// Replicas is the number of containers per GPU.
+	Replicas int
 	// Memory and Cores are factors.
 	Memory, Cores float64
 	// MemoryMiB overrides the memory of each GPU; 0: from NVML.
@@ -91,7 +91,7 @@ func (s Sharing) whole(c nvidia.GPU) Device {
 	}
 	return Device{
 		UUID: c.UUID, GPU: c.UUID,
-		MemoryMiB: int64(float64(memory) * s.Memory), CorePercent: int(grant.MaxCorePercent * s.Cores), Slots: s.Slots,
+		MemoryMiB: int64(float64(memory) * s.Memory), CorePercent: int(grant.MaxCorePercent * s.Cores), Replicas: s.Replicas,
 	}
 }
 
@@ -106,6 +106,6 @@ func (s Sharing) slice(n nvidia.Node, d nvidia.MIGDevice, resource string) Devic
 	}
 	return Device{
 		UUID: d.UUID, GPU: d.GPU, Resource: resource,
-		MemoryMiB: d.MemoryMiB / max(common, 1), CorePercent: grant.MaxCorePercent, Slots: 1,
+		MemoryMiB: d.MemoryMiB / max(common, 1), CorePercent: grant.MaxCorePercent, Replicas: 1,
 	}
 }

@@ -26,9 +26,9 @@ func TestSharing(t *testing.T) {
 	small := nvidia.MIGDevice{UUID: "MIG-1", Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 7}
 	half := nvidia.MIGDevice{UUID: "MIG-2", Profile: "1c.2g.10gb", MemoryMiB: 200, GPUInstance: 3}
 	other := nvidia.MIGDevice{UUID: "MIG-3", Profile: "1c.2g.10gb", MemoryMiB: 200, GPUInstance: 3, ComputeInstance: 1}
-	first := node.Device{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Slots: 3}
-	second := node.Device{UUID: "GPU-2", GPU: "GPU-2", MemoryMiB: 333, CorePercent: 100, Slots: 3}
-	plain := node.Sharing{Slots: 3, Memory: 1, Cores: 1}
+	first := node.Device{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Replicas: 3}
+	second := node.Device{UUID: "GPU-2", GPU: "GPU-2", MemoryMiB: 333, CorePercent: 100, Replicas: 3}
+	plain := node.Sharing{Replicas: 3, Memory: 1, Cores: 1}
 	with := func(change func(*node.Sharing)) node.Sharing {
 		s := plain
 		change(&s)
@@ -41,13 +41,13 @@ func TestSharing(t *testing.T) {
 		want        []node.Device
 	}{
 		{"as they are", plain, machine(), []node.Device{first, second}},
-		{"scaled", node.Sharing{Slots: 3, Memory: 1.5, Cores: 2}, machine(), []node.Device{
-			{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1500, CorePercent: 200, Slots: 3},
-			{UUID: "GPU-2", GPU: "GPU-2", MemoryMiB: 499, CorePercent: 200, Slots: 3},
+		{"scaled", node.Sharing{Replicas: 3, Memory: 1.5, Cores: 2}, machine(), []node.Device{
+			{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1500, CorePercent: 200, Replicas: 3},
+			{UUID: "GPU-2", GPU: "GPU-2", MemoryMiB: 499, CorePercent: 200, Replicas: 3},
 		}},
-		{"memory as given, scaled", node.Sharing{Slots: 1, Memory: 0.5, Cores: 1, MemoryMiB: 800}, machine(), []node.Device{
-			{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 400, CorePercent: 100, Slots: 1},
-			{UUID: "GPU-2", GPU: "GPU-2", MemoryMiB: 400, CorePercent: 100, Slots: 1},
+		{"memory as given, scaled", node.Sharing{Replicas: 1, Memory: 0.5, Cores: 1, MemoryMiB: 800}, machine(), []node.Device{
+			{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 400, CorePercent: 100, Replicas: 1},
+			{UUID: "GPU-2", GPU: "GPU-2", MemoryMiB: 400, CorePercent: 100, Replicas: 1},
 		}},
 		{"one excluded by its UUID", with(func(s *node.Sharing) {
 			s.Excludes = func(uuid string, _ int) bool { return uuid == "GPU-1" }
@@ -57,18 +57,18 @@ func TestSharing(t *testing.T) {
 		}), machine(), []node.Device{first}},
 		{"a GPU in MIG mode, and no strategy", plain, machine(small), []node.Device{first}},
 		{"mixed", with(func(s *node.Sharing) { s.MIG = nvidia.MIGMixed }), machine(small), []node.Device{
-			first, {UUID: "MIG-1", GPU: "GPU-2", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
+			first, {UUID: "MIG-1", GPU: "GPU-2", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Replicas: 1},
 		}},
 		{"scaling is not for MIG devices, which share their memory", with(func(s *node.Sharing) {
 			s.MIG, s.Memory, s.Cores, s.MemoryMiB = nvidia.MIGMixed, 2, 2, 5000
 			s.Excludes = func(uuid string, _ int) bool { return uuid == "GPU-1" }
 		}), machine(half, other), []node.Device{
-			{UUID: "MIG-2", GPU: "GPU-2", Resource: "mig-1c.2g.10gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
-			{UUID: "MIG-3", GPU: "GPU-2", Resource: "mig-1c.2g.10gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
+			{UUID: "MIG-2", GPU: "GPU-2", Resource: "mig-1c.2g.10gb", MemoryMiB: 100, CorePercent: 100, Replicas: 1},
+			{UUID: "MIG-3", GPU: "GPU-2", Resource: "mig-1c.2g.10gb", MemoryMiB: 100, CorePercent: 100, Replicas: 1},
 		}},
 		{"single, its one GPU without MIG excluded", with(func(s *node.Sharing) {
 			s.MIG, s.Excludes = nvidia.MIGSingle, func(uuid string, _ int) bool { return uuid == "GPU-1" }
-		}), machine(small), []node.Device{{UUID: "MIG-1", GPU: "GPU-2", MemoryMiB: 100, CorePercent: 100, Slots: 1}}},
+		}), machine(small), []node.Device{{UUID: "MIG-1", GPU: "GPU-2", MemoryMiB: 100, CorePercent: 100, Replicas: 1}}},
 		{"a MIG device excluded", with(func(s *node.Sharing) {
 			s.MIG, s.Excludes = nvidia.MIGMixed, func(uuid string, _ int) bool { return uuid == "MIG-1" }
 		}), machine(small), []node.Device{first}},
@@ -84,7 +84,7 @@ func TestSharing(t *testing.T) {
 				if d.MIG() {
 					parent = d.GPU
 				}
-				assert.Equal(t, grant.GPU{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots, Parent: parent}, node.Capacities(devices)[d.UUID])
+				assert.Equal(t, grant.GPU{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Replicas: d.Replicas, Parent: parent}, node.Capacities(devices)[d.UUID])
 			}
 		})
 	}

@@ -77,8 +77,8 @@ func describe(n view.Node, now time.Time) htmlpage.Page {
 
 func gpu(c *view.GPU, containers []view.Container, now time.Time) htmlpage.Section {
 	s := htmlpage.Section{Title: fmt.Sprintf("GPU %d: %s", c.Index, c.Model), Lead: c.UUID}
-	if c.GrantableSlots > 0 {
-		s.Lead += fmt.Sprintf(" · %d of %d containers", c.GrantedContainers, c.GrantableSlots)
+	if c.GrantableReplicas > 0 {
+		s.Lead += fmt.Sprintf(" · %d of %d containers", c.GrantedContainers, c.GrantableReplicas)
 	} else {
 		s.Warning = "not offered"
 	}

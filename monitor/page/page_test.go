@@ -26,7 +26,7 @@ func ptr[T any](v T) *T { return &v }
 func known() view.GPU {
 	return view.GPU{
 		UUID: "GPU-1", Index: 3, Model: "NVIDIA H200", MemoryMiB: 1024, GrantableMiB: 2048, GrantedMemoryMiB: 512, GrantableCores: 100, GrantedCores: 30,
-		GrantableSlots: 10, GrantedContainers: 2, UsedBytes: 100 << 20, Healthy: true,
+		GrantableReplicas: 10, GrantedContainers: 2, UsedBytes: 100 << 20, Healthy: true,
 		Telemetry: &nvidia.Telemetry{MemoryUsedBytes: ptr(uint64(256 << 20)), UtilizationPercent: ptr(45), TemperatureCelsius: ptr(61), PowerMilliwatts: ptr(uint32(350400))},
 	}
 }
@@ -68,7 +68,7 @@ func TestGPUWarnings(t *testing.T) {
 		{"healthy", func(*view.GPU) {}, ""},
 		{"unhealthy", func(c *view.GPU) { c.Healthy = false }, "not healthy"},
 		{"unhealthy with a reason", func(c *view.GPU) { c.Healthy, c.Unhealthy = false, "XID 79" }, "not healthy: XID 79"},
-		{"not offered", func(c *view.GPU) { c.GrantableSlots = 0 }, "not offered"},
+		{"not offered", func(c *view.GPU) { c.GrantableReplicas = 0 }, "not offered"},
 	} {
 		c := known()
 		test.change(&c)

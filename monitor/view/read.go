@@ -77,7 +77,7 @@ func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all [
 		reserved := snapshot.GPUs[c.UUID]
 		c.GrantableMiB, c.GrantedMemoryMiB = device.MemoryMiB, reserved.MemoryMiB
 		c.GrantableCores, c.GrantedCores = device.CorePercent, reserved.CorePercent
-		c.GrantableSlots, c.GrantedContainers = device.Slots, reserved.Slots
+		c.GrantableReplicas, c.GrantedContainers = device.Replicas, reserved.Replicas
 		c.UsedBytes = used[c.UUID]
 		c.Unhealthy = file.Unhealthy(c.UUID, gpu)
 		c.Healthy = c.Unhealthy == ""

@@ -32,7 +32,7 @@ type GPU struct {
 	GrantedMemoryMiB  int64  `json:"grantedMemoryMiB"`
 	GrantableCores    int    `json:"grantableCores"`
 	GrantedCores      int    `json:"grantedCores"`
-	GrantableSlots    int    `json:"grantableContainers"`
+	GrantableReplicas int    `json:"grantableContainers"`
 	GrantedContainers int    `json:"containers"`
 	// UsedBytes is from the usage files, up to each container's limit.
 	UsedBytes uint64 `json:"usedBytes"`

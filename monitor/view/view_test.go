@@ -49,7 +49,7 @@ func TestReadAnEmptyNode(t *testing.T) {
 	assert.Empty(t, n.Problems)
 	require.Len(t, n.GPUs, 2)
 	assert.Equal(t, view.GPU{
-		UUID: nodetest.H200, Model: "NVIDIA H200", MemoryMiB: 143771, GrantableMiB: 143771, GrantableCores: 100, GrantableSlots: 10, Healthy: true,
+		UUID: nodetest.H200, Model: "NVIDIA H200", MemoryMiB: 143771, GrantableMiB: 143771, GrantableCores: 100, GrantableReplicas: 10, Healthy: true,
 	}, n.GPUs[0])
 }
 

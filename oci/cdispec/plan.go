@@ -95,7 +95,7 @@ func add(usage map[string]ledger.Usage, shares []grant.Share) {
 		u := usage[s.UUID]
 		u.MemoryMiB += s.MemoryMiB
 		u.CorePercent += s.CorePercent
-		u.Slots++
+		u.Replicas++
 		usage[s.UUID] = u
 	}
 }

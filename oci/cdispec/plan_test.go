@@ -19,7 +19,7 @@ const (
 func gpus() map[string]grant.GPU {
 	all := map[string]grant.GPU{}
 	for _, uuid := range []string{gpuA, gpuB} {
-		all[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 16384, CorePercent: 100, Slots: 10}
+		all[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 16384, CorePercent: 100, Replicas: 10}
 	}
 	return all
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// node is four GPUs of 80 GiB: of GPU 1 most is in use, GPU 2 has no slot left, GPU 3
+// node is four GPUs of 80 GiB: of GPU 1 most is in use, GPU 2 has no replica left, GPU 3
 // no compute time.
 func node() (map[string]grant.GPU, map[string]ledger.Usage, Config) {
 	gpus := map[string]grant.GPU{}
 	for _, uuid := range []string{gpu0, gpu1, gpu2, gpu3} {
-		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 81920, CorePercent: 100, Slots: 10}
+		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 81920, CorePercent: 100, Replicas: 10}
 	}
 	reserved := map[string]ledger.Usage{
-		gpu1: {MemoryMiB: 65536, CorePercent: 50, Slots: 2},
-		gpu2: {MemoryMiB: 10, CorePercent: 10, Slots: 10},
-		gpu3: {MemoryMiB: 40960, CorePercent: 100, Slots: 1},
+		gpu1: {MemoryMiB: 65536, CorePercent: 50, Replicas: 2},
+		gpu2: {MemoryMiB: 10, CorePercent: 10, Replicas: 10},
+		gpu3: {MemoryMiB: 40960, CorePercent: 100, Replicas: 1},
 	}
 	c := operator()
 	c.Indices = map[string]string{gpu0: "0", gpu1: "1", gpu2: "2", gpu3: "3"}
@@ -29,8 +29,8 @@ func node() (map[string]grant.GPU, map[string]ledger.Usage, Config) {
 }
 
 func withMIG(gpus map[string]grant.GPU, c Config) {
-	gpus[mig0] = grant.GPU{UUID: mig0, MemoryMiB: 20096, CorePercent: 100, Slots: 1}
-	gpus[mig1] = grant.GPU{UUID: mig1, MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+	gpus[mig0] = grant.GPU{UUID: mig0, MemoryMiB: 20096, CorePercent: 100, Replicas: 1}
+	gpus[mig1] = grant.GPU{UUID: mig1, MemoryMiB: 9856, CorePercent: 100, Replicas: 1}
 	c.Indices[mig0], c.Indices[mig1] = "4:0", "4:1"
 }
 
@@ -55,7 +55,7 @@ func TestChoose(t *testing.T) {
 		{"no compute time is reserved if none is requested", Request{Amount: mib(20000, 0)}, nil, []grant.Share{share(gpu3, 20000, 0)}},
 		{"a whole GPU", Request{Amount: percent(100, 0)}, nil, []grant.Share{share(gpu0, 81920, 0)}},
 		{"percentages are of each GPU", Request{Amount: percent(25, 10)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) {
-			gpus[gpu0] = grant.GPU{UUID: gpu0, MemoryMiB: 40001, CorePercent: 100, Slots: 1}
+			gpus[gpu0] = grant.GPU{UUID: gpu0, MemoryMiB: 40001, CorePercent: 100, Replicas: 1}
 		}, []grant.Share{share(gpu0, 10000, 10)}},
 		{"a tie goes by index", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, reserved map[string]ledger.Usage, c *Config) {
 			clear(reserved)
@@ -98,7 +98,7 @@ func TestChoose(t *testing.T) {
 		}, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
 		{"a GPU on which it is within the maximum", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum = Limit{Memory: Size{Percent: 10}}
-			gpus[gpu1] = grant.GPU{UUID: gpu1, MemoryMiB: 81919, CorePercent: 100, Slots: 10}
+			gpus[gpu1] = grant.GPU{UUID: gpu1, MemoryMiB: 81919, CorePercent: 100, Replicas: 10}
 		}, []grant.Share{share(gpu3, 8192, 0)}},
 
 		{"GPUs come before MIG devices", Request{Amount: mib(8192, 30)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) }, []grant.Share{share(gpu1, 8192, 30)}},
@@ -119,14 +119,14 @@ func TestChoose(t *testing.T) {
 		{"the next MIG device", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, reserved map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{mig0, mig1}
-			reserved[mig1] = ledger.Usage{MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+			reserved[mig1] = ledger.Usage{MemoryMiB: 9856, CorePercent: 100, Replicas: 1}
 		}, []grant.Share{share(mig0, 20096, 100)}},
 		{"MIG devices if GPUs are full", Request{Devices: Devices{Count: 2}, Amount: mib(9000, 60)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			[]grant.Share{share(mig0, 20096, 100), share(mig1, 9856, 100)}},
 		{"MIG devices by index", Request{Devices: names("4:1"), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) }, []grant.Share{share(mig1, 9856, 100)}},
 		{"no more than all of a MIG device's compute time", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
-			gpus[mig1] = grant.GPU{UUID: mig1, MemoryMiB: 9856, CorePercent: 150, Slots: 1}
+			gpus[mig1] = grant.GPU{UUID: mig1, MemoryMiB: 9856, CorePercent: 150, Replicas: 1}
 		}, []grant.Share{share(mig1, 9856, 100)}},
 		{"a maximum of compute time is not for MIG devices", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
@@ -170,15 +170,15 @@ func TestChooseRefuses(t *testing.T) {
 		contains    []string
 	}{
 		{"more than a GPU has", Request{Amount: mib(81921, 0)}, nil, grant.ErrOverbooked,
-			[]string{"a GPU with 81921MiB of memory", "GPU 0 (" + gpu0 + "): 81920 of 81920 MiB, 100 of 100 % and 10 of 10 slots are free", "GPU 1 (" + gpu1 + "): 16384 of 81920 MiB, 50 of 100 % and 8 of 10 slots", "0 of 10 slots", "0 of 100 %", "request less"}},
+			[]string{"a GPU with 81921MiB of memory", "GPU 0 (" + gpu0 + "): 81920 of 81920 MiB, 100 of 100 % and 10 of 10 replicas are free", "GPU 1 (" + gpu1 + "): 16384 of 81920 MiB, 50 of 100 % and 8 of 10 replicas", "0 of 10 replicas", "0 of 100 %", "request less"}},
 		{"not so many free GPUs", Request{Devices: Devices{Count: 3}, Amount: mib(1024, 10)}, nil, grant.ErrOverbooked, []string{"3 GPUs with 1GiB of memory and 10 % of compute time each"}},
 		{"more GPUs than there are", Request{Devices: Devices{Count: 5}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"5 GPUs"}},
 		{"each fits a GPU, and both the same one", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(60000, 60), 1: mib(50000, 60)}}, nil, grant.ErrOverbooked, []string{"60000MiB", "50000MiB"}},
-		{"not all named GPUs are free", Request{Devices: names("0", "2"), Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2", "0 of 10 slots"}},
+		{"not all named GPUs are free", Request{Devices: names("0", "2"), Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2", "0 of 10 replicas"}},
 		{"not all GPUs are free", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2"}},
 		{"an overbooked GPU has nothing free", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, reserved map[string]ledger.Usage, _ *Config) {
-			reserved[gpu0] = ledger.Usage{MemoryMiB: 90000, CorePercent: 200, Slots: 20}
-		}, grant.ErrOverbooked, []string{"0 of 81920 MiB, 0 of 100 % and 0 of 10 slots"}},
+			reserved[gpu0] = ledger.Usage{MemoryMiB: 90000, CorePercent: 200, Replicas: 20}
+		}, grant.ErrOverbooked, []string{"0 of 81920 MiB, 0 of 100 % and 0 of 10 replicas"}},
 
 		{"no amount", Request{Devices: names("0")}, nil, ErrForbidden, []string{"GPUSLICE_MEMORY", "default.memory", "allowWholeGPUs", "/etc/gpuslice/runtime.yaml"}},
 		{"an amount of one GPU only", Request{Devices: names("0", "1"), Each: map[int]Amount{0: mib(1, 0)}}, nil, ErrForbidden, []string{"GPUSLICE_MEMORY"}},

@@ -26,12 +26,12 @@ func makeScene(r *rand.Rand) scene {
 	s.c.Indices = map[string]string{}
 	for i := range r.IntN(7) {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
-		gpu := grant.GPU{UUID: uuid, MemoryMiB: 4 + r.Int64N(12), CorePercent: 50 + 50*r.IntN(3), Slots: 1 + r.IntN(4)}
-		used := ledger.Usage{MemoryMiB: r.Int64N(gpu.MemoryMiB + 2), CorePercent: 20 * r.IntN(5), Slots: r.IntN(gpu.Slots + 1)}
+		gpu := grant.GPU{UUID: uuid, MemoryMiB: 4 + r.Int64N(12), CorePercent: 50 + 50*r.IntN(3), Replicas: 1 + r.IntN(4)}
+		used := ledger.Usage{MemoryMiB: r.Int64N(gpu.MemoryMiB + 2), CorePercent: 20 * r.IntN(5), Replicas: r.IntN(gpu.Replicas + 1)}
 		if r.IntN(4) == 0 {
 			uuid = "MIG-" + uuid[4:]
-			gpu.UUID, gpu.CorePercent, gpu.Slots = uuid, 100, 1
-			used = []ledger.Usage{{}, {MemoryMiB: gpu.MemoryMiB, CorePercent: 100, Slots: 1}}[r.IntN(2)]
+			gpu.UUID, gpu.CorePercent, gpu.Replicas = uuid, 100, 1
+			used = []ledger.Usage{{}, {MemoryMiB: gpu.MemoryMiB, CorePercent: 100, Replicas: 1}}[r.IntN(2)]
 		}
 		s.gpus[uuid], s.reserved[uuid] = gpu, used
 		if r.IntN(8) > 0 {
@@ -88,7 +88,7 @@ func (s scene) may(uuid string, a Amount) (grant.Share, bool) {
 	ok = ok && (limit == 0 || share.MemoryMiB <= limit)
 	return share, ok && grant.CheckGPUs([]grant.Share{share}, s.gpus) == nil &&
 		share.MemoryMiB <= gpu.MemoryMiB-used.MemoryMiB &&
-		(share.CorePercent == 0 || share.CorePercent <= gpu.CorePercent-used.CorePercent) && used.Slots < gpu.Slots
+		(share.CorePercent == 0 || share.CorePercent <= gpu.CorePercent-used.CorePercent) && used.Replicas < gpu.Replicas
 }
 
 // left is what the choice leaves on its GPUs, and of MIG devices what it takes.
@@ -188,9 +188,9 @@ func TestChooseFillsALedger(t *testing.T) {
 	require.NoError(t, err)
 	defer store.Close()
 	gpus := map[string]grant.GPU{
-		gpu0: {UUID: gpu0, MemoryMiB: 1000, CorePercent: 100, Slots: 10},
-		gpu1: {UUID: gpu1, MemoryMiB: 500, CorePercent: 100, Slots: 3},
-		mig0: {UUID: mig0, MemoryMiB: 300, CorePercent: 100, Slots: 1},
+		gpu0: {UUID: gpu0, MemoryMiB: 1000, CorePercent: 100, Replicas: 10},
+		gpu1: {UUID: gpu1, MemoryMiB: 500, CorePercent: 100, Replicas: 3},
+		mig0: {UUID: mig0, MemoryMiB: 300, CorePercent: 100, Replicas: 1},
 	}
 	c := operator()
 	for i := 0; ; i++ {
@@ -199,7 +199,7 @@ func TestChooseFillsALedger(t *testing.T) {
 		shares, err := Choose(&Request{Amount: mib(150, 20)}, gpus, snapshot.GPUs, c)
 		if err != nil {
 			require.ErrorIs(t, err, grant.ErrOverbooked)
-			// By compute time 5 on the large GPU, by memory and slots 3 on the small one, and the MIG device.
+			// By compute time 5 on the large GPU, by memory and replicas 3 on the small one, and the MIG device.
 			require.Equal(t, 5+3+1, i)
 			return
 		}
@@ -214,8 +214,8 @@ func BenchmarkChoose(b *testing.B) {
 	c.Indices = map[string]string{}
 	for i := range 16 {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
-		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 141312, CorePercent: 100, Slots: 10}
-		reserved[uuid] = ledger.Usage{MemoryMiB: int64(i) * 4096, CorePercent: 5 * i, Slots: i / 2}
+		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 141312, CorePercent: 100, Replicas: 10}
+		reserved[uuid] = ledger.Usage{MemoryMiB: int64(i) * 4096, CorePercent: 5 * i, Replicas: i / 2}
 		c.Indices[uuid] = fmt.Sprint(i)
 	}
 	env := []string{"PATH=/usr/bin", "GPUSLICE_MEMORY=8GiB", "GPUSLICE_CORES=20", "GPUSLICE_DEVICES=4"}

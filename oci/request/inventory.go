@@ -93,13 +93,13 @@ func (d candidate) fits(a Amount) bool {
 func (d candidate) hasCapacity(share grant.Share) bool {
 	return share.MemoryMiB <= d.MemoryMiB-d.used.MemoryMiB &&
 		(share.CorePercent == 0 || share.CorePercent <= d.CorePercent-d.used.CorePercent) &&
-		d.used.Slots < d.Slots
+		d.used.Replicas < d.Replicas
 }
 
 func (d candidate) free() string {
-	return fmt.Sprintf("%v: %d of %d MiB, %d of %d %% and %d of %d slots are free", d,
+	return fmt.Sprintf("%v: %d of %d MiB, %d of %d %% and %d of %d replicas are free", d,
 		max(0, d.MemoryMiB-d.used.MemoryMiB), d.MemoryMiB, max(0, d.CorePercent-d.used.CorePercent), d.CorePercent,
-		max(0, d.Slots-d.used.Slots), d.Slots)
+		max(0, d.Replicas-d.used.Replicas), d.Replicas)
 }
 
 func freeOf(list []candidate) string {

@@ -232,8 +232,8 @@ func FuzzFromContainer(f *testing.F) {
 		require.Equal(t, r.HighPriority, r.Slice == "pair", "only the operator sets a high priority")
 		require.True(t, r.Shares != nil || !r.Devices.IsZero() || r.Amount != Amount{} || len(r.Each) > 0)
 		gpus := map[string]grant.GPU{
-			gpu0: {UUID: gpu0, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
-			gpu1: {UUID: gpu1, MemoryMiB: 40960, CorePercent: 100, Slots: 10},
+			gpu0: {UUID: gpu0, MemoryMiB: 81920, CorePercent: 100, Replicas: 10},
+			gpu1: {UUID: gpu1, MemoryMiB: 40960, CorePercent: 100, Replicas: 10},
 		}
 		c.Indices = map[string]string{gpu0: "0", gpu1: "1"}
 		shares, err := Choose(r, gpus, nil, c)

@@ -45,7 +45,7 @@ func newBench(t testing.TB) *bench {
 		Stdin: strings.NewReader(""), Stdout: new(bytes.Buffer), Stderr: new(bytes.Buffer),
 		GPUs: func(context.Context) (GPUs, error) {
 			return GPUs{
-				Capacity: map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Slots: 10}},
+				Capacity: map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Replicas: 10}},
 				Indices:  map[string]string{gpu0: "0"}, ContextMiB: map[string]int64{gpu0: 420},
 			}, nil
 		},

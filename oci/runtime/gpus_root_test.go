@@ -20,7 +20,7 @@ func TestQueryDriver(t *testing.T) {
 	t.Setenv("SIMGPU_STATE", m.path("sim/state"))
 	gpus, err := NewInventory(config, m.artefact("bin", "gpuslice-runtime")).GPUs(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, grant.GPU{UUID: h200, MemoryMiB: 143771, CorePercent: 100, Slots: 10}, gpus.Capacity[h200])
+	require.Equal(t, grant.GPU{UUID: h200, MemoryMiB: 143771, CorePercent: 100, Replicas: 10}, gpus.Capacity[h200])
 	require.Equal(t, map[string]string{h200: "0", t4: "1"}, gpus.Indices)
 	require.EqualValues(t, 105, gpus.ContextMiB[t4])
 

@@ -21,14 +21,14 @@ import (
 
 // nodeJSON is what an agent with --memory-scaling=1.5 writes, of a GPU and a MIG device.
 const nodeJSON = `{"version":2,"name":"n","writtenAt":"2026-01-02T03:04:05Z",
-"devices":[{"uuid":"GPU-a","gpu":"GPU-a","memoryMiB":1500,"cores":100,"slots":10},{"uuid":"MIG-b","gpu":"GPU-c","memoryMiB":500,"cores":100,"slots":1}],
+"devices":[{"uuid":"GPU-a","gpu":"GPU-a","memoryMiB":1500,"cores":100,"replicas":10},{"uuid":"MIG-b","gpu":"GPU-c","memoryMiB":500,"cores":100,"replicas":1}],
 "node":{"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":1000},{"uuid":"GPU-c","index":1,"memoryMiB":1000,"mig":[{"uuid":"MIG-x"},{"uuid":"MIG-b"}]}]},
 "contextMiB":{"GPU-a":105}}`
 
 var nodeGPUs = GPUs{
 	Capacity: map[string]grant.GPU{
-		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1500, CorePercent: 100, Slots: 10},
-		"MIG-b": {UUID: "MIG-b", MemoryMiB: 500, CorePercent: 100, Slots: 1, Parent: "GPU-c"},
+		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1500, CorePercent: 100, Replicas: 10},
+		"MIG-b": {UUID: "MIG-b", MemoryMiB: 500, CorePercent: 100, Replicas: 1, Parent: "GPU-c"},
 	},
 	Indices:          map[string]string{"GPU-a": "0", "GPU-c": "1", "MIG-x": "1:0", "MIG-b": "1:1"},
 	ContextMiB:       map[string]int64{"GPU-a": 105, "MIG-b": otherContextMiB},

@@ -175,7 +175,7 @@ func TestPodWithGrantReachesNvidiasRuntime(t *testing.T) {
 				_, err := p.ledger.Claim(context.Background(), ledger.Claim{
 					ContainerID: id, Owner: ledger.OwnerNRI, PodUID: "u", PodName: "p", PodNamespace: "default", Container: "main",
 					Shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000, CorePercent: 10}},
-				}, map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Slots: 10}}, func(string) error { return nil })
+				}, map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Replicas: 10}}, func(string) error { return nil })
 				require.NoError(t, err)
 			}
 			spec, output := p.create(t, "k8s.io", func(s *rspec.Spec) {

@@ -26,7 +26,7 @@ func TestLife(t *testing.T) {
 	defer m.remove("web")
 	ids, usage := m.claimed()
 	require.Equal(t, []string{"web"}, ids)
-	require.Equal(t, map[string]ledger.Usage{t4: {MemoryMiB: 8192, CorePercent: 30, Slots: 1}}, usage, "the fullest that it fits on")
+	require.Equal(t, map[string]ledger.Usage{t4: {MemoryMiB: 8192, CorePercent: 30, Replicas: 1}}, usage, "the fullest that it fits on")
 
 	m.must("start", "web")
 	inside := values(m.must("exec", "web", "/opt/meminfo"))
@@ -191,7 +191,7 @@ func TestKilledAtEachStep(t *testing.T) {
 // 32 at once on GPUs with capacity for 20: no overbooking, no leak.
 func TestThirtyTwoAtOnce(t *testing.T) {
 	m := newMachine(t, "")
-	const containers, slots = 32, 20
+	const containers, replicas = 32, 20
 	name := func(i int) string { return fmt.Sprintf("c%02d", i) }
 	outs, errs := make([]string, containers), make([]error, containers)
 	bundles := make([]string, containers)
@@ -217,11 +217,11 @@ func TestThirtyTwoAtOnce(t *testing.T) {
 		assert.Contains(t, outs[i], "not enough free GPU capacity")
 	}
 	ids, usage := m.claimed()
-	assert.Equal(t, slots, made, "the whole capacity, and no more")
+	assert.Equal(t, replicas, made, "the whole capacity, and no more")
 	assert.Len(t, ids, made)
 	for uuid, u := range usage {
 		assert.LessOrEqual(t, u.CorePercent, 100, uuid)
-		assert.LessOrEqual(t, u.Slots, 10, uuid)
+		assert.LessOrEqual(t, u.Replicas, 10, uuid)
 	}
 	for i := range containers {
 		all.Go(func() { _, errs[i] = m.run("delete", "--force", name(i)) })

@@ -36,7 +36,7 @@ func BenchmarkGPUs(b *testing.B) {
 			require.NoError(b, err)
 			candidates := idle(bc.m)
 			for i := range candidates {
-				candidates[i].Used.Slots = i % 3
+				candidates[i].Used.Replicas = i % 3
 				candidates[i].Exclusive = true
 			}
 			var buffer [maxExact]int

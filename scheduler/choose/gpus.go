@@ -15,7 +15,7 @@ func AppendGPUs(dst []int, p GPUPolicy, candidates []Candidate, links [][]int, n
 	var buffer [maxExact]int
 	at := buffer[:0] // allowed by the rules
 	for i := range candidates {
-		if !p.Mutex || candidates[i].Used.Slots <= 0 {
+		if !p.Mutex || candidates[i].Used.Replicas <= 0 {
 			at = append(at, i)
 		}
 	}

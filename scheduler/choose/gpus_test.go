@@ -14,9 +14,9 @@ import (
 func busy(tenths, numa int) Candidate {
 	return Candidate{
 		NUMA:  numa,
-		Total: scheduler.Use{MemoryMiB: 81920, Cores: 100, Slots: 10},
-		Used:  scheduler.Use{MemoryMiB: int64(tenths) * 8192, Cores: tenths * 10, Slots: tenths},
-		Need:  scheduler.Use{MemoryMiB: 8192, Cores: 10, Slots: 1},
+		Total: scheduler.Use{MemoryMiB: 81920, Cores: 100, Replicas: 10},
+		Used:  scheduler.Use{MemoryMiB: int64(tenths) * 8192, Cores: tenths * 10, Replicas: tenths},
+		Need:  scheduler.Use{MemoryMiB: 8192, Cores: 10, Replicas: 1},
 	}
 }
 
@@ -106,8 +106,8 @@ func TestWeights(t *testing.T) {
 
 // Whatever a node claims of its GPUs: an answer, always the same.
 func TestGPUsOfNonsense(t *testing.T) {
-	huge := scheduler.Use{MemoryMiB: math.MaxInt64, Cores: math.MaxInt, Slots: math.MaxInt}
-	candidates := []Candidate{{}, {Total: huge}, {Used: huge, Total: huge}, {Used: scheduler.Use{MemoryMiB: -5, Cores: -5, Slots: -5}, Position: -1, NUMA: -7}, {Position: 99}}
+	huge := scheduler.Use{MemoryMiB: math.MaxInt64, Cores: math.MaxInt, Replicas: math.MaxInt}
+	candidates := []Candidate{{}, {Total: huge}, {Used: huge, Total: huge}, {Used: scheduler.Use{MemoryMiB: -5, Cores: -5, Replicas: -5}, Position: -1, NUMA: -7}, {Position: 99}}
 	links := [][]int{{0, math.MaxInt, -5}, nil, {math.MinInt, 3}}
 	for _, words := range []string{"binpack", "spread", "topology-aware", "numa", "tencent", "numa,topology-aware"} {
 		p, err := ParseGPUPolicy(words)
@@ -147,7 +147,7 @@ func TestManyGPUs(t *testing.T) {
 	for i := range candidates {
 		candidates[i].Exclusive = true
 		if i < 6 {
-			candidates[i].Used.Slots = 1
+			candidates[i].Used.Replicas = 1
 		}
 	}
 	for _, tc := range []struct {

@@ -106,7 +106,7 @@ func linkPart(links []int) int64 {
 func smallPart(after []scheduler.Use) int64 {
 	idle := 0
 	for _, u := range after {
-		if u.Slots == 0 {
+		if u.Replicas == 0 {
 			idle++
 		}
 	}

@@ -58,7 +58,7 @@ func TestNodeScoresAreInOrder(t *testing.T) {
 			require.NoError(t, err)
 			after, total := usedNode(tenths...)
 			before := Node(p, w, after, total, links...)
-			after[0] = after[0].Add(scheduler.Use{MemoryMiB: 8192, Cores: 10, Slots: 1})
+			after[0] = after[0].Add(scheduler.Use{MemoryMiB: 8192, Cores: 10, Replicas: 1})
 			now := Node(p, w, after, total, links...)
 			for _, s := range []int64{before, now} {
 				require.GreaterOrEqual(t, s, int64(0))

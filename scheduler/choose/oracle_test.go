@@ -15,7 +15,7 @@ func oracle(words string, w Weights, bind bool, candidates []Candidate, links []
 	}
 	pool := uint(0)
 	for i, c := range candidates {
-		if !slices.Contains(chain, Mutex) || c.Used.Slots == 0 {
+		if !slices.Contains(chain, Mutex) || c.Used.Replicas == 0 {
 			pool |= 1 << i
 		}
 	}
@@ -63,7 +63,7 @@ func valueOf(chain []string, w Weights, candidates []Candidate, links [][]int, s
 	for i, c := range candidates {
 		if set>>i&1 == 1 {
 			u := c.Used.Add(c.Need)
-			used += w.Slot*(int64(u.Slots)*1_000_000/int64(c.Total.Slots)) + w.Core*(int64(u.Cores)*1_000_000/int64(c.Total.Cores)) +
+			used += w.Slot*(int64(u.Replicas)*1_000_000/int64(c.Total.Replicas)) + w.Core*(int64(u.Cores)*1_000_000/int64(c.Total.Cores)) +
 				w.Memory*(u.MemoryMiB*1_000_000/c.Total.MemoryMiB)
 		}
 	}

@@ -18,12 +18,12 @@ func drawCandidates(t *rapid.T, most int) []Candidate {
 	candidates := make([]Candidate, rapid.IntRange(1, most).Draw(t, "gpus"))
 	for i := range candidates {
 		size := sizes.Draw(t, "size")
-		slots := small.Draw(t, "slots")
+		replicas := small.Draw(t, "replicas")
 		candidates[i] = Candidate{
 			Position: i, NUMA: numa.Draw(t, "numa"),
-			Total: scheduler.Use{MemoryMiB: int64(size) * 40960, Cores: 100, Slots: 10},
-			Used:  scheduler.Use{MemoryMiB: int64(slots) * 4096, Cores: 10 * slots, Slots: slots},
-			Need:  scheduler.Use{MemoryMiB: 1024 * int64(1+small.Draw(t, "need")), Cores: 5, Slots: 1},
+			Total: scheduler.Use{MemoryMiB: int64(size) * 40960, Cores: 100, Replicas: 10},
+			Used:  scheduler.Use{MemoryMiB: int64(replicas) * 4096, Cores: 10 * replicas, Replicas: replicas},
+			Need:  scheduler.Use{MemoryMiB: 1024 * int64(1+small.Draw(t, "need")), Cores: 5, Replicas: 1},
 		}
 	}
 	return candidates
@@ -84,7 +84,7 @@ func TestGPUsAreTheBestOfAllSetsOfRandomLinks(t *testing.T) {
 		links := randomLinks(rapid.Uint64().Draw(t, "seed"), m, rapid.SampledFrom([]int{2, 3, 5, 200}).Draw(t, "different"))
 		candidates := idle(m)
 		for i := range candidates {
-			candidates[i].Used.Slots = rapid.IntRange(0, 2).Draw(t, "slots")
+			candidates[i].Used.Replicas = rapid.IntRange(0, 2).Draw(t, "replicas")
 			candidates[i].NUMA = rapid.IntRange(0, 2).Draw(t, "numa")
 		}
 		words := rapid.SampledFrom([]string{"topology-aware", "topology-aware,binpack", "numa,topology-aware", "binpack,topology-aware", "binpack,numa,topology-aware"}).Draw(t, "policy")

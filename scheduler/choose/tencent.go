@@ -44,13 +44,13 @@ func (q *selection) share(at []int) int {
 	for _, i := range at {
 		c := &q.candidates[i]
 		free := c.Total.Sub(c.Used)
-		v := values{-int64(free.Cores), -(free.MemoryMiB / blockMiB), -int64(c.Used.Slots)}
+		v := values{-int64(free.Cores), -(free.MemoryMiB / blockMiB), -int64(c.Used.Replicas)}
 		if choice >= 0 && v.compare(best) < 0 {
 			continue
 		}
-		if c.Used.Slots <= 0 {
+		if c.Used.Replicas <= 0 {
 			for _, j := range at {
-				if j != i && q.candidates[j].Used.Slots <= 0 {
+				if j != i && q.candidates[j].Used.Replicas <= 0 {
 					v[3] -= int64(q.link(i, j))
 				}
 			}

@@ -17,11 +17,11 @@ type vcudaNode struct {
 	used  []scheduler.Use
 }
 
-var vcudaGPU = scheduler.Use{MemoryMiB: 24576, Cores: 100, Slots: 100}
+var vcudaGPU = scheduler.Use{MemoryMiB: 24576, Cores: 100, Replicas: 100}
 
 func (v *vcudaNode) give(cores int) []int {
 	p := GPUPolicy{keys: [maxKeys]key{keyTencent}}
-	need, n := scheduler.Use{MemoryMiB: 256 * int64(cores) / 100, Cores: cores, Slots: 1}, 1
+	need, n := scheduler.Use{MemoryMiB: 256 * int64(cores) / 100, Cores: cores, Replicas: 1}, 1
 	if cores >= 100 {
 		need, n = vcudaGPU, cores/100
 	}
@@ -105,8 +105,8 @@ func TestTencentTakesGPUsWithoutKnownLinksLast(t *testing.T) {
 }
 
 func TestTencentSharesTakeTheFullestGPU(t *testing.T) {
-	use := func(mib int64, cores, slots int) scheduler.Use {
-		return scheduler.Use{MemoryMiB: mib, Cores: cores, Slots: slots}
+	use := func(mib int64, cores, replicas int) scheduler.Use {
+		return scheduler.Use{MemoryMiB: mib, Cores: cores, Replicas: replicas}
 	}
 	for _, tc := range []struct {
 		name string

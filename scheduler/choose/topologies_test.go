@@ -137,8 +137,8 @@ func idle(m int) []Candidate {
 	for i := range candidates {
 		candidates[i] = Candidate{
 			Position: i, NUMA: i / ((m + 1) / 2),
-			Total: scheduler.Use{MemoryMiB: 81920, Cores: 100, Slots: 10},
-			Need:  scheduler.Use{MemoryMiB: 8192, Cores: 10, Slots: 1},
+			Total: scheduler.Use{MemoryMiB: 81920, Cores: 100, Replicas: 10},
+			Need:  scheduler.Use{MemoryMiB: 8192, Cores: 10, Replicas: 1},
 		}
 	}
 	return candidates

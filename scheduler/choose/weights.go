@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Weights weigh slots, cores and memory in the use of a GPU or node. The zero value is HAMi's default:
+// Weights weigh replicas, cores and memory in the use of a GPU or node. The zero value is HAMi's default:
 // equal.
 type Weights struct {
 	Slot, Core, Memory int64
@@ -67,7 +67,7 @@ const scoreUnit = 1_000_000
 
 // score is the weighted use, in integers to be equal on every machine.
 func (w Weights) score(used, total scheduler.Use) int64 {
-	return w.Slot*part(int64(used.Slots), int64(total.Slots)) +
+	return w.Slot*part(int64(used.Replicas), int64(total.Replicas)) +
 		w.Core*part(int64(used.Cores), int64(total.Cores)) +
 		w.Memory*part(used.MemoryMiB, total.MemoryMiB)
 }

@@ -108,7 +108,7 @@ func TestChargesAgree(t *testing.T) {
 		var gpus []scheduler.GPU
 		for i := range 3 {
 			c := drawGPU(t, 0, i)
-			c.Slots, c.Cores, c.MemoryMiB = 10, 200, c.MemoryMiB+rapid.Int64Range(0, 30).Draw(t, "more")
+			c.Replicas, c.Cores, c.MemoryMiB = 10, 200, c.MemoryMiB+rapid.Int64Range(0, 30).Draw(t, "more")
 			gpus = append(gpus, c)
 		}
 		e.SetNode(nodeOf("n", gpus...))

@@ -9,7 +9,7 @@ const (
 	OK Code = iota
 	CardNotHealth
 	GPUCordoned
-	GPUEmpty // gpuslice: no memory or no slots registered
+	GPUEmpty // gpuslice: no memory or no replicas registered
 	CardTypeMismatch
 	GPUMIGMode // gpuslice: MIG mode is not shared
 	NumaNotFit
@@ -38,9 +38,9 @@ func (c Code) String() string {
 	return names[c]
 }
 
-var briefs = [codes]string{"fits", "GPUs are not healthy", "GPUs are cordoned", "GPUs have no memory or no slots registered",
+var briefs = [codes]string{"fits", "GPUs are not healthy", "GPUs are cordoned", "GPUs have no memory or no replicas registered",
 	"GPUs are of another type", "GPUs are in MIG mode",
-	"no NUMA node has enough fitting GPUs", "GPUs are excluded by UUID", "GPUs have no free slot",
+	"no NUMA node has enough fitting GPUs", "GPUs are excluded by UUID", "GPUs have no free replica",
 	"GPUs are in use, but exclusive use is requested", "the namespace's quota is used up", "GPUs have too little free memory",
 	"GPUs have too few free cores", "GPUs have all cores taken", "the node has too few GPUs", "the node has no GPUs registered"}
 

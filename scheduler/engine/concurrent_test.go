@@ -49,7 +49,7 @@ func TestConcurrentCallers(t *testing.T) {
 			require.EqualValues(t, capacity/10, refused.Load())
 			for i := range nodes {
 				for gpu := range gpus {
-					require.Equal(t, tc.perGPU, used(e, nodeName(i), gpu).Slots)
+					require.Equal(t, tc.perGPU, used(e, nodeName(i), gpu).Replicas)
 				}
 			}
 			require.Empty(t, e.Problems())

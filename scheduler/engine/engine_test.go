@@ -25,7 +25,7 @@ func TestLifeOfAPod(t *testing.T) {
 	placement, err := e.Reserve(p, requestOf(t, e, p), "a", "test")
 	require.NoError(t, err)
 	require.Equal(t, [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 8000, CorePercent: 30}}}, placement.Containers)
-	taken := scheduler.Use{MemoryMiB: 8000, Cores: 30, Slots: 1}
+	taken := scheduler.Use{MemoryMiB: 8000, Cores: 30, Replicas: 1}
 	require.Equal(t, taken, used(e, "a", 0), "reserved")
 
 	again, err := e.Reserve(p, requestOf(t, e, p), "a", "test")

@@ -83,9 +83,9 @@ func (v *Verdict) describeReasons(t text) text {
 }
 
 var phrases = [codes]string{
-	CardNotHealth: "not healthy", GPUCordoned: "cordoned", GPUEmpty: "registered without memory or without slots",
+	CardNotHealth: "not healthy", GPUCordoned: "cordoned", GPUEmpty: "registered without memory or without replicas",
 	GPUMIGMode: "in MIG mode, which is not shared", CardUUIDMismatch: "with a UUID that the pod excludes",
-	CardTimeSlicingExhausted: "without a free slot", ExclusiveDeviceAllocateConflict: "in use, but exclusive use is requested",
+	CardTimeSlicingExhausted: "without a free replica", ExclusiveDeviceAllocateConflict: "in use, but exclusive use is requested",
 	CardComputeUnitsExhausted: "with all cores taken",
 }
 

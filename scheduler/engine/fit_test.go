@@ -44,14 +44,14 @@ func TestReasons(t *testing.T) {
 		{"mode", gpu(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/vgpu-mode": "mps"}, CardTypeMismatch, "1 GPU: 1 of another type (mode hami-core)"},
 		{"MIG", gpu(mig), nil, []string{"1/1/0"}, nil, GPUMIGMode, "1 GPU: 1 in MIG mode, which is not shared"},
 		{"no memory", gpu(func(c *scheduler.GPU) { c.MemoryMiB = 0 }), nil, []string{"1/-100/0"}, nil, GPUEmpty,
-			"1 GPU: 1 registered without memory or without slots"},
-		{"no slots", gpu(func(c *scheduler.GPU) { c.Slots = 0 }), nil, []string{"1/1/0"}, nil, GPUEmpty, "1 GPU: 1 registered without memory or without slots"},
+			"1 GPU: 1 registered without memory or without replicas"},
+		{"no replicas", gpu(func(c *scheduler.GPU) { c.Replicas = 0 }), nil, []string{"1/1/0"}, nil, GPUEmpty, "1 GPU: 1 registered without memory or without replicas"},
 		{"one without memory beside another", []scheduler.GPU{with(h100(0, 0), func(c *scheduler.GPU) { c.MemoryMiB = 0 }), h100(0, 1)}, nil, []string{"1/-50/0"}, nil, OK, "fits"},
 		{"uuid", gpu(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/use-gpuuuid": uuid(0, 1)}, CardUUIDMismatch, "1 GPU: 1 with a UUID that the pod excludes"},
 		{"uuid to avoid", gpu(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/nouse-gpuuuid": uuid(0, 0)}, CardUUIDMismatch,
 			"1 GPU: 1 with a UUID that the pod excludes"},
-		{"slots before memory", gpu(func(c *scheduler.GPU) { c.Slots = 1 }), []string{"1/80000/0"}, []string{"1/1/0"}, nil, CardTimeSlicingExhausted,
-			"1 GPU: 1 without a free slot"},
+		{"replicas before memory", gpu(func(c *scheduler.GPU) { c.Replicas = 1 }), []string{"1/80000/0"}, []string{"1/1/0"}, nil, CardTimeSlicingExhausted,
+			"1 GPU: 1 without a free replica"},
 		{"exclusive before memory", gpu(), []string{"1/80000/0"}, []string{"1/1/100"}, nil, ExclusiveDeviceAllocateConflict,
 			"1 GPU: 1 in use, but exclusive use is requested"},
 		{"mutex", gpu(), []string{"1/1/0"}, []string{"1/1/0"}, map[string]string{"hami.io/gpu-scheduler-policy": "mutex"}, ExclusiveDeviceAllocateConflict,
@@ -161,7 +161,7 @@ func TestHalves(t *testing.T) {
 				place(t, e, podOf(nodeName(i), "1/-50/50"), "n")
 			}
 			for gpu := range 8 {
-				require.Equal(t, scheduler.Use{MemoryMiB: 80000, Cores: 100, Slots: 2}, used(e, "n", gpu))
+				require.Equal(t, scheduler.Use{MemoryMiB: 80000, Cores: 100, Replicas: 2}, used(e, "n", gpu))
 			}
 		})
 	}

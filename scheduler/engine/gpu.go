@@ -13,7 +13,7 @@ func usable(gpu *scheduler.GPU, typeFits bool, rules *request.Rules) Code {
 		return CardNotHealth
 	case gpu.Cordoned:
 		return GPUCordoned
-	case gpu.MemoryMiB < 1 || gpu.Slots < 1:
+	case gpu.MemoryMiB < 1 || gpu.Replicas < 1:
 		return GPUEmpty
 	case !typeFits || !rules.ModeFits(gpu.Mode):
 		return CardTypeMismatch
@@ -57,7 +57,7 @@ func (m *startup) start(container *container) {
 	exclusive := container.Exclusive(m.total.Cores)
 	switch {
 	case m.code != OK:
-	case exclusive && m.others.Slots+m.running.Slots > 0 || m.exclusive:
+	case exclusive && m.others.Replicas+m.running.Replicas > 0 || m.exclusive:
 		m.code = ExclusiveDeviceAllocateConflict
 	case container.Cores == 0 && m.others.Cores+m.running.Cores >= m.total.Cores && m.total.Cores > 0:
 		m.code = CardComputeUnitsExhausted
@@ -75,9 +75,9 @@ func (a *compiled) check(l *gpuLoad, add int, others, total *scheduler.Use) (mos
 	most, rule := a.simulate(l, add, others, total)
 	all := others.Add(most)
 	switch {
-	case all.Slots > total.Slots:
+	case all.Replicas > total.Replicas:
 		return most, CardTimeSlicingExhausted
-	case rule == ExclusiveDeviceAllocateConflict || a.gpu.Mutex && others.Slots > 0:
+	case rule == ExclusiveDeviceAllocateConflict || a.gpu.Mutex && others.Replicas > 0:
 		return most, ExclusiveDeviceAllocateConflict
 	case all.MemoryMiB > total.MemoryMiB:
 		return most, CardInsufficientMemory

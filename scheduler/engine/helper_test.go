@@ -53,9 +53,9 @@ func newEngine(t tester, o Options) *Engine {
 
 func uuid(node, gpu int) string { return fmt.Sprintf("GPU-%08x-0000-0000-0000-%012x", node, gpu) }
 
-// h100 is a sound GPU with 80000 MiB and 10 slots.
+// h100 is a sound GPU with 80000 MiB and 10 replicas.
 func h100(node, gpu int) scheduler.GPU {
-	return scheduler.GPU{UUID: uuid(node, gpu), Model: "NVIDIA H100 80GB HBM3", Index: gpu, NUMA: gpu / 4, MemoryMiB: 80000, Cores: 100, Slots: 10,
+	return scheduler.GPU{UUID: uuid(node, gpu), Model: "NVIDIA H100 80GB HBM3", Index: gpu, NUMA: gpu / 4, MemoryMiB: 80000, Cores: 100, Replicas: 10,
 		Mode: "hami-core", Healthy: true}
 }
 
@@ -72,7 +72,7 @@ func nodeOf(name string, gpus ...scheduler.GPU) *scheduler.Node {
 	list := []map[string]any{}
 	cordoned := ""
 	for _, c := range gpus {
-		gpu := map[string]any{"uuid": c.UUID, "model": c.Model, "index": c.Index, "memoryMiB": c.MemoryMiB, "cores": c.Cores, "slots": c.Slots,
+		gpu := map[string]any{"uuid": c.UUID, "model": c.Model, "index": c.Index, "memoryMiB": c.MemoryMiB, "cores": c.Cores, "replicas": c.Replicas,
 			"mode": c.Mode, "healthy": c.Healthy}
 		if c.NUMA >= 0 {
 			gpu["numa"] = c.NUMA

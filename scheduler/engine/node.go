@@ -27,7 +27,7 @@ func newGPUs(inv scheduler.Inventory) *gpus {
 	c := &gpus{inventory: inv, position: make(map[string]int, len(inv.GPUs))}
 	for i, gpu := range inv.GPUs {
 		c.models = append(c.models, strings.ToLower(gpu.Model))
-		c.total = append(c.total, scheduler.Use{MemoryMiB: gpu.MemoryMiB, Cores: gpu.Cores, Slots: gpu.Slots})
+		c.total = append(c.total, scheduler.Use{MemoryMiB: gpu.MemoryMiB, Cores: gpu.Cores, Replicas: gpu.Replicas})
 		c.numa = append(c.numa, gpu.NUMA)
 		c.usable = append(c.usable, usable(&gpu, true, &request.Rules{}))
 		c.position[gpu.UUID] = i

@@ -81,7 +81,7 @@ func TestVictims(t *testing.T) {
 			[]string{"c"}, true},
 		{"one large one rather than none that is enough", h100s(0, 1), []string{"1/60000/0", "1/20000/0"}, []string{"1/30000/0"}, []string{"a", "b"}, []string{"a"}, true},
 		{"cores", h100s(0, 1), []string{"1/1/50", "1/1/50"}, []string{"1/1/20"}, []string{"a", "b"}, []string{"b"}, true},
-		{"slots", []scheduler.GPU{with(h100(0, 0), func(c *scheduler.GPU) { c.Slots = 2 })}, []string{"1/1/1", "1/1/1"}, []string{"1/1/1"}, []string{"a", "b"}, []string{"b"}, true},
+		{"replicas", []scheduler.GPU{with(h100(0, 0), func(c *scheduler.GPU) { c.Replicas = 2 })}, []string{"1/1/1", "1/1/1"}, []string{"1/1/1"}, []string{"a", "b"}, []string{"b"}, true},
 		{"a whole GPU", h100s(0, 2), []string{"1/1/1", "1/1/1", "1/1/1"}, []string{"1/-100/100"}, []string{"a", "b", "c"}, []string{"b"}, true},
 		{"others stay", h100s(0, 1), []string{"1/60000/0", "1/20000/0"}, []string{"1/30000/0"}, []string{"b"}, nil, false},
 		{"never enough", h100s(0, 1), []string{"1/60000/0"}, []string{"1/90000/0"}, []string{"a"}, nil, false},

@@ -158,7 +158,7 @@ type freeTotals struct{ freeMiB, largestMiB int64 }
 
 func (s *Snapshot) freeTotals() (all freeTotals) {
 	s.GPUs(func(_ string, c *scheduler.GPU, used scheduler.Use) {
-		if c.Healthy && !c.Cordoned && used.Slots < c.Slots {
+		if c.Healthy && !c.Cordoned && used.Replicas < c.Replicas {
 			all.freeMiB += max(0, c.MemoryMiB-used.MemoryMiB)
 			all.largestMiB = max(all.largestMiB, c.MemoryMiB)
 		}

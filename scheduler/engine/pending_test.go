@@ -81,7 +81,7 @@ func TestPendingReasons(t *testing.T) {
 // Fragmented is memory that is there, only not on one GPU (or on as many as are wanted).
 func TestPendingFragmented(t *testing.T) {
 	cordoned, ill, full := h100(0, 1), h100(0, 1), h100(0, 1)
-	cordoned.Cordoned, ill.Healthy, full.Slots = true, false, 1
+	cordoned.Cordoned, ill.Healthy, full.Replicas = true, false, 1
 	for _, test := range []struct {
 		description string
 		second      scheduler.GPU
@@ -98,7 +98,7 @@ func TestPendingFragmented(t *testing.T) {
 		{"sidecars run along", h100(0, 1), "1/40000/10", podOf("u", "s1/50000/10", "1/50000/10"), false},
 		{"what is cordoned isn't free", cordoned, "1/40000/10", podOf("u", "1/60000/10"), false},
 		{"what is ill isn't free", ill, "1/40000/10", podOf("u", "1/60000/10"), false},
-		{"what has no slot isn't free", full, "1/40000/10", podOf("u", "1/60000/10"), false},
+		{"what has no replica isn't free", full, "1/40000/10", podOf("u", "1/60000/10"), false},
 	} {
 		e := newEngine(t, Options{})
 		e.SetNode(nodeOf("a", h100s(0, 2)...))

@@ -151,7 +151,7 @@ func (e *Engine) admitResize(n *node, old, next *allocation) error {
 		case u.use.Cores > before.Cores && u.use.Cores > free.Cores:
 			return refuseResize("GPU %s of node %s: the pod would need %d percent of cores, but only %d of %d are free for it",
 				u.uuid, n.name, u.use.Cores, max(0, free.Cores), total.Cores)
-		case gain.whole && whole.Exclusive(total.Cores) && (others.Slots > 0 || u.use.Slots > 1):
+		case gain.whole && whole.Exclusive(total.Cores) && (others.Replicas > 0 || u.use.Replicas > 1):
 			return refuseResize("GPU %s of node %s: all cores require exclusive use, but other containers use the GPU", u.uuid, n.name)
 		case gain.unlimited && total.Cores > 0 && others.Cores+gain.running >= total.Cores:
 			return refuseResize("GPU %s of node %s: unlimited cores (0) need free cores, but all %d are reserved", u.uuid, n.name, total.Cores)

@@ -61,13 +61,13 @@ func TestResizeIsReserved(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []grant.Share{{UUID: uuid(0, 0), MemoryMiB: 20000, CorePercent: 10}}, next.Containers[0])
 	assert.Equal(t, int64(1), next.Generation)
-	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 30, Slots: 1}, usedOf0(e), "the higher of both, until it is written")
+	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 30, Replicas: 1}, usedOf0(e), "the higher of both, until it is written")
 	e.SetPod(pod)
-	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 30, Slots: 1}, usedOf0(e), "another event of the pod changes nothing")
+	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 30, Replicas: 1}, usedOf0(e), "another event of the pod changes nothing")
 
 	pod = rewritten(t, pod, next, nil)
 	e.SetPod(pod)
-	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 10, Slots: 1}, usedOf0(e))
+	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 10, Replicas: 1}, usedOf0(e))
 	assert.Empty(t, e.Problems())
 
 	_, err = e.Resize(pod, container0(to(90000, -1)))
@@ -76,7 +76,7 @@ func TestResizeIsReserved(t *testing.T) {
 	_, err = e.Resize(pod, container0(to(30000, -1)))
 	require.NoError(t, err)
 	e.CancelResize(pod)
-	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 10, Slots: 1}, usedOf0(e))
+	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 10, Replicas: 1}, usedOf0(e))
 	e.DeletePod("u")
 	assert.Zero(t, usedOf0(e))
 }
@@ -254,7 +254,7 @@ func TestResizesOfOthersAreCounted(t *testing.T) {
 
 	resized := rewritten(t, pod, next, signing)
 	e.SetPod(resized)
-	assert.Equal(t, scheduler.Use{MemoryMiB: 9000, Cores: 40, Slots: 1}, usedOf0(e))
+	assert.Equal(t, scheduler.Use{MemoryMiB: 9000, Cores: 40, Replicas: 1}, usedOf0(e))
 	assert.Empty(t, e.Problems())
 	e.SetPod(pod)
 	assert.Equal(t, int64(9000), usedOf0(e).MemoryMiB, "an older one, written again")
@@ -286,7 +286,7 @@ func TestResizeNeverOvercommits(t *testing.T) {
 				e.CancelResize(pods[uid])
 			}
 			u := usedOf0(e)
-			require.True(r, u.MemoryMiB <= 80000 && u.Cores <= 100 && u.Slots == 3, "%+v", u)
+			require.True(r, u.MemoryMiB <= 80000 && u.Cores <= 100 && u.Replicas == 3, "%+v", u)
 			sum := int64(0)
 			for _, p := range pods {
 				pl, err := wire.DecodePod(p, nil)

@@ -70,7 +70,7 @@ func (f *fitter) fitsInTotal() bool {
 			}
 		}
 	}
-	return wanted.MemoryMiB <= free.MemoryMiB && wanted.Cores <= free.Cores && wanted.Slots <= free.Slots
+	return wanted.MemoryMiB <= free.MemoryMiB && wanted.Cores <= free.Cores && wanted.Replicas <= free.Replicas
 }
 
 // search assigns the containers from bySize[k] on, the k-th to GPUs from position from on.

@@ -17,7 +17,7 @@ func drawGPU(t *rapid.T, node, i int) scheduler.GPU {
 	c := h100(node, i)
 	c.MemoryMiB = rapid.SampledFrom([]int64{0, 4, 6, 7, 7}).Draw(t, "memory")
 	c.Cores = rapid.SampledFrom([]int{100, 100, 100, 150}).Draw(t, "cores")
-	c.Slots = rapid.IntRange(0, 4).Draw(t, "slots")
+	c.Replicas = rapid.IntRange(0, 4).Draw(t, "replicas")
 	c.NUMA = rapid.IntRange(-1, 1).Draw(t, "numa")
 	return c
 }
@@ -41,19 +41,19 @@ func allows(gpus []scheduler.GPU, others []scheduler.Use, r *request.Request, as
 			if !mine {
 				continue
 			}
-			if gpu.MemoryMiB == 0 { // that there is no slot is seen below
+			if gpu.MemoryMiB == 0 { // that there is no replica is seen below
 				return false
 			}
 			want := &r.Containers[position]
 			whole := want.Cores == 100 && gpu.Cores <= 100
-			if whole && running.Slots > 0 || exclusive {
+			if whole && running.Replicas > 0 || exclusive {
 				return false
 			}
 			if want.Cores == 0 && running.Cores >= gpu.Cores {
 				return false
 			}
 			now := running.Add(want.Use(gpu.MemoryMiB))
-			if now.MemoryMiB > gpu.MemoryMiB || now.Cores > gpu.Cores || now.Slots > gpu.Slots {
+			if now.MemoryMiB > gpu.MemoryMiB || now.Cores > gpu.Cores || now.Replicas > gpu.Replicas {
 				return false
 			}
 			if r.Kinds[position] != scheduler.Init {
@@ -189,7 +189,7 @@ func TestSearchesEnd(t *testing.T) {
 	for i := range nodes {
 		gpus := h100s(i, 8)
 		for k := range gpus {
-			gpus[k].Slots, gpus[k].MemoryMiB = 100, int64(80000+7*k)
+			gpus[k].Replicas, gpus[k].MemoryMiB = 100, int64(80000+7*k)
 		}
 		e.SetNode(nodeOf(nodeName(i), gpus...))
 	}

@@ -103,12 +103,12 @@ func (n *node) problems() (all []Problem) {
 	}
 	for i, used := range n.used {
 		total := n.gpus.total[i]
-		if used.MemoryMiB <= total.MemoryMiB && used.Cores <= total.Cores && used.Slots <= total.Slots {
+		if used.MemoryMiB <= total.MemoryMiB && used.Cores <= total.Cores && used.Replicas <= total.Replicas {
 			continue
 		}
 		all = append(all, Problem{Node: n.name, Text: fmt.Sprintf("GPU %s is overcommitted: %d of %d MiB, %d of %d%% of cores, "+
-			"%d of %d slots: delete pods there, or check which other scheduler uses its GPUs",
-			n.gpus.inventory.GPUs[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Slots, total.Slots)})
+			"%d of %d replicas: delete pods there, or check which other scheduler uses its GPUs",
+			n.gpus.inventory.GPUs[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Replicas, total.Replicas)})
 	}
 	return all
 }
@@ -192,7 +192,7 @@ func (s State) WriteText(to io.Writer) error {
 		fmt.Fprintf(to, "! %s%s: %s\n", p.Node, p.Pod, p.Text)
 	}
 	t := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tGPU\tMODEL\tMEMORY MiB\tCORES %\tSLOTS\tSTATE")
+	fmt.Fprintln(t, "NODE\tGPU\tMODEL\tMEMORY MiB\tCORES %\tREPLICAS\tSTATE")
 	for _, n := range s.Nodes {
 		name := n.Name
 		if !n.Registered {
@@ -203,7 +203,7 @@ func (s State) WriteText(to io.Writer) error {
 		}
 		for _, c := range n.GPUs {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%d/%d\t%d/%d\t%d/%d\t%s\n", name, c.UUID, c.Model,
-				c.Used.MemoryMiB, c.MemoryMiB, c.Used.Cores, c.Cores, c.Used.Slots, c.Slots, cmp.Or(c.Condition(), "ok"))
+				c.Used.MemoryMiB, c.MemoryMiB, c.Used.Cores, c.Cores, c.Used.Replicas, c.Replicas, cmp.Or(c.Condition(), "ok"))
 		}
 	}
 	fmt.Fprintln(t, "\nPOD\tNODE\tPHASE\tCONTAINER\tGPU\tMEMORY MiB\tCORES %\tUNTIL")

@@ -389,10 +389,10 @@ func TestNothingIsOvercommitted(t *testing.T) {
 				for name, gpus := range m.nodes {
 					for i, u := range m.e.Snapshot().node(name).used {
 						c := gpus[i]
-						if u.MemoryMiB > c.MemoryMiB || u.Cores > c.Cores || u.Slots > c.Slots || u.MemoryMiB < 0 || u.Cores < 0 || u.Slots < 0 {
+						if u.MemoryMiB > c.MemoryMiB || u.Cores > c.Cores || u.Replicas > c.Replicas || u.MemoryMiB < 0 || u.Cores < 0 || u.Replicas < 0 {
 							t.Fatalf("%s: GPU %v and %v is taken", name, c, u)
 						}
-						if u.MemoryMiB == c.MemoryMiB || u.Slots == c.Slots {
+						if u.MemoryMiB == c.MemoryMiB || u.Replicas == c.Replicas {
 							full++
 						}
 					}

@@ -235,7 +235,7 @@ func (w *world) place(p *v1.Pod) (node string, why string) {
 func (w *world) audit() (memoryMiB map[string]int64) {
 	memoryMiB = map[string]int64{}
 	cores := map[string]int{}
-	slots := map[string]int{}
+	replicas := map[string]int{}
 	for _, object := range w.cluster.index.List() {
 		p := object.(*v1.Pod)
 		if p.Spec.NodeName == "" {
@@ -247,14 +247,14 @@ func (w *world) audit() (memoryMiB map[string]int64) {
 			for _, s := range shares {
 				memoryMiB[s.UUID] += s.MemoryMiB
 				cores[s.UUID] += s.CorePercent
-				slots[s.UUID]++
+				replicas[s.UUID]++
 			}
 		}
 	}
 	for uuid := range memoryMiB {
 		assert.LessOrEqual(w.t, memoryMiB[uuid], int64(81920), uuid)
 		assert.LessOrEqual(w.t, cores[uuid], 100, uuid)
-		assert.LessOrEqual(w.t, slots[uuid], 10, uuid)
+		assert.LessOrEqual(w.t, replicas[uuid], 10, uuid)
 	}
 	return memoryMiB
 }

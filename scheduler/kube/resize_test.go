@@ -85,7 +85,7 @@ func newResizing(t *testing.T, change func(*v1.Node, *v1.Pod, *ResizerConfig)) *
 	}}, nil, time.Unix(1, 0))
 	require.NoError(t, err)
 	gpus, err := json.Marshal(map[string]any{"version": 1, "gpus": []any{map[string]any{
-		"uuid": resizeGPU, "model": "NVIDIA H200", "memoryMiB": 80000, "cores": 100, "slots": 10, "mode": "hami-core", "healthy": true}}})
+		"uuid": resizeGPU, "model": "NVIDIA H200", "memoryMiB": 80000, "cores": 100, "replicas": 10, "mode": "hami-core", "healthy": true}}})
 	require.NoError(t, err)
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{api.AnnotationNodeGPUs: string(gpus)}}}
 	r := &resizing{t: t}

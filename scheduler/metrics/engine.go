@@ -25,7 +25,7 @@ var (
 	pending = labelledDesc("pending_pods", "Pods that request GPUs and are on no node, by the most frequent "+
 		"reason among the nodes. Fits: the pod fits on a node. Reserved: the pod is being bound.", "reason")
 	gpuReserved = labelledDesc("gpu_reserved_ratio",
-		"Reserved part of a GPU, 0 to 1, by resource: memory, cores or slots.", "node", "uuid", "of")
+		"Reserved part of a GPU, 0 to 1, by resource: memory, cores or replicas.", "node", "uuid", "of")
 	quotaMemory   = quotaDesc("memory_used_bytes", "GPU memory that pods of a namespace with a ResourceQuota for it have reserved.")
 	quotaMemoryOf = quotaDesc("memory_limit_bytes", "GPU memory that the ResourceQuotas of a namespace allow.")
 	quotaCores    = quotaDesc("cores_used_ratio", "Compute time that pods of a namespace with a ResourceQuota for it "+
@@ -86,6 +86,6 @@ func (c engineCollector) Collect(to chan<- prometheus.Metric) {
 		}
 		of("memory", float64(used.MemoryMiB), float64(gpu.MemoryMiB))
 		of("cores", float64(used.Cores), float64(gpu.Cores))
-		of("slots", float64(used.Slots), float64(gpu.Slots))
+		of("replicas", float64(used.Replicas), float64(gpu.Replicas))
 	})
 }

@@ -123,7 +123,7 @@ func sendHAMiGPU(to chan<- prometheus.Metric, node string, gpu engine.GPUState) 
 	limit, used := float64(gpu.MemoryMiB)*bytesPerMiB, float64(gpu.Used.MemoryMiB)*bytesPerMiB
 	hamiMemoryLimit.send(to, limit, limit, node, gpu.UUID, index, gpu.Model)
 	hamiCoreLimit.send(to, percentOf(gpu.Cores, gpu.Cores), float64(gpu.Cores), node, gpu.UUID, index, gpu.Model)
-	hamiShared.send(to, float64(gpu.Used.Slots), float64(gpu.Used.Slots), node, gpu.UUID, index, gpu.Model)
+	hamiShared.send(to, float64(gpu.Used.Replicas), float64(gpu.Used.Replicas), node, gpu.UUID, index, gpu.Model)
 	hamiCores.send(to, percentOf(gpu.Used.Cores, gpu.Cores), float64(gpu.Used.Cores), node, gpu.UUID, index, gpu.Model)
 	hamiMemory.send(to, used, used, node, gpu.UUID, index, cores, gpu.Model)
 	hamiOverview.send(to, used, used, node, gpu.UUID, index, cores, strconv.FormatInt(gpu.MemoryMiB, 10), gpu.Model)

@@ -63,11 +63,11 @@ func TestHAMi(t *testing.T) {
 
 	require.NoError(t, registry.Register(Engine(e)), "beside our own")
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP gpuslice_scheduler_gpu_reserved_ratio Reserved part of a GPU, 0 to 1, by resource: memory, cores or slots.
+# HELP gpuslice_scheduler_gpu_reserved_ratio Reserved part of a GPU, 0 to 1, by resource: memory, cores or replicas.
 # TYPE gpuslice_scheduler_gpu_reserved_ratio gauge
 gpuslice_scheduler_gpu_reserved_ratio{node="n",of="cores",uuid="`+hamiTestGPU+`"} 0.25
 gpuslice_scheduler_gpu_reserved_ratio{node="n",of="memory",uuid="`+hamiTestGPU+`"} 0.5
-gpuslice_scheduler_gpu_reserved_ratio{node="n",of="slots",uuid="`+hamiTestGPU+`"} 0.2
+gpuslice_scheduler_gpu_reserved_ratio{node="n",of="replicas",uuid="`+hamiTestGPU+`"} 0.2
 # HELP gpuslice_scheduler_quota_memory_limit_bytes GPU memory that the ResourceQuotas of a namespace allow.
 # TYPE gpuslice_scheduler_quota_memory_limit_bytes gauge
 gpuslice_scheduler_quota_memory_limit_bytes{namespace="d"} 8.388608e+09

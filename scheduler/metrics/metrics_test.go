@@ -46,11 +46,11 @@ gpuslice_scheduler_reservations_total{outcome="expired"} 0
 gpuslice_scheduler_reservations_total{outcome="created"} 1
 gpuslice_scheduler_reservations_total{outcome="refused"} 0
 gpuslice_scheduler_reservations_total{outcome="repeated"} 0
-# HELP gpuslice_scheduler_gpu_reserved_ratio Reserved part of a GPU, 0 to 1, by resource: memory, cores or slots.
+# HELP gpuslice_scheduler_gpu_reserved_ratio Reserved part of a GPU, 0 to 1, by resource: memory, cores or replicas.
 # TYPE gpuslice_scheduler_gpu_reserved_ratio gauge
 gpuslice_scheduler_gpu_reserved_ratio{node="n",of="cores",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.5
 gpuslice_scheduler_gpu_reserved_ratio{node="n",of="memory",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.25
-gpuslice_scheduler_gpu_reserved_ratio{node="n",of="slots",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.1
+gpuslice_scheduler_gpu_reserved_ratio{node="n",of="replicas",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.1
 # HELP gpuslice_scheduler_denials_total Scheduling attempts of pods that fit on no node, by the most frequent reason among the nodes.
 # TYPE gpuslice_scheduler_denials_total counter
 gpuslice_scheduler_denials_total{component="extender",reason="CardInsufficientMemory"} 1

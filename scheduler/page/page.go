@@ -45,14 +45,14 @@ func describe(s engine.State, waiting []engine.Pending, total, number int, now t
 		for j := range s.Nodes[i].GPUs {
 			c := &s.Nodes[i].GPUs[j]
 			gpus++
-			sum, of = sum.Add(c.Used), of.Add(scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots})
+			sum, of = sum.Add(c.Used), of.Add(scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Replicas: c.Replicas})
 		}
 	}
 	p.Lead = fmt.Sprintf("%s, %s, %s pending", shell.Count(len(s.Nodes), "node"), shell.Count(gpus, "GPU"), shell.Count(total, "pod"))
 	if gpus > 0 {
 		p.Sections = append(p.Sections, shell.Section{Title: "All GPUs", Tables: []shell.Table{{
 			Caption: "Granted part of all GPUs", Columns: []string{"", "Memory", "Compute time", "Containers"},
-			Rows: [][]shell.Cell{{{Text: "Granted"}, memory(sum, of), cores(sum, of), slots(sum, of)}},
+			Rows: [][]shell.Cell{{{Text: "Granted"}, memory(sum, of), cores(sum, of), replicas(sum, of)}},
 		}}})
 	}
 	p.Sections = append(p.Sections, pending(waiting, total, now))
@@ -114,9 +114,9 @@ func node(n engine.NodeState) shell.Section {
 	table := shell.Table{Caption: "GPUs of " + n.Name, Empty: "No GPUs are registered.", Columns: []string{"GPU", "Memory", "Compute time"}}
 	for i := range n.GPUs {
 		c := &n.GPUs[i]
-		of := scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots}
+		of := scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Replicas: c.Replicas}
 		first := shell.Cell{Text: fmt.Sprintf("%d: %s", c.Index, c.Model),
-			Notes: []string{c.UUID, fmt.Sprintf("%d of %d containers", c.Used.Slots, c.Slots)}}
+			Notes: []string{c.UUID, fmt.Sprintf("%d of %d containers", c.Used.Replicas, c.Replicas)}}
 		first.Warning = c.Condition()
 		table.Rows = append(table.Rows, []shell.Cell{first, memory(c.Used, of), cores(c.Used, of)})
 	}
@@ -178,8 +178,8 @@ func cores(used, of scheduler.Use) shell.Cell {
 	return amount(float64(used.Cores), float64(of.Cores), fmt.Sprintf("%d of %d %%", used.Cores, of.Cores))
 }
 
-func slots(used, of scheduler.Use) shell.Cell {
-	return amount(float64(used.Slots), float64(of.Slots), fmt.Sprintf("%d of %d", used.Slots, of.Slots))
+func replicas(used, of scheduler.Use) shell.Cell {
+	return amount(float64(used.Replicas), float64(of.Replicas), fmt.Sprintf("%d of %d", used.Replicas, of.Replicas))
 }
 
 func amount(value, of float64, text string) shell.Cell {

@@ -22,7 +22,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func gpu(index int) engine.GPUState {
 	return engine.GPUState{GPU: scheduler.GPU{
-		UUID: fmt.Sprint("GPU-", index), Model: "NVIDIA H200", Index: index, MemoryMiB: 4096, Cores: 100, Slots: 10, Healthy: true,
+		UUID: fmt.Sprint("GPU-", index), Model: "NVIDIA H200", Index: index, MemoryMiB: 4096, Cores: 100, Replicas: 10, Healthy: true,
 	}}
 }
 
@@ -40,7 +40,7 @@ func texts(table shell.Table) (all []string) {
 
 func TestNode(t *testing.T) {
 	a, b, c := gpu(0), gpu(1), gpu(2)
-	a.Used = scheduler.Use{MemoryMiB: 1024, Cores: 30, Slots: 2}
+	a.Used = scheduler.Use{MemoryMiB: 1024, Cores: 30, Replicas: 2}
 	b.Used, b.Cordoned = scheduler.Use{MemoryMiB: 5120}, true
 	c.Healthy = false
 	s := node(engine.NodeState{Name: "n&1", Registered: true, GPUs: []engine.GPUState{a, b, c}, Pods: []engine.PodState{

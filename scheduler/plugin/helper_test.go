@@ -38,7 +38,7 @@ func gpuNode(name string, gpus, first int) *v1.Node {
 	list := []map[string]any{}
 	for i := range gpus {
 		list = append(list, map[string]any{"uuid": gpu(first + i), "model": "NVIDIA H100 80GB HBM3", "index": i, "memoryMiB": 80000, "cores": 100,
-			"slots": 10, "mode": "hami-core", "healthy": true})
+			"replicas": 10, "mode": "hami-core", "healthy": true})
 	}
 	text, err := json.Marshal(map[string]any{"version": 1, "gpus": list})
 	if err != nil {

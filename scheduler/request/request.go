@@ -35,7 +35,7 @@ func (c *Container) Memory(gpuMiB int64) int64 {
 }
 
 func (c *Container) Use(gpuMiB int64) scheduler.Use {
-	return scheduler.Use{MemoryMiB: c.Memory(gpuMiB), Cores: c.Cores, Slots: 1}
+	return scheduler.Use{MemoryMiB: c.Memory(gpuMiB), Cores: c.Cores, Replicas: 1}
 }
 
 // Exclusive reports whether the container requires an unused GPU: 100 cores do, unless the node offers more

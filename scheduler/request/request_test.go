@@ -209,7 +209,7 @@ func TestMemoryOfAGPU(t *testing.T) {
 	} {
 		assert.Equal(t, test.want, test.c.Memory(test.gpu), "%+v of %d", test.c, test.gpu)
 	}
-	assert.Equal(t, scheduler.Use{MemoryMiB: 500, Cores: 7, Slots: 1}, (&Container{MemoryPercent: 50, Cores: 7}).Use(1000))
+	assert.Equal(t, scheduler.Use{MemoryMiB: 500, Cores: 7, Replicas: 1}, (&Container{MemoryPercent: 50, Cores: 7}).Use(1000))
 }
 
 func TestExclusive(t *testing.T) {

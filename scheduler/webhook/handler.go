@@ -33,11 +33,11 @@ const (
 // Handler serves /mutate, /validate, /healthz and /readyz. ready may be nil.
 func Handler(rules Rules, ready func() error, counters *metrics.Metrics, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
-	slots := make(chan struct{}, maxConcurrent)
+	places := make(chan struct{}, maxConcurrent)
 	for path, decide := range map[string]func(*admissionv1.AdmissionRequest) answer{
 		"/mutate": rules.answerMutate, "/validate": rules.answerValidate,
 	} {
-		mux.Handle("POST "+path, &reviewer{path: path, decide: decide, slots: slots, metrics: counters, log: log})
+		mux.Handle("POST "+path, &reviewer{path: path, decide: decide, places: places, metrics: counters, log: log})
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -55,7 +55,7 @@ func Handler(rules Rules, ready func() error, counters *metrics.Metrics, log *sl
 type reviewer struct {
 	path    string
 	decide  func(*admissionv1.AdmissionRequest) answer
-	slots   chan struct{}
+	places  chan struct{}
 	metrics *metrics.Metrics
 	log     *slog.Logger
 }
@@ -64,8 +64,8 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), timeout(r))
 	defer cancel()
 	select {
-	case v.slots <- struct{}{}:
-		defer func() { <-v.slots }()
+	case v.places <- struct{}{}:
+		defer func() { <-v.places }()
 	case <-ctx.Done():
 		v.late(w, 0)
 		return
@@ -78,7 +78,7 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), status)
 		return
 	}
-	if ctx.Err() != nil { // the client is gone, and others wait for the slot
+	if ctx.Err() != nil { // the client is gone, and others wait for the place
 		v.late(w, time.Since(began))
 		return
 	}

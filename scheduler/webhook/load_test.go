@@ -39,9 +39,9 @@ func TestLongListIsRejected(t *testing.T) {
 
 // TestLateReview: nothing is done for a caller that has gone, whether it waits for its turn or has it.
 func TestLateReview(t *testing.T) {
-	for _, slots := range []int{0, 1} {
+	for _, places := range []int{0, 1} {
 		counters := metrics.New()
-		v := &reviewer{path: "/mutate", slots: make(chan struct{}, slots), metrics: counters, log: quiet}
+		v := &reviewer{path: "/mutate", places: make(chan struct{}, places), metrics: counters, log: quiet}
 		body := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u","resource":{"group":"","version":"v1","resource":"pods"}}}`
 		request := httptest.NewRequest(http.MethodPost, "/mutate?timeout=1ns", strings.NewReader(body))
 		request.Header.Set("Content-Type", "application/json")
@@ -49,6 +49,6 @@ func TestLateReview(t *testing.T) {
 		v.ServeHTTP(response, request) // decides nothing: decide is nil
 		require.Equal(t, http.StatusServiceUnavailable, response.Code)
 		require.Equal(t, map[string]float64{"/mutate error late": 1}, reviews(t, counters))
-		require.Empty(t, v.slots)
+		require.Empty(t, v.places)
 	}
 }

@@ -18,12 +18,12 @@ func decodeGPUs(value string) (scheduler.Inventory, error) {
 	}
 	gpus := make([]scheduler.GPU, len(doc.GPUs))
 	for i, t := range doc.GPUs {
-		if t.MemoryMiB == nil || t.Cores == nil || t.Slots == nil || t.Healthy == nil {
-			return scheduler.Inventory{}, fmt.Errorf("GPU %d: memoryMiB, cores, slots and healthy are required", i)
+		if t.MemoryMiB == nil || t.Cores == nil || t.Replicas == nil || t.Healthy == nil {
+			return scheduler.Inventory{}, fmt.Errorf("GPU %d: memoryMiB, cores, replicas and healthy are required", i)
 		}
 		gpus[i] = scheduler.GPU{
 			UUID: t.UUID, Model: t.Model, Index: t.Index, NUMA: scheduler.NUMAUnknown,
-			MemoryMiB: *t.MemoryMiB, Cores: *t.Cores, Slots: *t.Slots, Mode: t.Mode, Healthy: *t.Healthy,
+			MemoryMiB: *t.MemoryMiB, Cores: *t.Cores, Replicas: *t.Replicas, Mode: t.Mode, Healthy: *t.Healthy,
 		}
 		if t.NUMA != nil {
 			gpus[i].NUMA = *t.NUMA

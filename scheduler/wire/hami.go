@@ -13,7 +13,7 @@ import (
 func gpuOf(r api.HAMiGPU) scheduler.GPU {
 	return scheduler.GPU{
 		UUID: r.ID, Model: r.Type, Index: r.Index, NUMA: r.NUMA,
-		MemoryMiB: r.Memory, Cores: r.Core, Slots: r.Count, Mode: r.Mode, Healthy: r.Health,
+		MemoryMiB: r.Memory, Cores: r.Core, Replicas: r.Count, Mode: r.Mode, Healthy: r.Health,
 	}
 }
 

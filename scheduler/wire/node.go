@@ -19,13 +19,13 @@ const (
 	// MaxAnnotationBytes is Kubernetes' limit for all annotations of an object.
 	MaxAnnotationBytes = grant.MaxAnnotationBytes
 	// MaxGPUs is per node.
-	MaxGPUs  = 64
-	maxModel = 256
-	maxIndex = 1 << 12
-	maxNUMA  = 1 << 10
-	maxCores = 1 << 16
-	maxSlots = 1 << 16
-	maxLink  = 1 << 20
+	MaxGPUs     = 64
+	maxModel    = 256
+	maxIndex    = 1 << 12
+	maxNUMA     = 1 << 10
+	maxCores    = 1 << 16
+	maxReplicas = 1 << 16
+	maxLink     = 1 << 20
 )
 
 // DecodeNode returns the GPUs in a node's annotations: ours if valid, else HAMi's. The warning is about what
@@ -169,7 +169,7 @@ func check(c *scheduler.GPU) error {
 		n, most int64
 	}{
 		{"index", int64(c.Index), maxIndex}, {"numa", int64(max(c.NUMA, 0)), maxNUMA}, {"memory", c.MemoryMiB, grant.MaxMemoryMiB},
-		{"cores", int64(c.Cores), maxCores}, {"slots", int64(c.Slots), maxSlots},
+		{"cores", int64(c.Cores), maxCores}, {"replicas", int64(c.Replicas), maxReplicas},
 	} {
 		if f.n < 0 || f.n > f.most {
 			return fmt.Errorf("%s %d: must be from 0 to %d", f.name, f.n, f.most)

@@ -29,7 +29,7 @@ func node(annotations ...string) *scheduler.Node {
 // v100 is a GPU of the examples in HAMi's description of the protocol.
 func v100(uuid string, index, numa int) scheduler.GPU {
 	return scheduler.GPU{
-		UUID: uuid, Model: "NVIDIA-Tesla V100-PCIE-32GB", Index: index, NUMA: numa, MemoryMiB: 32768, Cores: 100, Slots: 10, Mode: "hami-core", Healthy: true,
+		UUID: uuid, Model: "NVIDIA-Tesla V100-PCIE-32GB", Index: index, NUMA: numa, MemoryMiB: 32768, Cores: 100, Replicas: 10, Mode: "hami-core", Healthy: true,
 	}
 }
 
@@ -39,8 +39,8 @@ const (
 	hami7 = gpuA + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true:` + gpuB + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,false:`
 	hami9 = gpuB + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,1,hami-core:` + gpuA + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,0,hami-core:`
 	ours  = `{"version":1,"gpus":[` +
-		`{"uuid":"` + gpuB + `","model":"NVIDIA-Tesla V100-PCIE-32GB","index":1,"memoryMiB":32768,"cores":100,"slots":10,"mode":"hami-core","healthy":true},` +
-		`{"uuid":"` + gpuA + `","model":"NVIDIA-Tesla V100-PCIE-32GB","index":0,"numa":0,"memoryMiB":32768,"cores":100,"slots":10,"mode":"hami-core","healthy":true}],` +
+		`{"uuid":"` + gpuB + `","model":"NVIDIA-Tesla V100-PCIE-32GB","index":1,"memoryMiB":32768,"cores":100,"replicas":10,"mode":"hami-core","healthy":true},` +
+		`{"uuid":"` + gpuA + `","model":"NVIDIA-Tesla V100-PCIE-32GB","index":0,"numa":0,"memoryMiB":32768,"cores":100,"replicas":10,"mode":"hami-core","healthy":true}],` +
 		`"links":[[0,1850],[1850,0]],"later":{}}`
 )
 
@@ -117,7 +117,7 @@ func TestDecodeNodeRefuses(t *testing.T) {
 		{"a number without end", api.AnnotationHAMiRegister, one(`"devmem":%s`, strings.Repeat("9", 1<<16)), "invalid JSON"},
 		{"memory", api.AnnotationHAMiRegister, one(`"devmem":%d`, 1<<25), "GPU 0: memory 33554432: must be from 0 to 16777216"},
 		{"negative memory", api.AnnotationHAMiRegister, one(`"devmem":-1`), "memory -1"},
-		{"negative slots", api.AnnotationHAMiRegister, one(`"count":-1`), "slots -1"},
+		{"negative replicas", api.AnnotationHAMiRegister, one(`"count":-1`), "replicas -1"},
 		{"cores", api.AnnotationHAMiRegister, one(`"devcore":70000`), "cores 70000"},
 		{"index", api.AnnotationHAMiRegister, one(`"index":5000`), "index 5000"},
 		{"numa", api.AnnotationHAMiRegister, one(`"numa":5000`), "numa 5000"},
@@ -133,9 +133,9 @@ func TestDecodeNodeRefuses(t *testing.T) {
 		{"too long", api.AnnotationHAMiRegister, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
 		{"ours, too long", api.AnnotationNodeGPUs, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
 		{"ours, no version", api.AnnotationNodeGPUs, `{"gpus":[]}`, "version 0"},
-		{"ours, no health", api.AnnotationNodeGPUs, of(`"healthy"`, `"h"`), "GPU 0: memoryMiB, cores, slots and healthy are required"},
+		{"ours, no health", api.AnnotationNodeGPUs, of(`"healthy"`, `"h"`), "GPU 0: memoryMiB, cores, replicas and healthy are required"},
 		{"ours, no memory", api.AnnotationNodeGPUs, of(`"memoryMiB"`, `"h"`), "are required"},
-		{"ours, null", api.AnnotationNodeGPUs, of(`"slots":10`, `"slots":null`), "are required"},
+		{"ours, null", api.AnnotationNodeGPUs, of(`"replicas":10`, `"replicas":null`), "are required"},
 		{"ours, a GPU twice", api.AnnotationNodeGPUs, of(gpuA, gpuB), "is listed more than once"},
 		{"ours, links of other GPUs", api.AnnotationNodeGPUs, of("[0,1850],", ""), "links: 1 rows for 2 GPUs"},
 		{"ours, a row too long", api.AnnotationNodeGPUs, of("[0,1850]", "[0,1850,0]"), "row 0 has 3 columns for 2 GPUs"},

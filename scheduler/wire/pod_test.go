@@ -53,7 +53,7 @@ func TestDecodePod(t *testing.T) {
 		{"HAMi's", pod("node-1", api.AnnotationHAMiAllocated, hami, api.AnnotationHAMiNode, "node-1"), want("node-1")},
 		{"HAMi's, erased by its node half", pod("node-1", api.AnnotationHAMiAllocated, hami, api.AnnotationHAMiToAllocate, ";;;"), want("node-1")},
 		{"HAMi's, that waits for its node half", pod("", api.AnnotationHAMiToAllocate, hami, api.AnnotationHAMiNode, "node-1"), want("node-1")},
-		{"HAMi's, with more empty slots than containers", pod("node-1", api.AnnotationHAMiAllocated, hami+";;"), want("node-1")},
+		{"HAMi's, with more empty entries than containers", pod("node-1", api.AnnotationHAMiAllocated, hami+";;"), want("node-1")},
 		{"HAMi's, with fewer", pod("node-1", api.AnnotationHAMiAllocated, ";"+gpuA+",NVIDIA,3000,30:;"), want("node-1")},
 		{"HAMi's, of nothing", pod("node-1", api.AnnotationHAMiAllocated, ";;;", api.AnnotationHAMiNode, "node-2"), nil},
 		{"one that has ended", ended, nil},

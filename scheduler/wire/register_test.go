@@ -25,7 +25,7 @@ var genNode = rapid.Custom(func(t *rapid.T) noderegister.Node {
 				UUID: uuid, Index: i, Model: rapid.SampledFrom([]string{"NVIDIA H200", "Tesla T4"}).Draw(t, "model"),
 				NUMANode: rapid.IntRange(nvidia.NUMAUnknown, 3).Draw(t, "numa"),
 			},
-			Slots: rapid.IntRange(0, 100).Draw(t, "slots"), MemoryMiB: rapid.Int64Range(0, 16<<20).Draw(t, "memory"),
+			Replicas: rapid.IntRange(0, 100).Draw(t, "replicas"), MemoryMiB: rapid.Int64Range(0, 16<<20).Draw(t, "memory"),
 			CorePercent: rapid.SampledFrom([]int{0, 100, 250}).Draw(t, "cores"), Healthy: rapid.Bool().Draw(t, "healthy"),
 		})
 		n.Topology.UUIDs = append(n.Topology.UUIDs, uuid)
@@ -89,7 +89,7 @@ func inventory(n noderegister.Node) scheduler.Inventory {
 		}
 		inventory.GPUs = append(inventory.GPUs, scheduler.GPU{
 			UUID: d.GPU.UUID, Model: model, Index: d.GPU.Index, NUMA: d.GPU.NUMANode, MemoryMiB: d.MemoryMiB,
-			Cores: d.CorePercent, Slots: d.Slots, Mode: "hami-core", Healthy: d.Healthy,
+			Cores: d.CorePercent, Replicas: d.Replicas, Mode: "hami-core", Healthy: d.Healthy,
 		})
 	}
 	if n.Topology.UUIDs == nil {
@@ -139,7 +139,7 @@ func BenchmarkDecodeNode(b *testing.B) {
 		uuid := fmt.Sprintf("GPU-%08x-0000-4000-8000-000000000000", i)
 		topology.UUIDs = append(topology.UUIDs, uuid)
 		topology.Pairs = append(topology.Pairs, make([]nvidia.Pair, 8))
-		devices = append(devices, noderegister.Device{GPU: nvidia.GPU{UUID: uuid, Index: i, Model: "NVIDIA H200"}, Slots: 10, MemoryMiB: 143771, CorePercent: 100, Healthy: true})
+		devices = append(devices, noderegister.Device{GPU: nvidia.GPU{UUID: uuid, Index: i, Model: "NVIDIA H200"}, Replicas: 10, MemoryMiB: 143771, CorePercent: 100, Healthy: true})
 	}
 	for name, without := range map[string][]string{
 		"ours": nil, "hami": {api.AnnotationNodeGPUs}, "csv": {api.AnnotationNodeGPUs, api.AnnotationHAMiScore},

@@ -390,11 +390,11 @@ func delays(t *testing.T, workers []*worker) (all []time.Duration) {
 func requireMemory(t *testing.T, n *harness.Node, workers []*worker) {
 	t.Helper()
 	var waiting sync.WaitGroup
-	slots := make(chan struct{}, 4)
+	turns := make(chan struct{}, 4)
 	for _, w := range workers {
-		slots <- struct{}{}
+		turns <- struct{}{}
 		waiting.Go(func() {
-			defer func() { <-slots }()
+			defer func() { <-turns }()
 			stdout, stderr, code, err := n.Exec(context.Background(), w.id, workload("alloc"), "--chunk-mib=10")
 			assert.NoError(t, err)
 			assert.Zero(t, code, stderr)

@@ -178,11 +178,11 @@ func (e engine) senseless(t *testing.T) {
 	add("GPUSLICE_CORES", "101", "-1", "1e1", "30.5", "٣٠", "30 ", "%", "101%", "4294967301", "true")
 	add("GPUSLICE_DEVICES", "3", "-1", "count=-1", "count=0", "device=00", "device=2", "device=0,0", "0", "GPU-x", "device=../0", "none0", "device=", "all,0", "device=gpu-00000001-5151-4000-8000-000000000001")
 	var waiting sync.WaitGroup
-	slots := make(chan struct{}, senselessAtOnce)
+	turns := make(chan struct{}, senselessAtOnce)
 	for _, r := range requests {
-		slots <- struct{}{}
+		turns <- struct{}{}
 		waiting.Go(func() {
-			defer func() { <-slots }()
+			defer func() { <-turns }()
 			options := []string{"-e", r[0] + "=" + r[1]}
 			if r[0] != "GPUSLICE_MEMORY" {
 				options = append(options, "-e", "GPUSLICE_MEMORY=1000MiB")

@@ -30,12 +30,12 @@ func TestForgedGrants(t *testing.T) {
 	node := granttest.Node{Name: harness.NodeName, GPU: first, Other: second, Missing: "GPU-dddddddd-0000-4000-8000-000000000009", GPUMiB: s.GPUs[0].MemoryMiB}
 	cases := append(granttest.MalformedCases(node), forgedGrants(node)...)
 	probe(t, n, second, answerWithin)
-	slots := make(chan struct{}, grantsAtOnce)
+	turns := make(chan struct{}, grantsAtOnce)
 	var waiting sync.WaitGroup
 	for i, c := range cases {
-		slots <- struct{}{}
+		turns <- struct{}{}
 		waiting.Go(func() {
-			defer func() { <-slots }()
+			defer func() { <-turns }()
 			// Subtests would run one after the other. The description names the grant in a failure.
 			if err := requireForgedRefused(n, fmt.Sprintf("f%d", i), c); err != nil {
 				assert.NoError(t, err, c.Description)
@@ -124,7 +124,7 @@ func forgedGrants(node granttest.Node) (cases []granttest.Malformed) {
 		"101 percent": node.GPU + ",NVIDIA,1000,101:;", "a sign": node.GPU + ",NVIDIA,+1000,1:;", "hexadecimal": node.GPU + ",NVIDIA,0x10,1:;",
 		"Arabic digits": node.GPU + ",NVIDIA,١٠٠,1:;", "a space": node.GPU + ",NVIDIA, 100,1:;", "no end": node.GPU + ",NVIDIA,100,1",
 		"a GPU twice": node.GPU + ",NVIDIA,1,1:" + node.GPU + ",NVIDIA,1,1:;", "another vendor's name": node.GPU + ",Nvidia,1,1:;",
-		"a line feed": node.GPU + ",NVIDIA,1\n,1:;", "100,000 slots": strings.Repeat(";", 100000),
+		"a line feed": node.GPU + ",NVIDIA,1\n,1:;", "100,000 entries": strings.Repeat(";", 100000),
 	} {
 		hami(description, value)
 	}

@@ -26,7 +26,7 @@ func capacities() (map[string]scheduler.Use, error) {
 	status, err := cluster.Status(context.Background())
 	all := map[string]scheduler.Use{}
 	for _, c := range status.GPUs {
-		all[c.UUID] = scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: 100, Slots: 10}
+		all[c.UUID] = scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: 100, Replicas: 10}
 	}
 	return all, err
 }
@@ -105,7 +105,7 @@ func (b *reservations) set(object any) {
 // overbooked names the GPUs of which more is granted than they have.
 func (b *reservations) overbooked(pods []*corev1.Pod) (found []string) {
 	for gpu, use := range granted(pods) {
-		if left := b.capacity[gpu].Sub(use); left.MemoryMiB < 0 || left.Cores < 0 || left.Slots < 0 {
+		if left := b.capacity[gpu].Sub(use); left.MemoryMiB < 0 || left.Cores < 0 || left.Replicas < 0 {
 			found = append(found, fmt.Sprintf("GPU %s: %+v of %+v is granted", gpu, use, b.capacity[gpu]))
 		}
 	}

@@ -47,7 +47,7 @@ func hamiCases(node Node) []Malformed {
 		kind               error
 		says               string
 	}{
-		{"slot not ended", strings.TrimSuffix(of("1000", "30"), ";"), grant.ErrMalformed, `";"`},
+		{"entry not ended", strings.TrimSuffix(of("1000", "30"), ";"), grant.ErrMalformed, `";"`},
 		{"device not ended", node.GPU + ",NVIDIA,1000,30;", grant.ErrMalformed, `position 0`},
 		{"cut short inside a number", node.GPU + ",NVIDIA,10", grant.ErrMalformed, `";"`},
 		{"not the format at all", "all", grant.ErrMalformed, `";"`},
@@ -94,7 +94,7 @@ func hamiCases(node Node) []Malformed {
 		{"more GPUs than a container may have", manyDevices(grant.MaxShares+1) + ";", grant.ErrMalformed, "position 0"},
 		{"more positions than a pod may have", strings.Repeat(";", grant.MaxContainers+1), grant.ErrMalformed, "positions"},
 		{"longer than an annotation can be", strings.Repeat(";", grant.MaxAnnotationBytes+1), grant.ErrMalformed, "bytes"},
-		{"a fault in another container's slot", of("1000", "30") + of("-5", "30"), grant.ErrMalformed, `position 1 device 0 memory "-5"`},
+		{"a fault in another container's entry", of("1000", "30") + of("-5", "30"), grant.ErrMalformed, `position 1 device 0 memory "-5"`},
 		{"a line feed", of("1000\n", "30"), grant.ErrMalformed, `memory "1000\n"`},
 		{"a NUL", of("1000\x00", "30"), grant.ErrMalformed, "memory"},
 	}
@@ -189,7 +189,7 @@ func pairCases(node Node) []Malformed {
 		{"pair: HAMi's two annotations contradict",
 			map[string]string{api.AnnotationHAMiToAllocate: good, api.AnnotationHAMiAllocated: node.Other + ",NVIDIA,1000,30:;"},
 			grant.ErrMalformed, []string{api.AnnotationHAMiToAllocate, api.AnnotationHAMiAllocated}},
-		{"pair: HAMi's pending annotation has another number of slots",
+		{"pair: HAMi's pending annotation has another number of entries",
 			map[string]string{api.AnnotationHAMiToAllocate: good + ";", api.AnnotationHAMiAllocated: good},
 			grant.ErrMalformed, []string{api.AnnotationHAMiToAllocate}},
 		{"pair: a malformed pending annotation beside a good one",

@@ -31,7 +31,7 @@ func newReserved(t *testing.T, state string, memoryMiB int64, cores int) *reserv
 	require.NoError(t, err)
 	t.Cleanup(func() { store.Close() })
 	b := &reserved{container: newContainer(t, state, gpu{gpuIDs[0], giB}), ledger: store,
-		gpus: map[string]grant.GPU{gpuIDs[0]: {UUID: gpuIDs[0], MemoryMiB: 8192, CorePercent: 100, Slots: 10}}}
+		gpus: map[string]grant.GPU{gpuIDs[0]: {UUID: gpuIDs[0], MemoryMiB: 8192, CorePercent: 100, Replicas: 10}}}
 	claim := ledger.Claim{ContainerID: "c1", Owner: ledger.OwnerNRI, Container: "main",
 		Shares: []grant.Share{{UUID: gpuIDs[0], MemoryMiB: memoryMiB, CorePercent: cores}}}
 	b.dir, err = store.Claim(context.Background(), claim, b.gpus, func(dir string) error {

@@ -33,8 +33,8 @@ func File() node.File {
 	return node.File{
 		Name: "node-1", AgentVersion: "v1.0.0", WrittenAt: Time,
 		Devices: []node.Device{
-			{UUID: H200, GPU: H200, MemoryMiB: 143771, CorePercent: 100, Slots: 10},
-			{UUID: T4, GPU: T4, MemoryMiB: 15360, CorePercent: 100, Slots: 10},
+			{UUID: H200, GPU: H200, MemoryMiB: 143771, CorePercent: 100, Replicas: 10},
+			{UUID: T4, GPU: T4, MemoryMiB: 15360, CorePercent: 100, Replicas: 10},
 		},
 		Node: nvidia.Node{DriverVersion: "575.57.08", CUDAVersion: "12.9", GPUs: []nvidia.GPU{
 			{UUID: H200, Index: 0, Model: "NVIDIA H200", MemoryMiB: 143771},

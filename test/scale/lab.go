@@ -21,7 +21,7 @@ import (
 
 const (
 	gpusOfNode    = 8
-	slotsOfGPU    = 10
+	replicasOfGPU = 10
 	memoryOfGPU   = 81559
 	schedulerName = "gpuslice-scheduler"
 	namespace     = "default"
@@ -60,7 +60,7 @@ func (l *lab) makeNodes(ctx context.Context) error {
 func (l *lab) makeNode(ctx context.Context, i int) error {
 	list := make([]map[string]any, gpusOfNode)
 	for c := range list {
-		list[c] = map[string]any{"id": gpuUUID(i, c), "index": c, "count": slotsOfGPU, "devmem": memoryOfGPU, "devcore": 100,
+		list[c] = map[string]any{"id": gpuUUID(i, c), "index": c, "count": replicasOfGPU, "devmem": memoryOfGPU, "devcore": 100,
 			"type": "NVIDIA H100 80GB HBM3", "numa": c / 4, "mode": "hami-core", "health": true}
 	}
 	register, err := json.Marshal(list)
@@ -69,7 +69,7 @@ func (l *lab) makeNode(ctx context.Context, i int) error {
 	}
 	room := v1.ResourceList{
 		"cpu": resource.MustParse("128"), "memory": resource.MustParse("1Ti"), "pods": resource.MustParse("250"),
-		"nvidia.com/gpu": *resource.NewQuantity(gpusOfNode*slotsOfGPU, resource.DecimalSI),
+		"nvidia.com/gpu": *resource.NewQuantity(gpusOfNode*replicasOfGPU, resource.DecimalSI),
 	}
 	nodes := l.cluster.API.CoreV1().Nodes()
 	n, err := nodes.Create(ctx, &v1.Node{
@@ -225,7 +225,7 @@ func (l *lab) audit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	memory, cores, slots := map[string]int64{}, map[string]int{}, map[string]int{}
+	memory, cores, replicas := map[string]int64{}, map[string]int{}, map[string]int{}
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		g, err := grant.DecodeGrant(p.Annotations[api.AnnotationGrant])
@@ -239,14 +239,14 @@ func (l *lab) audit(ctx context.Context) error {
 			for _, s := range shares {
 				memory[s.UUID] += s.MemoryMiB
 				cores[s.UUID] += s.CorePercent
-				slots[s.UUID]++
+				replicas[s.UUID]++
 			}
 		}
 	}
 	var over []string
-	for uuid := range slots {
-		if memory[uuid] > memoryOfGPU || cores[uuid] > 100 || slots[uuid] > slotsOfGPU {
-			over = append(over, fmt.Sprintf("%s: %d MiB, %d %%, %d slots", uuid, memory[uuid], cores[uuid], slots[uuid]))
+	for uuid := range replicas {
+		if memory[uuid] > memoryOfGPU || cores[uuid] > 100 || replicas[uuid] > replicasOfGPU {
+			over = append(over, fmt.Sprintf("%s: %d MiB, %d %%, %d replicas", uuid, memory[uuid], cores[uuid], replicas[uuid]))
 		}
 	}
 	if len(over) > 0 {

@@ -35,8 +35,8 @@ const (
 var versions = []string{"1"}
 
 var gpus = map[string]grant.GPU{
-	first:  {UUID: first, MemoryMiB: 143771, CorePercent: 100, Slots: 10},
-	second: {UUID: second, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
+	first:  {UUID: first, MemoryMiB: 143771, CorePercent: 100, Replicas: 10},
+	second: {UUID: second, MemoryMiB: 81920, CorePercent: 100, Replicas: 10},
 }
 
 // podGrant is the grant of each version.

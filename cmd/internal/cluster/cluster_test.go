@@ -40,7 +40,7 @@ const (
 func node(name string, uuids ...string) *v1.Node {
 	gpus := []map[string]any{}
 	for i, uuid := range uuids {
-		gpus = append(gpus, map[string]any{"uuid": uuid, "model": "NVIDIA H200", "index": i, "memoryMiB": 80000, "cores": 100, "slots": 10, "mode": "hami-core", "healthy": true})
+		gpus = append(gpus, map[string]any{"uuid": uuid, "model": "NVIDIA H200", "index": i, "memoryMiB": 80000, "cores": 100, "replicas": 10, "mode": "hami-core", "healthy": true})
 	}
 	text, _ := json.Marshal(map[string]any{"version": 1, "gpus": gpus})
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.AnnotationNodeGPUs: string(text)}}}

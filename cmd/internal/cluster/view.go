@@ -85,7 +85,7 @@ func (c *Cluster) answer(ctx context.Context, registered []scheduler.GPU, agents
 	for _, gpu := range registered {
 		shown := view.GPU{
 			UUID: gpu.UUID, Index: gpu.Index, Model: gpu.Model, MemoryMiB: gpu.MemoryMiB,
-			GrantableMiB: gpu.MemoryMiB, GrantableCores: gpu.Cores, GrantableSlots: gpu.Slots, Healthy: gpu.Healthy,
+			GrantableMiB: gpu.MemoryMiB, GrantableCores: gpu.Cores, GrantableReplicas: gpu.Replicas, Healthy: gpu.Healthy,
 		}
 		if !gpu.Healthy {
 			shown.Unhealthy = "by its Node object; the reason is in the log of its node's agent"

@@ -22,9 +22,9 @@ func TestFillPrecedence(t *testing.T) {
 		wantDirs    []string
 	}{
 		{"defaults", nil, nil, "", "", 10, []string{"/a"}},
-		{"the file over the default", nil, nil, "node-name: f\nslots: 3\ndirs: [/x, /y]\n", "f", 3, []string{"/x", "/y"}},
-		{"the environment over the file", nil, map[string]string{"GPUSLICE_SLOTS": "4"}, "slots: 3\n", "", 4, []string{"/a"}},
-		{"the command line over all", []string{"--slots=5"}, map[string]string{"GPUSLICE_SLOTS": "4"}, "slots: 3\n", "", 5, []string{"/a"}},
+		{"the file over the default", nil, nil, "node-name: f\ncount: 3\ndirs: [/x, /y]\n", "f", 3, []string{"/x", "/y"}},
+		{"the environment over the file", nil, map[string]string{"GPUSLICE_COUNT": "4"}, "count: 3\n", "", 4, []string{"/a"}},
+		{"the command line over all", []string{"--count=5"}, map[string]string{"GPUSLICE_COUNT": "4"}, "count: 3\n", "", 5, []string{"/a"}},
 		{"an alias", nil, map[string]string{"NODE_NAME": "k"}, "node-name: f\n", "k", 10, []string{"/a"}},
 		{"our own name over an alias", nil, map[string]string{"NODE_NAME": "k", "GPUSLICE_NODE_NAME": "g"}, "", "g", 10, []string{"/a"}},
 		{"an empty file", nil, nil, "\n# nothing\n", "", 10, []string{"/a"}},
@@ -38,7 +38,7 @@ func TestFillPrecedence(t *testing.T) {
 			err := config.Fill(flags.FlagSet, writeFile(t, test.file), config.Aliases{"node-name": {"NODE_NAME"}}, lookup(test.env))
 			require.NoError(t, err)
 			require.Equal(t, test.wantNode, flags.node)
-			require.Equal(t, test.wantCount, flags.slots)
+			require.Equal(t, test.wantCount, flags.count)
 			require.Equal(t, test.wantDirs, flags.dirs)
 		})
 	}
@@ -51,17 +51,17 @@ func TestFillErrors(t *testing.T) {
 		file        string
 		want        []string
 	}{
-		{"a bad value in the environment", map[string]string{"GPUSLICE_SLOTS": "many"}, "", []string{"variable GPUSLICE_SLOTS", "slots", "many"}},
-		{"a bad value in the file", nil, "\nslots: many\n", []string{"line 2", "slots", "many"}},
-		{"an unknown option", nil, "slot: 3\n", []string{"line 1", `"slot" is not an option`, "slots"}},
+		{"a bad value in the environment", map[string]string{"GPUSLICE_COUNT": "many"}, "", []string{"variable GPUSLICE_COUNT", "count", "many"}},
+		{"a bad value in the file", nil, "\ncount: many\n", []string{"line 2", "count", "many"}},
+		{"an unknown option", nil, "counts: 3\n", []string{"line 1", `"counts" is not an option`, "count"}},
 		{"a file inside the file", nil, "config: other.yaml\n", []string{`"config" is not an option`}},
 		{"a command in the file", nil, "version: true\n", []string{`"version" is not an option`}},
-		{"an option twice", nil, "slots: 1\ndirs: []\nslots: 2\n", []string{"line 3", "already defined at line 1"}},
-		{"not a mapping", nil, "- slots\n", []string{"line 1", "cannot unmarshal"}},
+		{"an option twice", nil, "count: 1\ndirs: []\ncount: 2\n", []string{"line 3", "already defined at line 1"}},
+		{"not a mapping", nil, "- count\n", []string{"line 1", "cannot unmarshal"}},
 		{"nested", nil, "dirs:\n  a: b\n", []string{"line 2", "dirs"}},
 		{"a list of lists", nil, "dirs: [[a]]\n", []string{"line 1", "dirs", "plain value"}},
-		{"not YAML", nil, "slots: [\n", []string{"--config"}},
-		{"two at once", map[string]string{"GPUSLICE_SLOTS": "x"}, "nope: 1\n", []string{"GPUSLICE_SLOTS", "nope"}},
+		{"not YAML", nil, "count: [\n", []string{"--config"}},
+		{"two at once", map[string]string{"GPUSLICE_COUNT": "x"}, "nope: 1\n", []string{"GPUSLICE_COUNT", "nope"}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			flags := newFlags(t, nil)
@@ -80,14 +80,14 @@ func TestFillErrors(t *testing.T) {
 type testFlags struct {
 	*pflag.FlagSet
 	node  string
-	slots int
+	count int
 	dirs  []string
 }
 
 func newFlags(t *testing.T, args []string) *testFlags {
 	f := &testFlags{FlagSet: pflag.NewFlagSet("test", pflag.ContinueOnError)}
 	f.StringVar(&f.node, "node-name", "", "")
-	f.IntVar(&f.slots, "slots", 10, "")
+	f.IntVar(&f.count, "count", 10, "")
 	f.StringSliceVar(&f.dirs, "dirs", []string{"/a"}, "")
 	f.String("config", "", "")
 	f.Bool("help", false, "")
@@ -112,15 +112,15 @@ func writeFile(t *testing.T, text string) string {
 func TestUsage(t *testing.T) {
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	f.SortFlags = false
-	f.Int("slots", 10, "`containers` that may share one GPU, with a text that is so long that it takes two lines of the manual")
+	f.Int("count", 10, "`containers` that may share one GPU, with a text that is so long that it takes two lines of the manual")
 	f.StringSliceP("dirs", "d", nil, "directories")
 	f.Bool("quiet", false, "print nothing")
 	f.String("name", "n", "name")
 	f.Bool("help", false, "help for test")
-	require.Equal(t, `  --slots containers
+	require.Equal(t, `  --count containers
         containers that may share one GPU, with a text that is so long that it
         takes two lines of the manual
-        (GPUSLICE_SLOTS or SLOTS; default 10)
+        (GPUSLICE_COUNT or COUNT; default 10)
 
   -d, --dirs strings
         directories
@@ -133,5 +133,5 @@ func TestUsage(t *testing.T) {
   --name string
         name
         (GPUSLICE_NAME; default "n")
-`, config.Usage(f, config.Aliases{"slots": {"SLOTS"}}))
+`, config.Usage(f, config.Aliases{"count": {"COUNT"}}))
 }

@@ -39,7 +39,7 @@ func Node(pod string) view.Node {
 	}
 	gpu := func(index int, granted int64, cores, containers int, used uint64) view.GPU {
 		return view.GPU{UUID: UUID(index), Index: index, Model: "NVIDIA H200", MemoryMiB: 128 << 10, GrantableMiB: 128 << 10, GrantedMemoryMiB: granted << 10,
-			GrantableCores: 100, GrantedCores: cores, GrantableSlots: 10, GrantedContainers: containers, UsedBytes: used * gib, Healthy: true}
+			GrantableCores: 100, GrantedCores: cores, GrantableReplicas: 10, GrantedContainers: containers, UsedBytes: used * gib, Healthy: true}
 	}
 	container := func(pod, name string, shares ...view.Share) view.Container {
 		return view.Container{ContainerID: "id-of-" + name, Pod: pod, Name: name, Owner: "nri", State: "active", Enforcement: "preload", CreatedAt: now.Add(-time.Hour), Shares: shares}
@@ -75,7 +75,7 @@ func Cluster(many string) (*engine.Engine, error) {
 	gpus := func(from, ill int) string {
 		text := ""
 		for i := from; i < from+2; i++ {
-			text += fmt.Sprintf(`,{"uuid":%q,"model":"NVIDIA H100 80GB HBM3","index":%d,"memoryMiB":80000,"cores":100,"slots":10,"mode":"hami-core","healthy":%t}`, UUID(i), i-from, i != ill)
+			text += fmt.Sprintf(`,{"uuid":%q,"model":"NVIDIA H100 80GB HBM3","index":%d,"memoryMiB":80000,"cores":100,"replicas":10,"mode":"hami-core","healthy":%t}`, UUID(i), i-from, i != ill)
 		}
 		return `{"version":1,"gpus":[` + text[1:] + `]}`
 	}
