@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -16,6 +17,8 @@ import (
 
 // A request to an agent in another network namespace is made there, and the caller stays in its own.
 func TestAgentInItsOwnNetwork(t *testing.T) {
+	runtime.LockOSThread() // Pdeathsig is sent when this thread ends
+	defer runtime.UnlockOSThread()
 	dir := t.TempDir()
 	agent := exec.Command(os.Args[0], "--health-address=:9777")
 	agent.Env = append(os.Environ(), agentVariable+"="+dir)

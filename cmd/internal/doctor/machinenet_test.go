@@ -34,6 +34,7 @@ func beAgent(dir string) error {
 	if err != nil {
 		return err
 	}
+	defer lock.Close() // not before: the garbage collector would release the lock
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
