@@ -105,26 +105,41 @@ func reachable(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
+// lockReads is how many times findAgent reads /proc/locks: the kernel gives it out by the page, and leaves a lock out if
+// one before it is released meanwhile.
+const lockReads = 10
+
 // findAgent finds the process with the agent's lock. To try the lock could stop an agent that starts.
 func (e *exam) findAgent() (a agentProcess, runs bool) {
 	s := e.statT(path.Join(e.o.StateDir, "agent.lock"))
-	locks, err := fs.ReadFile(e.Host, "proc/locks")
-	if s == nil || err != nil {
+	if s == nil {
 		return a, false
 	}
-	// "1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF", proc_locks(5)
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(s.Dev), unix.Minor(s.Dev), s.Ino)
-	for line := range strings.Lines(string(locks)) {
-		fields := strings.Fields(line)
-		if len(fields) <= 5 || fields[1] != "FLOCK" || fields[5] != file {
-			continue
+	for range lockReads {
+		if pid, held := e.lockedBy(file); held && pid > 0 {
+			return e.process(pid), true
+		} else if held {
+			return a, true
 		}
-		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 {
-			a = e.process(pid)
-		}
-		return a, true
 	}
 	return a, false
+}
+
+// lockedBy returns the process that holds a lock of a file; 0 if it is in another PID namespace.
+func (e *exam) lockedBy(file string) (pid int, held bool) {
+	locks, err := fs.ReadFile(e.Host, "proc/locks")
+	if err != nil {
+		return 0, false
+	}
+	// "1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF", proc_locks(5)
+	for line := range strings.Lines(string(locks)) {
+		if fields := strings.Fields(line); len(fields) > 5 && fields[1] == "FLOCK" && fields[5] == file {
+			pid, _ = strconv.Atoi(fields[4])
+			return pid, true
+		}
+	}
+	return 0, false
 }
 
 func (e *exam) process(pid int) agentProcess {
