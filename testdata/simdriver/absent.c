@@ -24,6 +24,30 @@ static CUresult absent(struct miss_row *row, const char *symbol)
 #include "absent.def"
 #undef SYM
 
+/* Of Windows only. */
+CUresult cuDeviceGetLuid(char *luid, unsigned int *mask, CUdevice dev)
+{
+	ENTER();
+	if (!luid || !mask)
+		return CUDA_ERROR_INVALID_VALUE;
+	return device_gpu(dev) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* As CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0. */
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t bytes, int type, unsigned long long flags)
+{
+	(void)flags;
+	ENTER();
+	return handle && ptr && bytes && type == 1 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* As CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED and …_FLUSH_WRITES_OPTIONS are 0. */
+CUresult cuFlushGPUDirectRDMAWrites(int target, int scope)
+{
+	ENTER();
+	return target == 0 && (scope == 100 || scope == 200) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 {
 	ENTER();

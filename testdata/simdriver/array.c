@@ -2,30 +2,9 @@
  * Arrays and mipmapped arrays. NVIDIA documents no size; here they take what blocks of 64 bytes by 8 rows take, to 512
  * bytes, charged when they are made. Sparse ones and those with deferred mapping take nothing: memory is mapped in.
  */
-#include "page.h"
-#include "vmm.h"
+#include "array.h"
 
 #include <stdlib.h>
-
-#define LEVELS 16
-
-struct CUarray_st {
-	CUcontext ctx;
-	CUDA_ARRAY3D_DESCRIPTOR desc;
-	uint64_t needs;
-	struct taken taken;
-	CUmipmappedArray of; /* it is a level of that one */
-	struct content content;
-};
-
-struct CUmipmappedArray_st {
-	CUcontext ctx;
-	CUDA_ARRAY3D_DESCRIPTOR desc;
-	uint64_t needs;
-	struct taken taken;
-	unsigned levels;
-	CUarray level[LEVELS]; /* those that were asked for */
-};
 
 /* The least that memory is made of: one element, or of a compressed format a block of them. */
 struct unit {
@@ -36,7 +15,6 @@ struct unit {
 
 #define BC1 0x91
 #define BC7_SRGB 0x9e
-#define NV12 0xb0
 
 static struct unit compressed(int format, unsigned channels)
 {
@@ -79,7 +57,7 @@ static uint64_t up(uint64_t n, uint64_t to)
 	return (n + to - 1) / to * to;
 }
 
-static uint64_t at_level(uint64_t n, unsigned level)
+uint64_t array_at_level(uint64_t n, unsigned level)
 {
 	return n >> level ? n >> level : 1;
 }
@@ -102,10 +80,10 @@ static struct shape shape_of(const CUDA_ARRAY3D_DESCRIPTOR *d)
 /* The array that a level is. */
 static CUDA_ARRAY3D_DESCRIPTOR level_desc(CUDA_ARRAY3D_DESCRIPTOR d, unsigned level)
 {
-	d.Width = at_level(d.Width, level);
-	d.Height = d.Height ? at_level(d.Height, level) : 0;
+	d.Width = array_at_level(d.Width, level);
+	d.Height = d.Height ? array_at_level(d.Height, level) : 0;
 	if (d.Depth && !(d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
-		d.Depth = at_level(d.Depth, level);
+		d.Depth = array_at_level(d.Depth, level);
 	return d;
 }
 
@@ -148,8 +126,8 @@ bool array_content(CUarray array, size_t x, size_t y, size_t z, struct content *
 	if (!object_is(OBJECT_ARRAY, array))
 		return false;
 	s = shape_of(&array->desc);
-	*of = &array->content;
-	*offset = (z * s.rows + y) * s.row + x;
+	*of = array->whole ? &array->whole->content : &array->content;
+	*offset = array->begin + (z * s.rows + y) * s.row + x;
 	*left = (size_t)(s.row - x);
 	return true;
 }
@@ -241,6 +219,7 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d)
 
 static void end_array(CUarray a)
 {
+	array_end_planes(a);
 	tiles_drop(a);
 	content_end(&a->content);
 	page_return(a->ctx, CHARGE_DATA, &a->taken);
@@ -260,7 +239,7 @@ CUresult cuArrayDestroy(CUarray array)
 
 	ENTER();
 	process_lock();
-	if (object_is(OBJECT_ARRAY, array) && !array->of) {
+	if (object_is(OBJECT_ARRAY, array) && !array->of && !array->whole) {
 		object_remove(array);
 		end_array(array);
 		r = CUDA_SUCCESS;
@@ -464,7 +443,7 @@ static bool drop_array(void *object, CUcontext ctx)
 {
 	CUarray a = object;
 
-	if (a->ctx != ctx)
+	if (a->ctx != ctx || a->whole)
 		return false;
 	end_array(a);
 	return true;

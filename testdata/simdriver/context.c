@@ -39,7 +39,7 @@ static CUresult activate(CUcontext ctx)
 	}
 	ctx->charged = bytes;
 	ctx->alive = true;
-	ctx->legacy_tail = ctx->blocking_tail = ctx->any_tail = 0;
+	ctx->legacy_tail = ctx->blocking_tail = ctx->any_tail = ctx->floor = 0;
 	ctx->limits_set = false;
 	ctx->id = 0;
 	ctx->attached = 0;

@@ -215,6 +215,7 @@ CUresult cuCheckpointProcessUnlock(int pid, void *args);
 #include "graph_api.h"
 #include "graph_node_api.h"
 #include "copy_api.h"
+#include "legacy_copy_api.h"
 #include "texture_api.h"
 #include "stream_api.h"
 #endif

@@ -77,6 +77,15 @@ typedef struct {
 } CUDA_ARRAY_MEMORY_REQUIREMENTS;
 
 typedef struct {
+	struct {
+		unsigned int width, height, depth;
+	} tileExtent;
+	unsigned int miptailFirstLevel;
+	unsigned long long miptailSize;
+	unsigned int flags, reserved[4];
+} CUDA_ARRAY_SPARSE_PROPERTIES;
+
+typedef struct {
 	int resourceType; /* 0 array, 1 mipmapped array */
 	union {
 		CUmipmappedArray mipmap;
@@ -212,8 +221,12 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
 CUresult cuMipmappedArrayGetLevel(CUarray *level_array, CUmipmappedArray array, unsigned int level);
 CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUmipmappedArray array, CUdevice dev);
+CUresult cuArrayGetPlane(CUarray *plane, CUarray array, unsigned int index);
+CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, CUarray array);
+CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, CUmipmappedArray array);
 
 /* Of other processes, and of other interfaces. */
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t bytes, int type, unsigned long long flags);
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr);
 CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags);

@@ -48,6 +48,11 @@ CUresult cuProfilerStart(void);
 CUresult cuProfilerStop(void);
 CUresult cuFuncSetSharedMemConfig(CUfunction f, int config);
 
+CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event);
+CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event);
+CUresult cuDeviceGetLuid(char *luid, unsigned int *mask, CUdevice dev);
+CUresult cuFlushGPUDirectRDMAWrites(int target, int scope);
+
 /* Modules. */
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image);
 CUresult cuModuleGetLoadingMode(int *mode);
@@ -82,6 +87,8 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library);
 CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library);
 CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library);
 CUresult cuLibraryGetGlobal(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name);
+CUresult cuLibraryGetManaged(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name);
+CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library, const char *name);
 CUresult cuKernelGetFunction(CUfunction *f, CUkernel kernel);
 CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel);
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes);
@@ -91,6 +98,8 @@ CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevic
 CUresult cuKernelSetCacheConfig(CUkernel kernel, int config, CUdevice dev);
 
 /* Occupancy. */
+CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction f, const CUlaunchConfig *config);
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunchConfig *config);
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int block, size_t shared);
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction f, int block, size_t shared,
 							      unsigned int flags);

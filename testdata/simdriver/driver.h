@@ -67,6 +67,7 @@ struct CUctx_st {
 	uint64_t legacy_tail;  /* what the queue's kernel time is when the work of the legacy default stream is done */
 	uint64_t blocking_tail; /* the same over all its blocking streams */
 	uint64_t any_tail;     /* the same over all streams */
+	uint64_t floor;	       /* nothing in it begins before that: cuCtxWaitEvent */
 	struct backlog backlog; /* of the legacy default stream */
 	struct stream_settings settings; /* the same */
 	bool limits_set;
@@ -116,6 +117,8 @@ struct CUfunc_st {
 	char *name;
 	struct duration duration;
 	uint32_t shape[3];    /* cuFuncSetBlockShape */
+	int attributes[16];   /* cuFuncSetAttribute */
+	unsigned attributes_set; /* a bit for each */
 	struct param *params; /* as far as the image names them */
 	unsigned param_count;
 	struct CUfunc_st *next;
@@ -196,6 +199,8 @@ bool function_copy_arguments(CUfunction f, void **from, void ***out);
 /* The global data of a module. Process lock held. */
 CUresult module_data_load(CUmodule m, const char *text);
 void module_data_free(CUmodule m);
+/* Takes the lock. */
+bool module_data_is_managed(CUmodule m, const char *name);
 
 /* Of memory of its own, or of some that is charged elsewhere. */
 CUresult mipmap_create(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, bool own_memory);

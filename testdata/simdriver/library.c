@@ -260,6 +260,28 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, 
 	return r ? r : cuModuleGetGlobal_v2(ptr, bytes, module, name);
 }
 
+/* Of a program's `__managed__` variables: `.attribute(.managed)` in PTX. */
+CUresult cuLibraryGetManaged(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name)
+{
+	CUmodule module;
+	CUresult r;
+
+	ENTER();
+	r = known(library) ? here(library, &module) : CUDA_ERROR_INVALID_HANDLE;
+	if (!r && !module_data_is_managed(module, name))
+		r = name ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+	return r ? r : cuModuleGetGlobal_v2(ptr, bytes, module, name);
+}
+
+/* Documented: not found where no device has CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS. */
+CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library, const char *name)
+{
+	ENTER();
+	if (!function || !name)
+		return CUDA_ERROR_INVALID_VALUE;
+	return known(library) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+}
+
 static bool is_kernel(CUkernel kernel)
 {
 	bool is;

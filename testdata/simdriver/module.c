@@ -299,6 +299,10 @@ CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!is_function(function))
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (function->attributes_set >> attribute & 1) {
+		*value = function->attributes[attribute];
+		return CUDA_SUCCESS;
+	}
 	switch (attribute) {
 	case 0: /* MAX_THREADS_PER_BLOCK */
 		*value = 1024;
@@ -324,7 +328,13 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value)
 	ENTER();
 	if (attribute < 0 || attribute > 15 || value < -1)
 		return CUDA_ERROR_INVALID_VALUE;
-	return is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	if (!is_function(function))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (attribute >= 8) { /* those below are the function's own */
+		function->attributes[attribute] = value;
+		function->attributes_set |= 1u << attribute;
+	}
+	return CUDA_SUCCESS;
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction function, int config)

@@ -16,6 +16,7 @@
 struct variable {
 	char *name;
 	uint64_t offset, size, element;
+	bool managed;
 	const char *values; /* of the text, after the '='; NULL: zeros. Only while it is loaded */
 	struct variable *next;
 };
@@ -40,6 +41,7 @@ static size_t name_length(const char *at)
 static bool declare(struct module_data *d, const char *at)
 {
 	uint64_t element = 1, count = 1;
+	bool managed = false;
 	const char *rest;
 	struct variable *v;
 	size_t length;
@@ -50,6 +52,10 @@ static bool declare(struct module_data *d, const char *at)
 			break;
 		if (!strncmp(at, ".align", 6)) {
 			at += 6 + strspn(at + 6, " \t0123456789");
+		} else if (!strncmp(at, ".attribute(", 11)) {
+			managed |= !strncmp(at + 11, ".managed", 8);
+			at += strcspn(at, ")");
+			at += *at == ')';
 		} else {
 			element = strtoull(at + 2, NULL, 10) / 8; /* .b8, .u32, .f64 */
 			at += 1 + name_length(at + 1);
@@ -72,6 +78,7 @@ static bool declare(struct module_data *d, const char *at)
 	v->offset = d->size;
 	v->size = element * count;
 	v->element = element;
+	v->managed = managed;
 	v->values = *rest == '=' ? rest + 1 : NULL;
 	v->next = d->variables;
 	d->variables = v;
@@ -222,6 +229,17 @@ static CUresult find(CUdeviceptr *ptr, size_t *bytes, CUmodule m, const char *na
 	}
 	process_unlock();
 	return r;
+}
+
+bool module_data_is_managed(CUmodule m, const char *name)
+{
+	bool managed = false;
+
+	process_lock();
+	for (struct variable *v = name && object_is(OBJECT_MODULE, m) ? m->data->variables : NULL; v; v = v->next)
+		managed |= v->managed && !strcmp(v->name, name);
+	process_unlock();
+	return managed;
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name)

@@ -66,10 +66,10 @@ CUresult stream_find(CUstream handle, CUcontext ctx, CUstream *stream)
 uint64_t stream_ready(CUcontext ctx, CUstream s)
 {
 	if (!s)
-		return later(ctx->legacy_tail, ctx->blocking_tail);
+		return later(ctx->floor, later(ctx->legacy_tail, ctx->blocking_tail));
 	if (s->flags & CU_STREAM_NON_BLOCKING)
-		return s->tail;
-	return later(s->tail, s->ctx->legacy_tail);
+		return later(s->ctx->floor, s->tail);
+	return later(s->ctx->floor, later(s->tail, s->ctx->legacy_tail));
 }
 
 void stream_advance(CUcontext ctx, CUstream s, uint64_t tail)

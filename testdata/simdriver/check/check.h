@@ -90,6 +90,8 @@ void check_user_objects_used(void);
 void check_node_parameters(void);
 void check_capture_graph(void);
 void check_shared(void);
+void check_legacy_copies(void);
+void check_breadth(void);
 /* Not in the list: */
 void check_waits_forever(void);
 void check_event_cost(void); /* prints it */
