@@ -184,11 +184,18 @@ func TestAllAttacksAtOnce(t *testing.T) {
 	assert.Equal(t, 1, connections(t, n))
 }
 
+const (
+	chunkMiB = 10
+	// workerMiB is half a chunk more than two contexts and a multiple of it. The page of the worker's module is in the
+	// limit after the agent has measured it, and makes no difference.
+	workerMiB = 2*contextMiB + 296*chunkMiB + chunkMiB/2
+)
+
 // startWorkers starts four on each of five GPUs, which have 95 percent of it together.
 func startWorkers(t *testing.T, n *harness.Node) (workers []*worker) {
 	for g := range 5 {
 		for _, cores := range []int{10, 20, 30, 35} {
-			workers = append(workers, &worker{name: fmt.Sprintf("worker-%d-%d", g, cores), gpu: g, cores: cores, memory: 4000})
+			workers = append(workers, &worker{name: fmt.Sprintf("worker-%d-%d", g, cores), gpu: g, cores: cores, memory: workerMiB})
 		}
 	}
 	for _, w := range workers {
@@ -386,7 +393,7 @@ func delays(t *testing.T, workers []*worker) (all []time.Duration) {
 	return all
 }
 
-// requireMemory has each worker's container take all that it may have, beside the worker with its module's code.
+// requireMemory has each worker's container take all that it may have, beside the worker.
 func requireMemory(t *testing.T, n *harness.Node, workers []*worker) {
 	t.Helper()
 	var waiting sync.WaitGroup
@@ -395,12 +402,12 @@ func requireMemory(t *testing.T, n *harness.Node, workers []*worker) {
 		turns <- struct{}{}
 		waiting.Go(func() {
 			defer func() { <-turns }()
-			stdout, stderr, code, err := n.Exec(context.Background(), w.id, workload("alloc"), "--chunk-mib=10")
+			stdout, stderr, code, err := n.Exec(context.Background(), w.id, workload("alloc"), fmt.Sprintf("--chunk-mib=%d", chunkMiB))
 			assert.NoError(t, err)
 			assert.Zero(t, code, stderr)
 			v := harness.KeyValues(stdout)
 			assert.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"], w.name)
-			assert.Equal(t, strconv.Itoa((w.memory-2*contextMiB-pageMiB)/10*10*mib), v["allocated_bytes"], w.name)
+			assert.Equal(t, strconv.Itoa((w.memory-2*contextMiB)/chunkMiB*chunkMiB*mib), v["allocated_bytes"], w.name)
 		})
 	}
 	waiting.Wait()

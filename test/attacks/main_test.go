@@ -23,8 +23,6 @@ const (
 	mib = 1 << 20
 	// contextMiB is what a CUDA context takes of an H200.
 	contextMiB = 520
-	// pageMiB is the least that a GPU's memory is taken in.
-	pageMiB = 2
 	// patience bounds what only has to happen.
 	patience = 30 * time.Second
 )
