@@ -29,7 +29,7 @@ func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	require.NoError(t, err, "run test/setup.sh --helm")
 	home := t.TempDir()
 	c := exec.Command(program, args...)
-	c.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+filepath.Join(home, "none"))
+	c.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "HELM_CACHE_HOME=" + home, "HELM_CONFIG_HOME=" + home, "HELM_DATA_HOME=" + home, "KUBECONFIG=" + filepath.Join(home, "none")}
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errs
 	err = c.Run()
