@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -134,13 +135,15 @@ func TestReaderEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// readAndSuspend reads a ledger and stops its own process in the middle, once: it
-// reads again when it continues, because the ledger was changed.
+// readAndSuspend reads a ledger and stops its own process in the middle, once: it reads again when it continues, because
+// the ledger was changed. The signal is for the thread that reads: another one can get it when the reader has ended.
 func readAndSuspend(dir string) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	var suspend sync.Once
 	reader, err := ledger.OpenReadOnly(filepath.Join(dir, "state"), ledger.WithRecovery(func(string) ([]grant.Share, error) {
 		var err error
-		suspend.Do(func() { err = unix.Kill(os.Getpid(), unix.SIGSTOP) })
+		suspend.Do(func() { err = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP) })
 		return []grant.Share{share(1, 1)}, err
 	}))
 	if err != nil {
@@ -157,15 +160,14 @@ func TestSuspendedReaderBlocksNoClaim(t *testing.T) {
 	require.NoError(t, claimOn(openLedger(t, state), "corrupt", gpuA))
 	require.NoError(t, os.Truncate(filepath.Join(state, "containers", "corrupt", "grant.json"), 3))
 	command := startHelper(t, "suspended reader", dir, "")
-	require.Eventually(t, func() bool { return processState(command.Process.Pid) == "T" }, time.Minute, time.Millisecond)
+	require.NoError(t, unix.Waitid(unix.P_PID, command.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil))
+	require.Equal(t, "T", processState(command.Process.Pid), "it is suspended")
 
 	store := openLedger(t, state, ledger.WithRecovery(func(string) ([]grant.Share, error) { return []grant.Share{share(1, 1)}, nil }))
-	ctx, cancel := context.WithTimeout(background, time.Minute)
-	defer cancel()
-	_, err := store.Claim(ctx, claimOf("c1", share(1, 1)), testGPUs(), writeFiles)
+	_, err := store.Claim(background, claimOf("c1", share(1, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
-	require.NoError(t, store.Remove(ctx, "c1"))
-	_, err = store.Reconcile(ctx, ledger.OwnerNRI, nil)
+	require.NoError(t, store.Remove(background, "c1"))
+	_, err = store.Reconcile(background, ledger.OwnerNRI, nil)
 	require.NoError(t, err)
 	require.Equal(t, "T", processState(command.Process.Pid), "it is suspended all the while")
 	require.NoError(t, command.Process.Signal(unix.SIGCONT))
