@@ -21,7 +21,7 @@ const faultsPerCell = 50
 // The runtime's patience: where nothing waits for its end, and where every
 // container does.
 const (
-	longTimeout = time.Minute
+	longTimeout = 5 * time.Minute
 	lossTimeout = 250 * time.Millisecond
 )
 

@@ -241,8 +241,7 @@ func (f *fixture) run() {
 }
 
 func (f *fixture) waitReady() {
-	// Fifty do this at once in the matrix, on a machine that may be busy.
-	if !assert.Eventually(f.t, func() bool { return f.plugin.Ready() == nil }, time.Minute, 2*time.Millisecond) {
+	if !assert.Eventually(f.t, func() bool { return f.plugin.Ready() == nil }, 2*longTimeout, 2*time.Millisecond) {
 		require.NoError(f.t, f.plugin.Ready())
 	}
 	f.runtime.BlockPluginSync().Unblock() // the runtime sends nothing to a plugin before it is in its list
