@@ -17,7 +17,7 @@
 #      chromium-headless-shell: 125 MB to fetch, half a minute.
 #
 #   4. With --kubernetes, only for `make e2e`: Debian's containernetworking-plugins, nftables and iproute2, and etcd, the programs of
-#      Kubernetes from the module test/tools-kubernetes, built once into a directory beside that one (four minutes).
+#      Kubernetes from the module test/admission, built once into a directory beside that one (four minutes).
 #
 #   5. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
 #
@@ -34,7 +34,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 
-# tools_dir MODULE prints the directory of the programs of that tools-only module.
+# tools_dir MODULE prints the directory of the programs of that module.
 tools_dir() {
   local base hash
   base=${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}
@@ -82,7 +82,7 @@ without_services() {
   return "$status"
 }
 
-# build_tools MODULE WHAT builds the programs of that tools-only module.
+# build_tools MODULE WHAT builds the programs of that module.
 build_tools() {
   local dir
   dir=$(tools_dir "$1")
@@ -95,7 +95,7 @@ build_tools() {
   rm -rf "$partial"
   mkdir -p "$partial"
   trap 'rm -rf "$partial"' EXIT
-  # Flags and, in tools-kubernetes, versions are cmd/gpuslice-scheduler's: what both have of Kubernetes is compiled once.
+  # Flags and, in admission, versions are cmd/gpuslice-scheduler's: what both have of Kubernetes is compiled once.
   # Kubernetes' programs don't know their version but from their linker; charts ask for it.
   local version=k8s.io/component-base/version kubernetes
   kubernetes=$(sed -n 's/^\tk8s.io\/kubernetes \(v1\.[0-9]*\)\(\.[0-9]*\).*/\1\2/p' "$here/$1/go.mod")
@@ -116,7 +116,7 @@ case "${1:-}" in
   --where) tools_dir tools ;;
   --where-nvidia) tools_dir tools-nvidia ;;
   --where-helm) tools_dir tools-helm ;;
-  --where-kubernetes) tools_dir tools-kubernetes ;;
+  --where-kubernetes) tools_dir admission ;;
   --check)
     install_packages "${lint[@]}"
     build_tools tools "$tools"
@@ -128,7 +128,7 @@ case "${1:-}" in
     build_tools tools "$tools"
     build_tools tools-nvidia "NVIDIA's container runtime once (ten seconds)"
     case "${1:-}" in --helm | --kubernetes) build_tools tools-helm "helm once (about a minute)" ;; esac
-    [ "${1:-}" != --kubernetes ] || build_tools tools-kubernetes "etcd and Kubernetes once (about four minutes)"
+    [ "${1:-}" != --kubernetes ] || build_tools admission "etcd and Kubernetes once (about four minutes)"
     ;;
   *)
     log "unknown argument: $1 (there are --check, --helm, --monitoring, --kubernetes, --where, --where-nvidia, --where-helm and --where-kubernetes)"

@@ -170,7 +170,7 @@ func (c *Cluster) Config(u User) (*rest.Config, error) {
 // Kubeconfig is the path of a user's kubeconfig.
 func (c *Cluster) Kubeconfig(u User) (string, error) { return c.identities.kubeconfig(u) }
 
-// startDaemon starts a program of test/tools-kubernetes.
+// startDaemon starts a program of Kubernetes.
 func (c *Cluster) startDaemon(name string, args []string) (*harness.Process, error) {
 	path, err := Tool(name)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// Tool returns the path of a program of test/tools-kubernetes, or of helm.
+// Tool returns the path of a program of Kubernetes, or of helm.
 func Tool(name string) (string, error) {
 	dir := "--where-kubernetes"
 	if name == "helm" {
