@@ -165,7 +165,7 @@ func TestMIGMemoryIsCarvedFromTheGPU(t *testing.T) {
 }
 
 func TestMIGDeviceIsExhaustedByItself(t *testing.T) {
-	s := New(t, Plain, "A100-40GB:mig=1g.5gb,mig=1g.5gb")
+	s := New(t, Plain, "A100-40GB:mig=1g.5gb,mig=1g.5gb,event_ns=0")
 	one, two := s.Status().GPUs[0].MIG[0], s.Status().GPUs[0].MIG[1]
 	on := func(device MIG) { s.Env = []string{"CUDA_VISIBLE_DEVICES=" + device.UUID} }
 	on(one)

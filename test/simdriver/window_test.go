@@ -46,7 +46,7 @@ func TestNVMLSamplingPeriods(t *testing.T) {
 
 // What two processes got, each and together, in whole percent of the time since the last look.
 func TestNVMLUtilisationOfTwoProcesses(t *testing.T) {
-	s := New(t, Plain, "T4")
+	s := New(t, Plain, "T4:switch_us=0") // two busy processes have all of the GPU
 	d := device(t, openNVML(t, s), 0)
 	pids := map[uint32]bool{}
 	for _, us := range []string{"200", "20000"} {

@@ -1,6 +1,7 @@
 /*
  * The GPUs that simctl knows by name. Sizes and counts are those of NVIDIA's data sheets and of nvidia-smi on such GPUs;
- * reserved and context memory vary with driver and program and are typical values.
+ * reserved and context memory vary with driver and program and are typical values, as are the times of a switch and of an
+ * event: the sources are with TestReal… in test/simdriver.
  */
 #include "simctl.h"
 
@@ -100,6 +101,8 @@ bool gpu_from_profile(struct gpu *c, const char *id, unsigned position)
 		snprintf(c->profile, sizeof(c->profile), "%s", profiles[i].id);
 		c->kernel_ns = 10000;
 		c->slice_ns = 2000000;
+		c->switch_ns = 20000;
+		c->event_ns = 2500;
 		c->queue_depth = 1024;
 		c->sample_ms = 167;
 		c->page_bytes = 2 << 20;
