@@ -87,9 +87,9 @@ func withBuild(run func() int) (int, error) {
 	return run(), nil
 }
 
-// buildNative builds the library and the simulated driver.
+// buildNative builds the library, the simulated driver and the programs that use it.
 func buildNative(sanitizer string) error {
-	return harness.Make(sanitizer, "", "limiter/src", "limiter/front", "testdata/simdriver")
+	return harness.Make(sanitizer, "", "limiter/src", "limiter/front", "testdata/simdriver", "testdata/workloads")
 }
 
 // compile builds one C file of the tests; warnings of the old-style calls in it are off.
