@@ -1,6 +1,8 @@
 /* Capturing into a graph of the program, and changing what the next captured node depends on. */
 #include "capture.h"
 
+#include "memop.h"
+
 #define SET_DEPENDENCIES 1u
 
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
@@ -73,4 +75,15 @@ CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode 
 	(void)edges;
 	ENTER();
 	return update(per_thread(stream), deps, count, flags);
+}
+
+CUresult capture_memops(CUstream s, struct memops *m)
+{
+	CUgraphNode node = graph_add(s->capture->graph, CU_GRAPH_NODE_BATCH_MEM_OP, s->captured->node, s->captured->count);
+
+	if (!node)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	node->memops = memops_use(m);
+	s->captured->count = 0;
+	return capture_depend(&s->captured, &node, 1);
 }

@@ -1,5 +1,5 @@
 /* Contexts: one primary per device and process, any number of plain ones; a stack of current ones per thread. */
-#include "driver.h"
+#include "pending.h"
 #include "pool.h"
 
 #include <stdlib.h>
@@ -66,7 +66,7 @@ static void deactivate(CUcontext ctx)
 	object_sweep(OBJECT_CONTEXT, find_other, ctx);
 	if (!other_lives)
 		queue_drop(&process.queues[ctx->gpu]);
-	host_functions_drop_context(ctx);
+	pending_drop_context(ctx);
 	streams_drop_context(ctx);
 	modules_drop_context(ctx);
 	memory_drop_context(ctx);
@@ -410,12 +410,12 @@ CUresult cuCtxSynchronize(void)
 		r = capture_forbids_wait(ctx, NULL);
 	if (r)
 		return r;
+	pending_wait_context(ctx);
 	process_lock();
 	tail = ctx->any_tail;
 	q = queue_of(ctx);
 	process_unlock();
 	queue_wait(q, tail);
-	host_functions_wait_all(ctx);
 	pools_synchronised();
 	return CUDA_SUCCESS;
 }

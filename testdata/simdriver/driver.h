@@ -97,6 +97,7 @@ struct CUevent_st {
 	uint64_t tail;
 	uint64_t time;       /* CLOCK_MONOTONIC, ns */
 	CUevent next, *link; /* in that list */
+	uint64_t pending_record; /* the number of its last record in pending.c, as long as that is not done; else 0 */
 	uint64_t capture_id; /* it was recorded in that capture; 0: in none */
 	struct nodes *captured;
 };
@@ -151,6 +152,9 @@ extern struct process process;
 
 void process_lock(void);
 void process_unlock(void);
+/* Returns, with the lock held as before, after a call of process_changed (which needs the lock), or at that time, or at will. */
+void process_wait(uint64_t until);
+void process_changed(void);
 
 /* What CUDA numbers in this process, in that order: whole GPUs, or one MIG device. */
 unsigned visible_devices(struct state *s, struct mig found[MAX_GPUS]);
@@ -233,16 +237,7 @@ CUresult stream_wait(CUstream handle);
 CUresult stream_run(CUstream handle, struct load load, unsigned launches);
 /* The function is called when the stream (any handle) has come so far. Takes the process lock. */
 CUresult host_function_put(CUstream handle, CUhostFn function, void *data);
-/*
- * Before work is put into a stream, or waited for: returns when the host functions that come before are done. Only in a current
- * context; they take no lock that a host function's thread holds.
- */
-void host_functions_wait(CUstream handle);
-void host_functions_wait_all(CUcontext ctx);
-bool host_functions_pending(CUstream handle);
 bool host_function_calls(void); /* this thread is in one */
-/* Those of a context that goes, but for one that runs, are never called. Process lock held. */
-void host_functions_drop_context(CUcontext ctx);
 /* The function of a kernel of a library, which launches take in place of a function; else what it is. Takes the lock. */
 CUfunction kernel_function(CUfunction f);
 /* What a launch of that function takes. Process lock held. */
@@ -259,7 +254,12 @@ bool queue_done(struct queue *q, uint64_t tail);
 void queue_mark(struct queue *q, CUevent event, uint64_t tail);
 void queue_unmark(CUevent event);
 void queue_wait(struct queue *q, uint64_t tail);
+/* 0: it has come so far; else when to look again. */
+uint64_t queue_eta(struct queue *q, uint64_t tail);
 void wait_until(uint64_t ns);
+
+/* The event happens when what is in the stream is done. Process lock held. */
+void event_put(CUevent event, CUcontext ctx, CUstream stream);
 
 /* Before work is put into a stream: whether it is captured instead, or may not be put there. Process lock held. */
 CUresult capture_check(CUcontext ctx, CUstream stream, bool *captured);

@@ -2,7 +2,7 @@
  * Events: the moment at which what was in a stream when it was recorded is done, on the clock of the wall: what the GPU did
  * for other processes in between counts.
  */
-#include "driver.h"
+#include "pending.h"
 #include "pool.h"
 
 #include <stdlib.h>
@@ -43,6 +43,7 @@ static CUresult destroy(CUevent event)
 	process_lock();
 	if (object_is(OBJECT_EVENT, event)) {
 		object_remove(event);
+		pending_forget_event(event);
 		queue_unmark(event);
 		free(event->captured);
 		free(event);
@@ -64,13 +65,14 @@ CUresult cuEventDestroy_v2(CUevent event)
 	return destroy(event);
 }
 
-/* One with a time is work of the GPU in its stream: others in it wait until the time is written. Process lock held. */
-static void put(CUevent event, CUcontext ctx, CUstream s)
+/* One with a time is work of the GPU in its stream: others in it wait until the time is written. */
+void event_put(CUevent event, CUcontext ctx, CUstream s)
 {
 	struct queue *q = queue_of(s ? s->ctx : ctx);
 	uint64_t tail = stream_ready(ctx, s);
 
 	event->capture_id = 0;
+	event->pending_record = 0;
 	if (!(event->flags & CU_EVENT_DISABLE_TIMING)) {
 		tail = queue_put(q, tail, (struct load){.ns = process.view.s->gpus[q->gpu].event_ns}, 0);
 		stream_advance(ctx, s, tail);
@@ -89,7 +91,6 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
 		return r;
 	if (flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
-	host_functions_wait(handle);
 	process_lock();
 	r = stream_find(handle, ctx, &s);
 	if (!r && (!object_is(OBJECT_EVENT, event) || event->ctx != (s ? s->ctx : ctx)))
@@ -98,8 +99,10 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
 		r = capture_check(s ? s->ctx : ctx, s, &captured);
 	if (!r && captured)
 		r = capture_record(event, s);
+	else if (!r && pending_before(ctx, s))
+		r = pending_put_record(ctx, s, event);
 	else if (!r)
-		put(event, ctx, s);
+		event_put(event, ctx, s);
 	process_unlock();
 	return r;
 }
@@ -131,6 +134,8 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned in
 /* Whether it has happened by now. Process lock held. */
 static bool happened(CUevent event)
 {
+	if (event->pending_record)
+		return false;
 	if (event->waits)
 		queue_done(event->queue, event->tail);
 	return !event->waits && event->time <= now_ns();
@@ -162,6 +167,8 @@ CUresult cuEventSynchronize(CUevent event)
 
 	ENTER();
 	process_lock();
+	while (object_is(OBJECT_EVENT, event) && event->pending_record)
+		process_wait(UINT64_MAX);
 	if (!object_is(OBJECT_EVENT, event)) {
 		r = CUDA_ERROR_INVALID_HANDLE;
 	} else if (event->capture_id) {

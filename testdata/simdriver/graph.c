@@ -2,6 +2,7 @@
 #include "graph.h"
 
 #include "allocation.h"
+#include "memop.h"
 #include "pool.h"
 #include "transfer.h"
 
@@ -28,6 +29,7 @@ void node_free(CUgraphNode node)
 	if (node->type == CU_GRAPH_NODE_MEM_ALLOC)
 		allocation_unhold(node->ptr);
 	object_remove(node);
+	memops_unuse(node->memops);
 	free(node->transfer);
 	free(node->arguments);
 	free(node->settings);
@@ -208,6 +210,7 @@ static bool copy_node(CUgraphNode to, CUgraphNode from)
 	to->device = from->device;
 	to->host = from->host;
 	to->event = from->event;
+	to->memops = memops_use(from->memops);
 	to->kernel = from->kernel;
 	to->kernel.kernelParams = NULL;
 	if (to->type == CU_GRAPH_NODE_MEM_ALLOC)
@@ -259,6 +262,7 @@ struct recipe {
 	const struct transfer *transfer;
 	CUDA_HOST_NODE_PARAMS host;
 	CUevent event;
+	const CUDA_BATCH_MEM_OP_NODE_PARAMS *memops;
 };
 
 static CUresult check(const struct recipe *r)
@@ -281,6 +285,8 @@ static CUresult check(const struct recipe *r)
 	case CU_GRAPH_NODE_MEMCPY:
 	case CU_GRAPH_NODE_MEMSET:
 		return transfer_check(r->transfer);
+	case CU_GRAPH_NODE_BATCH_MEM_OP:
+		return r->memops ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	case CU_GRAPH_NODE_EMPTY:
 	case CU_GRAPH_NODE_MEM_FREE:
 		return CUDA_SUCCESS;
@@ -292,6 +298,7 @@ static CUresult check(const struct recipe *r)
 static CUresult add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count, struct recipe recipe)
 {
 	CUgraphNode node = NULL;
+	struct memops *memops = NULL;
 	CUresult r = CUDA_ERROR_INVALID_VALUE;
 
 	if (!out)
@@ -299,6 +306,8 @@ static CUresult add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t
 	process_lock();
 	if (!bad_place(g, deps, count))
 		r = check(&recipe);
+	if (!r && recipe.memops)
+		r = memops_make(&memops, recipe.memops->ctx, recipe.memops->paramArray, recipe.memops->count, recipe.memops->flags);
 	if (!r && recipe.type == CU_GRAPH_NODE_MEM_ALLOC)
 		node = graph_add_alloc(g, recipe.alloc->poolProps.location.id, recipe.alloc->bytesize, deps, count);
 	else if (!r)
@@ -311,6 +320,7 @@ static CUresult add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t
 			r = CUDA_ERROR_OUT_OF_MEMORY;
 		node->host = recipe.host;
 		node->event = recipe.event;
+		node->memops = memops_use(memops);
 		if (recipe.alloc)
 			recipe.alloc->dptr = node->ptr;
 		else
@@ -322,6 +332,7 @@ static CUresult add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t
 		if (node->child)
 			node->child->owned = true;
 	}
+	memops_unuse(memops);
 	process_unlock();
 	return r;
 }
@@ -387,6 +398,11 @@ CUresult graph_add_transfer(PLACE, size_t count, int type, const struct transfer
 	return add(node, graph, deps, count, (struct recipe){.type = type, .transfer = t});
 }
 
+CUresult graph_add_memops(PLACE, size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p)
+{
+	return add(node, graph, deps, count, (struct recipe){.type = CU_GRAPH_NODE_BATCH_MEM_OP, .memops = p});
+}
+
 static CUresult add_any(PLACE, size_t count, CUgraphNodeParams *p)
 {
 	struct recipe recipe = {.type = p ? p->type : -1};
@@ -410,6 +426,8 @@ static CUresult add_any(PLACE, size_t count, CUgraphNodeParams *p)
 		recipe.host = p->host;
 	else if (recipe.type == CU_GRAPH_NODE_EVENT_RECORD || recipe.type == CU_GRAPH_NODE_WAIT_EVENT)
 		recipe.event = p->event;
+	else if (recipe.type == CU_GRAPH_NODE_BATCH_MEM_OP)
+		recipe.memops = &p->memops;
 	return add(node, graph, deps, count, recipe);
 }
 

@@ -31,6 +31,7 @@ struct CUgraphNode_st {
 	size_t bytes;
 	CUdevice device;
 	struct transfer *transfer; /* memcpy, memset */
+	struct memops *memops;	   /* batch of memory operations */
 };
 
 struct CUgraph_st {
@@ -60,6 +61,8 @@ bool node_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params);
 bool graph_set_transfer(CUgraphNode node, const struct transfer *t);
 /* For cuGraphAddNode: one that copies or fills. Takes the lock. */
 CUresult graph_add_transfer(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t count, int type, const struct transfer *t);
+/* The same of one that waits for values in memory and writes them. */
+CUresult graph_add_memops(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
 /* Adds references to what another list has; ends a list with its references. False: no memory. */
 bool user_objects_keep(struct kept **list, const struct kept *from);
 void user_objects_let_go(struct kept *list);

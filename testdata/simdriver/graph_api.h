@@ -2,12 +2,14 @@
 #ifndef SIMDRIVER_GRAPH_API_H
 #define SIMDRIVER_GRAPH_API_H
 
-#pragma GCC visibility push(default)
-
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
+
+#include "memop_api.h"
+
+#pragma GCC visibility push(default)
 
 enum { CU_MEM_HANDLE_POSIX_FD = 1 };
 
@@ -49,6 +51,7 @@ enum {
 	CU_GRAPH_NODE_EVENT_RECORD = 7,
 	CU_GRAPH_NODE_MEM_ALLOC = 10,
 	CU_GRAPH_NODE_MEM_FREE = 11,
+	CU_GRAPH_NODE_BATCH_MEM_OP = 12,
 };
 
 typedef struct {
@@ -89,6 +92,7 @@ typedef struct {
 		CUDA_MEMSET_NODE_PARAMS fill;
 		CUDA_HOST_NODE_PARAMS host;
 		CUevent event;
+		CUDA_BATCH_MEM_OP_NODE_PARAMS memops;
 	};
 	long long reserved2;
 } CUgraphNodeParams;

@@ -1,6 +1,7 @@
 /* Executable graphs: what they are made of, and launching them. */
 #include "graph_exec.h"
 
+#include "memop.h"
 #include "pool.h"
 
 #include <stdlib.h>
@@ -11,6 +12,8 @@ static CUresult run_other(const struct task *s, CUstream handle)
 	switch (s->type) {
 	case CU_GRAPH_NODE_HOST:
 		return host_function_put(handle, s->host.fn, s->host.userData);
+	case CU_GRAPH_NODE_BATCH_MEM_OP:
+		return memops_put(handle, s->memops);
 	case CU_GRAPH_NODE_EVENT_RECORD:
 		return cuEventRecord(s->event, handle);
 	default:
@@ -20,7 +23,8 @@ static CUresult run_other(const struct task *s, CUstream handle)
 
 static bool is_other(int type)
 {
-	return type == CU_GRAPH_NODE_HOST || type == CU_GRAPH_NODE_EVENT_RECORD || type == CU_GRAPH_NODE_WAIT_EVENT;
+	return type == CU_GRAPH_NODE_HOST || type == CU_GRAPH_NODE_EVENT_RECORD || type == CU_GRAPH_NODE_WAIT_EVENT ||
+	       type == CU_GRAPH_NODE_BATCH_MEM_OP;
 }
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -82,10 +86,8 @@ static CUresult run(CUgraphExec exec, CUcontext ctx, CUstream s, CUstream handle
 			r = run_other(t, handle);
 		if (!r && (other || t == exec->tasks))
 			r = run_kernels(t, handle, &moment);
-		if (!r && (t->type == CU_GRAPH_NODE_MEMCPY || t->type == CU_GRAPH_NODE_MEMSET) && !t->off) {
-			host_functions_wait(handle);
-			r = transfer_run(&t->transfer);
-		}
+		if (!r && (t->type == CU_GRAPH_NODE_MEMCPY || t->type == CU_GRAPH_NODE_MEMSET) && !t->off)
+			r = transfer_do(&t->transfer, ctx, s);
 	}
 	process_lock();
 	exec_memory_launched(exec, ctx, s, !r);
@@ -187,6 +189,8 @@ void task_set(struct task *s, CUgraphNode n)
 	s->ctx = n->kernel.ctx;
 	s->host = n->host;
 	s->event = n->event;
+	memops_unuse(s->memops);
+	s->memops = memops_use(n->memops);
 	s->ptr = n->ptr;
 	s->bytes = n->bytes;
 	if (n->transfer)
@@ -299,6 +303,7 @@ void exec_free(CUgraphExec exec)
 	for (struct task *s = exec->tasks, *next; s; s = next) {
 		next = s->next;
 		user_objects_let_go_after(s->objects, exec->used);
+		memops_unuse(s->memops);
 		free(s->after);
 		free(s);
 	}

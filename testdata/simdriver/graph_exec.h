@@ -32,6 +32,7 @@ struct task { /* what a node does */
 	struct transfer transfer;
 	CUDA_HOST_NODE_PARAMS host;
 	CUevent event;
+	struct memops *memops;
 	CUdeviceptr ptr;
 	size_t bytes;
 };

@@ -326,6 +326,8 @@ CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params)
 	case CU_GRAPH_NODE_EVENT_RECORD:
 	case CU_GRAPH_NODE_WAIT_EVENT:
 		return set_event(NULL, node, params->type, params->event);
+	case CU_GRAPH_NODE_BATCH_MEM_OP:
+		return cuGraphBatchMemOpNodeSetParams(node, &params->memops);
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -348,6 +350,8 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
 	case CU_GRAPH_NODE_EVENT_RECORD:
 	case CU_GRAPH_NODE_WAIT_EVENT:
 		return set_event(exec, node, params->type, params->event);
+	case CU_GRAPH_NODE_BATCH_MEM_OP:
+		return cuGraphExecBatchMemOpNodeSetParams(exec, node, &params->memops);
 	case CU_GRAPH_NODE_GRAPH:
 		return cuGraphExecChildGraphNodeSetParams(exec, node, params->child);
 	default:

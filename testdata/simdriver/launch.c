@@ -1,6 +1,8 @@
 /* Launches: a kernel is put into the process's queue on the GPU, where it takes its time. See queue.c and engine.c. */
 #include "launch.h"
 
+#include "pending.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,6 +77,8 @@ static CUresult put(CUcontext ctx, CUstream s, struct load load, unsigned launch
 	struct backlog *b = s ? &s->backlog : &ctx->backlog;
 	uint64_t tail;
 
+	if (pending_before(ctx, s))
+		return pending_put_load(ctx, s, load, launches);
 	*q = queue_of(s ? s->ctx : ctx);
 	if (!b->tails)
 		b->tails = calloc(MAX_QUEUE, sizeof(*b->tails));
@@ -97,7 +101,6 @@ CUresult stream_run(CUstream handle, struct load load, unsigned launches)
 	uint64_t wait_for = 0;
 	CUresult r = current_context(&ctx);
 
-	host_functions_wait(handle);
 	while (!r) {
 		process_lock();
 		r = stream_find(handle, ctx, &s);
@@ -148,7 +151,7 @@ CUresult launch(const struct launch *l)
 		return r;
 	if (bad_shape(l) || (l->params && l->extra))
 		return CUDA_ERROR_INVALID_VALUE;
-	host_functions_wait(l->stream);
+	pending_wait_room(l->stream);
 	while (!r) {
 		process_lock();
 		if (object_is(OBJECT_KERNEL, f)) {

@@ -8,6 +8,7 @@
 #include "pool.h"
 
 #include "allocation.h"
+#include "pending.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,8 @@
 #define CHUNK_DEFAULT (32ull << 20)
 #define UNIT 512ull
 
-struct pending {
-	struct pending *next;
+struct freed {
+	struct freed *next;
 	CUstream stream;
 	struct queue *queue; /* free when that has come so far */
 	uint64_t tail;
@@ -46,11 +47,11 @@ static uint64_t align_up(uint64_t n, uint64_t to)
 /* What was freed in a stream that has come so far is free. */
 static uint64_t settle(CUmemoryPool p)
 {
-	struct pending **at = &p->pending;
+	struct freed **at = &p->pending;
 	uint64_t left = 0;
 
 	while (*at) {
-		struct pending *one = *at;
+		struct freed *one = *at;
 
 		if (!queue_done(one->queue, one->tail)) {
 			left += one->bytes;
@@ -96,11 +97,11 @@ static void bury(CUmemoryPool p)
 
 void pool_freed(CUmemoryPool p, size_t bytes, CUstream stream, struct queue *q, uint64_t tail)
 {
-	struct pending *one = q && !queue_done(q, tail) ? calloc(1, sizeof(*one)) : NULL;
+	struct freed *one = q && !queue_done(q, tail) ? calloc(1, sizeof(*one)) : NULL;
 
 	p->used -= align_up(bytes, UNIT);
 	if (one) {
-		*one = (struct pending){p->pending, stream, q, tail, align_up(bytes, UNIT)};
+		*one = (struct freed){p->pending, stream, q, tail, align_up(bytes, UNIT)};
 		p->pending = one;
 	}
 	if (p->destroyed)
@@ -141,7 +142,7 @@ static uint64_t reuse_own(CUmemoryPool p, CUstream stream, uint64_t wanted, bool
 {
 	uint64_t found = 0;
 
-	for (struct pending *one = p->pending; one && found < wanted; one = one->next) {
+	for (struct freed *one = p->pending; one && found < wanted; one = one->next) {
 		uint64_t part = one->bytes < wanted - found ? one->bytes : wanted - found;
 
 		if (one->stream != stream)
@@ -297,8 +298,12 @@ static CUresult free_async(CUdeviceptr ptr, CUstream handle)
 		ctx = s ? s->ctx : ctx;
 		r = capture_check(ctx, s, &captured);
 	}
-	if (!r)
-		r = captured ? graph_capture_free(s, ptr) : allocation_free_async(ptr, ctx, s);
+	if (!r && captured)
+		r = graph_capture_free(s, ptr);
+	else if (!r && pending_before(ctx, s))
+		r = pending_put_free(ctx, s, ptr);
+	else if (!r)
+		r = allocation_free_async(ptr, ctx, s);
 	process_unlock();
 	return r;
 }

@@ -16,7 +16,7 @@ struct CUmemPoolHandle_st {
 	int reuse[3];
 	uint64_t threshold, max;
 	uint64_t reserved, reserved_high, used, used_high;
-	struct pending *pending;
+	struct freed *pending;
 };
 
 /* The allocation is freed: when the queue has come so far; NULL: at once. Process lock held. */

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct process process;
 
@@ -22,6 +23,33 @@ void process_lock(void)
 void process_unlock(void)
 {
 	pthread_mutex_unlock(&objects_mutex);
+}
+
+static pthread_cond_t changed;
+
+static void make_changed(void)
+{
+	pthread_condattr_t a;
+
+	pthread_condattr_init(&a);
+	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+	pthread_cond_init(&changed, &a);
+	pthread_condattr_destroy(&a);
+}
+
+void process_wait(uint64_t until)
+{
+	struct timespec t = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
+
+	if (until == UINT64_MAX)
+		pthread_cond_wait(&changed, &objects_mutex);
+	else
+		pthread_cond_timedwait(&changed, &objects_mutex, &t);
+}
+
+void process_changed(void)
+{
+	pthread_cond_broadcast(&changed);
 }
 
 static void before_fork(void)
@@ -163,6 +191,7 @@ static CUresult initialise(void)
 		return r;
 	}
 	read_kernel_time();
+	make_changed();
 	pthread_once(&fork_once, watch_forks);
 	process.ready = true;
 	atomic_store_explicit(&usable, true, memory_order_release);

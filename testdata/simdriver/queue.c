@@ -225,26 +225,34 @@ void queue_mark(struct queue *q, CUevent event, uint64_t tail)
 	q->pending = event;
 }
 
+uint64_t queue_eta(struct queue *q, uint64_t tail)
+{
+	uint64_t eta = 0, patience;
+
+	if (tail <= q->busy_ns || !lock_and_look(q))
+		return 0;
+	if (tail > q->busy_ns) {
+		eta = engine_eta(process.view.s, q->gpu, q->engine, (unsigned)process.view.self, tail - q->dropped_ns);
+		patience = tail - q->busy_ns;
+		patience = q->looked_at + (patience > KILLED_NS ? patience : KILLED_NS);
+		eta = eta < patience ? eta : patience;
+	}
+	unlock(q);
+	return eta;
+}
+
 void queue_wait(struct queue *q, uint64_t tail)
 {
 	for (;;) {
-		uint64_t eta = 0, patience = 0;
 		unsigned drops;
-		bool looked;
+		uint64_t eta;
 
 		process_lock();
 		drops = atomic_load(&q->drops);
-		looked = tail > q->busy_ns && lock_and_look(q);
-		if (looked && tail > q->busy_ns) {
-			eta = engine_eta(process.view.s, q->gpu, q->engine, (unsigned)process.view.self, tail - q->dropped_ns);
-			patience = tail - q->busy_ns;
-			patience = q->looked_at + (patience > KILLED_NS ? patience : KILLED_NS);
-		}
-		if (looked)
-			unlock(q);
+		eta = queue_eta(q, tail);
 		process_unlock();
 		if (!eta)
 			return;
-		wait_until_or(eta < patience ? eta : patience, &q->drops, drops);
+		wait_until_or(eta, &q->drops, drops);
 	}
 }

@@ -2,7 +2,7 @@
  * Streams: moments of this process's queue on the GPU. A stream is the moment when all that was put into it is done. The
  * legacy default stream waits for all blocking streams of its context, and they for it.
  */
-#include "driver.h"
+#include "pending.h"
 #include "pool.h"
 
 #include <stdlib.h>
@@ -103,6 +103,7 @@ CUresult stream_wait(CUstream handle)
 		r = capture_forbids_wait(ctx, handle);
 	if (r)
 		return r;
+	pending_wait(handle);
 	process_lock();
 	r = stream_find(handle, ctx, &s);
 	if (!r)
@@ -115,7 +116,6 @@ CUresult stream_wait(CUstream handle)
 	if (r)
 		return r;
 	queue_wait(q, tail);
-	host_functions_wait(handle);
 	pools_synchronised();
 	return CUDA_SUCCESS;
 }
@@ -135,10 +135,10 @@ static CUresult query(CUstream handle)
 	r = stream_find(handle, ctx, &s);
 	if (!r)
 		r = capture_check(ctx, s, &captured);
-	if (!r && !stream_done(ctx, s))
+	if (!r && (pending_before(ctx, s) || !stream_done(ctx, s)))
 		r = CUDA_ERROR_NOT_READY;
 	process_unlock();
-	return !r && host_functions_pending(handle) ? CUDA_ERROR_NOT_READY : r;
+	return r;
 }
 
 static CUresult create(CUstream *stream, unsigned flags, int priority)
@@ -179,8 +179,7 @@ static CUresult destroy(CUstream stream)
 	if (object_is(OBJECT_STREAM, stream)) {
 		captures_drop_stream(stream);
 		object_remove(stream);
-		free(stream->backlog.tails);
-		free(stream);
+		pending_free_stream(stream);
 		r = CUDA_SUCCESS;
 	}
 	process_unlock();
@@ -217,6 +216,7 @@ static bool drop_event(void *object, CUcontext ctx)
 
 	if (e->ctx != ctx)
 		return false;
+	pending_forget_event(e);
 	queue_unmark(e);
 	free(e->captured);
 	free(e);
@@ -253,14 +253,12 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
 	return stream_wait(per_thread(stream));
 }
 
-/* For an event of another GPU the caller waits, as nothing here runs by itself. */
+/* An event of another GPU's queue, or behind something that is pending, makes the stream wait for it there. */
 static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
 {
 	bool captured = false;
 	CUcontext ctx;
 	CUstream s;
-	struct queue *other = NULL;
-	uint64_t tail = 0;
 	CUresult r = current_context(&ctx);
 
 	if (r)
@@ -273,19 +271,13 @@ static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
 		r = CUDA_ERROR_INVALID_HANDLE;
 	if (!r)
 		r = capture_wait(s, event, &captured);
-	if (r || captured) {
-		process_unlock();
-		return r;
-	}
-	if (!r && event->waits && event->queue == queue_of(s ? s->ctx : ctx)) {
+	if (!r && !captured && event->pending_record)
+		r = pending_put_wait(ctx, s, event->pending_record, NULL, 0);
+	else if (!r && !captured && event->waits && (event->queue != queue_of(s ? s->ctx : ctx) || pending_before(ctx, s)))
+		r = pending_put_wait(ctx, s, 0, event->queue, event->tail);
+	else if (!r && !captured && event->waits)
 		stream_advance(ctx, s, event->tail);
-	} else if (!r && event->waits) {
-		other = event->queue;
-		tail = event->tail;
-	}
 	process_unlock();
-	if (other)
-		queue_wait(other, tail);
 	return r;
 }
 

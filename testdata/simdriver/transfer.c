@@ -5,6 +5,7 @@
 
 #include "allocation.h"
 #include "content.h"
+#include "pending.h"
 #include "vmm.h"
 
 #include <stdint.h>
@@ -168,6 +169,19 @@ CUresult transfer_run(const struct transfer *t)
 	return CUDA_SUCCESS;
 }
 
+CUresult transfer_do(const struct transfer *t, CUcontext ctx, CUstream s)
+{
+	bool deferred;
+	CUresult r = CUDA_SUCCESS;
+
+	process_lock();
+	deferred = pending_before(ctx, s);
+	if (deferred)
+		r = pending_put_transfer(ctx, s, t);
+	process_unlock();
+	return deferred ? r : transfer_run(t);
+}
+
 CUresult transfer_put(const struct transfer *t, CUstream handle, bool wait)
 {
 	bool captured = false;
@@ -188,7 +202,9 @@ CUresult transfer_put(const struct transfer *t, CUstream handle, bool wait)
 	process_unlock();
 	if (!r && wait)
 		r = stream_wait(handle);
-	return r || captured ? r : transfer_run(t);
+	if (r || captured)
+		return r;
+	return wait ? transfer_run(t) : transfer_do(t, ctx, s);
 }
 
 static CUresult read_side(struct side *s, int kind, const void *host, CUdeviceptr device, CUarray array)

@@ -26,6 +26,8 @@ struct transfer {
 CUresult transfer_check(const struct transfer *t);
 /* Takes the lock, and lets others have it in between. */
 CUresult transfer_run(const struct transfer *t);
+/* The same when the stream has come so far. */
+CUresult transfer_do(const struct transfer *t, CUcontext ctx, CUstream stream);
 
 /* Does it in a stream (any handle), or makes a node of it where the stream is captured; wait: until the stream has come so far. */
 CUresult transfer_put(const struct transfer *t, CUstream stream, bool wait);

@@ -3,6 +3,7 @@
  * may wait for that (USER_OBJECT_NO_DESTRUCTOR_SYNC, which has to be given).
  */
 #include "graph.h"
+#include "pending.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -104,8 +105,12 @@ static void *wait_and_let_go(void *argument)
 {
 	struct later *l = argument;
 
+	pending_wait_context(l->last.ctx);
+	process_lock();
+	if (object_is(OBJECT_CONTEXT, l->last.ctx) && l->last.ctx->any_tail > l->last.tail)
+		l->last.tail = l->last.ctx->any_tail; /* what was pending is in the queue now */
+	process_unlock();
 	queue_wait(l->last.queue, l->last.tail);
-	host_functions_wait_all(l->last.ctx);
 	process_lock();
 	user_objects_let_go(l->list);
 	process_unlock();

@@ -139,7 +139,7 @@ static void clusters(void)
 	GIVES(cuOccupancyMaxActiveClusters(NULL, f, &c), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* What a GPU has not is refused, and its attribute says so. */
+/* What a GPU has not is refused, and its attribute is 0. */
 static void refused(void)
 {
 	char luid[8];

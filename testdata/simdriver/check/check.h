@@ -92,6 +92,8 @@ void check_capture_graph(void);
 void check_shared(void);
 void check_legacy_copies(void);
 void check_breadth(void);
+void check_pending(void);
+void check_values(void);
 /* Not in the list: */
 void check_waits_forever(void);
 void check_event_cost(void); /* prints it */
