@@ -2,7 +2,13 @@ package deviceplugin
 
 import (
 	"cmp"
+	"context"
+	"log/slog"
 	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
 type GPU struct {
@@ -27,5 +33,78 @@ func (i *Inventory) Set(gpus []GPU) {
 	sorted := slices.SortedFunc(slices.Values(gpus), func(a, b GPU) int { return cmp.Compare(a.UUID, b.UUID) })
 	if last, _ := i.gpus.get(); !slices.Equal(sorted, last) {
 		i.gpus.set(sorted)
+	}
+}
+
+// watched is a value that notifies readers of changes.
+type watched[T any] struct {
+	mu      sync.Mutex
+	value   T
+	changed chan struct{}
+}
+
+func newWatched[T any](value T) *watched[T] {
+	return &watched[T]{value: value, changed: make(chan struct{})}
+}
+
+func (w *watched[T]) get() (T, <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.value, w.changed
+}
+
+// set replaces the value and notifies readers.
+func (w *watched[T]) set(value T) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.value = value
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+const (
+	pollInterval = 500 * time.Millisecond
+	// interruption is the time without a connection after which the devices are unhealthy.
+	// Meanwhile pods get no GPU, because Allocate grants nothing.
+	interruption = 5 * time.Second
+)
+
+// Connection reports whether the agent is connected to the container runtime, and ignores short
+// interruptions. It starts as not connected.
+type Connection struct {
+	ready     func() error
+	log       *slog.Logger
+	connected *watched[bool]
+	seen      time.Time
+}
+
+// NewConnection uses ready, which returns nil while the agent is connected.
+func NewConnection(ready func() error, log *slog.Logger) *Connection {
+	return &Connection{ready: ready, log: log, connected: newWatched(false)}
+}
+
+func (c *Connection) Connected() (bool, <-chan struct{}) { return c.connected.get() }
+
+// Run polls until ctx ends. Only one goroutine may call it.
+func (c *Connection) Run(ctx context.Context) {
+	periodic.Vary(ctx, nil, func() time.Duration {
+		c.look(time.Now())
+		return pollInterval
+	})
+}
+
+func (c *Connection) look(now time.Time) {
+	was, _ := c.connected.get()
+	err := c.ready()
+	switch {
+	case err == nil:
+		c.seen = now
+		if !was {
+			c.log.Info("connected to the container runtime: GPUs are offered")
+			c.connected.set(true)
+		}
+	case was && now.Sub(c.seen) >= interruption:
+		c.log.Warn("not connected to the container runtime: GPUs are reported as unhealthy", "error", err)
+		c.connected.set(false)
 	}
 }

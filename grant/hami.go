@@ -1,10 +1,13 @@
 package grant
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
@@ -122,4 +125,128 @@ func EncodeHAMi(positional Positional) (string, error) {
 		b.WriteByte(';')
 	}
 	return b.String(), nil
+}
+
+// noPosition: the container certainly has no position with shares.
+const noPosition = -1
+
+func findPosition(ctx context.Context, positional Positional, pod Pod, container string, names ContainerNames) (int, error) {
+	if len(positional) == 1 {
+		return 0, nil
+	}
+	const fix = "write the grant by name into " + api.AnnotationGrant
+	if names == nil {
+		return 0, Errorf(ErrAmbiguous, "%d positions, and the order of the pod's containers is unknown without a kubelet: %s", len(positional), fix)
+	}
+	listed, err := names.ContainerNames(ctx, pod)
+	if err != nil {
+		return 0, Errorf(ErrAmbiguous, "%d positions, and the order of the pod's containers could not be read from the kubelet: %w; %s", len(positional), err, fix)
+	}
+	position, reason := matchPosition(positionSizes(positional), listed, container)
+	if reason != "" {
+		return 0, Errorf(ErrAmbiguous, "%d positions: %s; %s", len(positional), reason, fix)
+	}
+	return position, nil
+}
+
+func positionSizes(positional Positional) []int {
+	sizes := make([]int, len(positional))
+	for i, position := range positional {
+		sizes[i] = len(position)
+	}
+	return sizes
+}
+
+// matchPosition returns the container's position by the kubelet's list, or the reason why it can't.
+//
+// The list lacks the plain init containers. So it is matched to the positions in order, a container with k
+// devices to a position of k, and the last container to the last position. If the leftmost and the rightmost
+// match give the same position, it is the container's. A container that is not listed is refused unless the
+// listed ones use every position with devices.
+func matchPosition(sizes []int, listed []ContainerDevices, container string) (position int, reason string) {
+	asked := slices.IndexFunc(listed, func(c ContainerDevices) bool { return c.Name == container })
+	leftmost := embed(sizes, listed)
+	if leftmost == nil {
+		return 0, fmt.Sprintf("they have %v devices, which does not match the containers that the kubelet lists (%s)", sizes, describeListed(listed))
+	}
+	if asked < 0 {
+		if countHolders(sizes) == countHolders(deviceCounts(listed)) {
+			return noPosition, ""
+		}
+		return 0, "the kubelet does not list this container (it lists no init and no ephemeral containers), and the remaining positions can belong to other containers"
+	}
+	if listed[asked].Devices == 0 {
+		return noPosition, ""
+	}
+	rightmost := embedFromEnd(sizes, listed)
+	if leftmost[asked] != rightmost[asked] {
+		return 0, fmt.Sprintf("this container can have position %d or position %d, because the pod has init containers, which the kubelet does not list", leftmost[asked], rightmost[asked])
+	}
+	return leftmost[asked], ""
+}
+
+// embed returns the leftmost match, with the last container in the last position, or nil.
+func embed(sizes []int, listed []ContainerDevices) []int {
+	last := len(listed) - 1
+	if last < 0 || len(sizes) == 0 || sizes[len(sizes)-1] != listed[last].Devices {
+		return nil
+	}
+	positions := make([]int, 0, len(listed))
+	next := 0
+	for _, container := range listed[:last] {
+		for next < len(sizes)-1 && sizes[next] != container.Devices {
+			next++
+		}
+		if next >= len(sizes)-1 {
+			return nil
+		}
+		positions = append(positions, next)
+		next++
+	}
+	return append(positions, len(sizes)-1)
+}
+
+func embedFromEnd(sizes []int, listed []ContainerDevices) []int {
+	positions := make([]int, len(listed))
+	next := len(sizes) - 1
+	for i := len(listed) - 1; i >= 0; i-- {
+		for next > 0 && sizes[next] != listed[i].Devices {
+			next--
+		}
+		positions[i] = next
+		next--
+	}
+	return positions
+}
+
+func deviceCounts(listed []ContainerDevices) []int {
+	counts := make([]int, len(listed))
+	for i, container := range listed {
+		counts[i] = container.Devices
+	}
+	return counts
+}
+
+func countHolders(counts []int) (n int) {
+	for _, count := range counts {
+		if count > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func describeListed(listed []ContainerDevices) string {
+	const most = 8
+	text := ""
+	for i, container := range listed {
+		if i == most {
+			return fmt.Sprintf("%s, and %d more", text, len(listed)-most)
+		}
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprintf("%s: %d", quote.Short(container.Name), container.Devices)
+	}
+	return text
 }

@@ -3,6 +3,7 @@ package nriplugin
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -71,4 +72,41 @@ func (p *Plugin) beforeDeadline(ctx context.Context, id string, work func(contex
 		// Not wrapped: the runtime must not take it for a deadline error of its own.
 		return nil, &reasoned{reasonLate, fmt.Errorf("gpuslice did not decide within the runtime's NRI timeout and refuses container %s; the kubelet retries (%v)", id, inner.Err())}
 	}
+}
+
+// handlers counts handlers that run. A sync.WaitGroup must not be increased from zero while wait waits.
+type handlers struct {
+	mu    sync.Mutex
+	count int
+	idle  chan struct{} // closed when the count is zero; nil: no wait
+}
+
+func (h *handlers) begin() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.count++
+}
+
+func (h *handlers) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.count--
+	if h.count == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+func (h *handlers) wait() {
+	h.mu.Lock()
+	if h.count == 0 {
+		h.mu.Unlock()
+		return
+	}
+	if h.idle == nil {
+		h.idle = make(chan struct{})
+	}
+	idle := h.idle
+	h.mu.Unlock()
+	<-idle
 }

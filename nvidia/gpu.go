@@ -1,6 +1,9 @@
 package nvidia
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // NUMAUnknown is the NUMANode of a GPU if the node is unknown or the machine has only one.
 const NUMAUnknown = -1
@@ -65,3 +68,64 @@ type Fault struct {
 func (f Fault) Error() string { return f.Message }
 
 func (f Fault) Unwrap() error { return f.Err }
+
+// MIGDevice is a compute instance of a GPU in MIG mode, which CUDA uses as a device.
+type MIGDevice struct {
+	// UUID is "MIG-…", valid until the device is removed.
+	UUID string `json:"uuid"`
+	GPU  string `json:"gpu"`
+	// Profile is nvidia-smi's name of its kind: "1g.10gb", "1g.10gb+me", "1c.2g.20gb".
+	Profile string `json:"profile"`
+	// MemoryMiB is in MiB, rounded down. Compute instances of one GPU instance share memory: each
+	// reports all of it.
+	MemoryMiB       int64 `json:"memoryMiB"`
+	GPUInstance     int   `json:"gpuInstance"`
+	ComputeInstance int   `json:"computeInstance"`
+	// Slices are compute slices, of the seven that most GPUs have; 0 if unknown.
+	Slices int `json:"slices,omitempty"`
+}
+
+// ResourceName is the last part of the resource name with the strategy mixed, "mig-1g.10gb". A "+",
+// which is not allowed in such names, becomes ".".
+func (d MIGDevice) ResourceName() string { return migResource(d.Profile) }
+
+func migResource(profile string) string {
+	return "mig-" + strings.ReplaceAll(profile, "+", ".")
+}
+
+func (n Node) MIGDevice(uuid string) (MIGDevice, GPU, bool) {
+	for _, c := range n.GPUs {
+		for _, d := range c.MIG {
+			if d.UUID == uuid {
+				return d, c, true
+			}
+		}
+	}
+	return MIGDevice{}, GPU{}, false
+}
+
+// contextMiB is the memory of a CUDA context in MiB, by a word in the model's name: typical values
+// of CUDA 12. They vary with driver and program.
+var contextMiB = []struct {
+	word string
+	mib  int64
+}{
+	{"H200", 520},
+	{"H100", 520},
+	{"A100", 420},
+	{"T4", 105},
+}
+
+// otherContextMiB is for other models. It is high because memory that is not counted is taken from
+// other containers.
+const otherContextMiB = 520
+
+// ContextMiB is the expected memory of one CUDA context, in MiB.
+func (c GPU) ContextMiB() int64 {
+	for _, m := range contextMiB {
+		if strings.Contains(c.Model, m.word) {
+			return m.mib
+		}
+	}
+	return otherContextMiB
+}

@@ -1,7 +1,14 @@
 package nvidia
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
@@ -80,4 +87,133 @@ func cString(chars []int8) string {
 		text[i] = byte(c)
 	}
 	return unix.ByteSliceToString(text)
+}
+
+const theDriver = "the driver"
+
+// Discover opens NVML, reads the node once, and closes NVML. A GPU that can't be read is one of the
+// node's faults.
+func Discover(lib nvml.Interface) (Node, error) {
+	r := reader{lib: lib, numa: sysfsNUMA(hostSysfs())}
+	if err := r.open(); err != nil {
+		return Node{}, err
+	}
+	node, err := r.read(context.Background())
+	return node, errors.Join(err, r.close())
+}
+
+type reader struct {
+	lib  nvml.Interface
+	numa func(pciBusID string) (node int, known bool)
+}
+
+func (r reader) open() error {
+	return check(theDriver, "nvmlInit", r.lib.Init())
+}
+
+func (r reader) close() error {
+	return check(theDriver, "nvmlShutdown", r.lib.Shutdown())
+}
+
+// read checks ctx between GPUs only: a call of NVML can't be interrupted.
+func (r reader) read(ctx context.Context) (Node, error) {
+	driver, ret := r.lib.SystemGetDriverVersion()
+	if err := check(theDriver, "nvmlSystemGetDriverVersion", ret); err != nil {
+		return Node{}, err
+	}
+	cuda, ret := r.lib.SystemGetCudaDriverVersion()
+	if err := check(theDriver, "nvmlSystemGetCudaDriverVersion", ret); err != nil {
+		return Node{}, err
+	}
+	count, ret := r.lib.DeviceGetCount()
+	if err := check(theDriver, "nvmlDeviceGetCount", ret); err != nil {
+		return Node{}, err
+	}
+
+	node := Node{DriverVersion: driver, CUDAVersion: cudaVersion(cuda), GPUs: make([]GPU, 0, count)}
+	for i := range count {
+		if err := ctx.Err(); err != nil {
+			return Node{}, fmt.Errorf("read GPU %d of %d: %w", i, count, err)
+		}
+		gpu, err := r.gpu(i)
+		if err == nil {
+			err = unique(node.GPUs, gpu)
+		}
+		var faults []Fault
+		if err == nil {
+			faults, err = r.readMIG(&gpu)
+		}
+		if err != nil {
+			node.Faults = append(node.Faults, Fault{Index: i, UUID: gpu.UUID, Err: err, Message: err.Error()})
+			continue
+		}
+		node.GPUs = append(node.GPUs, gpu)
+		node.Faults = append(node.Faults, faults...)
+	}
+	return node, nil
+}
+
+func unique(gpus []GPU, gpu GPU) error {
+	for _, c := range gpus {
+		if c.UUID == gpu.UUID {
+			return fmt.Errorf("GPU %d: UUID %s is also the UUID of GPU %d", gpu.Index, gpu.UUID, c.Index)
+		}
+	}
+	return nil
+}
+
+// cudaVersion formats NVML's number, 1000 * major + 10 * minor.
+func cudaVersion(v int) string {
+	return fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+}
+
+// numaSymbol is missing in drivers before 515. go-nvml ends the process when it calls a missing
+// function.
+const numaSymbol = "nvmlDeviceGetNumaNodeId"
+
+func hostSysfs() fs.FS { return os.DirFS("/sys") }
+
+// readNUMA reads sysfs, or NVML if the kernel does not list the GPU (simulated driver).
+func (r reader) readNUMA(gpu *GPU, dev nvml.Device, what string) error {
+	if gpu.PCIBusID == "" {
+		return nil
+	}
+	if node, known := r.numa(gpu.PCIBusID); known {
+		gpu.NUMANode = node
+		return nil
+	}
+	if !r.has(numaSymbol) {
+		return nil
+	}
+	node, ret := dev.GetNumaNodeId()
+	if err := optional(what, numaSymbol, ret); err != nil {
+		return err
+	}
+	if ret == nvml.SUCCESS && node >= 0 {
+		gpu.NUMANode = node
+	}
+	return nil
+}
+
+func sysfsNUMA(sys fs.FS) func(pciBusID string) (node int, known bool) {
+	return func(pciBusID string) (int, bool) {
+		text, err := fs.ReadFile(sys, path.Join("bus/pci/devices", SysfsBusID(pciBusID), "numa_node"))
+		if err != nil {
+			return NUMAUnknown, false
+		}
+		node, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil || node < 0 {
+			return NUMAUnknown, err == nil
+		}
+		return node, true
+	}
+}
+
+// SysfsBusID converts NVML's bus ID to sysfs' form: lower case, domain of four digits if possible.
+func SysfsBusID(pciBusID string) string {
+	id := strings.ToLower(pciBusID)
+	for strings.HasPrefix(id, "0") && strings.IndexByte(id, ':') > 4 {
+		id = id[1:]
+	}
+	return id
 }

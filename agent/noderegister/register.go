@@ -103,3 +103,86 @@ func mustJSON(v any) string {
 	}
 	return string(data)
 }
+
+// Options select what is written. The zero value is for current HAMi, without gpu-manager's label.
+type Options struct {
+	Register     Format
+	Handshake    Handshake
+	TencentModel bool
+}
+
+// Format is a form of hami.io/node-nvidia-register.
+type Format int
+
+const (
+	FormatJSON Format = iota
+	FormatCSV
+)
+
+// Handshake is how requests of schedulers are answered.
+type Handshake int
+
+const (
+	// HandshakeAnswer works with every HAMi scheduler.
+	HandshakeAnswer Handshake = iota
+	// HandshakeIgnore is for schedulers that use the node's allocatable devices. It saves two
+	// writes per node and half-minute.
+	HandshakeIgnore
+)
+
+type Metadata struct {
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+// Node is what the annotations and labels describe.
+type Node struct {
+	Devices       []Device
+	Topology      nvidia.Topology
+	DriverVersion string
+	CUDAVersion   string
+	MIGStrategy   nvidia.MIGStrategy
+}
+
+type Device struct {
+	GPU      nvidia.GPU
+	Replicas int
+	// MemoryMiB and CorePercent are the grantable amounts, scaling included.
+	MemoryMiB   int64
+	CorePercent int
+	Mode        string
+	Healthy     bool
+	MIGCapable  bool
+}
+
+func (d Device) mode() string { return cmp.Or(d.Mode, api.ModeShared) }
+
+// gpus uses HAMi's model names, so that a pod that selects a model gets the same GPUs from either
+// annotation.
+func gpus(devices []Device, t nvidia.Topology) string {
+	annotation := api.NodeGPUs{Version: api.NodeGPUsVersion, GPUs: make([]api.NodeGPU, len(devices))}
+	for i, d := range devices {
+		annotation.GPUs[i] = api.NodeGPU{
+			UUID: d.GPU.UUID, Model: registeredType(d.GPU.Model), Index: max(d.GPU.Index, 0),
+			MemoryMiB: new(max(d.MemoryMiB, 0)), Cores: new(max(d.CorePercent, 0)), Replicas: new(max(d.Replicas, 0)), Mode: d.mode(), Healthy: new(d.Healthy),
+		}
+		if numa := d.GPU.NUMANode; numa != nvidia.NUMAUnknown {
+			annotation.GPUs[i].NUMA = &numa
+		}
+	}
+	if len(t.UUIDs) > 0 {
+		annotation.Links = links(devices, t)
+	}
+	return mustJSON(annotation)
+}
+
+func links(devices []Device, t nvidia.Topology) [][]int {
+	rows := make([][]int, len(devices))
+	for i, a := range devices {
+		rows[i] = make([]int, len(devices))
+		for j, b := range devices {
+			rows[i][j] = t.Link(a.GPU.UUID, b.GPU.UUID)
+		}
+	}
+	return rows
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/ledger"
@@ -20,6 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/nvidia"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
 // monitor is what the agent shows of its node.
@@ -89,4 +91,18 @@ func (m *monitor) violations() (all []page.Violation) {
 		all = append(all, page.Violation{Kind: string(v.Kind), Container: container, Detail: v.Detail, Since: v.Since})
 	}
 	return all
+}
+
+// reportBarrier warns if NVIDIA's runtime has no gpuslice-runtime in front of it: then every pod
+// gets GPUs while the agent does not run.
+func reportBarrier(env func(string) string, registry prometheus.Registerer, log *slog.Logger) {
+	if env(api.EnvVisibleDevices) == "" {
+		return
+	}
+	there := env(ociruntime.BarrierEnv) == "1"
+	metrics.RegisterBarrier(registry, there)
+	if !there {
+		log.Warn("while this agent does not run, pods without a grant can get whole GPUs: NVIDIA's container runtime has no gpuslice-runtime in front of it; " +
+			"restart containerd on the node if the barrier was installed since, otherwise run `gpuslice install containerd` there first (gpuslice doctor checks it)")
+	}
 }

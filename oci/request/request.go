@@ -1,6 +1,7 @@
 package request
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -243,3 +244,7 @@ func shortList(names []string) string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// ErrForbidden means that the operator's config does not allow the request. Other kinds are
+// grant.ErrMalformed, grant.ErrUnknownGPU, grant.ErrAmbiguous and grant.ErrOverbooked.
+var ErrForbidden = errors.New("not allowed by the operator")

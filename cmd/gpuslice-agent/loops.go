@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/gpuslice/gpuslice/internal/logonce"
+	"github.com/gpuslice/gpuslice/internal/periodic"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
+	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, turn *progress, unlimitedFloor int, log *slog.Logger) *feedback.Loop {
+	return feedback.New(feedback.Config{
+		Containers: func(ctx context.Context) ([]feedback.Container, error) {
+			turn.tick()
+			snapshot, err := ledger.Snapshot(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return coreContainers(snapshot, ledger.Dir), nil
+		},
+		Times: func(ctx context.Context) (map[string][]nvidia.ProcessTime, error) {
+			defer turn.waitForNVML()()
+			return inventory.ProcessTimes(ctx)
+		},
+		Memories: func(ctx context.Context) (map[string][]nvidia.ProcessMemory, error) {
+			defer turn.waitForNVML()()
+			return inventory.ProcessMemories(ctx)
+		},
+		Owners: feedback.NewOwners("/proc").Find,
+		Log:    log,
+
+		UnlimitedFloor: unlimitedFloor,
+	})
+}
+
+func coreContainers(s *ledger.Snapshot, dir func(id string) string) []feedback.Container {
+	var all []feedback.Container
+	for _, claim := range s.Claims() {
+		all = append(all, feedback.Container{ID: claim.ContainerID, Dir: dir(claim.ContainerID)})
+	}
+	return all
+}
+
+const holdInterval = time.Second
+
+func holdFiles(ledger *ledger.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
+	return func(ctx context.Context) {
+		defer holder.Close()
+		var problem logonce.Problem
+		periodic.Vary(ctx, nil, func() time.Duration {
+			turn.tick()
+			err := holder.Follow(func() (map[string]string, error) { return claimDirs(ctx, ledger) })
+			if ctx.Err() == nil {
+				problem.Warn(log, "failed to open files of containers; retrying", err)
+			}
+			return holdInterval
+		})
+	}
+}
+
+func claimDirs(ctx context.Context, ledger *ledger.Ledger) (map[string]string, error) {
+	snapshot, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dirs := make(map[string]string, len(snapshot.Entries))
+	for _, e := range snapshot.Entries {
+		dirs[e.ContainerID] = ledger.Dir(e.ContainerID)
+	}
+	return dirs, nil
+}
+
+type libraryPruner struct {
+	dir, stateDir string
+	cdiSpecDirs   []string
+	settings      oci.Settings
+	ledger        *ledger.Ledger
+	// ready returns nil if the ledger has all existing containers.
+	ready    func() error
+	interval time.Duration
+	log      *slog.Logger
+}
+
+func (p *libraryPruner) run(ctx context.Context) {
+	periodic.Vary(ctx, nil, func() time.Duration {
+		if p.ready() == nil {
+			p.prune(ctx)
+		}
+		return p.interval
+	})
+}
+
+func (p *libraryPruner) prune(ctx context.Context) {
+	removed, err := p.once(ctx)
+	if err != nil && ctx.Err() == nil {
+		p.log.Warn("removing old libraries of the limiter failed", "directory", p.dir, "error", err)
+	}
+	if len(removed) > 0 {
+		p.log.Info("unused libraries removed", "directory", p.dir, "libraries", removed)
+	}
+}
+
+func (p *libraryPruner) once(ctx context.Context) (removed []string, err error) {
+	// Used by the runtime wrapper and by CDI specs.
+	mentions := []string{filepath.Join(p.stateDir, "limiter.json")}
+	for _, dir := range p.cdiSpecDirs {
+		specs, err := filepath.Glob(filepath.Join(dir, "*gpuslice*"))
+		if err != nil {
+			return nil, err
+		}
+		mentions = append(mentions, specs...)
+	}
+	return oci.PruneLibraries(p.dir, p.settings, time.Now(), mentions, func() (claims []string, err error) {
+		snapshot, err := p.ledger.Snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range snapshot.Entries {
+			claims = append(claims, p.ledger.Dir(entry.ContainerID))
+		}
+		return claims, nil
+	})
+}
