@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/api"
 )
@@ -20,4 +21,25 @@ func TestDialects(t *testing.T) {
 		}
 	}
 	assert.False(t, Pod{Annotations: map[string]string{api.AnnotationCoreCeiling: "50"}}.Scheduled())
+}
+
+// Decoded shares are valid, and encode to the same value.
+func FuzzDecodeShares(f *testing.F) {
+	f.Add(`[{"uuid":"GPU-0b5a4b1e-9cd6-4d2c-8f57-0d1f6e3c2a10","memoryMiB":1000,"cores":20}]`)
+	f.Add(`[{"uuid":"GPU-0b5a4b1e-9cd6-4d2c-8f57-0d1f6e3c2a10","memoryMiB":1000}]`)
+	f.Add(`[]`)
+	f.Add(`{}`)
+	f.Fuzz(func(t *testing.T, value string) {
+		shares, err := DecodeShares(value)
+		if err != nil {
+			require.Nil(t, shares)
+			return
+		}
+		require.NoError(t, ValidateShares(shares))
+		again, err := EncodeShares(shares)
+		require.NoError(t, err)
+		got, err := DecodeShares(again)
+		require.NoError(t, err)
+		require.Equal(t, shares, got)
+	})
 }

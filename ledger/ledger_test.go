@@ -370,3 +370,38 @@ func TestDirectoryIsLost(t *testing.T) {
 	require.ErrorIs(t, err, grant.ErrOverbooked, "both must use the new lock and the new directories")
 	assert.Equal(t, []string{"c2"}, dirs(t, dir))
 }
+
+const (
+	gpuA = "GPU-0a000000-1111-2222-3333-444455556666"
+	gpuB = "GPU-0b000000-1111-2222-3333-444455556666"
+	gpuC = "GPU-0c000000-1111-2222-3333-444455556666"
+	gpuX = "GPU-0d000000-1111-2222-3333-444455556666"
+)
+
+// testGPUs are a node with three GPUs of 100,000 MiB.
+func testGPUs() map[string]grant.GPU {
+	gpus := map[string]grant.GPU{}
+	for _, uuid := range []string{gpuA, gpuB, gpuC} {
+		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 100_000, CorePercent: 100, Replicas: 10}
+	}
+	return gpus
+}
+
+func TestMIGDeviceHasOneContainer(t *testing.T) {
+	const mig = "MIG-11111111-0000-4000-8000-000000000001"
+	store, err := ledger.Open(t.TempDir())
+	require.NoError(t, err)
+	claim := func(id string, memory int64, cores int) error {
+		_, err := store.Claim(t.Context(), ledger.Claim{
+			ContainerID: id, Owner: ledger.OwnerNRI, PodUID: id, Container: "main",
+			Shares: []grant.Share{{UUID: mig, MemoryMiB: memory, CorePercent: cores}},
+		}, map[string]grant.GPU{mig: {UUID: mig, MemoryMiB: 9_856, CorePercent: 100, Replicas: 1}}, nil)
+		return err
+	}
+	require.NoError(t, claim("first", 1000, 0))
+	err = claim("second", 1, 0)
+	require.ErrorIs(t, err, grant.ErrOverbooked)
+	require.ErrorContains(t, err, "no replica free, 1 of 1 taken")
+	require.NoError(t, store.Release(t.Context(), "first"))
+	require.NoError(t, claim("second", 9856, 100))
+}

@@ -1,18 +1,26 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/api"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
 func TestHealthServer(t *testing.T) {
@@ -111,4 +119,62 @@ func TestHealthIsAnsweredWhateverTenantsHold(t *testing.T) {
 	assert.LessOrEqual(t, listener.most.Load(), int64(healthConnections+1))
 	cancel()
 	require.NoError(t, <-ended)
+}
+
+// The agent reports whether the barrier is in front of NVIDIA's runtime, if that gave it its GPUs.
+func TestMissingBarrierIsReported(t *testing.T) {
+	const none = -1
+	for _, test := range []struct {
+		description string
+		env         map[string]string
+		metric      float64
+		warns       bool
+	}{
+		{"no NVIDIA runtime", nil, none, false},
+		{"only NVIDIA's runtime", map[string]string{api.EnvVisibleDevices: "all"}, 0, true},
+		{"behind gpuslice-runtime", map[string]string{api.EnvVisibleDevices: "all", ociruntime.BarrierEnv: "1"}, 1, false},
+		{"behind gpuslice-runtime, by CDI", map[string]string{api.EnvVisibleDevices: "void", ociruntime.BarrierEnv: "1"}, 1, false},
+	} {
+		var log bytes.Buffer
+		registry := prometheus.NewPedanticRegistry()
+		reportBarrier(func(name string) string { return test.env[name] }, registry, slog.New(slog.NewTextHandler(&log, nil)))
+		assert.Equal(t, test.warns, strings.Contains(log.String(), "gpuslice install containerd"), test.description)
+		if test.metric == none {
+			count, err := testutil.GatherAndCount(registry)
+			assert.NoError(t, err)
+			assert.Zero(t, count, test.description)
+			continue
+		}
+		families, err := registry.Gather()
+		assert.NoError(t, err)
+		if assert.Len(t, families, 1, test.description) {
+			assert.Equal(t, test.metric, families[0].Metric[0].Gauge.GetValue(), test.description)
+		}
+	}
+}
+
+func TestHealthFailsWhenALoopHangs(t *testing.T) {
+	now := time.Unix(1000, 0)
+	w := newWatchdog()
+	w.now = func() time.Time { return now }
+	cores, audit := w.loop("cores", 3*time.Second), w.loop("audit", time.Hour)
+	now = now.Add(24 * time.Hour)
+	assert.NoError(t, w.failure(), "no loop has started")
+
+	cores.tick()
+	audit.tick()
+	now = now.Add(stuckAfter + 3*time.Second)
+	assert.NoError(t, w.failure())
+	now = now.Add(time.Second)
+	assert.EqualError(t, w.failure(), `the loop "cores" has made no progress for 1m4s`)
+	cores.tick()
+	assert.NoError(t, w.failure())
+
+	done := cores.waitForNVML()
+	now = now.Add(stuckAfter * 2)
+	assert.NoError(t, w.failure(), "the driver hangs, and a restart does not help")
+	done()
+	assert.NoError(t, w.failure())
+	now = now.Add(stuckAfter * 2)
+	assert.Error(t, w.failure())
 }

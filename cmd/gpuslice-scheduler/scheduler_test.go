@@ -2,14 +2,18 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/api"
 )
@@ -240,4 +244,54 @@ func TestBadSettings(t *testing.T) {
 			require.Error(t, root.Execute())
 		})
 	}
+}
+
+// gathered is a Gatherer of one registry.
+type gathered struct{ *prometheus.Registry }
+
+func TestLeader(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	now := time.Unix(1000, 0)
+	l := &leader{gatherer: gathered{registry}, now: func() time.Time { return now }}
+	require.ErrorContains(t, l.check(), "not known yet", "an election may start")
+	now = now.Add(electionStart)
+	require.NoError(t, l.check(), "no election")
+
+	status := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: electionMetric}, []string{"name"})
+	registry.MustRegister(status)
+	status.WithLabelValues("gpuslice-scheduler").Set(0)
+	require.ErrorIs(t, l.check(), errNotLeader)
+	status.WithLabelValues("gpuslice-scheduler").Set(1)
+	require.NoError(t, l.check())
+}
+
+// A pod that runs gets more; a pod that comes then finds the GPU as full as it is.
+func TestResize(t *testing.T) {
+	c := start(t, node("n1", 1))
+	c.create(gpuPod("first", 0, 40000, 30))
+	c.until("first is placed", func() bool { return c.bound("first") })
+	ask := func(value string) {
+		_, err := c.CoreV1().Pods("ns").Patch(context.Background(), "first", types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"gpuslice.io/resize":`+value+`}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	answered := func() bool {
+		_, asked := c.pod("first").Annotations[api.AnnotationResize]
+		return !asked
+	}
+	ask(`"{\"main\":{\"memoryMiB\":60000}}"`)
+	c.until("it is resized", answered)
+	require.Contains(t, c.pod("first").Annotations[api.AnnotationResizeStatus], `"outcome":"reserved"`)
+	for _, shares := range c.taken() {
+		require.Equal(t, []int64{60000}, shares)
+	}
+	c.create(gpuPod("second", 0, 30000, 30))
+	c.create(gpuPod("third", 0, 20000, 30))
+	c.until("third is placed", func() bool { return c.bound("third") })
+	require.False(t, c.bound("second"))
+	ask(`"{\"main\":{\"memoryMiB\":70000}}"`)
+	c.until("it is refused", answered)
+	require.Contains(t, c.pod("first").Annotations[api.AnnotationResizeStatus], `"outcome":"refused"`)
+	ask(`"{\"main\":{\"memoryMiB\":20000}}"`)
+	c.until("second is placed on the released GPU", func() bool { return c.bound("second") })
 }

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -64,4 +70,26 @@ func TestInstallAndUninstall(t *testing.T) {
 		assert.Equal(t, exitDone, status, stderr)
 		assert.NoFileExists(t, filepath.Join(root, file))
 	}
+}
+
+// Equal output is printed once, and an error does not end the watch.
+func TestWatch(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	calls := 0
+	generate := func(_ context.Context, out io.Writer) error {
+		calls++
+		switch calls {
+		case 1, 2, 5:
+			fmt.Fprintln(out, "wrote")
+		case 3, 4:
+			return errors.New("no driver")
+		default:
+			cancel()
+		}
+		return nil
+	}
+	var out, errs bytes.Buffer
+	require.NoError(t, watch(ctx, time.Millisecond, generate, &out, &errs))
+	require.Equal(t, "wrote\nwrote\n", out.String())
+	require.Equal(t, "gpuslice: no driver\n", errs.String())
 }

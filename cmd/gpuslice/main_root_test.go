@@ -3,7 +3,9 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"syscall"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 // Without the rights, the error names root, and nothing is changed.
@@ -51,4 +54,45 @@ func asUser(t *testing.T, fn func()) {
 		done <- nil
 	}()
 	require.NoError(t, <-done)
+}
+
+// In each shell, in a real terminal, the Tab key completes a command, a container's name
+// and a GPU's UUID of this node.
+func TestCompletionInShells(t *testing.T) {
+	s := terminalNode(t)
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	for _, shell := range shells {
+		t.Run(shell, func(t *testing.T) {
+			home := t.TempDir()
+			script := filepath.Join(home, "gpuslice."+shell)
+			require.NoError(t, os.WriteFile(script, []byte(shows(t, "completion", shell)), 0o600))
+			require.NoError(t, os.Symlink(exe, filepath.Join(home, "gpuslice")))
+			start := map[string]string{
+				"bash": "PS1='ready> '\nsource /usr/share/bash-completion/bash_completion\nsource " + script + "\n",
+				"zsh":  "PS1='ready> '\nautoload -Uz compinit && compinit -u -d " + home + "/dump\nsource " + script + "\n",
+				"fish": "function fish_prompt; echo 'ready> '; end\nset fish_greeting\nsource " + script + "\n",
+			}[shell]
+			rc := filepath.Join(home, ".zshrc") // zsh's name of it
+			require.NoError(t, os.WriteFile(rc, []byte(start), 0o600))
+			run := map[string]string{
+				"bash": "exec bash --noprofile --rcfile " + rc + " -i",
+				"zsh":  "ZDOTDIR=" + home + " exec zsh -d -i",
+				"fish": "exec fish --no-config --init-command 'source " + rc + "' -i",
+			}[shell]
+			_, err := exec.LookPath(shell)
+			require.NoError(t, err, "it comes by test/setup.sh")
+			x := newTerminal(t, 150, 20, fmt.Sprintf("export HOME=%s PATH=%s:$PATH %s=main GPUSLICE_STATE_DIR=%s\n%s\n", home, home, runAs, s.Dir, run))
+			x.shows("ready>")
+			x.press("gpuslice desc", "Tab")
+			x.shows("gpuslice describe")
+			x.press("con", "Tab")
+			x.shows("gpuslice describe container")
+			x.press("default/tr", "Tab")
+			x.shows("gpuslice describe container default/train/main")
+			x.press("C-u")
+			x.press("gpuslice describe gpu GPU-00000002", "Tab")
+			x.shows("gpuslice describe gpu " + nodetest.T4)
+		})
+	}
 }

@@ -270,3 +270,17 @@ func TestVersion(t *testing.T) {
 	assert.Equal(t, exitDone, status)
 	assert.Equal(t, "gpuslice version "+version.String()+"\n", out)
 }
+
+// shows runs a command that must succeed, and returns what it prints.
+func shows(t *testing.T, args ...string) string {
+	t.Helper()
+	status, out, stderr := gpuslice(args...)
+	require.Equal(t, exitDone, status, stderr)
+	require.Empty(t, stderr)
+	return out
+}
+
+const (
+	shellState  = "cursor 1 page 0 wrap 1"
+	screenState = "cursor 0 page 1 wrap 1"
+)

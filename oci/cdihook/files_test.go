@@ -1,9 +1,11 @@
 package cdihook
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -92,4 +94,74 @@ func requireNoTemporaries(t *testing.T, root string) {
 		require.NotRegexp(t, `^\.`, d.Name(), path)
 		return err
 	}))
+}
+
+// hookEnv has this test's program be the hooks' program: a runtime calls it so.
+const hookEnv = "GPUSLICE_TEST_CDI_HOOK"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(hookEnv) != "" {
+		os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+func TestFirstProcfs(t *testing.T) {
+	const mounts = `21 1 0:20 / /proc rw,nosuid shared:5 - proc proc rw
+22 1 0:21 / /proc/root rw - overlay overlay rw
+23 22 0:22 / /proc/rooted rw - proc proc rw
+24 22 0:23 / /proc/root/sys rw - sysfs sysfs rw
+25 22 0:20 / /proc/root/a\040b\134c rw master:1 - proc proc rw
+26 22 0:24 / /proc/root/proc rw - proc proc rw
+`
+	require.Equal(t, `/proc/root/a b\c`, firstProcfs(mounts, "/proc/root"))
+	require.Equal(t, "/proc", firstProcfs(mounts, "/proc"))
+	require.Empty(t, firstProcfs(mounts, "/proc/root/sys"))
+	require.Empty(t, firstProcfs("garbage\n\n", "/"))
+}
+
+// Whatever stands around it, a procfs below the directory is found, and nothing outside.
+func FuzzMountinfo(f *testing.F) {
+	f.Add("22 1 0:21 / /proc rw - proc proc rw\n", "/proc")
+	f.Add("", "a\u00a0b\v c\r")
+	f.Add("1 2 3:4 / /jail/a\\040b rw shared:1 - tmpfs t rw\n", "/a b")
+	f.Fuzz(func(t *testing.T, text, at string) {
+		if found := firstProcfs(text, "/jail/root"); found != "" {
+			require.True(t, found == "/jail/root" || strings.HasPrefix(found, "/jail/root/"), found)
+			return
+		}
+		escaped := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`, "#", `\043`).Replace(at)
+		line := fmt.Sprintf("22 1 0:21 / /jail/root/%s rw,nosuid shared:5 - proc proc rw\n", escaped)
+		require.NotEmpty(t, firstProcfs(text+"\n"+line, "/jail/root"))
+	})
+}
+
+// The image's ld.so.conf ends, however it includes itself, and what is read of it is
+// bounded.
+func FuzzLdConf(f *testing.F) {
+	f.Add("include /etc/ld.so.conf.d/*.conf\n/opt", "/usr/lib # x\nhwcap 1\n")
+	f.Add("include ld.so.conf.d/* ld.so.c* ../etc/[", "include *\ninclude a")
+	f.Fuzz(func(t *testing.T, conf, included string) {
+		dir := image(t, map[string]string{"etc/ld.so.conf": "#\n" + conf, "etc/ld.so.conf.d/a.conf": "#\n" + included, "etc/ld.so.conf.d/b.conf": "#\n" + included})
+		r, err := openRoot(dir)
+		require.NoError(t, err)
+		defer r.close()
+		dirs, _ := readConf(r)
+		require.LessOrEqual(t, len(dirs), len(conf)+2*len(included))
+		for _, dir := range dirs {
+			require.Equal(t, filepath.Clean(dir), dir)
+		}
+	})
+}
+
+// FuzzState: no state of a runtime's leads to a root but the one that its bundle names.
+func FuzzState(f *testing.F) {
+	f.Add([]byte(`{"ociVersion":"1.2.0","id":"a","status":"creating","bundle":"/nowhere"}`))
+	f.Add([]byte(`{"bundle":"x"}`))
+	f.Add([]byte(`{"bundle":`))
+	f.Fuzz(func(t *testing.T, state []byte) {
+		root, err := rootDir("", strings.NewReader(string(state)))
+		require.Error(t, err, "no bundle is here")
+		require.Empty(t, root)
+	})
 }

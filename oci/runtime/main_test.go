@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // With these variables the test program is gpuslice-runtime, and can be killed at a step.
@@ -79,3 +82,15 @@ const (
 	patience = 20 * time.Second
 	pause    = 5 * time.Millisecond
 )
+
+// The program runs several times for each container. What it is linked with costs time
+// at each start: cgo the C library's loader, the network's packages their tables.
+func TestLinkedWithLittle(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "github.com/gpuslice/gpuslice/cmd/gpuslice-runtime").Output()
+	require.NoError(t, err)
+	packages := strings.Fields(string(out))
+	require.Contains(t, packages, "github.com/gpuslice/gpuslice/oci/runtime")
+	for _, heavy := range []string{"runtime/cgo", "net", "github.com/NVIDIA/go-nvml/pkg/nvml", "github.com/gpuslice/gpuslice/nvidia"} {
+		require.NotContains(t, packages, heavy)
+	}
+}

@@ -1,10 +1,12 @@
 package choose
 
 import (
+	"math/big"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 func TestParseGPUPolicy(t *testing.T) {
@@ -92,4 +94,38 @@ func (p GPUPolicy) String() string {
 		return Spread
 	}
 	return strings.Join(words, ",")
+}
+
+// However large the numbers are that a node claims.
+func TestPartIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		number := rapid.OneOf(rapid.Int64(), rapid.Int64Range(1<<40-2, 1<<40+2), rapid.Int64Range(0, 100_000))
+		used, total := number.Draw(t, "used"), number.Draw(t, "total")
+		want := int64(0)
+		if used > 0 && total > 0 {
+			x := big.NewInt(min(used, total))
+			want = x.Div(x.Mul(x, big.NewInt(scoreUnit)), big.NewInt(total)).Int64()
+		}
+		require.Equal(t, want, part(used, total))
+	})
+}
+
+// Pods' annotations: what is read can be decided by, and what is refused is none.
+func FuzzParsePolicies(f *testing.F) {
+	f.Add("numa,binpack", "topology-aware,spread", "slot=1,core=1,memory=3")
+	f.Add("mutex,tencent", "", "slot=1000000,core=0,memory=0")
+	f.Add("binpack,binpack , spread", "numa", "slot=1")
+	f.Fuzz(func(t *testing.T, gpus, nodes, weights string) {
+		if p, err := ParseGPUPolicy(gpus); err != nil {
+			require.Equal(t, GPUPolicy{}, p)
+		}
+		if p, err := ParseNodePolicy(nodes); err != nil {
+			require.Equal(t, NodePolicy{}, p)
+		}
+		w, err := ParseWeights(weights)
+		for _, n := range []int64{w.Slot, w.Core, w.Memory} {
+			require.True(t, n >= 0 && n <= maxWeight)
+			require.True(t, err == nil || n == 0)
+		}
+	})
 }

@@ -1,9 +1,11 @@
 package webhook
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -50,5 +52,23 @@ func TestLateReview(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, response.Code)
 		require.Equal(t, map[string]float64{"/mutate error late": 1}, reviews(t, counters))
 		require.Empty(t, v.places)
+	}
+}
+
+// BenchmarkReview is the cost of a review without the network: a pod of one container as a ReplicaSet makes
+// it, and a Binding that is refused.
+func BenchmarkReview(b *testing.B) {
+	for _, bc := range []struct{ name, path string }{{"create", "/mutate"}, {"create", "/validate"}, {"binding", "/validate"}} {
+		b.Run(bc.name+bc.path, func(b *testing.B) {
+			body, err := os.ReadFile("testdata/" + bc.name + ".json")
+			require.NoError(b, err)
+			handler := Handler(DefaultRules(), nil, metrics.New(), quiet)
+			b.ReportAllocs()
+			for b.Loop() {
+				request := httptest.NewRequest(http.MethodPost, bc.path, bytes.NewReader(body))
+				request.Header.Set("Content-Type", "application/json")
+				handler.ServeHTTP(httptest.NewRecorder(), request)
+			}
+		})
 	}
 }

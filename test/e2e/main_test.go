@@ -119,3 +119,9 @@ func saveLogs() {
 	}
 	fmt.Fprintf(os.Stderr, "keep the logs: %v\n", err)
 }
+
+// schedulerRestarts are restarts of the scheduler, in the same words as the others.
+var schedulerRestarts = []restart{
+	{"scheduler", func(ctx context.Context) error { return cluster.RestartScheduler(ctx) }},
+	{"scheduler, killed", func(ctx context.Context) error { return cluster.KillScheduler(ctx) }},
+}

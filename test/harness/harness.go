@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -216,3 +218,64 @@ func KeyValues(text string) map[string]string {
 	}
 	return values
 }
+
+// Make runs make for a target in directories of C code; "" is the default target. The output is in build/, with a sanitizer in
+// a directory of its own below it. Test programs that run at the same time take turns.
+func Make(sanitizer, target string, dirs ...string) error {
+	root, err := Repository()
+	if err != nil {
+		return err
+	}
+	build := filepath.Join(root, "build")
+	if err := os.MkdirAll(build, 0o755); err != nil {
+		return err
+	}
+	lock, err := os.Create(filepath.Join(build, ".lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	for _, dir := range dirs {
+		args := []string{"-s", "-j", strconv.Itoa(runtime.NumCPU()), "-C", filepath.Join(root, dir), "OUT=" + build, "SAN=" + sanitizer}
+		if target != "" {
+			args = append(args, target)
+		}
+		if out, err := exec.Command("make", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("make -C %s: %w\n%s", dir, err, out)
+		}
+	}
+	return nil
+}
+
+// NvidiaRuntime is the path of NVIDIA's own container runtime.
+func NvidiaRuntime() (string, error) { return tool("--where-nvidia", "nvidia-container-runtime") }
+
+// NvidiaConfig are settings of NVIDIA's container runtime.
+type NvidiaConfig struct {
+	// IgnoreVariables makes it ignore the variables of unprivileged containers
+	// (accept-nvidia-visible-devices-envvar-when-unprivileged = false).
+	IgnoreVariables bool
+	// AcceptMounts makes it read volume mounts (accept-nvidia-visible-devices-as-volume-mounts).
+	AcceptMounts bool
+}
+
+// WriteNvidiaConfig writes the configuration of NVIDIA's container runtime, which injects
+// this machine's simulated GPUs from their CDI spec.
+func (m *Machine) WriteNvidiaConfig(c NvidiaConfig) error {
+	return os.WriteFile(m.nvidiaConfigPath(), fmt.Appendf(nil, `accept-nvidia-visible-devices-envvar-when-unprivileged = %v
+accept-nvidia-visible-devices-as-volume-mounts = %v
+swarm-resource = "DOCKER_RESOURCE_GPU"
+[nvidia-container-runtime]
+mode = "cdi"
+runtimes = ["runc"]
+[nvidia-container-runtime.modes.cdi]
+spec-dirs = [%q]
+[features]
+disable-cuda-compat-lib-hook = true
+`, !c.IgnoreVariables, c.AcceptMounts, m.CDIDir()), 0o644)
+}
+
+func (m *Machine) nvidiaConfigPath() string { return filepath.Join(m.Dir, "nvidia.toml") }

@@ -1,9 +1,12 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -96,3 +99,46 @@ func (c *Cluster) ExecIn(ctx context.Context, pod *corev1.Pod, container string,
 func (c *Cluster) Logs(pod *corev1.Pod, container string) (string, error) {
 	return harness.ReadLog(filepath.Join(c.Dir, "private/var/log/pods", pod.Namespace+"_"+pod.Name+"_"+string(pod.UID), container, "0.log"))
 }
+
+// NewControlPlane starts only etcd and kube-apiserver: a cluster of objects, for nodes without a kubelet. It
+// has to be closed also after an error.
+func NewControlPlane(ctx context.Context) (*Cluster, error) {
+	dir, err := os.MkdirTemp("", "gs")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Node: &harness.Node{}, Dir: dir, ip: addressOf(dir)}
+	if err := c.StartEtcd(ctx); err != nil {
+		return c, fmt.Errorf("etcd: %w", err)
+	}
+	if err := c.StartAPIServer(ctx); err != nil {
+		return c, fmt.Errorf("kube-apiserver: %w", err)
+	}
+	return c, nil
+}
+
+// OnNode runs one of our programs on the cluster's machine, as its administrator does. A non-zero exit status is not an error.
+func (c *Cluster) OnNode(ctx context.Context, program string, args ...string) (stdout, stderr string, exitCode int, err error) {
+	path, err := harness.Artefact("bin", program)
+	if err != nil {
+		return "", "", 0, err
+	}
+	var command []string
+	if c.namespaces != nil {
+		command = c.namespaces.enter()
+	}
+	command = append(append(command, path), args...)
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() {
+		err = nil
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode(), err
+}
+
+// RuntimeSocket and RuntimeConfig are containerd's, on the cluster's machine.
+func (c *Cluster) RuntimeSocket() string { return filepath.Join(c.Dir, "c", "c.sock") }
+func (c *Cluster) RuntimeConfig() string { return filepath.Join(c.Dir, "c", "config.toml") }

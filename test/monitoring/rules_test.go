@@ -2,6 +2,7 @@ package monitoring
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -69,4 +70,18 @@ func TestRunbooks(t *testing.T) {
 		assert.Contains(t, string(docs), "`"+r.Alert+"`", "an alert that docs/MONITORING.md does not list")
 	}
 	assert.Equal(t, len(regexp.MustCompile(`(?m)^  - alert:`).FindAll(monitoring.Rules, -1)), alerts)
+}
+
+// promtool runs Debian's, which test/setup.sh --monitoring installs.
+func promtool(t *testing.T, arguments ...string) {
+	t.Helper()
+	path, err := exec.LookPath("promtool")
+	require.NoError(t, err, "test/setup.sh --monitoring installs it")
+	out, err := exec.CommandContext(t.Context(), path, arguments...).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+func TestPromtool(t *testing.T) {
+	promtool(t, "check", "rules", "../../install/monitoring/rules.yaml")
+	promtool(t, "test", "rules", "rules_test.yaml")
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
@@ -202,4 +203,66 @@ func TestResponseLimit(t *testing.T) {
 		assert.Less(t, <-sent, 2*maxResponse, "%s: except what is in flight", path)
 		require.ErrorContains(t, err, want, path)
 	}
+}
+
+// A cordon in the Node object is shown, and one of the node itself.
+func TestCordonsInTheViewOfACluster(t *testing.T) {
+	cordoned := func(name, uuids string) *v1.Node {
+		n := node(name, gpuA, gpuB)
+		n.Annotations[api.AnnotationHAMiCordon] = uuids
+		return n
+	}
+	c, _ := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": view.Node{GPUs: []view.GPU{{UUID: gpuA, Healthy: true, Cordoned: true}, {UUID: gpuB, Healthy: true}}}},
+		cordoned("n1", gpuB), cordoned("n2", gpuA), cordoned("n3", "not a GPU"), server("agent", "n1", "metrics", 9394), server("agent", "n2", "metrics", 9394))
+	n, err := c.View(t.Context())
+	require.NoError(t, err)
+	got := map[string]bool{}
+	for _, gpu := range n.GPUs {
+		got[gpu.Node+" "+gpu.UUID] = gpu.Cordoned
+	}
+	assert.Equal(t, map[string]bool{"n1 " + gpuA: true, "n1 " + gpuB: true, "n2 " + gpuA: true, "n2 " + gpuB: false}, got)
+	require.Len(t, n.Problems, 2)
+	assert.Contains(t, n.Problems[0], "node n2: its agent (pod gpuslice/agent-n2) does not answer")
+	assert.Contains(t, n.Problems[1], "node n3: GPUs in its Node object cannot be read: ")
+}
+
+// An unhealthy GPU has a reason, also without an agent.
+func TestUnhealthyGPUWithoutAnAgent(t *testing.T) {
+	sick := node("n1", gpuA)
+	sick.Annotations[api.AnnotationNodeGPUs] = strings.ReplaceAll(sick.Annotations[api.AnnotationNodeGPUs], `"healthy":true`, `"healthy":false`)
+	c, _ := of(nil, sick, server("agent", "n1", "metrics", 9394))
+	n, err := c.View(t.Context())
+	require.NoError(t, err)
+	require.Len(t, n.GPUs, 1)
+	assert.False(t, n.GPUs[0].Healthy)
+	assert.Equal(t, "by its Node object; the reason is in the log of its node's agent", n.GPUs[0].Unhealthy)
+}
+
+// The answer of a node's agent, or of a pod that imitates it, is shown for that node only, and does
+// not change the next query.
+func FuzzAnswers(f *testing.F) {
+	f.Add([]byte(`{"name":"x","gpus":[{"node":"n2","uuid":"` + gpuA + `"}],"containers":[{"node":"n2","pod":"a/b","shares":[{}]}],"problems":["p"]}`))
+	f.Add([]byte(`{"containers":null,"gpus":{}}`))
+	f.Add([]byte(`[]`))
+	f.Add([]byte(`{"state":"reserved","choice":{},"nodes":[{}]}`))
+	p := granted(f, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
+	c, _ := of(nil, node("n1", gpuA), server("agent", "n1", "metrics", 9394), server("scheduler", "n1", "http", 9395), p)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c.get = func(context.Context, string, string, string, map[string]string) ([]byte, error) { return body, nil }
+		n, err := c.View(t.Context())
+		require.NoError(t, err)
+		for _, gpu := range n.GPUs {
+			require.Equal(t, "n1", gpu.Node)
+		}
+		for _, container := range n.Containers {
+			require.Equal(t, "n1", container.Node)
+		}
+		_, _, err = c.Node(t.Context(), "n1")
+		require.NoError(t, err)
+		_, _ = c.Explain(t.Context(), "ns", "p")
+		_, _ = c.applied(t.Context(), p, "main", []grant.Share{{UUID: gpuA, MemoryMiB: 1}})
+		resized := p.DeepCopy()
+		resized.Annotations[api.AnnotationResizeStatus] = string(body)
+		_, _ = answer(resized, "request")
+	})
 }

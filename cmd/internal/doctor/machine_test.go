@@ -1,12 +1,16 @@
 package doctor
 
 import (
+	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -93,4 +97,77 @@ func TestMachineEdges(t *testing.T) {
 	assert.Error(t, err)
 	_, _, err = m.RuntimeVersion(t.Context(), "/nope.sock")
 	assert.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// busyLocks leaves the agent's lock out of the first reads of /proc/locks.
+type busyLocks struct {
+	*host
+	without int
+}
+
+func (b *busyLocks) ReadFile(name string) ([]byte, error) {
+	if name == "proc/locks" && b.without > 0 {
+		b.without--
+		return nil, nil
+	}
+	return b.host.ReadFile(name)
+}
+
+func TestAgentIsFoundWhileLocksChange(t *testing.T) {
+	e := &exam{Host: &busyLocks{goodHost(t), lockReads - 1}, o: Options{StateDir: "/run/gpuslice"}}
+	agent, runs := e.findAgent()
+	require.True(t, runs)
+	require.Equal(t, 1234, agent.pid)
+}
+
+// agentVariable has the state directory of a test's program that is an agent with a network of its own, as a pod's is.
+const agentVariable = "GPUSLICE_TEST_AGENT"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(agentVariable); dir != "" {
+		if err := beAgent(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// beAgent holds the lock, and is ready on port 9777 of its network's loopback.
+func beAgent(dir string) error {
+	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	lock, err := os.Create(filepath.Join(dir, "agent.lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // not before: the garbage collector would release the lock
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", ":9777")
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	return http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.Path) }))
+}
+
+// containerd's configuration, as people and programs write it: read to its end, however it
+// imports itself, each file once.
+func FuzzReadRuntimeConfig(f *testing.F) {
+	f.Add("version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n[plugins.\"io.containerd.nri.v1.nri\"]\ndisable = false\n", "version = 3\nimports = [\"../config.toml\"]\n", "containerd github.com/containerd/containerd v1.7.24~ds1")
+	f.Add("disabled_plugins = [\"nri\"]\n[plugins]\na = 1\n", "[plugins.a]\nb=2\n", "2.0.0")
+	f.Add("imports = [\"*\", \"[\"]", "", "")
+	f.Fuzz(func(t *testing.T, main, imported, version string) {
+		shown, v := parseVersion(version)
+		require.True(t, shown != "" || !v.known())
+		h := fstest.MapFS{"etc/containerd/config.toml": {Data: []byte(main)}, "etc/containerd/conf.d/a.toml": {Data: []byte(imported)}}
+		c := readContainerd(h, "/etc/containerd/config.toml", v)
+		require.LessOrEqual(t, len(c.Files), 2)
+		if c.err == nil {
+			require.NotEmpty(t, c.Files)
+		}
+	})
 }

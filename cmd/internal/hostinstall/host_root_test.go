@@ -6,12 +6,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
+	"github.com/gpuslice/gpuslice/oci/request"
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 // A link is followed, below the host's root, and stays one; mode and owner stay too.
@@ -123,4 +129,72 @@ func TestNotWritable(t *testing.T) {
 		_, err := h.install(h.options("docker"))
 		assert.ErrorContains(t, err, description)
 	}
+}
+
+func TestRepairStateDirMode(t *testing.T) {
+	h := newTestHost(t)
+	dir := h.path("/run/gpuslice")
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	require.NoError(t, os.Chmod(dir, 0o777))
+	require.NoError(t, os.Chown(dir, 1000, -1))
+	mode := func() os.FileMode {
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		return info.Mode().Perm()
+	}
+	o := h.repairs("")
+	o.DryRun = true
+	want := "-/run/gpuslice: owner 1000, mode 0777\n+/run/gpuslice: owner 0, mode 0711\n"
+	assert.Equal(t, want+"nothing was changed (--dry-run)\n", h.repair(doctor.RepairStateDirMode, o))
+	assert.Equal(t, os.FileMode(0o777), mode())
+	o.DryRun = false
+	assert.Equal(t, want, h.repair(doctor.RepairStateDirMode, o))
+	assert.Equal(t, os.FileMode(0o711), mode())
+
+	// A link that leads out of the host is followed inside its root, or not at all.
+	outside := t.TempDir()
+	require.NoError(t, os.Chmod(outside, 0o777))
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.Symlink(outside, dir))
+	require.Error(t, Repair(t.Context(), doctor.RepairStateDirMode, o, &strings.Builder{}))
+	info, err := os.Stat(outside)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o777), info.Mode().Perm())
+}
+
+// Each handler that runs NVIDIA's runtime gets ours in front of it, and uninstall removes it.
+func TestBarrierInFrontOfNvidiasRuntime(t *testing.T) {
+	h := newTestHost(t)
+	h.put(containerdTOML, mainV3)
+	h.put("/etc/containerd/conf.d/99-nvidia.toml", nvidiaDropIn)
+	before := h.files()
+	o := h.options("containerd")
+	o.ExemptNamespaces = []string{"gpuslice-system", "dcgm"}
+	out, err := h.install(o)
+	require.NoError(t, err)
+	assert.Contains(t, out, "a pod without a grant gets no GPU from the runtime handlers nvidia, nvidia-cdi")
+
+	assert.Empty(t, h.containerd().Handlers(doctor.IsNvidiaRuntime))
+	nvidia, _ := lookup(h.containerd().Plugins, []string{doctor.PluginCRI, "containerd", "runtimes", "nvidia", "options"})
+	assert.Equal(t, map[string]any{"BinaryName": o.RuntimePath, "SystemdCgroup": true}, nvidia, "the rest stays")
+	newest, err := harness.Tool("containerd")
+	require.NoError(t, err)
+	real, _ := lookup(dump(t, newest, h.path(containerdTOML)), []string{"plugins", doctor.PluginCRI, "containerd", "runtimes"})
+	for _, handler := range []string{"nvidia", "nvidia-cdi"} {
+		binary, _ := lookup(real.(map[string]any), []string{handler, "options", "BinaryName"})
+		assert.Equal(t, o.RuntimePath, binary, "containerd itself reads it so")
+	}
+	c, err := request.Parse(api.RuntimeConfig, []byte(h.read(api.RuntimeConfig)))
+	require.NoError(t, err)
+	assert.Equal(t, "/usr/local/nvidia/toolkit/nvidia-container-runtime", c.NvidiaRuntime)
+	assert.Equal(t, []string{"gpuslice-system", "dcgm"}, c.ExemptNamespaces)
+
+	installed := h.files()
+	_, err = h.install(o)
+	require.NoError(t, err)
+	assert.Equal(t, installed, h.files(), "a second time changes nothing")
+
+	_, err = h.uninstall(o)
+	require.NoError(t, err)
+	assert.Equal(t, before, h.files())
 }
