@@ -341,20 +341,19 @@ func TestShareHoldsBesideContainerWithoutShare(t *testing.T) {
 	}
 }
 
-// A process that has used less than an idle container may use at once is not throttled. On a busy machine the kernels of a
-// try can take longer than they should, or start too late: one try of twenty has to be without a wait.
+// A process that has used less than an idle container may use at once is not throttled.
 func TestNoStallAtTheStart(t *testing.T) {
-	program := pace(t)
-	for _, kernels := range []string{"5", "500", "5,10,20,50,100,200,500"} {
-		tries := 0
-		for ; tries < 20; tries++ {
-			c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)
-			_, done := c.start(t, program, 0.015, "sync", kernels)
-			if r := <-done; r.launches > 0 && c.cores(t).ThrottledNanoseconds == 0 {
-				break
-			}
-		}
-		assert.Less(t, tries, 20, "kernels of %s µs: each try was throttled", kernels)
+	program := filepath.Join(t.TempDir(), "begins")
+	require.NoError(t, compile(program, "testdata/begins.c", "-D_GNU_SOURCE", "-rdynamic"))
+	sim := fakeDriver(t)
+	for kernels, launches := range map[string]int{"5": 3000, "500": 30, "5 10 20 50 100 200 500": 119} {
+		c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)
+		c.sim = sim
+		lines, stderr := c.run(t, program, strings.Fields(kernels)...)
+		assert.Empty(t, stderr)
+		assert.Equal(t, []string{fmt.Sprint("launches ", launches)}, lines, "kernels of %s µs: no time but theirs passes", kernels)
+		assert.NotZero(t, c.cores(t).ChargedNanoseconds, kernels)
+		assert.Zero(t, c.cores(t).ThrottledNanoseconds, "kernels of %s µs", kernels)
 	}
 }
 
@@ -362,8 +361,23 @@ func TestNoStallAtTheStart(t *testing.T) {
 // that was free is held back.
 func TestShareChangesWhileItRuns(t *testing.T) {
 	program := pace(t)
-	c := sharing(t, newMachine(t, "H200"), "7", 1, limiter.PolicyForce)
-	c.start(t, program, forever, "sync", "200000") // each costs 20 s of its share
+	c, deep := sharing(t, newMachine(t, "H200"), "7", 1, limiter.PolicyForce), sharing(t, newMachine(t, "H200"), "7", 1, limiter.PolicyForce)
+	c.start(t, program, forever, "sync", "200000")     // each costs 20 s of its share,
+	deep.start(t, program, forever, "sync", "1000000") // each 100 s: more than this test waits
+	for _, one := range []*container{c, deep} {
+		one.waitsForItsShare(t)
+		had := one.busy(t)
+		one.share(t, 0, limiter.PolicyForce)
+		eventually(t, waitLong, "it does not sleep on", func() bool { return one.busy(t) > had+1 })
+	}
+	c.share(t, 20, limiter.PolicyForce)
+	waited := c.cores(t).ThrottledNanoseconds
+	eventually(t, waitLong, "it is held back", func() bool { return c.cores(t).ThrottledNanoseconds > waited })
+	holdShares(t, 8*time.Second, &due{c: c, share: 20, what: "a share while it runs"})
+}
+
+func (c *container) waitsForItsShare(t *testing.T) {
+	t.Helper()
 	eventually(t, waitLong, "it has a debt", func() bool { return c.cores(t).ChargedNanoseconds >= uint64(100*time.Millisecond) })
 	last, grown := c.cores(t), 0
 	eventually(t, waitLong, "a wait is counted while it lasts", func() bool {
@@ -376,15 +390,6 @@ func TestShareChangesWhileItRuns(t *testing.T) {
 		last = now
 		return grown >= 3
 	})
-	had := c.busy(t)
-	c.share(t, 0, limiter.PolicyForce)
-	// 100 s of its old share; well before the debt of one kernel, 20 s, is slept off.
-	eventually(t, 10*time.Second, "it does not sleep on", func() bool { return c.busy(t) > had+1 })
-
-	c.share(t, 20, limiter.PolicyForce)
-	waited := c.cores(t).ThrottledNanoseconds
-	eventually(t, waitLong, "it is held back", func() bool { return c.cores(t).ThrottledNanoseconds > waited })
-	holdShares(t, 8*time.Second, &due{c: c, share: 20, what: "a share while it runs"})
 }
 
 // Processes that are killed at any moment neither stop the others nor give them more.
