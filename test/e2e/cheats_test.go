@@ -220,6 +220,8 @@ func (s *space) cameOf(name string) (came outcome, p *corev1.Pod, says string) {
 		case statuses[0].State.Running != nil:
 			came = limited
 			return nil
+		case waiting != nil && strings.Contains(waiting.Message, "ttrpc: closed"):
+			return errors.New("containerd's connection to the agent was lost: kubelet tries again")
 		case waiting != nil && (waiting.Reason == "CreateContainerError" || waiting.Reason == "RunContainerError"):
 			came, says = refused, waiting.Message
 			return nil
