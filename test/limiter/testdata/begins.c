@@ -1,12 +1,12 @@
 /* A program begins on an idle GPU: for 15 ms of a played clock it launches kernels, in turn as many microseconds long as its
- * arguments say, waits for each, and prints how many they were. The driver is the fake one. */
+ * arguments are, waits for each, and prints how many they were. The driver is the fake one. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "playedclock.h"
 
 enum { FOR_NS = 15000000 };
-static const float event_us = 2.5f; /* a real event takes about so long, and the pair around a kernel tells it too */
+static const float event_us = 2.5f; /* a real event takes about so long, and the pair around a kernel includes it */
 static char functions[16];
 
 int main(int argc, char **argv)
