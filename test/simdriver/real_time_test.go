@@ -150,3 +150,7 @@ func TestRealAKernelThatNeverEnds(t *testing.T) {
 	other.Kill()
 	requireEmpty(t, s.Status())
 }
+
+// CUDA driver API, "Green Contexts": a green context has some multiprocessors, and its streams use no others. Kernels of two of
+// them run at the same time.
+func TestRealGreenContextsHaveMultiprocessors(t *testing.T) { requireTimed(t, "green") }

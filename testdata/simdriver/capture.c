@@ -148,7 +148,7 @@ CUresult capture_forbids_wait(CUcontext ctx, CUstream handle)
 		r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	}
 	for (struct capture *c = captures; c && !handle && !r; c = c->next) {
-		if (c->origin->ctx == ctx) {
+		if (c->origin->ctx == ctx || (ctx->green && c->origin->green == ctx->green)) {
 			c->invalid = true;
 			r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 		}

@@ -1,4 +1,5 @@
 /* Contexts: one primary per device and process, any number of plain ones; a stack of current ones per thread. */
+#include "green.h"
 #include "pending.h"
 #include "pool.h"
 
@@ -14,12 +15,17 @@ CUresult current_context(CUcontext *ctx)
 {
 	CUcontext top = depth ? stack[depth - 1] : NULL;
 
-	*ctx = top;
+	*ctx = top && top->of ? top->of : top;
 	if (!top)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!top->alive)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	return device_lost(top->device) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+}
+
+CUcontext current_as_set(void)
+{
+	return depth ? stack[depth - 1] : NULL;
 }
 
 /* Process lock held. */
@@ -62,6 +68,7 @@ static void deactivate(CUcontext ctx)
 {
 	if (!ctx->alive)
 		return;
+	greens_drop_context(ctx);
 	other_lives = false;
 	object_sweep(OBJECT_CONTEXT, find_other, ctx);
 	if (!other_lives)
@@ -263,7 +270,7 @@ static CUresult destroy(CUcontext ctx)
 	if (!grave)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	process_lock();
-	if (!object_is(OBJECT_CONTEXT, ctx) || ctx->primary) {
+	if (!object_is(OBJECT_CONTEXT, ctx) || ctx->primary || ctx->green) {
 		r = CUDA_ERROR_INVALID_CONTEXT;
 		free(grave);
 	} else {

@@ -3,41 +3,56 @@
 
 static CUresult check(CUcontext ctx, CUevent event)
 {
+	CUresult r = CUDA_SUCCESS;
+
+	process_lock();
 	if (!object_is(OBJECT_CONTEXT, ctx))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	return object_is(OBJECT_EVENT, event) && event->ctx->gpu == ctx->gpu ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	else if (!object_is(OBJECT_EVENT, event) || event->ctx->gpu != ctx->gpu)
+		r = CUDA_ERROR_INVALID_HANDLE;
+	process_unlock();
+	return r ? r : capture_forbids_wait(ctx, NULL);
 }
 
-CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event)
+CUresult context_record(CUcontext ctx, CUevent event)
 {
-	CUresult r;
+	CUresult r = check(ctx, event);
 
-	ENTER();
-	r = capture_forbids_wait(ctx, NULL);
+	if (r)
+		return r;
 	process_lock();
-	if (!r)
-		r = check(ctx, event);
-	if (!r) {
-		event->capture_id = 0;
-		queue_mark(queue_of(ctx), event, ctx->any_tail);
+	event->capture_id = 0;
+	event->pending_record = 0;
+	queue_mark(queue_of(ctx), event, ctx->any_tail);
+	process_unlock();
+	return r;
+}
+
+CUresult context_wait(CUcontext ctx, CUevent event)
+{
+	CUresult r = check(ctx, event);
+
+	if (r)
+		return r;
+	process_lock();
+	if (event->capture_id) {
+		capture_event_forbidden(event);
+		r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	} else if (event->waits && event->tail > ctx->floor) {
+		ctx->floor = event->tail;
 	}
 	process_unlock();
 	return r;
 }
 
+CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event)
+{
+	ENTER();
+	return context_record(ctx, event);
+}
+
 CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
 {
-	CUresult r;
-
 	ENTER();
-	r = capture_forbids_wait(ctx, NULL);
-	process_lock();
-	if (!r)
-		r = check(ctx, event);
-	if (!r && event->capture_id)
-		r = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-	if (!r && event->waits && event->tail > ctx->floor)
-		ctx->floor = event->tail;
-	process_unlock();
-	return r;
+	return context_wait(ctx, event);
 }

@@ -218,4 +218,5 @@ CUresult cuCheckpointProcessUnlock(int pid, void *args);
 #include "legacy_copy_api.h"
 #include "texture_api.h"
 #include "stream_api.h"
+#include "green_api.h"
 #endif

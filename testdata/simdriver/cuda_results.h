@@ -101,6 +101,7 @@
 	R(913, ERROR_FUNCTION_NOT_LOADED, "the function handle is not loaded when calling an API that requires a loaded function") \
 	R(914, ERROR_INVALID_RESOURCE_TYPE, "one or more resources passed in are not valid resource types for the operation") \
 	R(915, ERROR_INVALID_RESOURCE_CONFIGURATION, "one or more resources are insufficient or non-applicable for the operation") \
+	R(917, ERROR_STREAM_DETACHED, "the requested operation is not permitted because the stream is in a detached state: its green context was destroyed") \
 	R(999, ERROR_UNKNOWN, "unknown error")
 
 #endif

@@ -15,7 +15,7 @@
 enum object_kind { OBJECT_CONTEXT = 1, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION,
 	OBJECT_PHYSICAL, OBJECT_ARRAY, OBJECT_MIPMAP, OBJECT_EXTERNAL,
 	OBJECT_POOL, OBJECT_GRAPH, OBJECT_NODE, OBJECT_EXEC, OBJECT_LINK, OBJECT_LIBRARY, OBJECT_KERNEL,
-	OBJECT_TEXTURE, OBJECT_SURFACE, OBJECT_USER };
+	OBJECT_TEXTURE, OBJECT_SURFACE, OBJECT_USER, OBJECT_GREEN, OBJECT_RESOURCES };
 
 #define MAX_QUEUE 1024u
 
@@ -61,6 +61,8 @@ struct CUctx_st {
 	unsigned gpu;
 	unsigned flags;
 	bool primary;
+	CUcontext of;	  /* the primary one, of a green one; else NULL */
+	CUgreenCtx green; /* that it stands for */
 	atomic_bool alive; /* read by other threads without the lock */
 	unsigned retained;     /* primary only */
 	uint64_t charged;      /* context bytes, as charged */
@@ -84,6 +86,8 @@ struct CUstream_st {
 	uint64_t tail; /* as legacy_tail */
 	struct backlog backlog;
 	struct stream_settings settings;
+	CUgreenCtx green; /* that it belongs to; NULL: none */
+	bool detached;	  /* that is destroyed */
 	struct capture *capture; /* that it takes part in; see capture.c */
 	struct nodes *captured;	 /* what its next node will depend on */
 };
@@ -179,6 +183,9 @@ CUresult from_errno(int err);
 /* The calling thread's context: alive, or an error. */
 CUresult current_context(CUcontext *ctx);
 
+/* The same as it was set, which can be one that stands for a green context; or NULL. */
+CUcontext current_as_set(void);
+
 /* Objects by handle. A handle that was never given out, or was destroyed, is not found. Process lock held. */
 bool object_add(enum object_kind kind, void *object);
 bool object_is(enum object_kind kind, const void *object);
@@ -220,11 +227,15 @@ CUresult array_covers(CUarray array, size_t x, size_t y, size_t z, size_t width,
 bool array_content(CUarray array, size_t x, size_t y, size_t z, struct content **of, uint64_t *offset, size_t *left);
 bool array_is_surface(CUarray array); /* kernels can write it */
 
+/* NULL: no memory. Process lock held. */
+CUstream stream_new(CUcontext ctx, unsigned flags, int priority);
 /* NULL and the two special handles included. Process lock held. */
 CUresult stream_find(CUstream handle, CUcontext ctx, CUstream *stream);
 /* What is in a stream is done when its queue's kernel time is that. NULL stream: legacy default. Process lock held. */
 uint64_t stream_ready(CUcontext ctx, CUstream stream);
 void stream_advance(CUcontext ctx, CUstream stream, uint64_t tail);
+/* Work for the GPU, counted as so many launches: returns when it ends. Process lock held. */
+uint64_t stream_put_load(CUcontext ctx, CUstream stream, struct load load, unsigned launches);
 /* Whether all that is in it is done. Process lock held. */
 bool stream_done(CUcontext ctx, CUstream stream);
 /* Returns when it is. Takes the process lock. */
@@ -240,6 +251,8 @@ CUresult host_function_put(CUstream handle, CUhostFn function, void *data);
 bool host_function_calls(void); /* this thread is in one */
 /* The function of a kernel of a library, which launches take in place of a function; else what it is. Takes the lock. */
 CUfunction kernel_function(CUfunction f);
+/* What so many multiprocessors are of the device, of FULL_WIDTH. */
+unsigned width_of(CUdevice dev, uint64_t multiprocessors);
 /* What a launch of that function takes. Process lock held. */
 struct load kernel_load(CUfunction f, CUdevice dev, const unsigned grid[3], void **params, void **extra);
 
@@ -258,6 +271,9 @@ void queue_wait(struct queue *q, uint64_t tail);
 uint64_t queue_eta(struct queue *q, uint64_t tail);
 void wait_until(uint64_t ns);
 
+/* An event of all that is in a context, and a context that waits for one. Take the lock. */
+CUresult context_record(CUcontext ctx, CUevent event);
+CUresult context_wait(CUcontext ctx, CUevent event);
 /* The event happens when what is in the stream is done. Process lock held. */
 void event_put(CUevent event, CUcontext ctx, CUstream stream);
 

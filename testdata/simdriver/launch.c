@@ -1,6 +1,7 @@
 /* Launches: a kernel is put into the process's queue on the GPU, where it takes its time. See queue.c and engine.c. */
 #include "launch.h"
 
+#include "green.h"
 #include "pending.h"
 
 #include <stdlib.h>
@@ -44,20 +45,20 @@ static uint64_t kernel_time(CUfunction f, unsigned gpu, uint64_t blocks, void **
 	return ns < LONGEST_NS ? ns : LONGEST_NS;
 }
 
-/* A block has a multiprocessor for itself as long as there are some: they are spread over all. */
-static unsigned kernel_width(CUdevice dev, uint64_t blocks)
+unsigned width_of(CUdevice dev, uint64_t multiprocessors)
 {
 	const struct instance *in = device_instance(dev);
 	uint64_t all = in ? in->profile.sm_count : process.view.s->gpus[process.devices[dev].gpu].sm_count;
 
-	return blocks < all ? (unsigned)((blocks * FULL_WIDTH + all - 1) / all) : FULL_WIDTH;
+	return multiprocessors < all ? (unsigned)((multiprocessors * FULL_WIDTH + all - 1) / all) : FULL_WIDTH;
 }
 
+/* A block has a multiprocessor for itself as long as there are some: they are spread over all. */
 struct load kernel_load(CUfunction f, CUdevice dev, const unsigned grid[3], void **params, void **extra)
 {
 	uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
 
-	return (struct load){kernel_time(f, process.devices[dev].gpu, blocks, params, extra), kernel_width(dev, blocks)};
+	return (struct load){kernel_time(f, process.devices[dev].gpu, blocks, params, extra), width_of(dev, blocks)};
 }
 
 /* Room for one more, or what must be done before there is some: a quarter of the queue, so as not to wake for each. */
@@ -71,11 +72,26 @@ static uint64_t full(struct queue *q, struct backlog *b)
 	return b->tails[(b->count - depth + depth / 4) % MAX_QUEUE];
 }
 
+uint64_t stream_put_load(CUcontext ctx, CUstream s, struct load load, unsigned launches)
+{
+	CUgreenCtx green = green_of(s);
+	uint64_t ready = stream_ready(ctx, s), tail;
+
+	if (green) {
+		load = green_load(green, load);
+		ready = green_ready(green, ready, load);
+	}
+	tail = queue_put(queue_of(s ? s->ctx : ctx), ready, load, launches);
+	if (green)
+		green_advance(green, tail, load);
+	stream_advance(ctx, s, tail);
+	return tail;
+}
+
 /* Process lock held. *wait_for: nothing was done, as the stream is full; try again when the queue *q has come to that. */
 static CUresult put(CUcontext ctx, CUstream s, struct load load, unsigned launches, struct queue **q, uint64_t *wait_for)
 {
 	struct backlog *b = s ? &s->backlog : &ctx->backlog;
-	uint64_t tail;
 
 	if (pending_before(ctx, s))
 		return pending_put_load(ctx, s, load, launches);
@@ -87,9 +103,7 @@ static CUresult put(CUcontext ctx, CUstream s, struct load load, unsigned launch
 	*wait_for = full(*q, b);
 	if (*wait_for)
 		return CUDA_SUCCESS;
-	tail = queue_put(*q, stream_ready(ctx, s), load, launches);
-	stream_advance(ctx, s, tail);
-	b->tails[b->count++ % MAX_QUEUE] = tail;
+	b->tails[b->count++ % MAX_QUEUE] = stream_put_load(ctx, s, load, launches);
 	return CUDA_SUCCESS;
 }
 

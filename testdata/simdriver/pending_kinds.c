@@ -39,7 +39,7 @@ static void run_load(struct pending *p)
 {
 	struct deferred *d = (struct deferred *)p;
 
-	stream_advance(p->ctx, p->stream, queue_put(queue_of(p->ctx), stream_ready(p->ctx, p->stream), d->load, d->launches));
+	stream_put_load(p->ctx, p->stream, d->load, d->launches);
 }
 
 CUresult pending_put_load(CUcontext ctx, CUstream s, struct load load, unsigned launches)

@@ -2,6 +2,7 @@
  * Streams: moments of this process's queue on the GPU. A stream is the moment when all that was put into it is done. The
  * legacy default stream waits for all blocking streams of its context, and they for it.
  */
+#include "green.h"
 #include "pending.h"
 #include "pool.h"
 
@@ -18,7 +19,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-static CUstream new_stream(CUcontext ctx, unsigned flags, int priority)
+CUstream stream_new(CUcontext ctx, unsigned flags, int priority)
 {
 	CUstream s = calloc(1, sizeof(*s));
 
@@ -27,6 +28,7 @@ static CUstream new_stream(CUcontext ctx, unsigned flags, int priority)
 	s->ctx = ctx;
 	s->flags = flags;
 	s->priority = priority;
+	s->green = green_of(NULL);
 	if (!object_add(OBJECT_STREAM, s)) {
 		free(s);
 		return NULL;
@@ -38,10 +40,11 @@ static CUresult own_stream(CUcontext ctx, CUstream *stream)
 {
 	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
 		*stream = own[i].stream;
-		if (own[i].ctx == ctx && object_is(OBJECT_STREAM, *stream) && (*stream)->ctx == ctx)
+		if (own[i].ctx == ctx && object_is(OBJECT_STREAM, *stream) && (*stream)->ctx == ctx && !(*stream)->detached &&
+		    (*stream)->green == green_of(NULL))
 			return CUDA_SUCCESS;
 	}
-	*stream = new_stream(ctx, 0, 0);
+	*stream = stream_new(ctx, 0, 0);
 	if (!*stream)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	own[own_next].ctx = ctx;
@@ -59,23 +62,34 @@ CUresult stream_find(CUstream handle, CUcontext ctx, CUstream *stream)
 		return own_stream(ctx, stream);
 	if (!object_is(OBJECT_STREAM, handle))
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (handle->detached)
+		return CUDA_ERROR_STREAM_DETACHED;
 	*stream = handle;
 	return CUDA_SUCCESS;
 }
 
 uint64_t stream_ready(CUcontext ctx, CUstream s)
 {
+	CUgreenCtx green = green_of(s);
+	uint64_t floor = s ? s->ctx->floor : ctx->floor;
+
+	if (green)
+		floor = later(floor, green->as_context.floor);
 	if (!s)
-		return later(ctx->floor, later(ctx->legacy_tail, ctx->blocking_tail));
+		return later(floor, later(ctx->legacy_tail, ctx->blocking_tail));
 	if (s->flags & CU_STREAM_NON_BLOCKING)
-		return later(s->ctx->floor, s->tail);
-	return later(s->ctx->floor, later(s->tail, s->ctx->legacy_tail));
+		return later(floor, s->tail);
+	return later(floor, later(s->tail, s->ctx->legacy_tail));
 }
 
 void stream_advance(CUcontext ctx, CUstream s, uint64_t tail)
 {
+	CUgreenCtx green = green_of(s);
+
 	if (s)
 		ctx = s->ctx;
+	if (green)
+		green->as_context.any_tail = later(green->as_context.any_tail, tail);
 	if (!s)
 		ctx->legacy_tail = later(ctx->legacy_tail, tail);
 	else
@@ -151,7 +165,7 @@ static CUresult create(CUstream *stream, unsigned flags, int priority)
 	if (!stream || (flags & ~CU_STREAM_NON_BLOCKING))
 		return CUDA_ERROR_INVALID_VALUE;
 	process_lock();
-	*stream = new_stream(ctx, flags, priority);
+	*stream = stream_new(ctx, flags, priority);
 	process_unlock();
 	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -310,7 +324,7 @@ static CUresult facts(CUstream handle, unsigned *flags, int *priority, CUcontext
 	if (!r && priority)
 		*priority = s ? s->priority : 0;
 	if (!r && owner)
-		*owner = s ? s->ctx : ctx;
+		*owner = s && s->green ? &s->green->as_context : s ? s->ctx : current_as_set();
 	process_unlock();
 	return r;
 }

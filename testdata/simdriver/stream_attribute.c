@@ -1,5 +1,5 @@
 /* What a stream is set to: kept, and of no effect on the simulated GPU, as a priority is not either. */
-#include "driver.h"
+#include "green.h"
 
 #define LEAST_PRIORITY 0
 #define GREATEST_PRIORITY (-5)
@@ -229,7 +229,6 @@ CUresult cuStreamCopyAttributes_ptsz(CUstream dst, CUstream src)
 	return copy(per_thread(dst), per_thread(src));
 }
 
-/* There are no green contexts. */
 static CUresult get_contexts(CUstream handle, CUcontext *owner, CUgreenCtx *green)
 {
 	CUcontext ctx;
@@ -245,7 +244,7 @@ static CUresult get_contexts(CUstream handle, CUcontext *owner, CUgreenCtx *gree
 	if (!r && owner)
 		*owner = s ? s->ctx : ctx;
 	if (!r && green)
-		*green = NULL;
+		*green = green_of(s);
 	process_unlock();
 	return r;
 }

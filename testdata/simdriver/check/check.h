@@ -94,6 +94,7 @@ void check_legacy_copies(void);
 void check_breadth(void);
 void check_pending(void);
 void check_values(void);
+void check_green(void);
 /* Not in the list: */
 void check_waits_forever(void);
 void check_event_cost(void); /* prints it */

@@ -58,7 +58,7 @@ static const struct check checks[] = {
 	{"node-parameters", check_node_parameters},
 	{"capture-graph", check_capture_graph},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
-	{"legacy-copies", check_legacy_copies}, {"breadth", check_breadth}, {"pending", check_pending}, {"values", check_values},
+	{"legacy-copies", check_legacy_copies}, {"breadth", check_breadth}, {"pending", check_pending}, {"values", check_values}, {"green", check_green},
 };
 
 int main(int argc, char **argv)
