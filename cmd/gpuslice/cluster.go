@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,7 +16,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/scheduler"
 )
 
 // calledAs is the name of the program in this call: kubectl runs kubectl-gpuslice for "kubectl gpuslice".
@@ -149,4 +154,150 @@ func podName(text string) (namespace, pod, container string, err error) {
 		return "", "", "", fmt.Errorf("invalid pod name %q: use [NAMESPACE/]POD[:CONTAINER]", text)
 	}
 	return namespace, name, container, nil
+}
+
+type source struct {
+	node view.Node
+	file node.File
+	// remote is true for a node of the cluster: the node's own files are not available.
+	remote bool
+}
+
+var errNoNode = errors.New("no node given: add the argument NODE before the others")
+
+// readSource reads the node of a call with the given number of names, or [NODE] in front of them. It returns the names.
+func (c call) readSource(args []string, names int) (source, []string, error) {
+	if len(args) == names {
+		if isPlugin() && !c.Flags().Changed("state-dir") {
+			return source{}, nil, errNoNode
+		}
+		n, f, err := readFiles(c.Command)
+		return source{node: n, file: f}, args, err
+	}
+	s, err := c.readRemote(args[0])
+	return s, args[1:], err
+}
+
+func readFiles(c *cobra.Command) (view.Node, node.File, error) {
+	n, err := view.Read(c.Context(), stateDir(c))
+	if err != nil {
+		return n, node.File{}, work(err)
+	}
+	f, err := node.Read(stateDir(c))
+	if err != nil {
+		return n, f, work(fmt.Errorf("GPUs: %w", err))
+	}
+	if len(f.Node.GPUs) == 1 && len(f.Topology.UUIDs) == 0 {
+		f.Topology = singleGPU(f.Node.GPUs[0].UUID)
+	}
+	return n, f, nil
+}
+
+func (c call) readRemote(name string) (s source, err error) {
+	err = c.withCluster(requestTimeout, func(ctx context.Context, connection *cluster.Cluster) error {
+		n, inventory, err := connection.Node(ctx, name)
+		s = source{node: n, file: fileOf(n, inventory), remote: true}
+		return err
+	})
+	return s, err
+}
+
+// findRemote finds a container of the cluster by NAMESPACE/POD, NAMESPACE/POD:CONTAINER or NAMESPACE/POD/CONTAINER.
+func (c call) findRemote(target string) (s source, found view.Container, err error) {
+	if strings.Count(target, "/") == 2 && !strings.Contains(target, ":") {
+		last := strings.LastIndex(target, "/")
+		target = target[:last] + ":" + target[last+1:]
+	}
+	namespace, pod, container, err := podName(target)
+	if err != nil {
+		return s, found, err
+	}
+	name := ""
+	err = c.withCluster(requestTimeout, func(ctx context.Context, connection *cluster.Cluster) (err error) {
+		namespace = cmp.Or(namespace, connection.Namespace)
+		name, err = connection.NodeOf(ctx, namespace, pod)
+		return err
+	})
+	if err != nil {
+		return s, found, err
+	}
+	if s, err = c.readRemote(name); err != nil {
+		return s, found, err
+	}
+	target = namespace + "/" + pod
+	ofPod := slices.DeleteFunc(slices.Clone(s.node.Containers), func(c view.Container) bool { return c.Pod != target })
+	if container != "" {
+		target += ":" + container
+	}
+	found, err = findContainer(ofPod, target)
+	if err != nil && len(ofPod) == 0 {
+		err = fmt.Errorf("node %s reports no container of pod %s with a share: check the pod with kubectl gpuslice explain", name, target)
+	}
+	if err != nil && len(s.node.Problems) > 0 {
+		err = fmt.Errorf("%w; %s", err, term.Clean(strings.Join(s.node.Problems, "; ")))
+	}
+	return s, found, work(err)
+}
+
+// fileOf builds the part of a node's node.json that its agent and its Node object report.
+func fileOf(n view.Node, reported scheduler.Inventory) node.File {
+	f := node.File{Name: n.Name, WrittenAt: n.GPUsReadAt, Node: nvidia.Node{DriverVersion: n.DriverVersion, CUDAVersion: n.CUDAVersion}}
+	numa := map[string]int{}
+	for _, gpu := range reported.GPUs {
+		numa[gpu.UUID] = gpu.NUMA
+	}
+	at := map[int]int{} // by index
+	for _, c := range n.GPUs {
+		if c.MIGProfile != "" {
+			continue
+		}
+		gpu := nvidia.GPU{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB, NUMANode: nvidia.NUMAUnknown}
+		if of, known := numa[c.UUID]; known && of != scheduler.NUMAUnknown {
+			gpu.NUMANode = of
+		}
+		at[c.Index] = len(f.Node.GPUs)
+		f.Node.GPUs = append(f.Node.GPUs, gpu)
+	}
+	for _, c := range n.GPUs {
+		if i, known := at[c.Index]; known && c.MIGProfile != "" {
+			gpu := &f.Node.GPUs[i]
+			gpu.MIG = append(gpu.MIG, nvidia.MIGDevice{UUID: c.UUID, GPU: gpu.UUID, Profile: c.MIGProfile, MemoryMiB: c.MemoryMiB})
+		}
+	}
+	slices.SortStableFunc(f.Node.GPUs, func(a, b nvidia.GPU) int { return cmp.Compare(a.Index, b.Index) })
+	f.Topology = reportedTopology(reported)
+	if len(f.Node.GPUs) == 1 {
+		f.Topology = singleGPU(f.Node.GPUs[0].UUID)
+	}
+	return f
+}
+
+// reportedTopology returns the topology by the scores of the connections (nvidia.Pair.Score); empty if not reported.
+func reportedTopology(reported scheduler.Inventory) (t nvidia.Topology) {
+	if len(reported.Links) != len(reported.GPUs) {
+		return t
+	}
+	for i, gpu := range reported.GPUs {
+		t.UUIDs = append(t.UUIDs, gpu.UUID)
+		row := make([]nvidia.Pair, len(reported.GPUs))
+		for j := range row {
+			if i != j && j < len(reported.Links[i]) {
+				row[j] = nvidia.PairOf(reported.Links[i][j])
+			}
+		}
+		t.Pairs = append(t.Pairs, row)
+	}
+	return t
+}
+
+func singleGPU(uuid string) nvidia.Topology {
+	return nvidia.Topology{UUIDs: []string{uuid}, Pairs: [][]nvidia.Pair{{{}}}}
+}
+
+// note describes what only the node itself reports, and the command for it; empty on the node itself.
+func (s source) note(what, command string) string {
+	if !s.remote {
+		return ""
+	}
+	return fmt.Sprintf("only the node itself reports %s: run %s there", what, command)
 }

@@ -4,10 +4,16 @@
 package main
 
 import (
+	"debug/elf"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -51,4 +57,183 @@ func run(args []string) error {
 	}
 	fmt.Printf("%s: %s, %d MiB\n", path, o.name, size>>20)
 	return nil
+}
+
+const (
+	binDir     = "usr/local/bin"
+	limiterDir = "usr/local/lib/gpuslice"
+	// user runs the programs, except the agent, which needs root.
+	user = "65532:65532"
+	// authorities is Debian's bundle of certificate authorities.
+	authorities = "/etc/ssl/certs/ca-certificates.crt"
+)
+
+// The files of build/bin and build/lib.
+var (
+	programs = []string{"gpuslice", "gpuslice-agent", "gpuslice-runtime", "gpuslice-scheduler"}
+	limiter  = []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"}
+)
+
+var texts = map[string]string{
+	"etc/passwd":        "root:x:0:0:root:/:/usr/sbin/nologin\ngpuslice:x:65532:65532:gpuslice:/:/usr/sbin/nologin\n",
+	"etc/group":         "root:x:0:\ngpuslice:x:65532:\n",
+	"etc/nsswitch.conf": "hosts: files dns\n",
+	// NVIDIA's runtime runs the host's ldconfig in the container, which reads this.
+	"etc/ld.so.conf": "include /etc/ld.so.conf.d/*.conf\n",
+}
+
+// dirs are mount points, and directories in which other programs create files.
+var dirs = []string{"dev", "etc/ld.so.conf.d", "proc", "run", "sys", "tmp", "usr/lib64", "var/lib"}
+
+// writeRoot writes the image's root file system.
+func writeRoot(root, repository string, libraryDirs []string) error {
+	if err := os.RemoveAll(root); err != nil {
+		return err
+	}
+	build := filepath.Join(repository, "build")
+	var binaries []string
+	for _, name := range programs {
+		binaries = append(binaries, filepath.Join(build, "bin", name))
+		if err := copyFile(filepath.Join(root, binDir, name), filepath.Join(build, "bin", name), 0o755); err != nil {
+			return fmt.Errorf("%w: run `make build` first", err)
+		}
+	}
+	for _, name := range limiter {
+		if err := copyFile(filepath.Join(root, limiterDir, name), filepath.Join(build, "lib", name), 0o755); err != nil {
+			return fmt.Errorf("%w: run `make build` first", err)
+		}
+	}
+	libraries, err := closure(libraryDirs, binaries, driverNeeds...)
+	if err != nil {
+		return err
+	}
+	for _, file := range libraries {
+		if err := copyFile(filepath.Join(root, file), file, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := copyFile(filepath.Join(root, authorities), authorities, 0o644); err != nil {
+		return fmt.Errorf("%w: install Debian's package ca-certificates", err)
+	}
+	if err := copyFile(filepath.Join(root, "usr/share/doc/gpuslice/LICENSE"), filepath.Join(repository, "LICENSE"), 0o644); err != nil {
+		return err
+	}
+	// The licences of the C library and of the bundle have to be distributed with them.
+	for _, name := range []string{"libc6", "ca-certificates"} {
+		file := filepath.Join("/usr/share/doc", name, "copyright")
+		if err := copyFile(filepath.Join(root, file), file, 0o644); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	for file, text := range texts {
+		if err := writeFile(filepath.Join(root, file), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	return os.Symlink("../run", filepath.Join(root, "var/run"))
+}
+
+func copyFile(to, from string, mode os.FileMode) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return writeFile(to, data, mode)
+}
+
+func writeFile(path string, data []byte, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, mode)
+}
+
+// libraryDirs are the search path of Debian's loader.
+var libraryDirs = []string{
+	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+	"/lib64", "/usr/lib64", "/lib", "/usr/lib",
+}
+
+// driverNeeds are the libraries of NVIDIA's libraries, which are mounted into the agent's container.
+var driverNeeds = []string{"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"}
+
+// closure returns the paths of the loader and of all needed libraries.
+func closure(dirs, programs []string, libraries ...string) (files []string, err error) {
+	pending := slices.Clone(libraries)
+	for _, program := range programs {
+		interpreter, needed, err := linked(program)
+		if err != nil {
+			return nil, err
+		}
+		if interpreter != "" && !slices.Contains(files, interpreter) { // else it is static
+			files = append(files, interpreter)
+		}
+		pending = append(pending, needed...)
+	}
+	seen := map[string]bool{}
+	for len(pending) > 0 {
+		name := pending[0]
+		pending = pending[1:]
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		file, err := find(dirs, name)
+		if err != nil {
+			return nil, err
+		}
+		_, needed, err := linked(file)
+		if err != nil {
+			return nil, err
+		}
+		pending = append(pending, needed...)
+		if !strings.HasPrefix(name, "ld-linux") { // the loader has its own path, from the programs
+			files = append(files, file)
+		}
+	}
+	return files, nil
+}
+
+// find looks up a library as the loader does.
+func find(dirs []string, name string) (string, error) {
+	if strings.Contains(name, "/") {
+		return "", fmt.Errorf("%s is linked by its path: only libraries that are linked by name are supported", name)
+	}
+	for _, dir := range dirs {
+		file := filepath.Join(dir, name)
+		if _, err := os.Stat(file); err == nil {
+			return file, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("library %s not found in %s", name, strings.Join(dirs, ", "))
+}
+
+// linked reads a file's loader and libraries.
+func linked(file string) (interpreter string, needed []string, err error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		return "", nil, fmt.Errorf("%s: %w", file, err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type != elf.PT_INTERP {
+			continue
+		}
+		data, err := io.ReadAll(p.Open())
+		if err != nil {
+			return "", nil, fmt.Errorf("%s: read the name of its loader: %w", file, err)
+		}
+		interpreter = strings.TrimRight(string(data), "\x00")
+	}
+	if needed, err = f.ImportedLibraries(); err != nil {
+		return "", nil, fmt.Errorf("%s: read its libraries: %w", file, err)
+	}
+	return interpreter, needed, nil
 }

@@ -1,9 +1,14 @@
 package engine
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 type pod struct {
@@ -124,4 +129,94 @@ func (e *Engine) expire() {
 		e.forget(p)
 	}
 	e.soonest.Store(next)
+}
+
+var (
+	ErrNoFit = errors.New("the pod does not fit")
+	ErrBound = errors.New("the pod is already bound")
+)
+
+type NoFitError struct{ Verdict Verdict }
+
+func (e *NoFitError) Error() string { return e.Verdict.Text() }
+
+func (e *NoFitError) Is(target error) bool { return target == ErrNoFit }
+
+type counters struct {
+	reserved, repeated, refused, expired, resized atomic.Uint64
+}
+
+// Reserve reserves GPUs on the newest state. A pod with an allocation on the node gets the same one again; a
+// reservation on another node is released. Errors are ErrNoFit and ErrBound. owner is the caller's name for
+// Unreserve. The reservation expires after ReservationTTL unless SetPod confirms it.
+func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
+	return e.ReserveFor(e.options.ReservationTTL, object, r, node, owner)
+}
+
+// ReserveFor is Reserve with another time until expiry.
+func (e *Engine) ReserveFor(ttl time.Duration, object *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
+	entry, err := e.cacheEntry(r)
+	if err != nil {
+		return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w", node, object.Namespace, object.Name, err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.expire()
+	p := e.pods[object.UID]
+	if p != nil && p.allocation != nil {
+		switch same := p.allocation.placement.Node == node; {
+		case p.bound() && !same:
+			return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w to node %s", node,
+				object.Namespace, object.Name, ErrBound, p.allocation.placement.Node)
+		case p.bound():
+			return p.allocation.placement, nil
+		case same && e.stillUsable(object.UID):
+			e.stats.repeated.Add(1)
+			p.owner = owner
+			e.startTimer(p, ttl)
+			return p.allocation.placement, nil
+		}
+	}
+	n := e.newest.Load().node(node)
+	if n != nil {
+		n = n.without(object.UID)
+	}
+	f := entry.compiled.fitter()
+	defer f.release()
+	out := f.fit(n)
+	request := &podRequest{object, entry.compiled, positions(r)}
+	v := request.verdict(node, n, &out, e.quotaLimits(object, r))
+	if !v.Fits {
+		e.stats.refused.Add(1)
+		return scheduler.Placement{}, &NoFitError{v}
+	}
+	if v.smallest {
+		f.fitSmallest(n)
+	}
+	placement := scheduler.Placement{Node: node, Containers: f.shares(r)}
+	p = e.podEntry(object)
+	e.allocate(p, newAllocation(object, placement))
+	p.owner, p.choice = owner, e.newChoice(r, n)
+	e.startTimer(p, ttl)
+	e.stats.reserved.Add(1)
+	return placement, nil
+}
+
+// stillUsable reports whether the GPUs of the pod's allocation are registered and healthy.
+func (e *Engine) stillUsable(podUID string) bool {
+	n, h := e.current(podUID)
+	return h != nil && len(h.byPosition) == len(h.byUUID) && !slices.ContainsFunc(h.byPosition, func(u positionUse) bool {
+		gpu := &n.gpus.inventory.GPUs[u.gpu]
+		return !gpu.Healthy || gpu.Cordoned
+	})
+}
+
+// Unreserve releases the owner's reservation, unless the pod is bound.
+func (e *Engine) Unreserve(podUID, owner string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.pods[podUID]; p != nil && p.allocation != nil && !p.bound() && p.owner == owner {
+		e.release(p)
+		e.forget(p)
+	}
 }

@@ -8,11 +8,13 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -100,4 +102,92 @@ func names(pods []*v1.Pod) (list []string) {
 		list = append(list, p.Namespace+"/"+p.Name)
 	}
 	return list
+}
+
+// Node returns the view of one node, and the GPUs with their connections by its Node object.
+func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.Inventory, error) {
+	node, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return view.Node{}, scheduler.Inventory{}, fmt.Errorf("node %s: %w", name, err)
+	}
+	agents, _, lost := c.servers(ctx, componentAgent)
+	if lost != nil && !errors.Is(lost, errNotFound) {
+		return view.Node{}, scheduler.Inventory{}, lost
+	}
+	var here []*v1.Pod
+	for i := range agents {
+		if agents[i].Spec.NodeName == name {
+			here = append(here, &agents[i])
+		}
+	}
+	n := c.node(ctx, node, here, lost == nil)
+	if lost != nil {
+		n.Problems = append(n.Problems, lost.Error())
+	}
+	if n.GPUsReadAt.IsZero() {
+		n.Problems = append(n.Problems, fmt.Sprintf("grants and use on %s are not known: check the pod of gpuslice's agent there", name))
+	}
+	n.Name = name
+	inventory, _, err := wire.DecodeNode(kube.Node(node))
+	if err != nil {
+		inventory = scheduler.Inventory{}
+	}
+	return n, inventory, nil
+}
+
+func (c *Cluster) NodeOf(ctx context.Context, namespace, pod string) (string, error) {
+	p, err := c.client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", fmt.Errorf("pod %s/%s not found: check the namespace", namespace, pod)
+	case err != nil:
+		return "", fmt.Errorf("pod %s/%s: %w", namespace, pod, err)
+	case p.Spec.NodeName == "":
+		return "", fmt.Errorf("pod %s/%s is not scheduled: run kubectl gpuslice explain %s/%s", namespace, pod, namespace, pod)
+	}
+	return p.Spec.NodeName, nil
+}
+
+// Explanation is the scheduler's explanation of a pod's state.
+type Explanation struct {
+	engine.Explanation
+	// Scheduled is the message of the pod's condition PodScheduled, by kube-scheduler.
+	Scheduled string `json:"scheduled,omitempty"`
+}
+
+// Explain requests the explanation of a pod from the schedulers.
+func (c *Cluster) Explain(ctx context.Context, namespace, name string) (Explanation, error) {
+	var x Explanation
+	pod, err := c.Pod(ctx, namespace, name)
+	if err != nil {
+		return x, err
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == v1.PodScheduled && condition.Status != v1.ConditionTrue {
+			x.Scheduled = condition.Message
+		}
+	}
+	servers, _, err := c.servers(ctx, componentScheduler)
+	if err != nil {
+		return x, err
+	}
+	var failed error
+	answered := false
+	for i := range servers {
+		var one engine.Explanation
+		err := c.request(ctx, &servers[i], portHTTP, "/debug/explain", map[string]string{"namespace": namespace, "pod": name}, &one)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("scheduler %s/%s: %w", servers[i].Namespace, servers[i].Name, err))
+			continue
+		}
+		// Only the leading replica has its own decisions.
+		if better := one.Choice != nil || one.State == engine.ExplainedReserved; !answered || better {
+			x.Explanation = one
+		}
+		answered = true
+	}
+	if answered {
+		failed = nil
+	}
+	return x, failed
 }

@@ -9,6 +9,8 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/charmbracelet/x/ansi"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 )
@@ -98,4 +100,71 @@ func names(flags *pflag.FlagSet) string {
 	})
 	sort.Strings(all)
 	return strings.Join(all, ", ")
+}
+
+// Manual sets the help of a command and its subcommands.
+func Manual(c *cobra.Command, aliases Aliases) {
+	c.SetUsageFunc(func(c *cobra.Command) error {
+		out := c.OutOrStderr()
+		use := c.UseLine()
+		if c.HasAvailableSubCommands() {
+			use = c.CommandPath() + " COMMAND [flags]"
+		}
+		fmt.Fprintf(out, "Usage:\n  %s\n", use)
+		if c.HasAvailableSubCommands() {
+			fmt.Fprintln(out, "\nCommands:")
+			for _, sub := range c.Commands() {
+				if sub.IsAvailableCommand() {
+					fmt.Fprintf(out, "  %-12s %s\n", sub.Name(), sub.Short)
+				}
+			}
+		}
+		if c.Example != "" {
+			fmt.Fprintf(out, "\nExamples:\n%s\n", strings.TrimRight(c.Example, "\n"))
+		}
+		fmt.Fprintf(out, "\nOptions:\n%s", Usage(c.Flags(), aliases))
+		return nil
+	})
+}
+
+const usageWidth = 80
+
+// Usage describes flags in a command's help: text, variables and default.
+func Usage(flags *pflag.FlagSet, aliases Aliases) string {
+	var paragraphs []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if notAnOption(f.Name) || f.Hidden {
+			return
+		}
+		kind, text := pflag.UnquoteUsage(f)
+		head := "--" + f.Name
+		if f.Shorthand != "" {
+			head = "-" + f.Shorthand + ", " + head
+		}
+		if kind != "" {
+			head += " " + kind
+		}
+		source := strings.Join(append([]string{EnvName(f.Name)}, aliases[f.Name]...), " or ")
+		if d := defaultText(f); d != "" {
+			source += "; default " + d
+		}
+		paragraphs = append(paragraphs, "  "+head+"\n"+wrap(text)+wrap("("+source+")"))
+	})
+	return strings.Join(paragraphs, "\n")
+}
+
+func defaultText(f *pflag.Flag) string {
+	switch f.DefValue {
+	case "", "[]", "false":
+		return ""
+	}
+	if f.Value.Type() == "string" {
+		return fmt.Sprintf("%q", f.DefValue)
+	}
+	return strings.Trim(f.DefValue, "[]")
+}
+
+func wrap(text string) string {
+	const indent = "        "
+	return indent + strings.ReplaceAll(ansi.Wordwrap(text, usageWidth-len(indent), ""), "\n", "\n"+indent) + "\n"
 }

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -108,4 +111,158 @@ func checkLibraryDir(_ context.Context, e *exam, v *verdict) {
 	if len(v.found) == 0 {
 		v.ok(dir + " contains " + path.Base(libraries[len(libraries)-1]))
 	}
+}
+
+type agentProcess struct {
+	pid   int // 0 if unknown
+	inPod bool
+	args  []string
+}
+
+func checkAgent(ctx context.Context, e *exam, v *verdict) {
+	agent, runs := e.findAgent()
+	if !runs {
+		v.fail("gpuslice-agent does not run: no lock on "+path.Join(e.o.StateDir, "agent.lock"),
+			"systemctl start gpuslice-agent; its log: journalctl -u gpuslice-agent",
+			"if installed by the chart: "+agent.pods())
+		return
+	}
+	if e.o.HealthAddress == "" {
+		v.ok("running; health not checked")
+		return
+	}
+	where, restart, look := "running", "restart it, or set --health-address as for the agent", "see the reason above, and the agent's log"
+	if agent.inPod {
+		where, restart = "running in a pod", "kubectl -n gpuslice-system delete pod POD; or set --health-address as for the agent"
+		look = "kubectl -n gpuslice-system logs POD"
+	}
+	fix := func(line string) []string {
+		if agent.inPod {
+			return []string{agent.pods(), line}
+		}
+		return []string{line}
+	}
+
+	pid, address := 0, e.o.HealthAddress
+	if elsewhere, err := e.inOtherNetwork(agent.pid); err != nil && agent.inPod {
+		v.warn(where+"; readiness unknown: "+oneLine(err), fix("run gpuslice doctor as root, on the node")...)
+		return
+	} else if elsewhere {
+		pid = agent.pid
+		if own, set := agent.flag("health-address"); set {
+			address = reachable(own)
+		}
+		if address == "" {
+			v.ok(where + "; it has no health endpoint")
+			return
+		}
+	}
+	switch status, body, err := e.Get(ctx, pid, "http://"+address+"/readyz"); {
+	case pid != 0 && errors.Is(err, fs.ErrPermission):
+		v.warn(where+"; readiness unknown: "+oneLine(err), fix("run gpuslice doctor as root, on the node")...)
+	case err != nil:
+		v.fail(where+" and does not answer: "+oneLine(err), fix(restart)...)
+	case status != http.StatusOK:
+		v.fail(fmt.Sprintf("%s and not ready: %s", where, strings.ReplaceAll(body, "\n", "; ")), fix(look)...)
+	default:
+		v.ok(where + " and ready")
+	}
+}
+
+// pods is the command that lists this node's agent pod, with the names in docs/INSTALL.md.
+func (a agentProcess) pods() string {
+	line := "kubectl -n gpuslice-system get pods -l app.kubernetes.io/component=agent -o wide"
+	if node, _ := a.flag("node-name"); node != "" {
+		line += " --field-selector spec.nodeName=" + node
+	}
+	return line
+}
+
+func (a agentProcess) flag(name string) (value string, set bool) {
+	for i, arg := range a.args {
+		if arg == "--"+name && i+1 < len(a.args) {
+			value, set = a.args[i+1], true
+		} else if v, is := strings.CutPrefix(arg, "--"+name+"="); is {
+			value, set = v, true
+		}
+	}
+	return value, set
+}
+
+// reachable converts a listen address to one to connect to.
+func reachable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	if ip := net.ParseIP(host); host == "" || ip.Equal(net.IPv4zero) {
+		host = "127.0.0.1"
+	} else if ip.Equal(net.IPv6unspecified) {
+		host = "::1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// lockReads is how many times findAgent reads /proc/locks: the kernel gives it out by the page, and leaves a lock out if
+// one before it is released meanwhile.
+const lockReads = 10
+
+// findAgent finds the process with the agent's lock. To try the lock could stop an agent that starts.
+func (e *exam) findAgent() (a agentProcess, runs bool) {
+	s := e.statT(path.Join(e.o.StateDir, "agent.lock"))
+	if s == nil {
+		return a, false
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(s.Dev), unix.Minor(s.Dev), s.Ino)
+	for range lockReads {
+		if pid, held := e.lockedBy(file); held && pid > 0 {
+			return e.process(pid), true
+		} else if held {
+			return a, true
+		}
+	}
+	return a, false
+}
+
+// lockedBy returns the process that holds a lock of a file; 0 if it is in another PID namespace.
+func (e *exam) lockedBy(file string) (pid int, held bool) {
+	locks, err := fs.ReadFile(e.Host, "proc/locks")
+	if err != nil {
+		return 0, false
+	}
+	// "1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF", proc_locks(5)
+	for line := range strings.Lines(string(locks)) {
+		if fields := strings.Fields(line); len(fields) > 5 && fields[1] == "FLOCK" && fields[5] == file {
+			pid, _ = strconv.Atoi(fields[4])
+			return pid, true
+		}
+	}
+	return 0, false
+}
+
+func (e *exam) process(pid int) agentProcess {
+	a := agentProcess{pid: pid}
+	dir := "proc/" + strconv.Itoa(pid)
+	if data, err := fs.ReadFile(e.Host, dir+"/cmdline"); err == nil {
+		a.args = strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")
+	}
+	if data, err := fs.ReadFile(e.Host, dir+"/cgroup"); err == nil {
+		// systemd: /kubepods.slice/kubepods-burstable.slice/…
+		a.inPod = slices.ContainsFunc(strings.FieldsFunc(string(data), func(r rune) bool { return r == '/' || r == '\n' }), func(name string) bool {
+			return name == "kubepods" || name == "kubepods.slice"
+		})
+	}
+	return a
+}
+
+func (e *exam) inOtherNetwork(pid int) (bool, error) {
+	if pid == 0 {
+		return false, nil
+	}
+	own, err := e.Network(0)
+	if err != nil {
+		return false, err
+	}
+	its, err := e.Network(pid)
+	return err == nil && its != own, err
 }
