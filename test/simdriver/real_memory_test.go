@@ -142,3 +142,7 @@ func TestRealLibrariesTakeMemoryUnseen(t *testing.T) {
 	hold.Kill()
 	requireEmpty(t, s.Status())
 }
+
+// CUDA Programming Guide, "Stream-Ordered Memory Allocator", pointer attributes: memory of a pool is of no context, and the pool is
+// asked for. NCCL (src/allocator.cc, src/transport/p2p.cc) asks mappings for their device, their range, and whether IPC takes them.
+func TestRealPointersTellWhatTheyAreOf(t *testing.T) { requireCheck(t, "pointer-kinds") }

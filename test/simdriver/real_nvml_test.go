@@ -116,3 +116,34 @@ func TestRealGPUTellsItsHardware(t *testing.T) {
 	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
 	require.EqualValues(t, 256<<30, good(h200.GetBAR1MemoryInfo())(t).Bar1Total)
 }
+
+// A Hopper or Blackwell GPU reports whether the fabric manager has added it to a fabric of NVSwitches. Without switches the state is
+// "not supported", with success; older GPUs don't know the question.
+// Source: docs.nvidia.com/deploy/nvml-api, nvmlDeviceGetGpuFabricInfo; github.com/leptonai/gpud/pull/1108, /pull/1140 and /pull/1147 (what
+// GB200, single H100 and H200, and H100 PCIe answer).
+func TestRealGPUTellsItsFabric(t *testing.T) {
+	s := New(t, Plain, "H200", "H200:nvswitch=18", "A100-80GB")
+	library := openNVML(t, s)
+	for i, state := range []uint8{nvml.GPU_FABRIC_STATE_NOT_SUPPORTED, nvml.GPU_FABRIC_STATE_COMPLETED} {
+		require.Equal(t, nvml.GpuFabricInfo{State: state}, good(device(t, library, i).GetGpuFabricInfo())(t))
+		v2 := good(device(t, library, i).GetGpuFabricInfoV().V2())(t)
+		require.Equal(t, nvml.GpuFabricInfo_v2{Version: v2.Version, State: state}, v2)
+		v3 := good(device(t, library, i).GetGpuFabricInfoV().V3())(t)
+		require.Equal(t, nvml.GpuFabricInfo_v3{Version: v3.Version, State: state}, v3)
+	}
+	_, ret := device(t, library, 2).GetGpuFabricInfo()
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+}
+
+// dcgm-exporter and CodeCarbon measure energy by the difference of two counts, in mJ.
+// Source: docs.nvidia.com/deploy/nvml-api, nvmlDeviceGetTotalEnergyConsumption (since the driver was loaded; Volta and newer).
+func TestRealGPUCountsItsEnergy(t *testing.T) {
+	s := New(t, Plain, "H200")
+	library := openNVML(t, s)
+	gpu := device(t, library, 0)
+	before, busy := good(gpu.GetTotalEnergyConsumption())(t), s.Status().GPUs[0].BusyNanoseconds
+	_, code := s.Run("workloads/spin", "--seconds=0.2", "--kernels-us=5000")
+	require.Zero(t, code)
+	used := good(gpu.GetTotalEnergyConsumption())(t) - before
+	require.GreaterOrEqual(t, used, (s.Status().GPUs[0].BusyNanoseconds-busy)*560/1e6-1, "80 %% of 700 W, and what it takes when idle")
+}

@@ -61,6 +61,13 @@ struct allocation *allocation_find(CUdeviceptr ptr)
 	return &table[i - 1];
 }
 
+uint64_t memory_id(void)
+{
+	static uint64_t last;
+
+	return ++last;
+}
+
 static bool insert(struct allocation a)
 {
 	size_t i;
@@ -77,6 +84,7 @@ static bool insert(struct allocation a)
 	i = upper(a.base);
 	memmove(&table[i + 1], &table[i], (table_count - i) * sizeof(*table));
 	table[i] = a;
+	table[i].id = memory_id();
 	table_count++;
 	return true;
 }
@@ -273,7 +281,7 @@ static CUresult end(CUdeviceptr ptr, bool (*may)(enum place))
 		return CUDA_SUCCESS;
 	}
 	if (!a || a->base != ptr || !may(a->place)) {
-		r = CUDA_ERROR_INVALID_VALUE;
+		r = may(REGISTERED) ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_ERROR_INVALID_VALUE;
 	} else {
 		remove_from_table(a);
 	}

@@ -20,6 +20,7 @@ struct allocation {
 	CUcontext ctx;
 	enum place place;
 	CUmemoryPool pool; /* that it came from; NULL: none */
+	uint64_t id;	   /* in the process */
 	struct taken taken;
 	struct content content;
 	unsigned holds; /* GRAPH: by nodes, executable graphs and what those left allocated */
@@ -27,6 +28,8 @@ struct allocation {
 	unsigned share;
 };
 
+/* A number that is given out once. Process lock held. */
+uint64_t memory_id(void);
 /* The allocation that holds this address, or NULL. Process lock held. */
 struct allocation *allocation_find(CUdeviceptr ptr);
 /* Allocates bytes in the current context. narrow: at an address below 4 GiB. */

@@ -145,60 +145,6 @@ CUresult cuMemFree(CUdeviceptr_v1 ptr)
 	return ptr ? allocation_free(ptr, false) : CUDA_SUCCESS;
 }
 
-static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
-{
-	const struct allocation *a;
-	CUcontext ctx;
-	CUresult r = current_context(&ctx);
-
-	if (r)
-		return r;
-	process_lock();
-	a = allocation_find(ptr);
-	if (!a) {
-		r = CUDA_ERROR_NOT_FOUND;
-	} else {
-		*base = a->base;
-		*size = a->size;
-	}
-	process_unlock();
-	return r;
-}
-
-CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
-{
-	CUdeviceptr b;
-	size_t n;
-	CUresult r;
-
-	ENTER();
-	r = address_range(&b, &n, ptr);
-	if (r)
-		return r;
-	if (base)
-		*base = b;
-	if (size)
-		*size = n;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned int *size, CUdeviceptr_v1 ptr)
-{
-	CUdeviceptr b;
-	size_t n;
-	CUresult r;
-
-	ENTER();
-	r = address_range(&b, &n, ptr);
-	if (r)
-		return r;
-	if (base)
-		*base = (CUdeviceptr_v1)b;
-	if (size)
-		*size = (unsigned)n;
-	return CUDA_SUCCESS;
-}
-
 static CUresult allocate_host(void **pp, size_t bytes)
 {
 	CUdeviceptr p;
@@ -267,60 +213,5 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *dptr, void *p, unsigned int f
 		return CUDA_ERROR_INVALID_VALUE;
 	r = host_pointer(&wide, p, flags);
 	*dptr = (CUdeviceptr_v1)wide;
-	return r;
-}
-
-static CUresult pointer_attribute(void *data, int which, const struct allocation *a, CUdeviceptr ptr)
-{
-	switch (which) {
-	case 1: /* CONTEXT */
-		*(CUcontext *)data = a->ctx;
-		return CUDA_SUCCESS;
-	case 2: /* MEMORY_TYPE: HOST 1, DEVICE 2 */
-		*(unsigned *)data = a->place == HOST || a->place == REGISTERED ? 1 : 2;
-		return CUDA_SUCCESS;
-	case 3: /* DEVICE_POINTER */
-		*(CUdeviceptr *)data = ptr;
-		return CUDA_SUCCESS;
-	case 4: /* HOST_POINTER */
-		if (a->place != HOST && a->place != REGISTERED && a->place != MANAGED)
-			return CUDA_ERROR_INVALID_VALUE;
-		*(void **)data = (void *)(uintptr_t)ptr;
-		return CUDA_SUCCESS;
-	case 6: /* SYNC_MEMOPS */
-		*(unsigned *)data = 1;
-		return CUDA_SUCCESS;
-	case 13: /* MAPPED */
-		*(unsigned *)data = 1;
-		return CUDA_SUCCESS;
-	case 8: /* IS_MANAGED */
-		*(unsigned *)data = a->place == MANAGED;
-		return CUDA_SUCCESS;
-	case 9: /* DEVICE_ORDINAL */
-		*(int *)data = a->ctx->device;
-		return CUDA_SUCCESS;
-	case 11: /* RANGE_START_ADDR */
-		*(CUdeviceptr *)data = a->base;
-		return CUDA_SUCCESS;
-	case 12: /* RANGE_SIZE */
-		*(size_t *)data = a->size;
-		return CUDA_SUCCESS;
-	default:
-		return CUDA_ERROR_NOT_SUPPORTED;
-	}
-}
-
-CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr ptr)
-{
-	const struct allocation *a;
-	CUresult r;
-
-	ENTER();
-	if (!data)
-		return CUDA_ERROR_INVALID_VALUE;
-	process_lock();
-	a = allocation_find(ptr);
-	r = a ? pointer_attribute(data, attribute, a, ptr) : CUDA_ERROR_INVALID_VALUE;
-	process_unlock();
 	return r;
 }

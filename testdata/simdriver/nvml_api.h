@@ -123,6 +123,24 @@ typedef struct {
 	unsigned int gpuInstanceId, computeInstanceId;
 } nvmlEventData_t;
 
+typedef struct {
+	unsigned char clusterUuid[16];
+	nvmlReturn_t status;
+	unsigned int cliqueId;
+	unsigned char state;
+} nvmlGpuFabricInfo_t;
+
+typedef struct {
+	unsigned int version;
+	unsigned char clusterUuid[16];
+	nvmlReturn_t status;
+	unsigned int cliqueId;
+	unsigned char state;
+	unsigned int healthMask;
+	unsigned char healthSummary;
+} nvmlGpuFabricInfo_v3_t;
+
+_Static_assert(sizeof(nvmlGpuFabricInfo_t) == 28 && sizeof(nvmlGpuFabricInfo_v3_t) == 40, "NVML's layout");
 _Static_assert(sizeof(nvmlFieldValue_t) == 40, "NVML's layout");
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "NVML's layout");
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40 && sizeof(nvmlPciInfo_t) == 68, "NVML's layout");
@@ -139,6 +157,8 @@ enum {
 	NVML_TOPOLOGY_NODE = 40,
 	NVML_TOPOLOGY_SYSTEM = 50
 };
+
+enum { NVML_FABRIC_NOT_SUPPORTED = 0, NVML_FABRIC_COMPLETED = 3 };
 
 enum { NVML_NVLINK_DEVICE_GPU = 0, NVML_NVLINK_DEVICE_SWITCH = 2 };
 

@@ -146,6 +146,21 @@ EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter
 	return NVML_SUCCESS;
 }
 
+/* Data centre GPUs have none. */
+EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int *percent)
+{
+	GPU_OR_RETURN(c, device);
+	(void)c;
+	return percent ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, unsigned int *percent)
+{
+	GPU_OR_RETURN(c, device);
+	(void)c, (void)fan;
+	return percent ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+}
+
 static nvmlReturn_t engine_idle(nvmlDevice_t device, unsigned *percent, unsigned *period)
 {
 	struct gpu *c;

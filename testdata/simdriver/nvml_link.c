@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define TO_SWITCH MAX_GPUS
+#define FABRIC_INFO_V2 ((unsigned)(offsetof(nvmlGpuFabricInfo_v3_t, healthSummary) | 2u << 24)) /* it ends there */
 
 /* The GPU at the far end of a link, or TO_SWITCH; what a GPU without such a link answers otherwise. */
 static nvmlReturn_t far_end(unsigned gpu, unsigned link, unsigned *remote)
@@ -108,4 +109,50 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, uns
 	GPU_OR_RETURN(c, device);
 	(void)c;
 	return remote_pci(device->gpu, link, pci, true);
+}
+
+/*
+ * Where there are switches the fabric manager is done, as CUDA does not start before. What it reports of health is not
+ * there: 0 in each part.
+ */
+static nvmlReturn_t fabric(nvmlDevice_t device, nvmlGpuFabricInfo_t *info)
+{
+	struct gpu *c;
+	nvmlReturn_t r = nvml_find(device, &c);
+
+	if (r)
+		return r;
+	if (c->cc_major < 9)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*info = (nvmlGpuFabricInfo_t){.status = NVML_SUCCESS, .state = c->nvswitch_links ? NVML_FABRIC_COMPLETED : NVML_FABRIC_NOT_SUPPORTED};
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info)
+{
+	ENTER();
+	return info ? fabric(device, info) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v3_t *info)
+{
+	nvmlGpuFabricInfo_t known;
+	nvmlReturn_t r;
+
+	ENTER();
+	if (!info)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (info->version != FABRIC_INFO_V2 && info->version != NVML_STRUCT_VERSION(*info, 3))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	r = fabric(device, &known);
+	if (r)
+		return r;
+	memcpy(info->clusterUuid, known.clusterUuid, sizeof(known.clusterUuid));
+	info->status = known.status;
+	info->cliqueId = known.cliqueId;
+	info->state = known.state;
+	info->healthMask = 0;
+	if (info->version != FABRIC_INFO_V2)
+		info->healthSummary = 0;
+	return NVML_SUCCESS;
 }

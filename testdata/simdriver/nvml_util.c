@@ -221,3 +221,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, nvmlU64 
 	*count = n;
 	return n ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
+
+/* In mJ, since the machine started, and its driver with it: the sum of what nvmlDeviceGetPowerUsage gives. */
+EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, nvmlU64 *energy)
+{
+	GPU_OR_RETURN(c, device);
+	if (!energy)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	bring_up_to_date(device->gpu);
+	*energy = (nvmlU64)(((double)now_ns() / 10 + (double)atomic_load(&c->engine.busy_ns) * 8 / 10) * c->power_mw / 1e9);
+	return NVML_SUCCESS;
+}

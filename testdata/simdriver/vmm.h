@@ -18,6 +18,7 @@ struct physical {
 	int shared;       /* exported or imported: the descriptor that keeps it; else -1 */
 	unsigned share;
 	unsigned handles; /* references by handle */
+	uint64_t id;	  /* see memory_id */
 	unsigned uses;    /* mappings, in arrays too */
 	struct content content;
 };

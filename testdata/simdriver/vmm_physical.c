@@ -1,5 +1,6 @@
 /* Virtual memory: physical memory by handle. It ends when no handle and no mapping is left. */
 #define _GNU_SOURCE
+#include "allocation.h"
 #include "vmm.h"
 
 #include <errno.h>
@@ -75,6 +76,7 @@ static CUresult add(struct physical with, CUmemGenericAllocationHandle *handle)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*p = with;
 	p->handles = 1;
+	p->id = memory_id();
 	p->content.size = p->size;
 	if (p->content.offset && !content_open(&p->content)) {
 		free(p);

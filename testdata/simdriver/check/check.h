@@ -58,6 +58,7 @@ void check_occupancy(void);
 void check_limits(void);
 void check_host_functions(void);
 void check_pointers(void);
+void check_pointer_kinds(void);
 void check_time(void);
 void check_streams(void);
 void check_pools(void);

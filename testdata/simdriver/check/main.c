@@ -45,7 +45,7 @@ static const struct check checks[] = {
 	{"free-async", check_free_async}, {"graph-reuse", check_graph_reuse}, {"checkpoint", check_checkpoint},
 	{"uninitialised", check_uninitialised}, {"devices", check_devices}, {"contexts", check_contexts},
 	{"memory", check_memory}, {"pages", check_pages}, {"context-growth", check_context_growth}, {"granularity", check_granularity}, {"copies", check_copies},   {"lookup", check_lookup},
-	{"images", check_images}, {"linker", check_linker}, {"libraries", check_libraries}, {"occupancy", check_occupancy}, {"limits", check_limits}, {"host-functions", check_host_functions}, {"pointers", check_pointers}, {"errors", check_errors},
+	{"images", check_images}, {"linker", check_linker}, {"libraries", check_libraries}, {"occupancy", check_occupancy}, {"limits", check_limits}, {"host-functions", check_host_functions}, {"pointers", check_pointers}, {"pointer-kinds", check_pointer_kinds}, {"errors", check_errors},
 	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams}, {"pools", check_pools}, {"graphs", check_graphs}, {"capture", check_capture},
 	{"overlap", check_overlap}, {"overlap-unequal", check_overlap_unequal}, {"graph-overlap", check_graph_overlap},
 	{"data-decides", check_data_decides}, {"never-ends", check_never_ends},

@@ -356,6 +356,59 @@ void check_host_functions(void)
 	CHECK(atomic_load(&steps) == 2);
 }
 
+static unsigned long long pointer_is(CUdeviceptr ptr, int attribute)
+{
+	unsigned long long value = 0;
+
+	FINE(cuPointerGetAttribute(&value, attribute, ptr));
+	return value;
+}
+
+/* Of cuMemAlloc, of a pool and of a mapping: what NCCL and UCX ask for. */
+void check_pointer_kinds(void)
+{
+	enum { CONTEXT = 1, TYPE, BUFFER = 7, MANAGED, ORDINAL, IPC, START, SIZE, HANDLES = 14, POOL = 17 };
+	CUmemAllocationProp on_gpu = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+	};
+	CUcontext ctx = start();
+	CUmemGenericAllocationHandle h;
+	CUdeviceptr p[3], base;
+	CUmemoryPool pool;
+	size_t bytes;
+
+	FINE(cuDeviceGetDefaultMemPool(&pool, 0));
+	FINE(cuMemAlloc_v2(&p[0], 2 << 20));
+	FINE(cuMemAllocAsync(&p[1], 2 << 20, NULL));
+	FINE(cuMemAddressReserve(&p[2], 8 << 20, 0, 0, 0));
+	FINE(cuMemCreate(&h, 2 << 20, &on_gpu, 0));
+	FINE(cuMemMap(p[2] + (2 << 20), 2 << 20, 0, h, 0));
+	GIVES(cuMemGetAddressRange_v2(&base, &bytes, p[2]), CUDA_ERROR_NOT_FOUND);
+	p[2] += 2 << 20;
+	for (int i = 0; i < 3; i++) {
+		FINE(cuMemGetAddressRange_v2(&base, &bytes, p[i] + 5));
+		CHECK(base == p[i] && bytes == 2 << 20);
+		CHECK(pointer_is(p[i] + 5, START) == p[i] && pointer_is(p[i], SIZE) == 2 << 20);
+		CHECK(pointer_is(p[i], TYPE) == 2 && pointer_is(p[i], ORDINAL) == 0 && pointer_is(p[i], MANAGED) == 0);
+		CHECK(pointer_is(p[i], CONTEXT) == (i ? 0 : (uintptr_t)ctx));
+		CHECK(pointer_is(p[i], IPC) == (i == 0));
+		CHECK(pointer_is(p[i], POOL) == (i == 1 ? (uintptr_t)pool : 0));
+		CHECK(pointer_is(p[i], HANDLES) == (i == 2 ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0));
+		CHECK(pointer_is(p[i], BUFFER) && pointer_is(p[i], BUFFER) != pointer_is(p[(i + 1) % 3], BUFFER));
+	}
+	base = pointer_is(p[0], BUFFER);
+	FINE(cuMemFree_v2(p[0]));
+	FINE(cuMemAlloc_v2(&p[0], 2 << 20));
+	CHECK(pointer_is(p[0], BUFFER) != base); /* though it can be at the same address */
+	FINE(cuMemFree_v2(p[0]));
+	FINE(cuMemFreeAsync(p[1], NULL));
+	FINE(cuMemUnmap(p[2], 2 << 20));
+	FINE(cuMemRelease(h));
+	FINE(cuCtxSynchronize());
+}
+
 void check_pointers(void)
 {
 	int attributes[] = {2, 3, 9, 12};

@@ -326,6 +326,6 @@ void check_shared(void)
 	GIVES(cuMemHostRegister_v2(text, sizeof(text), 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 	GIVES(cuMemFreeHost(text), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuMemHostUnregister(text));
-	GIVES(cuMemHostUnregister(text), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuMemHostUnregister(text), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 	check_module_data();
 }
