@@ -25,19 +25,15 @@ func healthServer(live, ready []condition) http.Handler {
 }
 
 func answer(conditions []condition) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
+	return httpserver.Check(func() error {
 		var errs []error
 		for _, c := range conditions {
 			if err := c.failure(); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", c.name, err))
 			}
 		}
-		if err := errors.Join(errs...); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	}
+		return errors.Join(errs...)
+	})
 }
 
 // newServer limits the time of slow and idle clients.

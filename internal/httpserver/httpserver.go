@@ -3,6 +3,7 @@ package httpserver
 
 import (
 	"container/list"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -80,4 +81,17 @@ func Few(most int, h http.Handler) http.Handler {
 			http.Error(w, "too many concurrent requests: retry in a second", http.StatusServiceUnavailable)
 		}
 	})
+}
+
+// Check returns a handler for probes: it answers "ok", or 503 with the error of check, which can be nil.
+func Check(check func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if check != nil {
+			if err := check(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+		}
+		fmt.Fprintln(w, "ok")
+	}
 }

@@ -125,14 +125,8 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("POST /bind", call(s, "bind", s.bind))
 	mux.Handle("POST /preempt", call(s, "preempt", s.preempt))
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, s.Version) })
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := s.Ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
+	mux.HandleFunc("GET /healthz", httpserver.Check(nil))
+	mux.HandleFunc("GET /readyz", httpserver.Check(s.Ready))
 	HandleDebug(mux, s.Engine, s.Find, s.Ready)
 	return mux
 }

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
@@ -43,16 +44,8 @@ func Handler(rules Rules, ready func() error, counters *metrics.Metrics, log *sl
 	} {
 		mux.Handle("POST "+path, &reviewer{path: path, decide: decide, places: places, metrics: counters, log: log})
 	}
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if ready != nil {
-			if err := ready(); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-		}
-		fmt.Fprintln(w, "ok")
-	})
+	mux.HandleFunc("GET /healthz", httpserver.Check(nil))
+	mux.HandleFunc("GET /readyz", httpserver.Check(ready))
 	return mux
 }
 
