@@ -6,17 +6,17 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
 const (
 	// lag is how far this process's caches can be behind those of kube-scheduler.
-	lag         = 2 * time.Second
-	maxRequeued = 1000
+	lag    = 2 * time.Second
+	queued = 1000
 )
 
 // requeuer makes kube-scheduler retry pods that were rejected shortly before GPUs became free: kube-scheduler
@@ -35,7 +35,7 @@ type rejection struct {
 }
 
 func newRequeuer(clock func() time.Time) *requeuer {
-	return &requeuer{clock: clock, rejected: map[types.UID]rejection{}, queue: make(chan *v1.Pod, maxRequeued)}
+	return &requeuer{clock: clock, rejected: map[types.UID]rejection{}, queue: make(chan *v1.Pod, queued)}
 }
 
 func (r *requeuer) add(pod *v1.Pod) {
@@ -101,19 +101,12 @@ func (s Sink) SetNode(n *scheduler.Node) {
 	s.requeuer.freed()
 }
 
-// SetPod implements kube.Sink. kube-scheduler has no event when a share becomes smaller.
+// SetPod implements kube.Sink.
 func (s Sink) SetPod(p *scheduler.Pod) {
 	frees := p.Ended && s.AllocatedNode(p.UID) != ""
-	before := s.Resized()
-	s.Engine.SetPod(p)
+	kube.SetPod(s.Engine, p, s.requeuer.enqueue)
 	if frees {
 		s.requeuer.freed()
-	}
-	if s.Resized() == before {
-		return
-	}
-	for _, w := range s.PendingUnreserved(maxRequeued) {
-		s.requeuer.enqueue(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: types.UID(w.UID)}})
 	}
 }
 

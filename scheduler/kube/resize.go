@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -30,6 +31,21 @@ const (
 	EventResized       = "GPUSliceResized"
 	EventResizeRefused = "GPUSliceResizeRefused"
 )
+
+const mostRetried = 1000 // the oldest
+
+// SetPod passes a pod to the engine. It retries pending pods if a share became smaller: kube-scheduler has no
+// event for it.
+func SetPod(e *engine.Engine, p *scheduler.Pod, retry func(pending *v1.Pod)) {
+	before := e.Resized()
+	e.SetPod(p)
+	if e.Resized() == before {
+		return
+	}
+	for _, w := range e.PendingUnreserved(mostRetried) {
+		retry(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: types.UID(w.UID)}})
+	}
+}
 
 type ResizerConfig struct {
 	Engine *engine.Engine

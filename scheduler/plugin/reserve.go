@@ -8,8 +8,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/api"
@@ -163,21 +161,12 @@ func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 	}
 }
 
-// resizeSink retries pending pods when a share became smaller: kube-scheduler has no event for it.
+// resizeSink retries pending pods when a share became smaller.
 type resizeSink struct {
 	*engine.Engine
 	handle fwk.Handle
 }
 
-const maxRequeued = 1000 // the oldest
-
 func (s resizeSink) SetPod(p *scheduler.Pod) {
-	before := s.Resized()
-	s.Engine.SetPod(p)
-	if s.Resized() == before {
-		return
-	}
-	for _, w := range s.PendingUnreserved(maxRequeued) {
-		activate(s.handle, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: types.UID(w.UID)}})
-	}
+	kube.SetPod(s.Engine, p, func(pending *v1.Pod) { activate(s.handle, pending) })
 }
