@@ -306,23 +306,12 @@ func reserve(ctx context.Context, ledger *ledger.Ledger, id string, shares []gra
 
 // findGPU finds the UUID of a GPU by an index, a UUID or a prefix of it.
 func findGPU(f node.File, name string) (string, error) {
-	var found []string
+	var all []cluster.GPU
 	for _, gpu := range f.Node.GPUs {
-		if fmt.Sprint(gpu.Index) == name || gpu.UUID == name {
-			return gpu.UUID, nil
-		}
-		devices := []string{gpu.UUID}
+		all = append(all, cluster.GPU{UUID: gpu.UUID, Index: gpu.Index})
 		for _, d := range gpu.MIG {
-			devices = append(devices, d.UUID)
-		}
-		for _, uuid := range devices {
-			if uuid == name {
-				return uuid, nil
-			}
-			if strings.HasPrefix(uuid, name) && len(name) > len("GPU-") {
-				found = append(found, uuid)
-			}
+			all = append(all, cluster.GPU{UUID: d.UUID, Index: -1})
 		}
 	}
-	return cluster.One("GPU", name, found, "gpuslice status")
+	return cluster.OneGPU(name, all, "gpuslice status")
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,20 +35,35 @@ func (c *Cluster) GPU(ctx context.Context, node, name string) (uuid string, err 
 	if err != nil {
 		return "", err
 	}
-	var found []string
+	var all []GPU
 	for _, gpu := range inventory.GPUs {
+		all = append(all, GPU{gpu.UUID, gpu.Index})
+	}
+	uuid, err = OneGPU(name, all, "kubectl gpuslice status")
+	if err != nil {
+		err = fmt.Errorf("node %s: %w", node, err)
+	}
+	return uuid, err
+}
+
+// GPU is how a command names a GPU or a MIG device, which has the index -1.
+type GPU struct {
+	UUID  string
+	Index int
+}
+
+// OneGPU returns the UUID of a GPU by its index, its UUID or a prefix of it. list is the command that lists all.
+func OneGPU(name string, all []GPU, list string) (string, error) {
+	var found []string
+	for _, gpu := range all {
 		switch {
-		case fmt.Sprint(gpu.Index) == name || gpu.UUID == name:
+		case gpu.UUID == name || gpu.Index >= 0 && strconv.Itoa(gpu.Index) == name:
 			return gpu.UUID, nil
 		case strings.HasPrefix(gpu.UUID, name) && len(name) > len("GPU-"):
 			found = append(found, gpu.UUID)
 		}
 	}
-	uuid, err = One("GPU", name, found, "kubectl gpuslice status")
-	if err != nil {
-		err = fmt.Errorf("node %s: %w", node, err)
-	}
-	return uuid, err
+	return One("GPU", name, found, list)
 }
 
 // One returns the only one of the matches of a name. list is the command that lists all.
