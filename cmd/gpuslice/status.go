@@ -85,6 +85,7 @@ func statusTables(p page, n view.Node) error {
 func gpuTable(p page, n view.Node) error {
 	t := p.table(append([]term.Column{{Head: "GPU"}, {Head: "MODEL", Min: 8}, {Head: "UUID", Min: 12}},
 		columns("CONTAINERS", "MEMORY GRANTED", "CORES GRANTED", "MEMORY USED")...)...)
+	t.Empty = "(no GPUs)"
 	if p.Wide {
 		t.Columns = append(t.Columns, columns("MEMORY LEFT", "CORES LEFT", "MEMORY")...)
 	}
@@ -107,15 +108,13 @@ func gpuTable(p page, n view.Node) error {
 		}
 		t.Row(row...)
 	}
-	if t.Len() == 0 {
-		t.Row("(no GPUs)")
-	}
 	return t.Write(p)
 }
 
 func containerTable(p page, n view.Node) error {
 	t := p.table(append([]term.Column{{Head: "POD", Min: 12}, {Head: "CONTAINER", Min: 9}},
 		columns("STATE", "GPU", "MEMORY USED", "CORES", "PROCESSES", "ENFORCEMENT")...)...)
+	t.Empty = "(none)"
 	if p.Wide {
 		t.Columns = append(t.Columns, columns("CONTAINER ID", "BY", "CREATED", "RESIDUE", "REFUSED", "COMPUTE", "WAITED", "LAUNCHES", "LAST LAUNCH")...)
 	}
@@ -138,9 +137,6 @@ func containerTable(p page, n view.Node) error {
 		if len(c.Shares) == 0 {
 			row(blocked(c, labels), "-", "-", "-", "-", "-", "-", "-", "-", "-")
 		}
-	}
-	if t.Len() == 0 {
-		t.Row("(none)")
 	}
 	return t.Write(p)
 }

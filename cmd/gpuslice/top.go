@@ -121,9 +121,6 @@ func writeTop(p page, shown topShown) error {
 	for _, r := range shown.Containers {
 		addTopRow(t, columns, r)
 	}
-	if t.Len() == 0 {
-		t.Row("(none)")
-	}
 	if _, err := fmt.Fprintln(p, strings.Join(append(lines, t.Lines()...), "\n")); err != nil {
 		return err
 	}
@@ -204,13 +201,6 @@ type topRow struct {
 }
 
 func (r topRow) key() string { return r.ContainerID + " " + r.UUID }
-
-func (r topRow) memoryPart() float64 {
-	if r.MemoryMiB <= 0 {
-		return 0
-	}
-	return float64(r.UsedBytes) / float64(1<<20) / float64(r.MemoryMiB)
-}
 
 // topOf compares two readings; the first may be empty.
 func topOf(before, now reading) topShown {

@@ -36,9 +36,6 @@ func (m *topModel) page(s term.Style, width, rows int) []string {
 		addTopRow(t, columns, r)
 	}
 	t.Selected = m.at(part) + 1
-	if len(all) == 0 {
-		t.Row("(none)")
-	}
 	lines = append(lines, t.Lines()...)
 	for len(lines) < rows-1 {
 		lines = append(lines, "")
@@ -131,11 +128,7 @@ func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 		shown = busiest(gpus, max(most-2, 0))
 	}
 	for _, c := range shown {
-		memory := 0.0
-		if c.MemoryMiB > 0 {
-			memory = float64(c.UsedBytes) / float64(1<<20) / float64(c.MemoryMiB)
-		}
-		t.Row(label(c.GPU), modelCell(c.GPU), term.Cell{Bar: true, Part: memory, Text: used(c.UsedBytes, c.MemoryMiB)},
+		t.Row(label(c.GPU), modelCell(c.GPU), memoryCell(c.UsedBytes, c.MemoryMiB),
 			percentCell(c.CoresUsedPercent, 100), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableReplicas))
 	}
 	if len(gpus) == 0 {
@@ -174,7 +167,7 @@ func topTable(s term.Style, o topColumns, by string) *term.Table {
 	case s.Columns >= 150 && !o.wide:
 		bar = barWide
 	}
-	t := &term.Table{Style: s, Columns: []term.Column{
+	t := &term.Table{Style: s, Empty: "(none)", Columns: []term.Column{
 		{Head: "POD", Min: 8}, {Head: "CONTAINER", Min: 9}, {Head: "GPU"}, {Head: "MEMORY", Bar: bar},
 		{Head: "CORES", Bar: bar}, {Head: "WAITED", Right: true},
 	}}
@@ -195,7 +188,7 @@ func topTable(s term.Style, o topColumns, by string) *term.Table {
 }
 
 func addTopRow(t *term.Table, o topColumns, r topRow) {
-	memory := term.Cell{Bar: true, Part: r.memoryPart(), Text: used(r.UsedBytes, r.MemoryMiB)}
+	memory := memoryCell(r.UsedBytes, r.MemoryMiB)
 	if r.UUID == "" {
 		memory = term.Cell{Text: "-"}
 	}
@@ -218,7 +211,13 @@ func addTopRow(t *term.Table, o topColumns, r topRow) {
 	t.Row(row...)
 }
 
-func used(bytes uint64, ofMiB int64) string { return term.Bytes(bytes) + "/" + megabytes(ofMiB) }
+func memoryCell(bytes uint64, ofMiB int64) term.Cell {
+	cell := term.Cell{Bar: true, Text: term.Bytes(bytes) + "/" + megabytes(ofMiB)}
+	if ofMiB > 0 {
+		cell.Part = float64(bytes) / float64(1<<20) / float64(ofMiB)
+	}
+	return cell
+}
 
 func megabytes(mib int64) string { return term.Bytes(uint64(max(mib, 0)) << 20) }
 

@@ -36,6 +36,7 @@ type Table struct {
 	Columns []Column
 	// Selected is the number of the highlighted row, from 1; 0: none.
 	Selected int
+	Empty    string // the only row of a table without rows
 	rows     [][]Cell
 }
 
@@ -53,14 +54,15 @@ func (t *Table) Row(values ...any) {
 	t.rows = append(t.rows, row)
 }
 
-func (t *Table) Len() int { return len(t.rows) }
-
 func (t *Table) Write(w io.Writer) error {
 	_, err := io.WriteString(w, strings.Join(t.Lines(), "\n")+"\n")
 	return err
 }
 
 func (t *Table) Lines() []string {
+	if len(t.rows) == 0 && t.Empty != "" {
+		t.Row(t.Empty)
+	}
 	widths := t.widths()
 	grid := table.New().BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).BorderHeader(false).BorderColumn(false).
 		StyleFunc(func(_, column int) lipgloss.Style {

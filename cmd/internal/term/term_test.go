@@ -173,7 +173,7 @@ a       1000  a…r?  corrupt
 	lines := colored.Lines()
 	assert.True(t, strings.HasPrefix(lines[0], "\x1b[1mPOD\x1b[0m"), lines[0])
 	assert.True(t, strings.HasSuffix(lines[1], "  \x1b[32mactive\x1b[0m"), lines[1])
-	assert.Equal(t, 3, colored.Len())
+	assert.Len(t, lines, 4, "the headers and three rows")
 }
 
 func TestTableWithBars(t *testing.T) {
