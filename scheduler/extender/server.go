@@ -64,7 +64,7 @@ type Options struct {
 //   - Of two groups that each reserved a part of the GPUs, both give up after the timeout.
 //   - kube-scheduler calls /preempt only for nodes where its own simulation helps. That one knows
 //     nvidia.com/gpu but not memory or cores.
-//   - There are no queueing hints: see requeue.go.
+//   - There are no queueing hints: see requeuer.
 
 // Server answers the calls of kube-schedulers.
 type Server struct {

@@ -1,14 +1,24 @@
+// Package kube connects Kubernetes with the scheduler's model: Pod and Node convert objects, Feed
+// passes events to the engine, Bind binds pods, Resizer answers resize requests.
 package kube
 
 import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
+	"strings"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -198,4 +208,158 @@ func (h Handler[T]) OnDelete(object any) {
 	if o, ok := object.(T); ok && h.Gone != nil {
 		h.Gone(o)
 	}
+}
+
+// Node converts a node. The result shares n's maps: change neither.
+func Node(n *v1.Node) *scheduler.Node {
+	return &scheduler.Node{Name: n.Name, Labels: n.Labels, Annotations: n.Annotations}
+}
+
+// Pod converts a pod. The result shares p's maps: change neither.
+func Pod(p *v1.Pod) *scheduler.Pod {
+	pod := &scheduler.Pod{
+		UID:         string(p.UID),
+		Namespace:   p.Namespace,
+		Name:        p.Name,
+		Node:        p.Spec.NodeName,
+		Created:     p.CreationTimestamp.Time,
+		Ended:       ended(p),
+		Labels:      p.Labels,
+		Annotations: p.Annotations,
+		Containers:  make([]scheduler.Container, 0, len(p.Spec.InitContainers)+len(p.Spec.Containers)),
+	}
+	if p.Spec.Priority != nil {
+		pod.Priority = *p.Spec.Priority
+	}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		kind := scheduler.Init
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			kind = scheduler.Sidecar
+		}
+		pod.Containers = append(pod.Containers, container(c, kind))
+	}
+	for i := range p.Spec.Containers {
+		pod.Containers = append(pod.Containers, container(&p.Spec.Containers[i], scheduler.App))
+	}
+	return pod
+}
+
+// ended is false for a terminating pod: its containers run.
+func ended(p *v1.Pod) bool {
+	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
+}
+
+func container(c *v1.Container, kind scheduler.Kind) scheduler.Container {
+	return scheduler.Container{Name: c.Name, Kind: kind, Resources: extended(c.Resources)}
+}
+
+// extended returns the resources with a domain in their names. If requests and limits are set, they
+// are equal.
+func extended(r v1.ResourceRequirements) map[string]scheduler.Amount {
+	var amounts map[string]scheduler.Amount
+	for _, list := range []v1.ResourceList{r.Requests, r.Limits} {
+		for name, quantity := range list {
+			if !isExtended(name) {
+				continue
+			}
+			if amounts == nil {
+				amounts = make(map[string]scheduler.Amount, len(list))
+			}
+			amounts[string(name)] = Amount(quantity)
+		}
+	}
+	return amounts
+}
+
+func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }
+
+func isExtended(name v1.ResourceName) bool { return strings.Contains(string(name), "/") }
+
+// Amount accepts integers such as "1k" and "1000m".
+func Amount(q resource.Quantity) scheduler.Amount {
+	// Value rounds up and can overflow.
+	value := q.Value()
+	switch {
+	case resource.NewQuantity(value, resource.DecimalSI).Cmp(q) == 0:
+		return scheduler.Amount{Value: value}
+	case q.CmpInt64(math.MaxInt64) > 0 || q.CmpInt64(math.MinInt64) < 0:
+		return scheduler.Amount{Invalid: fmt.Sprintf("%s does not fit in 64 bits", q.String())}
+	default:
+		return scheduler.Amount{Invalid: fmt.Sprintf("%s is not a whole number", q.String())}
+	}
+}
+
+// NewInformers returns informers that keep only what the scheduler reads and omit pods that ended.
+func NewInformers(client kubernetes.Interface) informers.SharedInformerFactory {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Slim))
+	running := fields.AndSelectors(
+		fields.OneTermNotEqualSelector("status.phase", string(v1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(v1.PodFailed)),
+	).String()
+	pods := coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0,
+		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+		func(o *metav1.ListOptions) { o.FieldSelector = running })
+	_ = pods.SetTransform(Slim) // never: the informer is not started
+	factory.InformerFor(&v1.Pod{}, func(_ kubernetes.Interface, _ time.Duration) cache.SharedIndexInformer { return pods })
+	return factory
+}
+
+// Slim is a cache.TransformFunc that removes what the scheduler does not read.
+func Slim(object any) (any, error) {
+	switch o := object.(type) {
+	case *v1.Pod:
+		return slimPod(o), nil
+	case *v1.Node:
+		return &v1.Node{ObjectMeta: slimMeta(&o.ObjectMeta)}, nil
+	case metav1.Object:
+		o.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+func slimPod(p *v1.Pod) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: slimMeta(&p.ObjectMeta),
+		Spec: v1.PodSpec{
+			NodeName:        p.Spec.NodeName,
+			SchedulerName:   p.Spec.SchedulerName,
+			Priority:        p.Spec.Priority,
+			SchedulingGroup: p.Spec.SchedulingGroup,
+			InitContainers:  slimContainers(p.Spec.InitContainers),
+			Containers:      slimContainers(p.Spec.Containers),
+		},
+		Status: v1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName},
+	}
+}
+
+func slimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
+		Labels: m.Labels, Annotations: m.Annotations,
+	}
+}
+
+func slimContainers(all []v1.Container) []v1.Container {
+	slim := make([]v1.Container, len(all))
+	for i := range all {
+		c := &all[i]
+		slim[i] = v1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy,
+			Resources: v1.ResourceRequirements{Limits: slimList(c.Resources.Limits), Requests: slimList(c.Resources.Requests)}}
+	}
+	return slim
+}
+
+func slimList(list v1.ResourceList) v1.ResourceList {
+	var slim v1.ResourceList
+	for name, quantity := range list {
+		if isExtended(name) {
+			if slim == nil {
+				slim = make(v1.ResourceList, len(list))
+			}
+			slim[name] = quantity
+		}
+	}
+	return slim
 }
