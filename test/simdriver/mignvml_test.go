@@ -233,3 +233,58 @@ exec "$3"`
 	_, ret := device(t, library, 0).GetMigDeviceHandleByIndex(1)
 	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
 }
+
+// NVIDIA's device plugin, GPU feature discovery and DRA driver name a MIG device by the profiles of its two instances.
+// Source: NVIDIA/go-nvlib, pkg/nvlib/device/mig_device.go; the numbers: docs.nvidia.com/datacenter/tesla/mig-user-guide, -lgip and -lcip.
+func TestRealMIGDeviceHasTwoInstances(t *testing.T) {
+	s := New(t, Plain, "H200:mig=on", "T4")
+	s.Ctl("mig", "0", "create", "3g.71gb", "1g.18gb+me", "1g.35gb", "1g.18gb")
+	library := openNVML(t, s)
+	gpu := device(t, library, 0)
+	profiles := map[uint32]nvml.GpuInstanceProfileInfo{}
+	for kind := range nvml.GPU_INSTANCE_PROFILE_COUNT {
+		p, ret := gpu.GetGpuInstanceProfileInfo(kind)
+		if ret != nvml.ERROR_NOT_SUPPORTED {
+			require.Equal(t, nvml.SUCCESS, ret)
+			profiles[p.Id] = p
+		}
+	}
+	require.Len(t, profiles, 7)
+	require.Equal(t, nvml.GpuInstanceProfileInfo{Id: 9, SliceCount: 3, InstanceCount: 2, MultiprocessorCount: 60, CopyEngineCount: 3,
+		DecoderCount: 3, JpegCount: 3, MemorySizeMB: 71168}, profiles[9])
+	for i, id := range []uint32{9, 15, 20, 19} { // in order of instances
+		mig := migDevice(t, library, 0, i)
+		instance := good(gpu.GetGpuInstanceById(good(mig.GetGpuInstanceId())(t)))(t)
+		info := good(instance.GetInfo())(t)
+		p := profiles[info.ProfileId]
+		require.Equal(t, id, info.ProfileId)
+		require.EqualValues(t, good(mig.GetGpuInstanceId())(t), info.Id)
+		require.Contains(t, good(gpu.GetGpuInstancePossiblePlacements(&p))(t), info.Placement)
+		require.Contains(t, good(gpu.GetGpuInstances(&p))(t), instance)
+		require.Equal(t, good(mig.GetAttributes())(t).MemorySizeMB, p.MemorySizeMB)
+		compute := good(good(instance.GetComputeInstanceById(0))(t).GetInfo())(t)
+		whole, ret := instance.GetComputeInstanceProfileInfo(int(compute.ProfileId), nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+		require.Equal(t, nvml.SUCCESS, ret)
+		require.Equal(t, p.SliceCount, whole.SliceCount)
+		require.Equal(t, nvml.ComputeInstancePlacement{Size: p.SliceCount}, compute.Placement)
+		require.Len(t, good(instance.GetComputeInstances(&whole))(t), 1)
+	}
+	for id, left := range map[uint32]int{0: 0, 5: 0, 9: 0, 14: 0, 15: 0, 19: 0, 20: 0} {
+		p := profiles[id]
+		require.Equal(t, left, good(gpu.GetGpuInstanceRemainingCapacity(&p))(t), id)
+	}
+	held := good(gpu.GetGpuInstanceById(good(migDevice(t, library, 0, 0).GetGpuInstanceId())(t)))(t)
+	s.Ctl("mig", "0", "destroy", "all")
+	_, ret := held.GetInfo()
+	require.Equal(t, nvml.ERROR_INVALID_ARGUMENT, ret)
+	for id, p := range profiles {
+		require.EqualValues(t, p.InstanceCount, good(gpu.GetGpuInstanceRemainingCapacity(&p))(t), id)
+	}
+	_, ret = gpu.GetGpuInstanceById(1)
+	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
+	_, ret = device(t, library, 1).GetGpuInstanceProfileInfo(0)
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	s.Ctl("mig", "0", "disable")
+	_, ret = gpu.GetGpuInstanceById(1)
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+}

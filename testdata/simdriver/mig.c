@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define MIB (1ull << 20)
-#define MEMORY_SLICES 8u
+#define MEMORY_SLICES MIG_MEMORY_SLICES
 
 /* Instance ids are those of a full binary tree over the memory slices: 0 all of them, 1 and 2 the halves, 3 to 6, 7 to 14. */
 static unsigned instance_id(const struct mig_profile *p, unsigned start)

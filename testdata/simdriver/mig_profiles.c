@@ -4,7 +4,7 @@
  * the user guide and of the GPU operator's configuration; their memory is the part that the name stands for, and their
  * multiprocessors follow H200's. An RTX PRO 6000 has four slices, each of which takes two of the eight places here.
  */
-#include "simctl.h"
+#include "state.h"
 
 #include <string.h>
 

@@ -118,6 +118,38 @@ typedef struct {
 } nvmlDeviceAttributes_t;
 
 typedef struct {
+	unsigned int id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+	unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+	nvmlU64 memorySizeMB;
+} nvmlGpuInstanceProfileInfo_t;
+
+typedef struct {
+	unsigned int id, sliceCount, instanceCount, multiprocessorCount;
+	unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+} nvmlComputeInstanceProfileInfo_t;
+
+typedef struct {
+	unsigned int start, size;
+} nvmlInstancePlacement_t;
+
+typedef struct {
+	nvmlDevice_t device;
+	unsigned int id, profileId;
+	nvmlInstancePlacement_t placement;
+} nvmlGpuInstanceInfo_t;
+
+typedef struct {
+	nvmlDevice_t device, gpuInstance;
+	unsigned int id, profileId;
+	nvmlInstancePlacement_t placement;
+} nvmlComputeInstanceInfo_t;
+
+_Static_assert(sizeof(nvmlGpuInstanceProfileInfo_t) == 48 && sizeof(nvmlComputeInstanceProfileInfo_t) == 36, "NVML's layout");
+_Static_assert(sizeof(nvmlGpuInstanceInfo_t) == 24 && sizeof(nvmlComputeInstanceInfo_t) == 32, "NVML's layout");
+
+enum { NVML_GPU_INSTANCE_PROFILES = 18, NVML_COMPUTE_INSTANCE_PROFILES = 9 };
+
+typedef struct {
 	nvmlDevice_t device;
 	nvmlU64 eventType, eventData;
 	unsigned int gpuInstanceId, computeInstanceId;

@@ -22,8 +22,6 @@ bool config_read(struct state *s, const char *path);
 int fail_symbol(struct view *v, const char *symbol, const char *count_text, const char *error_text);
 int unfail_symbol(struct view *v, const char *symbol);
 
-/* The MIG profiles of a GPU; NULL and 0 if it has none. */
-const struct mig_profile *mig_profiles(const struct gpu *c, unsigned *count);
 bool mig_key(struct gpu *c, const char *value); /* of --gpu and the config file: on, or PROFILE[:START] to make */
 bool mig_memory_fits(const struct gpu *c);
 /* A MIG device by UUID or GPU:INDEX. */

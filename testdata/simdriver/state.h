@@ -153,6 +153,8 @@ struct engine {
 	struct busy_bucket busy[BUSY_BUCKETS];
 };
 
+#define MIG_MEMORY_SLICES 8u
+
 /* What a MIG profile gives. */
 struct mig_profile {
 	char name[16];             /* as 1g.5gb */
@@ -452,6 +454,8 @@ unsigned cap_minor(const struct gpu *c, unsigned id, unsigned which);
 #define DEVICE_NAME 128
 void instance_name(const struct gpu *c, const struct instance *in, char text[DEVICE_NAME]);
 /* The GPU may be seen, and both nodes are there and may be opened. */
+/* The MIG profiles of a GPU; NULL and 0 if it has none. In libnvidia-ml.so.1 and simctl. */
+const struct mig_profile *mig_profiles(const struct gpu *c, unsigned *count);
 bool instance_visible(const struct gpu *c, const struct instance *in);
 
 /* The NVLinks between two GPUs, as configured. */
