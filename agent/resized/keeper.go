@@ -139,7 +139,7 @@ func (k *Keeper) Set(pod grant.Pod) {
 	k.newest[pod.UID] = next
 	delete(k.warned, pod.UID)
 	k.mu.Unlock()
-	k.wake()
+	periodic.Wake(k.poke)
 }
 
 func (k *Keeper) verify(pod grant.Pod, value string) (*kept, error) {
@@ -243,13 +243,6 @@ func (k *Keeper) Run(ctx context.Context) {
 		}
 		return retryPause
 	})
-}
-
-func (k *Keeper) wake() {
-	select {
-	case k.poke <- struct{}{}:
-	default:
-	}
 }
 
 // ApplyAll resizes the running containers; it returns false if one failed.

@@ -34,6 +34,14 @@ func Vary(ctx context.Context, wake <-chan struct{}, work func() (pause time.Dur
 	}
 }
 
+// Wake sends to a channel with a place for one value, if it is empty.
+func Wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // Sleep waits, and returns false if the context ends first.
 func Sleep(ctx context.Context, pause time.Duration) bool {
 	select {
