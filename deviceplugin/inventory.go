@@ -19,13 +19,14 @@ type GPU struct {
 	Devices  int
 }
 
-// Inventory is a Source with one writer and any number of readers.
+// Inventory has the GPUs of a resource. It has one writer and any number of readers.
 type Inventory struct {
 	gpus *watched[[]GPU]
 }
 
 func NewInventory() *Inventory { return &Inventory{newWatched[[]GPU](nil)} }
 
+// GPUs returns the GPUs by UUID, read-only, and a channel that is closed when they change.
 func (i *Inventory) GPUs() ([]GPU, <-chan struct{}) { return i.gpus.get() }
 
 // Set replaces the GPUs and notifies readers of a change.
@@ -83,6 +84,7 @@ func NewConnection(ready func() error, log *slog.Logger) *Connection {
 	return &Connection{ready: ready, log: log, connected: newWatched(false)}
 }
 
+// Connected also returns a channel that is closed when the state changes.
 func (c *Connection) Connected() (bool, <-chan struct{}) { return c.connected.get() }
 
 // Run polls until ctx ends. Only one goroutine may call it.

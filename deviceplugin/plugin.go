@@ -12,26 +12,14 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// Source has the node's GPUs.
-type Source interface {
-	// GPUs returns the GPUs by UUID, read-only, and a channel that is closed when they change.
-	GPUs() ([]GPU, <-chan struct{})
-}
-
-// Condition is the state of the connection to the container runtime.
-type Condition interface {
-	// Connected also returns a channel that is closed when the state changes.
-	Connected() (bool, <-chan struct{})
-}
-
 type Config struct {
 	Resource   Resource
-	GPUs       Source
-	Connection Condition
+	GPUs       *Inventory
+	Connection *Connection
 	// Policy selects devices; nil is Packed.
 	Policy func() Policy
-	// Links is optional.
-	Links Links
+	// Links scores the connection of two GPUs; optional.
+	Links func(a, b string) int
 	// Env is added to every container with a device, in addition to NVIDIA_VISIBLE_DEVICES.
 	Env map[string]string
 }
@@ -70,11 +58,7 @@ func (p *Plugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServe
 
 // devices are unhealthy while the agent is not connected, so that no pod is placed.
 func (p *Plugin) devices(gpus []GPU, connected bool) []*v1beta1.Device {
-	count := 0
-	for _, c := range gpus {
-		count += c.Devices
-	}
-	devices := make([]*v1beta1.Device, 0, count)
+	devices := []*v1beta1.Device{}
 	for _, c := range gpus {
 		health := v1beta1.Unhealthy
 		if c.Healthy && connected {
@@ -96,7 +80,10 @@ func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 	gpus, _ := p.GPUs.GPUs()
 	response := &v1beta1.AllocateResponse{}
 	for _, r := range request.GetContainerRequests() {
-		devices, err := p.known(r.GetDevicesIds(), gpus)
+		devices, err := p.Resource.parseAll(r.GetDevicesIds(), gpus)
+		if err == nil && len(devices) == 0 {
+			err = fmt.Errorf("a container without a device of %s", p.Resource.Name)
+		}
 		if err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "allocate: %v", err)
 		}
@@ -108,13 +95,6 @@ func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 		})
 	}
 	return response, nil
-}
-
-func (p *Plugin) known(ids []string, gpus []GPU) ([]device, error) {
-	if len(ids) == 0 {
-		return nil, fmt.Errorf("a container without a device of %s", p.Resource.Name)
-	}
-	return p.Resource.parseAll(ids, gpus)
 }
 
 // GetPreferredAllocation chooses among the free devices.

@@ -22,14 +22,9 @@ const (
 // Policies are those that an operator can select.
 var Policies = []Policy{Packed, Spread}
 
-// Links has the connections of the GPUs.
-type Links interface {
-	Link(a, b string) int
-}
-
 // prefer chooses size devices including must: on as many GPUs as possible (a request for two
 // replicas is for two GPUs), then the best connected, then by policy.
-func prefer(available, must []device, size int, policy Policy, links Links) ([]device, error) {
+func prefer(available, must []device, size int, policy Policy, links func(a, b string) int) ([]device, error) {
 	if err := checkSize(available, must, size); err != nil {
 		return nil, err
 	}
@@ -93,7 +88,7 @@ func checkSize(available, must []device, size int) error {
 type chooser struct {
 	gpus  []string
 	free  map[string][]device
-	links Links
+	links func(a, b string) int
 }
 
 func (c chooser) choose(first []device, size int) []device {
@@ -128,7 +123,7 @@ func (c chooser) linked(uuid string, taken map[string]int) int {
 	sum := 0
 	for other := range taken {
 		if c.links != nil && other != uuid {
-			sum += c.links.Link(other, uuid)
+			sum += c.links(other, uuid)
 		}
 	}
 	return sum
@@ -147,7 +142,7 @@ func (c chooser) score(chosen []device) int {
 
 // preferParts chooses parts of as few GPUs as possible: the policy selects among GPUs that have
 // enough, otherwise the emptiest is used up.
-func preferParts(available, must []device, size int, policy Policy, links Links) ([]device, error) {
+func preferParts(available, must []device, size int, policy Policy, links func(a, b string) int) ([]device, error) {
 	if err := checkSize(available, must, size); err != nil {
 		return nil, err
 	}

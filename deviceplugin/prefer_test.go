@@ -24,7 +24,7 @@ func TestPreferredAllocation(t *testing.T) {
 	for _, test := range []struct {
 		description     string
 		policy          Policy
-		links           Links
+		links           func(a, b string) int
 		available, must string
 		size            int32
 		want            string
@@ -43,16 +43,16 @@ func TestPreferredAllocation(t *testing.T) {
 		{"what must be, and nothing else", Packed, nil, all, "c2 c1", 2, "c1 c2"},
 		{"what must be, and another GPU", Packed, nil, all, "a1", 2, "a1 b0"},
 		{"what must be and is not free", Packed, nil, "b0 b1", "a1", 2, "a1 b0"},
-		{"connected GPUs", Packed, pairs{"b-c": 2, "a-b": 1}, all, "", 2, "b0 c0"},
-		{"connected GPUs before full ones", Packed, pairs{"b-c": 1}, "a0 b0 b1 c0 c1", "", 2, "b0 c0"},
-		{"unknown words are no links", Packed, pairs{}, all, "", 2, "a0 b0"},
-		{"connected to what must be", Packed, pairs{"a-c": 1, "a-b": 0, "b-c": 9}, all, "a2", 2, "a2 c0"},
-		{"connected, yet distinct", Packed, pairs{"b-c": 1}, all, "", 4, "a0 b0 b1 c0"},
-		{"one needs no link", Packed, pairs{"b-c": 1}, all, "", 1, "a0"},
-		{"no preference: by id", InOrder, pairs{"b-c": 2}, "c0 b2 b0 a2 a1", "", 3, "a1 a2 b0"},
+		{"connected GPUs", Packed, pairs{"b-c": 2, "a-b": 1}.Link, all, "", 2, "b0 c0"},
+		{"connected GPUs before full ones", Packed, pairs{"b-c": 1}.Link, "a0 b0 b1 c0 c1", "", 2, "b0 c0"},
+		{"unknown words are no links", Packed, pairs{}.Link, all, "", 2, "a0 b0"},
+		{"connected to what must be", Packed, pairs{"a-c": 1, "a-b": 0, "b-c": 9}.Link, all, "a2", 2, "a2 c0"},
+		{"connected, yet distinct", Packed, pairs{"b-c": 1}.Link, all, "", 4, "a0 b0 b1 c0"},
+		{"one needs no link", Packed, pairs{"b-c": 1}.Link, all, "", 1, "a0"},
+		{"no preference: by id", InOrder, pairs{"b-c": 2}.Link, "c0 b2 b0 a2 a1", "", 3, "a1 a2 b0"},
 		{"no preference, and what must be", InOrder, nil, "a0 a1 b0", "b0", 2, "a0 b0"},
 		{"some are gone", Packed, nil, "a7 a8 b2 c1", "", 2, "b2 c1"},
-		{"the best of both pairs", Spread, pairs{"a-b": 4, "c-d": 5}, "a0 a1 b0 b1 c0 d0", "", 2, "c0 d0"},
+		{"the best of both pairs", Spread, pairs{"a-b": 4, "c-d": 5}.Link, "a0 a1 b0 b1 c0 d0", "", 2, "c0 d0"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			plugin, _, _ := testPlugin(3, "GPU-a", "GPU-b", "GPU-c", "GPU-d")
@@ -108,7 +108,7 @@ func replicaIDs(short string) (ids []string) {
 // Eight replicas among 16 GPUs of 20, every pair of which is connected.
 func BenchmarkPreferredAllocation(b *testing.B) {
 	plugin := largePlugin()
-	plugin.Links = pairs{}
+	plugin.Links = pairs{}.Link
 	gpus, _ := plugin.GPUs.GPUs()
 	r := &v1beta1.ContainerPreferredAllocationRequest{AllocationSize: 8}
 	for _, d := range plugin.devices(gpus, true) {
@@ -124,7 +124,7 @@ func TestPreferParts(t *testing.T) {
 	for _, test := range []struct {
 		description     string
 		policy          Policy
-		links           Links
+		links           func(a, b string) int
 		available, must string
 		size            int32
 		want            string
@@ -134,7 +134,7 @@ func TestPreferParts(t *testing.T) {
 		{"the emptiest", Spread, nil, "a1 a2 b0 b1 b2 c2", "", 2, "b0 b1"},
 		{"a whole GPU", Packed, nil, "a0 a1 b0 b1 b2", "", 3, "b0 b1 b2"},
 		{"two GPUs, the emptiest first", Packed, nil, "a0 a1 b0 b1 b2 c0", "", 4, "b0 b1 b2 c0"},
-		{"two whole GPUs, connected", Packed, pairs{"a-c": 1}, "a0 a1 a2 b0 b1 b2 c0 c1 c2", "", 6, "a0 a1 a2 c0 c1 c2"},
+		{"two whole GPUs, connected", Packed, pairs{"a-c": 1}.Link, "a0 a1 a2 b0 b1 b2 c0 c1 c2", "", 6, "a0 a1 a2 c0 c1 c2"},
 		{"the GPU of what must be", Packed, nil, "a0 b1 b2 c0 c1 c2", "b0", 3, "b0 b1 b2"},
 		{"no more than must be", Packed, nil, "a0 a1", "b0 b1", 2, "b0 b1"},
 	} {

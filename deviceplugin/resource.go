@@ -100,11 +100,11 @@ func (r Resource) parseAll(ids []string, gpus []GPU) ([]device, error) {
 	seen := make(map[device]bool, len(ids))
 	for _, id := range ids {
 		d, err := r.parse(id, gpus)
+		if err == nil && seen[d] {
+			err = fmt.Errorf("duplicate device %q", id)
+		}
 		if err != nil {
 			return nil, err
-		}
-		if seen[d] {
-			return nil, fmt.Errorf("duplicate device %q", id)
 		}
 		seen[d] = true
 		devices = append(devices, d)

@@ -126,7 +126,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	if o.DevicePluginDir != "" {
 		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
-		offers := newKubelet(&o, links{inventory}, policy, connection, log)
+		links := func(a, b string) int { return inventory.Snapshot().Topology.Link(a, b) }
+		offers := newKubelet(&o, links, policy, connection, log)
 		published.offered = offers.set
 		then = append(then, offers.run)
 	}

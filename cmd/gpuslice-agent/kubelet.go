@@ -10,7 +10,6 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant/podresources"
-	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -18,8 +17,8 @@ import (
 // empty.
 type kubelet struct {
 	options    *options
-	connection deviceplugin.Condition
-	links      deviceplugin.Links
+	connection *deviceplugin.Connection
+	links      func(a, b string) int
 	policy     func() deviceplugin.Policy
 	log        *slog.Logger
 
@@ -29,7 +28,7 @@ type kubelet struct {
 	serving sync.WaitGroup
 }
 
-func newKubelet(o *options, links deviceplugin.Links, policy func() deviceplugin.Policy, connection deviceplugin.Condition, log *slog.Logger) *kubelet {
+func newKubelet(o *options, links func(a, b string) int, policy func() deviceplugin.Policy, connection *deviceplugin.Connection, log *slog.Logger) *kubelet {
 	return &kubelet{
 		options: o, connection: connection, links: links, policy: policy, log: log,
 		offered: map[deviceplugin.Resource]*deviceplugin.Inventory{},
@@ -77,10 +76,6 @@ func (k *kubelet) serve(resource deviceplugin.Resource, inventory *deviceplugin.
 	ctx := k.ctx
 	k.serving.Go(func() { server.Run(ctx) })
 }
-
-type links struct{ inventory *nvidia.Cache }
-
-func (l links) Link(a, b string) int { return l.inventory.Snapshot().Topology.Link(a, b) }
 
 // features of NVIDIA's container toolkit ("Specialized Configurations" in its documentation).
 func (o *options) features() []string {

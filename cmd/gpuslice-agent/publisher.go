@@ -15,6 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/logonce"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -27,7 +28,7 @@ type publisher struct {
 	inventory *nvidia.Cache
 	// settings returns the node configuration, or why there is none yet.
 	settings     func() (nodeconfig.Settings, error)
-	connection   deviceplugin.Condition
+	connection   *deviceplugin.Connection
 	reconfigured chan struct{}
 	// offered receives each resource's GPUs; nil: no kubelet.
 	offered func(map[deviceplugin.Resource][]deviceplugin.GPU)
@@ -68,14 +69,7 @@ func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
 	return base
 }
 
-func (p *publisher) reconfigure() { poke(p.reconfigured) }
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (p *publisher) reconfigure() { periodic.Wake(p.reconfigured) }
 
 // offerInterval is the polling interval for changes without a notification.
 const offerInterval = time.Second
@@ -136,7 +130,7 @@ func (p *publisher) update() {
 	if p.offered != nil {
 		p.offered(p.options.forKubelet(next))
 	}
-	poke(p.changed)
+	periodic.Wake(p.changed)
 	p.writeNode(last, next)
 }
 
