@@ -55,9 +55,7 @@ func New(c Config) (*Publisher, error) {
 		return nil, fmt.Errorf("node name %q: %s", c.NodeName, strings.Join(wrong, "; "))
 	}
 	c.Interval, c.Retry = cmp.Or(c.Interval, 30*time.Second), cmp.Or(c.Retry, 5*time.Second)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return &Publisher{cfg: c, logged: map[string]bool{}}, nil
 }
 
@@ -70,11 +68,9 @@ func (p *Publisher) Labels() map[string]string {
 }
 
 func (p *Publisher) setLabels(labels map[string]string) {
-	labels = maps.Clone(labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	p.labels.Store(&labels)
+	known := map[string]string{}
+	maps.Copy(known, labels)
+	p.labels.Store(&known)
 }
 
 // Run updates the node until ctx ends; then it reports the devices as unhealthy, within 3 seconds.

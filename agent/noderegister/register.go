@@ -25,7 +25,7 @@ func Render(n Node, o Options) Metadata {
 	}
 	m.Annotations[api.AnnotationNodeGPUs] = gpus(n.Devices, n.Topology)
 	m.Annotations[api.AnnotationHAMiScore] = scores(n.Devices, n.Topology)
-	if o.Register == FormatCSV {
+	if o.CSV {
 		m.Annotations[api.AnnotationHAMiRegister] = registerCSV(n.Devices)
 	} else {
 		m.Annotations[api.AnnotationHAMiRegister] = registerJSON(n.Devices)
@@ -106,29 +106,13 @@ func mustJSON(v any) string {
 
 // Options select what is written. The zero value is for current HAMi, without gpu-manager's label.
 type Options struct {
-	Register     Format
-	Handshake    Handshake
-	TencentModel bool
+	// CSV is the older form of hami.io/node-nvidia-register, without JSON.
+	CSV bool
+	// IgnoreHandshake answers no requests of schedulers. It is for those that use the node's allocatable devices,
+	// and saves two writes per node and half-minute.
+	IgnoreHandshake bool
+	TencentModel    bool
 }
-
-// Format is a form of hami.io/node-nvidia-register.
-type Format int
-
-const (
-	FormatJSON Format = iota
-	FormatCSV
-)
-
-// Handshake is how requests of schedulers are answered.
-type Handshake int
-
-const (
-	// HandshakeAnswer works with every HAMi scheduler.
-	HandshakeAnswer Handshake = iota
-	// HandshakeIgnore is for schedulers that use the node's allocatable devices. It saves two
-	// writes per node and half-minute.
-	HandshakeIgnore
-)
 
 type Metadata struct {
 	Labels      map[string]string

@@ -53,7 +53,7 @@ func TestRegisterIsHAMisExample(t *testing.T) {
 	json := Render(v100s(1), Options{}).Annotations[api.AnnotationHAMiRegister]
 	assert.Equal(t, `[{"id":"GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec","count":10,"devmem":32768,"devcore":100,"type":"NVIDIA-Tesla V100-PCIE-32GB","numa":1,"mode":"hami-core","health":true},{"id":"GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448","index":1,"count":10,"devmem":32768,"devcore":100,"type":"NVIDIA-Tesla V100-PCIE-32GB","numa":1,"mode":"hami-core","health":true}]`, json)
 
-	csv := Render(v100s(0), Options{Register: FormatCSV}).Annotations[api.AnnotationHAMiRegister]
+	csv := Render(v100s(0), Options{CSV: true}).Annotations[api.AnnotationHAMiRegister]
 	assert.Equal(t, `GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,0,hami-core:GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,1,hami-core:`, csv)
 }
 
@@ -88,7 +88,7 @@ func TestRegisterReadsBack(t *testing.T) {
 	assert.Equal(t, api.HAMiGPU{ID: "GPU-a", Count: 10, Memory: math.MaxInt32, Core: 100, Type: "NVIDIA H200", Mode: "hami-core", Health: true}, list[0])
 	assert.Equal(t, api.HAMiGPU{ID: "GPU-b", Index: 1, Count: 10, Memory: 143771, Core: 100, Type: "NVIDIA-Odd, name: 1", NUMA: 1, Mode: "hami-core"}, list[1])
 
-	csv, ended := strings.CutSuffix(Render(n, Options{Register: FormatCSV}).Annotations[api.AnnotationHAMiRegister], ":")
+	csv, ended := strings.CutSuffix(Render(n, Options{CSV: true}).Annotations[api.AnnotationHAMiRegister], ":")
 	require.True(t, ended)
 	for i, text := range strings.Split(csv, ":") {
 		fields := strings.Split(text, ",")
@@ -135,7 +135,7 @@ func TestAnswer(t *testing.T) {
 	const answered = "Reported_2026-11-21 10:04:05"
 	devices := Metadata{Annotations: map[string]string{api.AnnotationHAMiRegister: "[…]"}}
 	for name, c := range map[string]struct {
-		h       Handshake
+		o       Options
 		current string
 		devices Metadata
 		leaving bool
@@ -148,16 +148,16 @@ func TestAnswer(t *testing.T) {
 		"no request":                {current: "", devices: devices},
 		"answered":                  {current: answered, devices: devices},
 		"no devices":                {current: "Requesting_2026-11-21 10:00:00"},
-		"ignored":                   {h: HandshakeIgnore, current: "Requesting_2026-11-21 10:00:00", devices: devices},
+		"ignored":                   {o: Options{IgnoreHandshake: true}, current: "Requesting_2026-11-21 10:00:00", devices: devices},
 		"leaving, asked":            {leaving: true, current: "Requesting_2026-11-21 10:00:00", devices: devices, want: overdue},
 		"leaving, answered":         {leaving: true, current: answered, devices: devices, want: overdue},
 		"leaving, dropped already":  {leaving: true, current: "Deleted_2026-11-21 10:00:00", devices: devices},
 		"leaving a second time":     {leaving: true, current: overdue, devices: devices},
 		"leaving, no request":       {leaving: true, devices: devices},
-		"leaving, ignored":          {h: HandshakeIgnore, leaving: true, current: answered, devices: devices},
+		"leaving, ignored":          {o: Options{IgnoreHandshake: true}, leaving: true, current: answered, devices: devices},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, write := c.h.answer(c.current, c.devices, c.leaving, now)
+			got, write := c.o.answer(c.current, c.devices, c.leaving, now)
 			assert.Equal(t, c.want != "", write)
 			if write {
 				assert.Equal(t, c.want, got)

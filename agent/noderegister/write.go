@@ -34,7 +34,7 @@ func (p *Publisher) write(ctx context.Context, leaving bool) error {
 		delete(wanted.Annotations, api.AnnotationNodeGPUs)
 	}
 	diff := difference(got.ObjectMeta, wanted)
-	if answer, write := p.cfg.Options.Handshake.answer(got.Annotations[api.AnnotationHAMiHandshake], wanted, leaving, time.Now()); write {
+	if answer, write := p.cfg.Options.answer(got.Annotations[api.AnnotationHAMiHandshake], wanted, leaving, time.Now()); write {
 		diff.Annotations[api.AnnotationHAMiHandshake] = &answer
 	}
 	if diff.empty() {
@@ -152,8 +152,8 @@ const overdue = requesting + "_1970-01-01 00:00:00"
 
 // answer returns the new value of the handshake, if it changes. Without devices, and when the agent stops, a
 // request stays open, so that schedulers remove the devices.
-func (h Handshake) answer(current string, devices Metadata, leaving bool, now time.Time) (value string, write bool) {
-	if h == HandshakeIgnore || current == "" {
+func (o Options) answer(current string, devices Metadata, leaving bool, now time.Time) (value string, write bool) {
+	if o.IgnoreHandshake || current == "" {
 		return "", false
 	}
 	asked := strings.HasPrefix(current, requesting)

@@ -53,16 +53,10 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
 	}
-	options := noderegister.Options{TencentModel: o.GaiaModelLabel}
-	if !o.AnswerHandshake {
-		options.Handshake = noderegister.HandshakeIgnore
-	}
-	if o.RegisterFormat == registerCSV {
-		options.Register = noderegister.FormatCSV
-	}
 	return noderegister.New(noderegister.Config{
-		Client: client, NodeName: o.NodeName, Options: options, Changed: p.changed, Log: log,
-		Node: func() (noderegister.Node, bool) { return registeredNode(p.now()) },
+		Client: client, NodeName: o.NodeName, Changed: p.changed, Log: log,
+		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, IgnoreHandshake: !o.AnswerHandshake, CSV: o.RegisterFormat == registerCSV},
+		Node:    func() (noderegister.Node, bool) { return registeredNode(p.now()) },
 	})
 }
 

@@ -73,7 +73,7 @@ func TestAgentsAnnotationsReadBack(t *testing.T) {
 		require.Equal(t, want, read(noderegister.Options{}, api.AnnotationNodeGPUs))
 		want.Links = nil
 		require.Equal(t, want, read(noderegister.Options{}, api.AnnotationNodeGPUs, api.AnnotationHAMiScore))
-		require.Equal(t, want, read(noderegister.Options{Register: noderegister.FormatCSV}, api.AnnotationNodeGPUs, api.AnnotationHAMiScore))
+		require.Equal(t, want, read(noderegister.Options{CSV: true}, api.AnnotationNodeGPUs, api.AnnotationHAMiScore))
 	})
 }
 
@@ -146,7 +146,7 @@ func BenchmarkDecodeNode(b *testing.B) {
 	} {
 		var o noderegister.Options
 		if name == "csv" {
-			o.Register = noderegister.FormatCSV
+			o.CSV = true
 		}
 		n := &scheduler.Node{Name: "n", Annotations: noderegister.Render(noderegister.Node{Devices: devices, Topology: topology}, o).Annotations}
 		for _, key := range without {
