@@ -241,14 +241,10 @@ func (e entry) logLevel() (*int, error) {
 		return nil, nil
 	}
 	level, err := strconv.ParseUint(e.LogLevel.String(), 10, 8)
-	if err != nil {
-		return nil, err
+	if err == nil && level > maxLogLevel {
+		err = strconv.ErrRange
 	}
-	if level > maxLogLevel {
-		return nil, strconv.ErrRange
-	}
-	n := int(level)
-	return &n, nil
+	return new(int(level)), err
 }
 
 // match is equal for entries that match the same nodes.
@@ -312,8 +308,7 @@ func (e entry) specificity() [3]int {
 // before any glob, then the glob with more literal characters, then more labels. Two equally
 // specific entries are an error.
 func Resolve(f File, node string, labels map[string]string) (Settings, error) {
-	var best *entry
-	var rival *entry
+	var best, rival *entry
 	for i := range f.entries {
 		e := &f.entries[i]
 		if !e.matches(node, labels) {
@@ -337,18 +332,11 @@ func Resolve(f File, node string, labels map[string]string) (Settings, error) {
 	if rival != nil {
 		return Settings{}, fmt.Errorf("node %s: the entries (%s) and (%s) match it equally: make one of them more specific", node, best.match(), rival.match())
 	}
-	return best.settings()
-}
-
-func (e entry) settings() (Settings, error) {
-	level, err := e.logLevel()
-	if err != nil {
-		return Settings{}, fmt.Errorf("libcudaloglevel: %w", err)
-	}
+	level, err := best.logLevel()
 	return Settings{
-		OperatingMode: e.OperatingMode, MIGStrategy: e.MIGStrategy,
-		MemoryScaling: e.MemoryScaling, CoresScaling: e.CoresScaling, SplitCount: e.SplitCount, MemoryMiB: e.MemoryMiB,
-		LogLevel: level, NUMATopology: e.NUMATopology, PreferredAllocation: e.PreferredAllocation,
-		ExcludedUUIDs: e.Filter.UUID, ExcludedIndices: e.Filter.Index,
-	}, nil
+		OperatingMode: best.OperatingMode, MIGStrategy: best.MIGStrategy,
+		MemoryScaling: best.MemoryScaling, CoresScaling: best.CoresScaling, SplitCount: best.SplitCount, MemoryMiB: best.MemoryMiB,
+		LogLevel: level, NUMATopology: best.NUMATopology, PreferredAllocation: best.PreferredAllocation,
+		ExcludedUUIDs: best.Filter.UUID, ExcludedIndices: best.Filter.Index,
+	}, err
 }

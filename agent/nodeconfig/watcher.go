@@ -55,10 +55,7 @@ var ErrLabelsUnknown = errors.New("an entry can match by the node's labels, and 
 
 // NewWatcher reads the file once.
 func NewWatcher(cfg WatcherConfig) *Watcher {
-	cfg.Interval = cmp.Or(cfg.Interval, time.Second)
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Interval, cfg.Log = cmp.Or(cfg.Interval, time.Second), cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	w := &Watcher{cfg: cfg}
 	w.current.Store(&state{err: errors.New("node configuration not read yet")})
 	w.refresh()
