@@ -3,9 +3,9 @@
 package rawfile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"time"
@@ -40,33 +40,14 @@ func Read(path string) ([]byte, error) {
 	}
 }
 
+// Write is like os.WriteFile.
 func Write(path string, data []byte, mode fs.FileMode) error {
-	fd, err := Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, mode)
+	f, err := OpenFile(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}
-	err = writeTo(fd, data)
-	if closeErr := unix.Close(fd); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return &fs.PathError{Op: "write", Path: path, Err: err}
-	}
-	return nil
-}
-
-func writeTo(fd int, data []byte) error {
-	for len(data) > 0 {
-		n, err := retry(func() (int, error) { return unix.Write(fd, data) })
-		if err == nil && n == 0 {
-			err = io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return err
-		}
-		data = data[n:]
-	}
-	return nil
+	_, err = f.Write(data)
+	return cmp.Or(err, f.Close())
 }
 
 func Open(path string, flags int, mode fs.FileMode) (int, error) {
