@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -80,12 +81,8 @@ func (c *Claim) clone() Claim {
 // ValidateContainerID checks an ID that becomes a directory's name: 1 to 128 letters, digits, "_", "." and
 // "-", not beginning with "." or "-".
 func ValidateContainerID(id string) error {
-	ok := 1 <= len(id) && len(id) <= 128 && id[0] != '.' && id[0] != '-'
-	for i := 0; ok && i < len(id); i++ {
-		c := id[i]
-		ok = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
-	}
-	if !ok {
+	const characters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+	if id == "" || len(id) > 128 || id[0] == '.' || id[0] == '-' || strings.Trim(id, characters) != "" {
 		return grant.Errorf(grant.ErrMalformed, "container id %s: must be 1 to 128 of a-z A-Z 0-9 _ . - and begin with a letter, a digit or _", quote.Short(id))
 	}
 	return nil

@@ -20,13 +20,8 @@ const (
 )
 
 type ledgerFiles struct {
-	lock              *os.File
-	counter           *os.File
-	lockID, counterID fileID
-}
-
-type fileID struct {
-	device, inode uint64
+	lock    *os.File
+	counter *os.File
 }
 
 func openFiles(dir string) (*ledgerFiles, error) {
@@ -42,12 +37,7 @@ func openFiles(dir string) (*ledgerFiles, error) {
 		_ = lock.Close() // the first error is returned
 		return nil, fmt.Errorf("open the generation: %w", err)
 	}
-	files := &ledgerFiles{lock: lock, counter: counter}
-	if err := files.identify(); err != nil {
-		_ = files.close() // the first error is returned
-		return nil, err
-	}
-	return files, nil
+	return &ledgerFiles{lock: lock, counter: counter}, nil
 }
 
 func makeDirectories(dir string) error {
@@ -58,16 +48,6 @@ func makeDirectories(dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, containersName), 0o700); err != nil {
 		return fmt.Errorf("create the directory: %w", err)
 	}
-	return nil
-}
-
-func (f *ledgerFiles) identify() error {
-	var lock, counter unix.Stat_t
-	if err := errors.Join(unix.Fstat(int(f.lock.Fd()), &lock), unix.Fstat(int(f.counter.Fd()), &counter)); err != nil {
-		return fmt.Errorf("inspect the lock and the generation: %w", err)
-	}
-	f.lockID = fileID{uint64(lock.Dev), lock.Ino}
-	f.counterID = fileID{uint64(counter.Dev), counter.Ino}
 	return nil
 }
 
@@ -87,11 +67,13 @@ func (f *ledgerFiles) unlock() {
 }
 
 func (f *ledgerFiles) inPlace() bool {
-	var lock, counter unix.Stat_t
-	if unix.Stat(f.lock.Name(), &lock) != nil || unix.Stat(f.counter.Name(), &counter) != nil {
-		return false
-	}
-	return f.lockID == fileID{uint64(lock.Dev), lock.Ino} && f.counterID == fileID{uint64(counter.Dev), counter.Ino}
+	return isAt(int(f.lock.Fd()), f.lock.Name(), 0) && isAt(int(f.counter.Fd()), f.counter.Name(), 0)
+}
+
+// isAt returns whether path names the open file. flags are those of fstatat.
+func isAt(fd int, path string, flags int) bool {
+	var open, named unix.Stat_t
+	return unix.Fstat(fd, &open) == nil && unix.Fstatat(unix.AT_FDCWD, path, &named, flags) == nil && open.Dev == named.Dev && open.Ino == named.Ino
 }
 
 // generation reads the counter. An empty file is generation 0; a truncated one is odd, so that everything is

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -169,13 +170,7 @@ func (x *index) superseded() (found []*entry) {
 }
 
 func (x *index) admit(claim *Claim, gpus map[string]grant.GPU) error {
-	if err := x.checkKnown(claim.Shares); err != nil {
-		return err
-	}
-	if err := x.checkPosition(claim); err != nil {
-		return err
-	}
-	return x.checkCapacity(claim, gpus, x.predecessors(claim))
+	return cmp.Or(x.checkKnown(claim.Shares), x.checkPosition(claim), x.checkCapacity(claim, gpus, x.predecessors(claim)))
 }
 
 // checkKnown refuses if an entry with unknown shares can hold the same GPUs. The refused pod's tenant reads

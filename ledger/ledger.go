@@ -297,20 +297,11 @@ func (l *Ledger) change(fn func(sequence uint64) error) error {
 		return err
 	}
 	err := fn(odd)
-	if !errors.Is(err, errUnfinished) {
-		l.finish(odd + 1)
-	}
-	if err != nil {
-		l.current = false
+	// Without the even generation, the next reader reads everything again.
+	if !errors.Is(err, errUnfinished) && l.files.setGeneration(odd+1) == nil {
+		l.seen, l.current = odd+1, err == nil
 	}
 	return err
-}
-
-// finish ends a change. If it fails, the next reader reads everything again.
-func (l *Ledger) finish(even uint64) {
-	if err := l.files.setGeneration(even); err == nil {
-		l.seen, l.current = even, true
-	}
 }
 
 func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string) error) (err error) {

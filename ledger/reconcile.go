@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -177,10 +178,7 @@ func (l *Ledger) Restore(ctx context.Context, claim Claim, gpus map[string]grant
 }
 
 func (l *Ledger) wouldRefuse(claim *Claim, gpus map[string]grant.GPU) error {
-	if err := grant.CheckGPUs(claim.Shares, gpus); err != nil {
-		return err
-	}
-	return l.index.checkCapacity(claim, gpus, nil)
+	return cmp.Or(grant.CheckGPUs(claim.Shares, gpus), l.index.checkCapacity(claim, gpus, nil))
 }
 
 func (l *Ledger) reactivate(r *record) error {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +76,7 @@ func (l *Ledger) whileAlone(ctx context.Context, id string, fn func() error) err
 		}
 		if err == nil {
 			err = rawfile.Lock(ctx, dir)
-			if err == nil && !isAt(dir, l.Dir(id)) {
+			if err == nil && !isAt(dir, l.Dir(id), unix.AT_SYMLINK_NOFOLLOW) {
 				unix.Close(dir)
 				continue // the directory was replaced
 			}
@@ -86,11 +87,6 @@ func (l *Ledger) whileAlone(ctx context.Context, id string, fn func() error) err
 		}
 		return fn()
 	}
-}
-
-func isAt(fd int, path string) bool {
-	var open, named unix.Stat_t
-	return unix.Fstat(fd, &open) == nil && unix.Lstat(path, &named) == nil && open.Dev == named.Dev && open.Ino == named.Ino
 }
 
 func errNoClaim() error {
@@ -209,10 +205,7 @@ func (x *index) admitResize(e *entry, shares []grant.Share, gpus map[string]gran
 	if len(more) == 0 {
 		return nil
 	}
-	if err := grant.CheckGPUs(more, gpus); err != nil {
-		return err
-	}
-	if err := x.checkKnown(more); err != nil {
+	if err := cmp.Or(grant.CheckGPUs(more, gpus), x.checkKnown(more)); err != nil {
 		return err
 	}
 	for _, share := range more {

@@ -90,18 +90,13 @@ func (p FS) Process(pid int) (s Status, dir string, err error) {
 
 // All returns the PIDs of all processes, sorted.
 func (p FS) All() ([]int, error) {
-	dir, err := os.Open(string(p))
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	entries, err := os.ReadDir(string(p))
 	if err != nil {
 		return nil, err
 	}
 	var pids []int
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil && pid > 0 {
 			pids = append(pids, pid)
 		}
 	}
