@@ -19,12 +19,7 @@ type Positional [][]Share
 
 // Empty returns whether no position has a share.
 func (p Positional) Empty() bool {
-	for _, position := range p {
-		if len(position) > 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p, func(position []Share) bool { return len(position) > 0 })
 }
 
 // DecodeHAMi reads the value of HAMi's annotation (HAMi's pkg/device/devices.go, EncodePodSingleDevice):
@@ -142,19 +137,20 @@ func findPosition(ctx context.Context, positional Positional, pod Pod, container
 	if err != nil {
 		return 0, Errorf(ErrAmbiguous, "%d positions, and the order of the pod's containers could not be read from the kubelet: %w; %s", len(positional), err, fix)
 	}
-	position, reason := matchPosition(positionSizes(positional), listed, container)
+	sizes := counts(positional, func(position []Share) int { return len(position) })
+	position, reason := matchPosition(sizes, listed, container)
 	if reason != "" {
 		return 0, Errorf(ErrAmbiguous, "%d positions: %s; %s", len(positional), reason, fix)
 	}
 	return position, nil
 }
 
-func positionSizes(positional Positional) []int {
-	sizes := make([]int, len(positional))
-	for i, position := range positional {
-		sizes[i] = len(position)
+func counts[T any](list []T, of func(T) int) []int {
+	all := make([]int, len(list))
+	for i, one := range list {
+		all[i] = of(one)
 	}
-	return sizes
+	return all
 }
 
 // matchPosition returns the container's position by the kubelet's list, or the reason why it can't.
@@ -170,7 +166,7 @@ func matchPosition(sizes []int, listed []ContainerDevices, container string) (po
 		return 0, fmt.Sprintf("they have %v devices, which does not match the containers that the kubelet lists (%s)", sizes, describeListed(listed))
 	}
 	if asked < 0 {
-		if countHolders(sizes) == countHolders(deviceCounts(listed)) {
+		if countHolders(sizes) == countHolders(counts(listed, func(c ContainerDevices) int { return c.Devices })) {
 			return noPosition, ""
 		}
 		return 0, "the kubelet does not list this container (it lists no init and no ephemeral containers), and the remaining positions can belong to other containers"
@@ -219,14 +215,6 @@ func embedFromEnd(sizes []int, listed []ContainerDevices) []int {
 	return positions
 }
 
-func deviceCounts(listed []ContainerDevices) []int {
-	counts := make([]int, len(listed))
-	for i, container := range listed {
-		counts[i] = container.Devices
-	}
-	return counts
-}
-
 func countHolders(counts []int) (n int) {
 	for _, count := range counts {
 		if count > 0 {
@@ -238,15 +226,12 @@ func countHolders(counts []int) (n int) {
 
 func describeListed(listed []ContainerDevices) string {
 	const most = 8
-	text := ""
-	for i, container := range listed {
-		if i == most {
-			return fmt.Sprintf("%s, and %d more", text, len(listed)-most)
-		}
-		if i > 0 {
-			text += ", "
-		}
-		text += fmt.Sprintf("%s: %d", quote.Short(container.Name), container.Devices)
+	var texts []string
+	for _, container := range listed[:min(len(listed), most)] {
+		texts = append(texts, fmt.Sprintf("%s: %d", quote.Short(container.Name), container.Devices))
 	}
-	return text
+	if len(listed) > most {
+		texts = append(texts, fmt.Sprintf("and %d more", len(listed)-most))
+	}
+	return strings.Join(texts, ", ")
 }

@@ -50,11 +50,6 @@ type publicKey struct {
 	key ed25519.PublicKey
 }
 
-func newPublicKey(key ed25519.PublicKey) publicKey {
-	sum := sha256.Sum256(slices.Concat(publicPrefix, key))
-	return publicKey{id: hex.EncodeToString(sum[:keyIDBytes]), key: key}
-}
-
 // Keyring holds the public keys that verify grants: one or, during a rotation, two. The empty Keyring verifies
 // nothing.
 type Keyring struct {
@@ -74,10 +69,7 @@ func (r Keyring) String() string {
 // begin with "#".
 func ParsePublicKeys(data []byte) (Keyring, error) {
 	var ring Keyring
-	err := eachKey(data, publicBlock, publicPrefix, func(key []byte) error {
-		return ring.add(key)
-	})
-	if err != nil {
+	if err := eachKey(data, publicBlock, publicPrefix, ring.add); err != nil {
 		return Keyring{}, err
 	}
 	return ring, nil
@@ -104,8 +96,9 @@ func ParseSigningKeys(data []byte) (*SigningKey, Keyring, error) {
 	return current, ring, nil
 }
 
-func (r *Keyring) add(key ed25519.PublicKey) error {
-	next := newPublicKey(key)
+func (r *Keyring) add(key []byte) error {
+	sum := sha256.Sum256(slices.Concat(publicPrefix, key))
+	next := publicKey{id: hex.EncodeToString(sum[:keyIDBytes]), key: key}
 	if slices.ContainsFunc(r.keys, func(k publicKey) bool { return k.id == next.id }) {
 		return errors.New("is the same key again")
 	}

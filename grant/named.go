@@ -143,12 +143,8 @@ func decodeShare(value json.RawMessage) (share Share, err error) {
 }
 
 func validateContainerName(name string) error {
-	ok := 1 <= len(name) && len(name) <= 63 && !strings.HasPrefix(name, "-") && !strings.HasSuffix(name, "-")
-	for i := 0; ok && i < len(name); i++ {
-		c := name[i]
-		ok = 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-'
-	}
-	if !ok {
+	if name == "" || len(name) > 63 || strings.HasPrefix(name, "-") || strings.HasSuffix(name, "-") ||
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return Errorf(ErrMalformed, "container name %s: must be an RFC 1123 label as in the pod's spec", quote.Short(name))
 	}
 	return nil

@@ -23,14 +23,7 @@ func decodeSignature(value string) (signature, error) {
 		return signature{}, Errorf(ErrSignature, "is not written as %s:<key ID, %d hex digits>:<signature, %d hex digits>", signatureVersion, 2*keyIDBytes, 2*ed25519.SignatureSize)
 	}
 	decoded, err := hex.DecodeString(digits)
-	if err != nil {
-		return signature{}, Errorf(ErrSignature, "is not hexadecimal")
-	}
-	return signature{keyID: id, bytes: decoded}, nil
-}
-
-func (s signature) encode() string {
-	return signatureVersion + ":" + s.keyID + ":" + hex.EncodeToString(s.bytes)
+	return signature{keyID: id, bytes: decoded}, err
 }
 
 func isLowerHex(text string, bytes int) bool {
@@ -57,7 +50,8 @@ func (k *SigningKey) Sign(podUID, node, payload string) (string, error) {
 	case len(payload) > MaxAnnotationBytes:
 		return "", Errorf(ErrMalformed, "sign a grant: %d bytes: at most %d are read", len(payload), MaxAnnotationBytes)
 	}
-	return signature{keyID: k.id, bytes: ed25519.Sign(k.key(), signed(k.id, podUID, node, payload))}.encode(), nil
+	bytes := ed25519.Sign(k.key(), signed(k.id, podUID, node, payload))
+	return signatureVersion + ":" + k.id + ":" + hex.EncodeToString(bytes), nil
 }
 
 func signed(keyID, podUID, node, payload string) []byte {

@@ -2,6 +2,7 @@ package grant
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/internal/quote"
@@ -92,10 +93,5 @@ func (g *Grant) Validate() error {
 
 // IndexOf returns the position of the GPU's share, or -1.
 func IndexOf(shares []Share, uuid string) int {
-	for i, share := range shares {
-		if share.UUID == uuid {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(shares, func(s Share) bool { return s.UUID == uuid })
 }

@@ -96,11 +96,7 @@ func describe(value json.RawMessage) string {
 }
 
 func parseNumber(text string, least, most int64) (int64, error) {
-	plain := len(text) > 0 && len(text) <= 18 && (text[0] != '0' || text == "0")
-	for i := 0; plain && i < len(text); i++ {
-		plain = '0' <= text[i] && text[i] <= '9'
-	}
-	if plain {
+	if len(text) > 0 && len(text) <= 18 && (text[0] != '0' || text == "0") && strings.Trim(text, "0123456789") == "" {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil && least <= n && n <= most {
 			return n, nil
 		}
