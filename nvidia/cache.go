@@ -1,6 +1,7 @@
 package nvidia
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -71,24 +72,15 @@ type Cache struct {
 func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 	c := &Cache{
 		reader:   reader{lib: lib, numa: sysfsNUMA(hostSysfs())},
-		interval: o.Interval,
+		interval: cmp.Or(max(o.Interval, 0), DefaultInterval),
 		listen:   o.Events,
 		connect:  o.Topology,
-		log:      o.Log,
+		log:      cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		now:      time.Now,
 		kernel:   kernelGPUs(hostProc()),
 		changed:  make(chan struct{}, 1),
 		sampled:  map[string]uint64{},
-	}
-	if o.Settle <= 0 {
-		o.Settle = DefaultSettle
-	}
-	c.tracker = newTracker(o.Settle, o.IgnoreXIDs)
-	if c.interval <= 0 {
-		c.interval = DefaultInterval
-	}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
+		tracker:  newTracker(cmp.Or(max(o.Settle, 0), DefaultSettle), o.IgnoreXIDs),
 	}
 	c.current.Store(&Snapshot{})
 	return c
@@ -132,7 +124,9 @@ func (c *Cache) Refresh(ctx context.Context) error {
 		return errors.Join(err, ctx.Err())
 	case err != nil:
 		c.tracker.unreadable(err, c.now())
-		c.logFailure(last.Err, err)
+		if !sameText(last.Err, err) {
+			c.log.Error("reading the GPUs failed", "error", err)
+		}
 		c.publish(Snapshot{Node: last.Node, Taken: last.Taken, Topology: last.Topology, Err: err})
 		return err
 	}
@@ -194,12 +188,6 @@ func (c *Cache) close() error {
 	}
 	c.open, c.joined = false, false
 	return errors.Join(c.closeEvents(), c.reader.close())
-}
-
-func (c *Cache) logFailure(last, err error) {
-	if last == nil || last.Error() != err.Error() {
-		c.log.Error("reading the GPUs failed", "error", err)
-	}
 }
 
 func (c *Cache) logChanges(last, node Node) {

@@ -52,14 +52,14 @@ func (r reader) openEvents(gpus []GPU) (*events, error) {
 func (e *events) register(lib nvml.Interface, gpu GPU) error {
 	what := gpu.label()
 	dev, ret := lib.DeviceGetHandleByIndex(gpu.Index)
-	if err := check(what, "nvmlDeviceGetHandleByIndex", ret); err != nil {
-		return err
+	err := check(what, "nvmlDeviceGetHandleByIndex", ret)
+	if err == nil {
+		err = check(what, "nvmlDeviceRegisterEvents", dev.RegisterEvents(nvml.EventTypeXidCriticalError, e.set))
 	}
-	if err := check(what, "nvmlDeviceRegisterEvents", dev.RegisterEvents(nvml.EventTypeXidCriticalError, e.set)); err != nil {
-		return err
+	if err == nil {
+		e.uuids[dev] = gpu.UUID
 	}
-	e.uuids[dev] = gpu.UUID
-	return nil
+	return err
 }
 
 type xid struct {
@@ -81,11 +81,8 @@ func (e *events) wait(milliseconds uint32) (x xid, found bool, err error) {
 	if ret == nvml.ERROR_TIMEOUT {
 		return xid{}, false, nil
 	}
-	if err := check(theDriver, "nvmlEventSetWait", ret); err != nil {
+	if err := check(theDriver, "nvmlEventSetWait", ret); err != nil || data.EventType != nvml.EventTypeXidCriticalError {
 		return xid{}, false, err
-	}
-	if data.EventType != nvml.EventTypeXidCriticalError {
-		return xid{}, false, nil
 	}
 	return xid{
 		uuid:     e.uuids[data.Device],
@@ -186,10 +183,7 @@ func (c *Cache) publish(next Snapshot) {
 		return
 	}
 	c.logHealth(last.Health, next.Health)
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
+	periodic.Wake(c.changed)
 }
 
 func sameText(a, b error) bool {

@@ -87,11 +87,7 @@ type MIGDevice struct {
 
 // ResourceName is the last part of the resource name with the strategy mixed, "mig-1g.10gb". A "+",
 // which is not allowed in such names, becomes ".".
-func (d MIGDevice) ResourceName() string { return migResource(d.Profile) }
-
-func migResource(profile string) string {
-	return "mig-" + strings.ReplaceAll(profile, "+", ".")
-}
+func (d MIGDevice) ResourceName() string { return "mig-" + strings.ReplaceAll(d.Profile, "+", ".") }
 
 func (n Node) MIGDevice(uuid string) (MIGDevice, GPU, bool) {
 	for _, c := range n.GPUs {

@@ -174,9 +174,8 @@ func (w *tracker) settled(now time.Time) {
 	}
 	health := make(map[string]Health, len(w.gpus))
 	for uuid, a := range w.gpus {
-		h := Health{Reason: w.reason(uuid, a)}
-		h.Healthy = h.Reason == ""
-		h.Since = now
+		reason := w.reason(uuid, a)
+		h := Health{Healthy: reason == "", Reason: reason, Since: now}
 		if last, known := w.health[uuid]; known && last.Healthy == h.Healthy {
 			h.Since = last.Since
 		}
@@ -258,13 +257,9 @@ func (w *tracker) struckMIG(x xid) (found []*gpuState) {
 }
 
 func (w *tracker) reason(uuid string, a *gpuState) string {
-	d, ok := w.mig[uuid]
-	if !ok {
-		return a.reason(w.settle)
-	}
-	if gpu := w.gpus[d.GPU]; gpu != nil {
-		if reason := gpu.reason(w.settle); reason != "" {
-			return fmt.Sprintf("its GPU %s: %s", d.GPU, reason)
+	if parent := w.mig[uuid].GPU; w.gpus[parent] != nil {
+		if reason := w.gpus[parent].reason(w.settle); reason != "" {
+			return fmt.Sprintf("its GPU %s: %s", parent, reason)
 		}
 	}
 	return a.reason(w.settle)

@@ -1,6 +1,7 @@
 package nvidia
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -89,46 +90,23 @@ func (r reader) migFacts(d *MIGDevice, dev nvml.Device, gpuMiB int64, what strin
 	d.UUID = uuid
 	what += " (" + uuid + ")"
 
-	memory, ret := dev.GetMemoryInfo()
-	if err := check(what, "nvmlDeviceGetMemoryInfo", ret); err != nil {
-		return err
+	var err error
+	d.MemoryMiB = memoryMiB(&err, dev, what)
+	d.GPUInstance = ask(&err, what, "nvmlDeviceGetGpuInstanceId", dev.GetGpuInstanceId)
+	d.ComputeInstance = ask(&err, what, "nvmlDeviceGetComputeInstanceId", dev.GetComputeInstanceId)
+	name, _ := askOptional(&err, what, "nvmlDeviceGetName", dev.GetName)
+	var attributes nvml.DeviceAttributes // without slices if unknown
+	if r.has(attributeSymbols[0]) || r.has(attributeSymbols[1]) {
+		attributes, _ = askOptional(&err, what, "nvmlDeviceGetAttributes", dev.GetAttributes)
 	}
-	if memory.Total < bytesPerMiB {
-		return fmt.Errorf("%s: nvmlDeviceGetMemoryInfo: %d bytes in total, which can't be shared", what, memory.Total)
-	}
-	d.MemoryMiB = int64(memory.Total / bytesPerMiB)
-	if d.GPUInstance, ret = dev.GetGpuInstanceId(); ret != nvml.SUCCESS {
-		return check(what, "nvmlDeviceGetGpuInstanceId", ret)
-	}
-	if d.ComputeInstance, ret = dev.GetComputeInstanceId(); ret != nvml.SUCCESS {
-		return check(what, "nvmlDeviceGetComputeInstanceId", ret)
-	}
-	name, ret := dev.GetName()
-	if err := optional(what, "nvmlDeviceGetName", ret); err != nil {
-		return err
-	}
-	attributes, known, err := r.attributes(dev, what)
 	if err != nil {
 		return err
 	}
-	if known {
-		d.Slices = int(attributes.ComputeInstanceSliceCount)
-	}
-	if d.Profile = profileOf(name); d.Profile == "" && known {
-		d.Profile = profileFrom(attributes, gpuMiB)
-	}
-	if d.Profile == "" {
+	d.Slices = int(attributes.ComputeInstanceSliceCount)
+	if d.Profile = cmp.Or(profileOf(name), profileFrom(attributes, gpuMiB)); d.Profile == "" {
 		return fmt.Errorf("%s: nvmlDeviceGetName: %q has no profile, and nvmlDeviceGetAttributes returned none: update the driver", what, name)
 	}
 	return nil
-}
-
-func (r reader) attributes(dev nvml.Device, what string) (a nvml.DeviceAttributes, known bool, err error) {
-	if !r.has(attributeSymbols[0]) && !r.has(attributeSymbols[1]) {
-		return a, false, nil
-	}
-	a, ret := dev.GetAttributes()
-	return a, ret == nvml.SUCCESS, optional(what, "nvmlDeviceGetAttributes", ret)
 }
 
 var (

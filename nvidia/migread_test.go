@@ -237,8 +237,8 @@ func TestMIGProfile(t *testing.T) {
 		assert.Equal(t, tt.want, got)
 		if got != "" {
 			assert.Equal(t, got, profileOf("MIG "+got), "a computed name is one that is read")
-			assert.NotContains(t, migResource(got), "+")
-			assert.True(t, strings.HasPrefix(migResource(got), "mig-"))
+			assert.NotContains(t, MIGDevice{Profile: got}.ResourceName(), "+")
+			assert.True(t, strings.HasPrefix(MIGDevice{Profile: got}.ResourceName(), "mig-"))
 		}
 	}
 }

@@ -53,9 +53,8 @@ func TestMIGOfTheSimulatedDriver(t *testing.T) {
 			seen[d.UUID] = true
 			mig, ret := dev.GetMigDeviceHandleByIndex(place)
 			require.Equal(t, nvml.SUCCESS, ret)
-			attributes, known, err := r.attributes(mig, "it")
-			require.NoError(t, err)
-			require.True(t, known)
+			attributes, ret := mig.GetAttributes()
+			require.Equal(t, nvml.SUCCESS, ret)
 			assert.Equal(t, d.Profile, profileFrom(attributes, gpu.MemoryMiB))
 		}
 		assert.ElementsMatch(t, made[i], profiles)

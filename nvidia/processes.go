@@ -56,13 +56,9 @@ func (c *Cache) ProcessMemories(ctx context.Context) (map[string][]ProcessMemory
 
 // running merges NVML's lists, which have the same memory for a process.
 func (r reader) running(dev nvml.Device, what string) (all []Process, known bool, err error) {
-	computing, ret := dev.GetComputeRunningProcesses()
-	switch ret {
-	case nvml.SUCCESS:
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
-		return nil, false, nil
-	default:
-		return nil, false, check(what, "nvmlDeviceGetComputeRunningProcesses", ret)
+	computing, known := askOptional(&err, what, "nvmlDeviceGetComputeRunningProcesses", dev.GetComputeRunningProcesses)
+	if !known {
+		return nil, false, err
 	}
 	var clients []nvml.ProcessInfo
 	if r.has("nvmlDeviceGetMPSComputeRunningProcesses") {
@@ -77,9 +73,9 @@ func (r reader) running(dev nvml.Device, what string) (all []Process, known bool
 				continue
 			}
 			seen[p.Pid] = true
-			one := Process{PID: int(p.Pid), Graphics: i == 2}
-			if p.UsedGpuMemory != notAvailable {
-				one.Bytes, one.Known = p.UsedGpuMemory, true
+			one := Process{PID: int(p.Pid), Graphics: i == 2, Known: p.UsedGpuMemory != notAvailable}
+			if one.Known {
+				one.Bytes = p.UsedGpuMemory
 			}
 			all = append(all, one)
 		}

@@ -24,32 +24,26 @@ func (r reader) gpu(index int) (GPU, error) {
 	if err := check(what, "nvmlDeviceGetHandleByIndex", ret); err != nil {
 		return gpu, err
 	}
-	uuid, ret := dev.GetUUID()
-	if err := check(what, "nvmlDeviceGetUUID", ret); err != nil {
-		return gpu, err
+	var err error
+	if gpu.UUID = ask(&err, what, "nvmlDeviceGetUUID", dev.GetUUID); err == nil && gpu.UUID == "" {
+		err = fmt.Errorf("%s: nvmlDeviceGetUUID: empty UUID", what)
 	}
-	if uuid == "" {
-		return gpu, fmt.Errorf("%s: nvmlDeviceGetUUID: empty UUID", what)
-	}
-	gpu.UUID = uuid
 	what = gpu.label()
-
-	if gpu.Model, ret = dev.GetName(); ret != nvml.SUCCESS {
-		return gpu, check(what, "nvmlDeviceGetName", ret)
-	}
-	if gpu.Minor, ret = dev.GetMinorNumber(); ret != nvml.SUCCESS {
-		return gpu, check(what, "nvmlDeviceGetMinorNumber", ret)
-	}
-	memory, ret := dev.GetMemoryInfo()
-	if err := check(what, "nvmlDeviceGetMemoryInfo", ret); err != nil {
+	gpu.Model = ask(&err, what, "nvmlDeviceGetName", dev.GetName)
+	gpu.Minor = ask(&err, what, "nvmlDeviceGetMinorNumber", dev.GetMinorNumber)
+	gpu.MemoryMiB = memoryMiB(&err, dev, what)
+	if err != nil {
 		return gpu, err
 	}
-	if memory.Total < bytesPerMiB {
-		return gpu, fmt.Errorf("%s: nvmlDeviceGetMemoryInfo: %d bytes in total, which can't be shared", what, memory.Total)
-	}
-	gpu.MemoryMiB = int64(memory.Total / bytesPerMiB)
-
 	return gpu, r.placement(&gpu, dev, what)
+}
+
+func memoryMiB(failed *error, dev nvml.Device, what string) int64 {
+	memory := ask(failed, what, memorySymbol, dev.GetMemoryInfo)
+	if *failed == nil && memory.Total < bytesPerMiB {
+		*failed = fmt.Errorf("%s: %s: %d bytes in total, which can't be shared", what, memorySymbol, memory.Total)
+	}
+	return int64(memory.Total / bytesPerMiB)
 }
 
 // placement reads optional facts: they stay unknown if the driver or GPU does not support them.
@@ -62,12 +56,12 @@ func (r reader) placement(gpu *GPU, dev nvml.Device, what string) error {
 		gpu.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
 	}
 
-	pci, ret := dev.GetPciInfo()
-	if err := optional(what, "nvmlDeviceGetPciInfo", ret); err != nil {
-		return err
-	}
-	if ret == nvml.SUCCESS {
+	var err error
+	if pci, known := askOptional(&err, what, "nvmlDeviceGetPciInfo", dev.GetPciInfo); known {
 		gpu.PCIBusID = cString(pci.BusId[:])
+	}
+	if err != nil {
+		return err
 	}
 	return r.readNUMA(gpu, dev, what)
 }
@@ -117,19 +111,13 @@ func (r reader) close() error {
 
 // read checks ctx between GPUs only: a call of NVML can't be interrupted.
 func (r reader) read(ctx context.Context) (Node, error) {
-	driver, ret := r.lib.SystemGetDriverVersion()
-	if err := check(theDriver, "nvmlSystemGetDriverVersion", ret); err != nil {
+	var err error
+	driver := ask(&err, theDriver, "nvmlSystemGetDriverVersion", r.lib.SystemGetDriverVersion)
+	cuda := ask(&err, theDriver, "nvmlSystemGetCudaDriverVersion", r.lib.SystemGetCudaDriverVersion)
+	count := ask(&err, theDriver, "nvmlDeviceGetCount", r.lib.DeviceGetCount)
+	if err != nil {
 		return Node{}, err
 	}
-	cuda, ret := r.lib.SystemGetCudaDriverVersion()
-	if err := check(theDriver, "nvmlSystemGetCudaDriverVersion", ret); err != nil {
-		return Node{}, err
-	}
-	count, ret := r.lib.DeviceGetCount()
-	if err := check(theDriver, "nvmlDeviceGetCount", ret); err != nil {
-		return Node{}, err
-	}
-
 	node := Node{DriverVersion: driver, CUDAVersion: cudaVersion(cuda), GPUs: make([]GPU, 0, count)}
 	for i := range count {
 		if err := ctx.Err(); err != nil {
@@ -185,14 +173,11 @@ func (r reader) readNUMA(gpu *GPU, dev nvml.Device, what string) error {
 	if !r.has(numaSymbol) {
 		return nil
 	}
-	node, ret := dev.GetNumaNodeId()
-	if err := optional(what, numaSymbol, ret); err != nil {
-		return err
-	}
-	if ret == nvml.SUCCESS && node >= 0 {
+	var err error
+	if node, known := askOptional(&err, what, numaSymbol, dev.GetNumaNodeId); known && node >= 0 {
 		gpu.NUMANode = node
 	}
-	return nil
+	return err
 }
 
 func sysfsNUMA(sys fs.FS) func(pciBusID string) (node int, known bool) {

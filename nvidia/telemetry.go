@@ -59,14 +59,12 @@ func telemetryOfGPU(t *Telemetry, dev nvml.Device, what string) error {
 	rates, ret := dev.GetUtilizationRates()
 	errs := []error{optional(what, "nvmlDeviceGetUtilizationRates", ret)}
 	if ret == nvml.SUCCESS {
-		kernels, memory := min(int(rates.Gpu), 100), min(int(rates.Memory), 100)
-		t.UtilizationPercent, t.MemoryControllerPercent = &kernels, &memory
+		t.UtilizationPercent, t.MemoryControllerPercent = new(min(int(rates.Gpu), 100)), new(min(int(rates.Memory), 100))
 	}
 	degrees, ret := dev.GetTemperature(nvml.TEMPERATURE_GPU)
 	errs = append(errs, optional(what, "nvmlDeviceGetTemperature", ret))
 	if ret == nvml.SUCCESS {
-		celsius := int(degrees)
-		t.TemperatureCelsius = &celsius
+		t.TemperatureCelsius = new(int(degrees))
 	}
 	power, ret := dev.GetPowerUsage()
 	errs = append(errs, optional(what, "nvmlDeviceGetPowerUsage", ret))

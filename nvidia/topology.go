@@ -35,12 +35,8 @@ func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
 // UnmarshalText reads nvidia-smi's word; an unknown one is the farthest level.
 func (l *Level) UnmarshalText(text []byte) error {
-	*l = levelOf(string(text))
+	*l = Level(max(slices.Index(levelWords[:], string(text)), int(LevelSystem)))
 	return nil
-}
-
-func levelOf(word string) Level {
-	return Level(max(slices.Index(levelWords[:], word), int(LevelSystem)))
 }
 
 // Pair is the connection of two GPUs.
@@ -162,6 +158,14 @@ func links(a, b connected) int {
 	return min(a.direct[b.pci], b.direct[a.pci]) + min(a.switched, b.switched)
 }
 
+var levels = map[nvml.GpuTopologyLevel]Level{
+	nvml.TOPOLOGY_INTERNAL:   LevelBoard,
+	nvml.TOPOLOGY_SINGLE:     LevelSwitch,
+	nvml.TOPOLOGY_MULTIPLE:   LevelSwitches,
+	nvml.TOPOLOGY_HOSTBRIDGE: LevelHostBridge,
+	nvml.TOPOLOGY_NODE:       LevelNode,
+}
+
 func (r reader) level(a, b connected) Level {
 	if !r.has(ancestorSymbol) {
 		return LevelSystem
@@ -170,20 +174,7 @@ func (r reader) level(a, b connected) Level {
 	if ret != nvml.SUCCESS {
 		return LevelSystem
 	}
-	switch ancestor {
-	case nvml.TOPOLOGY_INTERNAL:
-		return LevelBoard
-	case nvml.TOPOLOGY_SINGLE:
-		return LevelSwitch
-	case nvml.TOPOLOGY_MULTIPLE:
-		return LevelSwitches
-	case nvml.TOPOLOGY_HOSTBRIDGE:
-		return LevelHostBridge
-	case nvml.TOPOLOGY_NODE:
-		return LevelNode
-	default:
-		return LevelSystem
-	}
+	return levels[ancestor]
 }
 
 func (r reader) connections(dev nvml.Device) connected {
