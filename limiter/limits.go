@@ -126,6 +126,9 @@ func (d DeviceLimit) validate() error {
 }
 
 func encodeLimits(l Limits, generation uint64) (*limitsFile, error) {
+	if err := l.validate(); err != nil {
+		return nil, err
+	}
 	file := &limitsFile{limitsHeader: limitsHeader{
 		layout: layoutNumber, headerBytes: uint32(unsafe.Sizeof(limitsHeader{})), recordBytes: uint32(unsafe.Sizeof(limitsRecord{})),
 		recordCount: uint32(len(l.Devices)), generation: generation, identity: l.Identity,

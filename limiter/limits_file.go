@@ -15,11 +15,7 @@ import (
 
 // WriteLimits replaces a limits file, with mode 0444. Running containers keep the old one: use UpdateLimits for them.
 func WriteLimits(path string, l Limits) error {
-	err := l.validate()
-	var file *limitsFile
-	if err == nil {
-		file, err = encodeLimits(l, 1)
-	}
+	file, err := encodeLimits(l, 1)
 	if err == nil {
 		err = inDir(path, func() error { return atomicfile.Write(path, bytesOf(file), 0o444) })
 	}
@@ -56,11 +52,7 @@ func readLimits(path string) (limits *limitsFile, l Limits, err error) {
 // UpdateLimits changes a claim's limits file in place, so that running containers follow. The GPUs, Oversubscribe and
 // CoreStates stay. It fixes half-written files and those with another identity.
 func UpdateLimits(claimDir string, l Limits) error {
-	err := l.validate()
-	var want *limitsFile
-	if err == nil {
-		want, err = encodeLimits(l, 0)
-	}
+	want, err := encodeLimits(l, 0)
 	if err == nil {
 		err = changeLimits(claimDir, func(limits *limitsFile) error { return rewrite(limits, want, len(l.Devices)) })
 	}
@@ -72,11 +64,10 @@ func UpdateLimits(claimDir string, l Limits) error {
 
 // Identify writes a container's identity into a limits file.
 func Identify(claimDir, containerID string) error {
-	err := changeLimits(claimDir, func(limits *limitsFile) error {
+	if err := changeLimits(claimDir, func(limits *limitsFile) error {
 		limits.identity = IdentityOf(containerID)
 		return nil
-	})
-	if err != nil {
+	}); err != nil {
 		return fmt.Errorf("write the container's identity into the limits of %s: %w", claimDir, err)
 	}
 	return nil

@@ -96,9 +96,9 @@ func UsageInUse(path string) (bool, error) {
 		return false, fmt.Errorf("find users of a usage file: %w", err)
 	}
 	defer f.close()
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: usageLockSlow + 1, Len: usageSlots}
-	if err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &lock); err != nil {
+	used, err := f.lockedBytes(usageLockSlow+1, usageSlots)
+	if err != nil {
 		return false, fmt.Errorf("find users of %s: %w", path, err)
 	}
-	return lock.Type != unix.F_UNLCK, nil
+	return used, nil
 }

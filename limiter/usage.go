@@ -276,9 +276,8 @@ func (d *DeviceUsage) add(cell *usageCell, held bool) {
 }
 
 func (f *file) gone(slot int) bool {
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: usageLockSlow + 1 + int64(slot), Len: 1}
-	err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &lock)
-	return err == nil && lock.Type == unix.F_UNLCK
+	locked, err := f.lockedBytes(usageLockSlow+1+int64(slot), 1)
+	return err == nil && !locked
 }
 
 // mostUsage, 1 PiB, is more than the GPUs of any node have.

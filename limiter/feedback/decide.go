@@ -208,16 +208,9 @@ func rest(p Past, t Tenant, o others, total float64) float64 {
 	case total >= fullPercent && o.urgent:
 		return max(leastRest, p.Rest*lessRest)
 	case total < roomPercent && (t.Wants || t.Busy >= p.Rest-deadBand):
-		return min(p.Rest+min(moreRest, roomPercent-total), share(t.Limit))
+		return min(p.Rest+min(moreRest, roomPercent-total), entitled(t.Limit))
 	}
-	return min(p.Rest, share(t.Limit))
-}
-
-func share(l limiter.DeviceLimit) float64 {
-	if !limited(l) {
-		return 100
-	}
-	return max(leastRest, float64(l.CorePercent))
+	return min(p.Rest, entitled(t.Limit))
 }
 
 // settling counts the steps since others came: earlier launches are still queued.

@@ -178,13 +178,10 @@ func (m mountsOf) container(name string, sources map[mountinfo.Source]string) st
 		}
 		return exact == ""
 	})
-	switch {
-	case exact != "":
-		return exact
-	case !complete:
-		return ""
+	if exact == "" && complete {
+		return linked
 	}
-	return linked
+	return exact
 }
 
 // hosts reports whether a process is in PID 1's mount namespace, which has no container's mounts.

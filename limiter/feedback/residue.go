@@ -20,14 +20,8 @@ func (r residues) see(container, gpu string, observed, charged uint64) uint64 {
 		gpus = map[string][]uint64{}
 		r[container] = gpus
 	}
-	beyond := uint64(0)
-	if observed > charged {
-		beyond = observed - charged
-	}
-	looks := append(gpus[gpu], beyond)
-	if len(looks) > residueLooks {
-		looks = looks[len(looks)-residueLooks:]
-	}
+	looks := append(gpus[gpu], observed-min(observed, charged))
+	looks = looks[max(0, len(looks)-residueLooks):]
 	gpus[gpu] = looks
 	if len(looks) < residueLooks {
 		return 0
