@@ -99,13 +99,6 @@ func (p *Plugin) background(ctx context.Context) {
 	})
 }
 
-func (p *Plugin) wakeUp() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
 // staleLimits are claims with limits that can be older than the reservation, after a kill during a write. The
 // background work updates them, because a container can delay access to its files.
 type staleLimits struct {

@@ -77,36 +77,24 @@ func (p *Plugin) beforeDeadline(ctx context.Context, id string, work func(contex
 // handlers counts handlers that run. A sync.WaitGroup must not be increased from zero while wait waits.
 type handlers struct {
 	mu    sync.Mutex
+	ended sync.Cond
 	count int
-	idle  chan struct{} // closed when the count is zero; nil: no wait
 }
 
-func (h *handlers) begin() {
+func (h *handlers) add(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.count++
+	h.count += n
+	h.ended.Broadcast()
 }
 
-func (h *handlers) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.count--
-	if h.count == 0 && h.idle != nil {
-		close(h.idle)
-		h.idle = nil
-	}
-}
+func (h *handlers) begin() { h.add(1) }
+func (h *handlers) end()   { h.add(-1) }
 
 func (h *handlers) wait() {
 	h.mu.Lock()
-	if h.count == 0 {
-		h.mu.Unlock()
-		return
+	defer h.mu.Unlock()
+	for h.count > 0 {
+		h.ended.Wait()
 	}
-	if h.idle == nil {
-		h.idle = make(chan struct{})
-	}
-	idle := h.idle
-	h.mu.Unlock()
-	<-idle
 }

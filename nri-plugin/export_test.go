@@ -9,6 +9,11 @@ import (
 // HasValidators is hasValidators.
 var HasValidators = hasValidators
 
+// OptOuts counts the containers that requested to disable their limiter since the plugin started.
+func (p *Plugin) OptOuts() (allowed, denied uint64) {
+	return p.optedOut.Load(), p.optOutDenied.Load()
+}
+
 // FailurePolicy is what a runtime is asked to do about requests that are lost.
 func FailurePolicy() *api.FailurePolicy { return failurePolicy }
 

@@ -42,7 +42,7 @@ func (p *Plugin) gather(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 
 func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
 	f := &facts{
-		pod:       podOf(pod),
+		pod:       grant.Pod{UID: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Annotations: pod.GetAnnotations()},
 		name:      ctr.GetName(),
 		container: containerOf(pod, ctr),
 		gpus:      p.GPUs(), missing: p.Missing, settings: p.Settings(), devices: p.Devices, unscheduled: p.Unscheduled,
@@ -54,7 +54,7 @@ func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
 	}
 	f.ceiling, f.ceilingErr = grant.CoreCeiling(f.pod, f.name)
 	f.container.Dir = p.Ledger.Dir(f.container.ID)
-	f.container.NoLimiter = p.optsOut(pod, ctr)
+	f.container.NoLimiter = requestsOptOut(ctr) && p.allowsOptOut(pod.GetNamespace())
 	if reason := p.unreconciled.Load(); reason != nil {
 		f.unreconciled = *reason
 	}
@@ -100,17 +100,7 @@ func deviceRules(resources *api.LinuxResources) []rspec.LinuxDeviceCgroup {
 	return rules
 }
 
-func podOf(pod *api.PodSandbox) grant.Pod {
-	return grant.Pod{
-		UID: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Annotations: pod.GetAnnotations(),
-	}
-}
-
 const anyNamespace = "*"
-
-func (p *Plugin) optsOut(pod *api.PodSandbox, ctr *api.Container) bool {
-	return requestsOptOut(ctr) && p.allowsOptOut(pod.GetNamespace())
-}
 
 func requestsOptOut(ctr *api.Container) bool {
 	return oci.RequestsNoLimiter(oci.Container{Env: ctr.GetEnv()})
@@ -130,9 +120,4 @@ func (p *Plugin) recordOptOut(pod *api.PodSandbox, ctr *api.Container) {
 		p.Log.Info("container stays limited: its namespace does not allow it to disable its limiter", "variable", gpuapi.EnvDisableControl,
 			"pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "total", p.optOutDenied.Add(1))
 	}
-}
-
-// OptOuts counts the containers that requested to disable their limiter since the plugin started.
-func (p *Plugin) OptOuts() (allowed, denied uint64) {
-	return p.optedOut.Load(), p.optOutDenied.Load()
 }

@@ -2,6 +2,7 @@ package nriplugin
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
@@ -22,7 +23,10 @@ type Known struct {
 }
 
 func (p *Plugin) Container(id string) (Known, bool) {
-	return p.known.get(id)
+	p.known.mu.Lock()
+	defer p.known.mu.Unlock()
+	c, ok := p.known.byID[id]
+	return c, ok
 }
 
 // known are the containers that the runtime listed or created.
@@ -31,13 +35,6 @@ type known struct {
 	byID map[string]Known
 	// sizes are the sums of the sizes by sandbox, without those of 0.
 	sizes map[string]int
-}
-
-func (k *known) get(id string) (Known, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	c, ok := k.byID[id]
-	return c, ok
 }
 
 func (k *known) add(id string, c Known) {
@@ -126,7 +123,7 @@ func (p *Plugin) checkSize(pod *api.PodSandbox, ctr *api.Container, answer *api.
 	size := proto.Size(ctr) + added
 	if size > bounds.Container {
 		return tooLarge("pod %s container %q: environment (%d variables, %s), arguments, mounts and annotations have %s, and gpuslice allows %s, %s",
-			podName(pod), ctr.GetName(), len(ctr.GetEnv()), kib(lengthOf(ctr.GetEnv())), kib(size), kib(bounds.Container), remedy)
+			podName(pod), ctr.GetName(), len(ctr.GetEnv()), kib(len(strings.Join(ctr.GetEnv(), ""))), kib(size), kib(bounds.Container), remedy)
 	}
 	total := proto.Size(pod) + size + p.known.sizeOfOthers(pod.GetId(), ctr.GetId())
 	if total > bounds.PodTotal {
@@ -141,14 +138,6 @@ func tooLarge(format string, args ...any) error {
 }
 
 func kib(size int) string { return fmt.Sprintf("%d KiB", (size+1023)>>10) }
-
-func lengthOf(list []string) int {
-	n := 0
-	for _, s := range list {
-		n += len(s)
-	}
-	return n
-}
 
 type shortened struct {
 	text string

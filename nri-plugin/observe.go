@@ -62,8 +62,7 @@ type reasoned struct {
 func (r *reasoned) Unwrap() error { return r.error }
 
 func reasonOf(err error) string {
-	var r *reasoned
-	if errors.As(err, &r) {
+	if r, is := errors.AsType[*reasoned](err); is {
 		return r.reason
 	}
 	for _, k := range kinds {

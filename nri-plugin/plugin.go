@@ -119,6 +119,7 @@ func New(c Config) (*Plugin, error) {
 	for _, namespace := range c.ExemptNamespaces {
 		p.exempt[namespace] = true
 	}
+	p.handlers.ended.L = &p.handlers.mu
 	p.health.now = time.Now
 	p.health.set(notConnected)
 	return p, nil

@@ -10,6 +10,7 @@ import (
 
 	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -44,7 +45,7 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 		reserved[c.ContainerID] = true
 	}
 	p.stale.set(snapshot.Claims())
-	p.wakeUp()
+	periodic.Wake(p.wake)
 	for _, ctr := range ctrs {
 		if reserved[ctr.GetId()] || !p.limitedByUs(ctr) {
 			continue
