@@ -69,19 +69,15 @@ func statNode(path string) (nodeInfo, error) {
 		return nodeInfo{}, err
 	}
 	info := nodeInfo{
+		kind:  nodeKinds[st.Mode&unix.S_IFMT],
 		major: int64(unix.Major(uint64(st.Rdev))),
 		minor: int64(unix.Minor(uint64(st.Rdev))),
 		mode:  fs.FileMode(st.Mode &^ unix.S_IFMT & 0o777),
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFCHR:
-		info.kind = "c"
-	case unix.S_IFBLK:
-		info.kind = "b"
-	case unix.S_IFIFO:
-		info.kind = "p"
-	default:
+	if info.kind == "" {
 		return nodeInfo{}, fmt.Errorf("%s is not a device node", path)
 	}
 	return info, nil
 }
+
+var nodeKinds = map[uint32]string{unix.S_IFCHR: "c", unix.S_IFBLK: "b", unix.S_IFIFO: "p"}

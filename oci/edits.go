@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -32,19 +33,9 @@ type Replaced struct {
 // Edits returns what a container with these shares gets. It is a pure function. An error means that the container
 // must not be created.
 func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (Result, error) {
-	if err := checkShares(shares); err != nil {
+	if err := cmp.Or(checkShares(shares), s.Validate(), c.checkDir(), checkLimitNames(c.Env)); err != nil {
 		return Result{}, err
 	}
-	if err := s.Validate(); err != nil {
-		return Result{}, err
-	}
-	if err := c.checkDir(); err != nil {
-		return Result{}, err
-	}
-	if err := checkLimitNames(c.Env); err != nil {
-		return Result{}, err
-	}
-
 	way, visible, err := injectDevices(uuidsOf(shares), s, c, devices)
 	if err != nil {
 		return Result{}, err

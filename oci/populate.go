@@ -73,22 +73,17 @@ func makePlaces(claimDir string) error {
 
 func ensureLimits(dir string, want limiter.Limits) error {
 	have, err := limiter.ReadLimits(limiter.LimitsPath(dir))
+	// With another identity, an operator moved the files.
+	same := have.Identity == want.Identity && have.Oversubscribe == want.Oversubscribe && slices.Equal(have.Devices, want.Devices)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return limiter.WriteLimits(limiter.LimitsPath(dir), want)
-	case errors.Is(err, limiter.ErrHalfWritten):
-		return limiter.UpdateLimits(dir, want)
-	case errors.Is(err, limiter.ErrLeased):
+	case errors.Is(err, limiter.ErrLeased), err == nil && same:
 		return err
-	case err == nil && have.Identity != want.Identity: // an operator moved the files
-		return limiter.UpdateLimits(dir, want)
-	case err != nil:
+	case err != nil && !errors.Is(err, limiter.ErrHalfWritten):
 		return fmt.Errorf("%w: remove the container: its limits can't be trusted", err)
-	case have.Oversubscribe == want.Oversubscribe && slices.Equal(have.Devices, want.Devices):
-		return nil
-	default:
-		return limiter.UpdateLimits(dir, want)
 	}
+	return limiter.UpdateLimits(dir, want)
 }
 
 func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {

@@ -80,8 +80,8 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 
 func newRegistry(cfg RegistryConfig) (*Registry, error) {
 	r := &Registry{
-		kind: cmp.Or(cfg.Kind, api.CDIKindDriver), dirs: slices.Clone(cfg.Dirs), wait: cmp.Or(max(cfg.Interval, 0), time.Second), log: cfg.Log,
-		stat: statNode, now: time.Now,
+		kind: cmp.Or(cfg.Kind, api.CDIKindDriver), dirs: slices.Clone(cfg.Dirs), wait: cmp.Or(max(cfg.Interval, 0), time.Second),
+		log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), stat: statNode, now: time.Now,
 	}
 	vendor, class := parser.ParseQualifier(r.kind)
 	if err := errors.Join(parser.ValidateVendorName(vendor), parser.ValidateClassName(class)); err != nil {
@@ -94,9 +94,6 @@ func newRegistry(cfg RegistryConfig) (*Registry, error) {
 		if !filepath.IsAbs(dir) {
 			return nil, fmt.Errorf("CDI spec directory %q is not an absolute path", dir)
 		}
-	}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
 	}
 	return r, nil
 }

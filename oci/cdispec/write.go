@@ -41,16 +41,10 @@ func Write(dir, name string, spec *cdispec.Spec) (changed bool, err error) {
 }
 
 func same(path string, spec *cdispec.Spec) bool {
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o644 {
-		return false
-	}
-	have, err := cdi.ReadSpec(path, 0)
-	if err != nil {
-		return false
-	}
-	want, err := Encode(spec)
-	if err != nil {
+	info, statErr := os.Stat(path)
+	have, readErr := cdi.ReadSpec(path, 0)
+	want, encodeErr := Encode(spec)
+	if errors.Join(statErr, readErr, encodeErr) != nil || info.Mode().Perm() != 0o644 {
 		return false
 	}
 	normal, err := cdi.ParseSpec(want)

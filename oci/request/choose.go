@@ -1,6 +1,7 @@
 package request
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -93,7 +94,12 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 		return nil, grant.Errorf(grant.ErrUnknownGPU, "no GPU is allowed for containers without Kubernetes: the node has %s (see devices in %s)", namesOf(list), c.Path)
 	}
 	for _, a := range amounts {
-		if err := c.checkAnywhere(a, allowed); err != nil {
+		for _, d := range allowed {
+			if err = c.checkMaximum(d, d.share(a)); err == nil {
+				break
+			}
+		}
+		if err != nil { // on every GPU
 			return nil, err
 		}
 	}
@@ -103,16 +109,6 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 		}
 	}
 	return nil, overbooked(amounts, allowed)
-}
-
-// checkAnywhere returns an error if an amount exceeds the operator's maximum on every GPU.
-func (c Config) checkAnywhere(a Amount, list []candidate) (err error) {
-	for _, d := range list {
-		if err = c.checkMaximum(d, d.share(a)); err == nil {
-			return nil
-		}
-	}
-	return err
 }
 
 func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Share, error) {
@@ -194,13 +190,7 @@ func (c Config) amounts(r *Request, n int) ([]Amount, error) {
 }
 
 func (a Amount) or(other Amount) Amount {
-	if a.Memory.IsZero() {
-		a.Memory = other.Memory
-	}
-	if a.CorePercent == 0 {
-		a.CorePercent = other.CorePercent
-	}
-	return a
+	return Amount{cmp.Or(a.Memory, other.Memory), cmp.Or(a.CorePercent, other.CorePercent)}
 }
 
 func (c Config) complete(a Amount) (Amount, error) {

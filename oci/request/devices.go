@@ -21,11 +21,6 @@ type Devices struct {
 // IsZero reports whether no GPUs are selected.
 func (d Devices) IsZero() bool { return d.Count == 0 && !d.All && len(d.Names) == 0 }
 
-// Equal reports whether both are the same selection.
-func (d Devices) Equal(other Devices) bool {
-	return d.Count == other.Count && d.All == other.All && slices.Equal(d.Names, other.Names)
-}
-
 func (d Devices) String() string {
 	switch {
 	case d.All:

@@ -43,7 +43,7 @@ func TestParseDevices(t *testing.T) {
 		assert.Equal(t, want, got, text)
 		again, err := ParseDevices(got.String())
 		require.NoError(t, err, text)
-		assert.True(t, again.Equal(got), text)
+		assert.Equal(t, got, again, text)
 	}
 }
 
@@ -102,7 +102,7 @@ func FuzzParseDevices(f *testing.F) {
 		require.LessOrEqual(t, max(d.Count, len(d.Names)), grant.MaxShares)
 		again, err := ParseDevices(d.String())
 		require.NoError(t, err)
-		require.True(t, again.Equal(d))
+		require.Equal(t, d, again)
 	})
 }
 

@@ -23,8 +23,6 @@ const maxLinks = 40
 
 type owners []uint32
 
-func (o owners) has(id uint32) bool { return slices.Contains(o, id) }
-
 // rootOf returns root's IDs. In a user namespace (rootless engines) the host's root has the overflow
 // ID.
 func rootOf(proc string) owners {
@@ -33,10 +31,7 @@ func rootOf(proc string) owners {
 	if err != nil || strings.Join(strings.Fields(string(mapped)), " ") == "0 0 4294967295" {
 		return root
 	}
-	text, err := os.ReadFile(filepath.Join(proc, "sys/kernel/overflowuid"))
-	if err != nil {
-		return root
-	}
+	text, _ := os.ReadFile(filepath.Join(proc, "sys/kernel/overflowuid"))
 	overflow, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
 	if err != nil {
 		return root
@@ -127,7 +122,7 @@ func checkOwner(path string, info fs.FileInfo, root owners) error {
 	if !ok {
 		return fmt.Errorf("%s: its owner is unknown", path)
 	}
-	if !root.has(stat.Uid) {
+	if !slices.Contains(root, stat.Uid) {
 		return fmt.Errorf("%s is owned by user %d, not by root: chown root %s", path, stat.Uid, path)
 	}
 	if info.IsDir() && info.Mode()&fs.ModeSticky != 0 {
@@ -137,7 +132,7 @@ func checkOwner(path string, info fs.FileInfo, root owners) error {
 	if mode&0o002 != 0 {
 		return fmt.Errorf("%s is writable by all users (mode %04o): chmod o-w %s", path, mode, path)
 	}
-	if mode&0o020 != 0 && !root.has(stat.Gid) {
+	if mode&0o020 != 0 && !slices.Contains(root, stat.Gid) {
 		return fmt.Errorf("%s is writable by group %d (mode %04o): chmod g-w %s", path, stat.Gid, mode, path)
 	}
 	return nil

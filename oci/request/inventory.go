@@ -136,12 +136,9 @@ func find(list []candidate, name string, c Config) (candidate, error) {
 }
 
 func namesOf(list []candidate) string {
-	if len(list) == 0 {
-		return "none"
-	}
 	names := make([]string, len(list))
 	for i, d := range list {
 		names[i] = d.String()
 	}
-	return shortList(names)
+	return cmp.Or(shortList(names), "none")
 }

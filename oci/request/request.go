@@ -177,7 +177,7 @@ func fromSlice(s *settings, c Config) (*Request, error) {
 	switch {
 	case r.Devices.IsZero():
 		r.Devices = requested
-	case !requested.IsZero() && !requested.Equal(r.Devices):
+	case !requested.IsZero() && requested.String() != r.Devices.String():
 		return nil, grant.Errorf(grant.ErrMalformed, "%s is %s, but the slice %s has devices %v: remove the former", s.devices.name, quote.Short(s.devices.value), r.Slice, r.Devices)
 	}
 	return r, nil

@@ -41,10 +41,8 @@ func (s *settings) none() bool {
 
 // any returns one that is set: of some, or HAMi's; nil if none is set.
 func (s *settings) any(of ...*setting) *setting {
-	for _, one := range of {
-		if one != nil {
-			return one
-		}
+	if one := cmp.Or(of...); one != nil {
+		return one
 	}
 	for _, variables := range []map[int]setting{s.hamiMemory, s.hamiCores} {
 		for _, i := range sortedKeys(variables) {
@@ -150,17 +148,12 @@ func overlay(notes, vars *settings) *settings {
 	if notes.slice != nil {
 		all.priority = nil
 	}
-	take := func(place **setting, note *setting) {
-		if note != nil {
-			*place = note
-		}
-	}
-	take(&all.grant, notes.grant)
-	take(&all.slice, notes.slice)
-	take(&all.memory, notes.memory)
-	take(&all.cores, notes.cores)
-	take(&all.devices, notes.devices)
-	take(&all.priority, notes.priority)
+	all.grant = cmp.Or(notes.grant, all.grant)
+	all.slice = cmp.Or(notes.slice, all.slice)
+	all.memory = cmp.Or(notes.memory, all.memory)
+	all.cores = cmp.Or(notes.cores, all.cores)
+	all.devices = cmp.Or(notes.devices, all.devices)
+	all.priority = cmp.Or(notes.priority, all.priority)
 	return &all
 }
 

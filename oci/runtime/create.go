@@ -33,8 +33,7 @@ func (r *Runtime) admit(ctx context.Context, cr *creation, spec *rspec.Spec) (un
 	if r.ConfigProblem != nil {
 		return undo, r.ConfigProblem
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout,
-		fmt.Errorf("timeout after %v", claimTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, fmt.Errorf("timeout after %v", claimTimeout))
 	defer cancel()
 
 	if slice.Of(spec) != "" {
@@ -120,7 +119,11 @@ func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spe
 		releaser: orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()},
 	}
 	res.container = c
-	if res.container.Rootfs, err = rootfsFacts(cr.call.Bundle, spec); err != nil {
+	root := oci.RootPath(cr.call.Bundle, spec)
+	if root == "" {
+		return undo, errors.New("the config has no root file system")
+	}
+	if res.container.Rootfs, err = oci.RootfsFacts(root, c.Env); err != nil {
 		return undo, err
 	}
 	res.container.Dir = ledger.Dir(c.ID)
@@ -168,18 +171,6 @@ func (cr *creation) advice() string {
 		return "a podman hook can't select NVIDIA's runtime: " + spec
 	}
 	return fmt.Sprintf("the low-level runtime %s does not inject GPUs, and nvidia-container-runtime is not installed or can't replace it: %s, or set nvidia-container-runtime first in runtimes of the config", cr.lowLevel, spec)
-}
-
-func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
-	path := oci.RootPath(bundle, spec)
-	if path == "" {
-		return nil, errors.New("the config has no root file system")
-	}
-	var env []string
-	if spec.Process != nil {
-		env = spec.Process.Env
-	}
-	return oci.RootfsFacts(path, env)
 }
 
 // drop releases the claim of a container that was not created.

@@ -2,6 +2,7 @@ package ociruntime
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,20 +43,16 @@ type nodeFile struct {
 	BootID    string           `json:"bootID"`
 	Devices   []api.NodeDevice `json:"devices"`
 	Node      struct {
-		GPUs []nodeGPU `json:"gpus"`
+		GPUs []struct {
+			UUID      string `json:"uuid"`
+			Index     int    `json:"index"`
+			MemoryMiB int64  `json:"memoryMiB"`
+			MIG       []struct {
+				UUID string `json:"uuid"`
+			} `json:"mig"`
+		} `json:"gpus"`
 	} `json:"node"`
 	ContextMiB map[string]int64 `json:"contextMiB"`
-}
-
-type nodeGPU struct {
-	UUID      string    `json:"uuid"`
-	Index     int       `json:"index"`
-	MemoryMiB int64     `json:"memoryMiB"`
-	MIG       []nodeMIG `json:"mig"`
-}
-
-type nodeMIG struct {
-	UUID string `json:"uuid"`
 }
 
 func decodeNode(data []byte) (nodeFile, error) {
@@ -84,9 +81,7 @@ func (f nodeFile) gpus() GPUs {
 	}
 	for _, d := range f.Devices {
 		c.Capacity[d.UUID] = grant.GPUOf(d)
-		if c.ContextMiB[d.UUID] = f.ContextMiB[d.UUID]; c.ContextMiB[d.UUID] == 0 {
-			c.ContextMiB[d.UUID] = otherContextMiB
-		}
+		c.ContextMiB[d.UUID] = cmp.Or(f.ContextMiB[d.UUID], otherContextMiB)
 		if has := memory[d.UUID]; has > 0 && d.MemoryMiB > has {
 			c.Oversubscription[d.UUID] = float64(d.MemoryMiB) / float64(has)
 		}
@@ -190,7 +185,10 @@ func (i Inventory) query(ctx context.Context, boot bootState) (GPUs, error) {
 		return GPUs{}, fmt.Errorf("list the node's GPUs: %w", err)
 	}
 	if len(f.Devices) > 0 { // none: the driver can be loaded later
-		if err := i.save(gpuCache{boot, data}); err != nil {
+		if data, err = json.Marshal(gpuCache{boot, data}); err == nil {
+			err = atomicfile.Write(i.CachePath, data, 0o600)
+		}
+		if err != nil {
 			return GPUs{}, fmt.Errorf("cache the list of the GPUs: %w", err)
 		}
 	}
@@ -207,14 +205,6 @@ func (i Inventory) lock(ctx context.Context) (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return f, nil
-}
-
-func (i Inventory) save(cache gpuCache) error {
-	data, err := json.Marshal(cache)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(i.CachePath, data, 0o600)
 }
 
 func hostBoot() (bootState, error) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -145,13 +146,9 @@ func callsNvidia(spec *rspec.Spec) bool {
 		return false
 	}
 	//lint:ignore SA1019 it is deprecated, and NVIDIA's hook is one
-	for _, h := range append(spec.Hooks.Prestart, spec.Hooks.CreateRuntime...) {
-		switch filepath.Base(h.Path) {
-		case "nvidia-container-runtime-hook", "nvidia-container-toolkit":
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(spec.Hooks.Prestart, spec.Hooks.CreateRuntime), func(h rspec.Hook) bool {
+		return slices.Contains([]string{"nvidia-container-runtime-hook", "nvidia-container-toolkit"}, filepath.Base(h.Path))
+	})
 }
 
 // precreate does what create does, before podman writes the config.

@@ -41,10 +41,6 @@ func Generate(o Options) (*cdispec.Spec, error) {
 	if !filepath.IsAbs(o.HookPath) {
 		return nil, fmt.Errorf("the hook program %q is not an absolute path", o.HookPath)
 	}
-	log := o.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
 	namers, err := namersOf(nvcdi.DeviceNameStrategyUUID, nvcdi.DeviceNameStrategyIndex)
 	if err != nil {
 		return nil, err
@@ -56,7 +52,7 @@ func Generate(o Options) (*cdispec.Spec, error) {
 	}
 	options := []nvcdi.Option{
 		nvcdi.WithMode(nvcdi.ModeNvml),
-		nvcdi.WithLogger(logger{log}),
+		nvcdi.WithLogger(logger{cmp.Or(o.Log, slog.New(slog.DiscardHandler))}),
 		nvcdi.WithDriverRoot(cmp.Or(o.Root, "/")),
 		nvcdi.WithDevRoot(cmp.Or(o.DevRoot, o.Root, "/")),
 		nvcdi.WithDeviceNamers(namers...),
