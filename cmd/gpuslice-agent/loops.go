@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gpuslice/gpuslice/internal/logonce"
@@ -117,14 +119,8 @@ func (p *libraryPruner) once(ctx context.Context) (removed []string, err error) 
 		}
 		mentions = append(mentions, specs...)
 	}
-	return oci.PruneLibraries(p.dir, p.settings, time.Now(), mentions, func() (claims []string, err error) {
-		snapshot, err := p.ledger.Snapshot(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, entry := range snapshot.Entries {
-			claims = append(claims, p.ledger.Dir(entry.ContainerID))
-		}
-		return claims, nil
+	return oci.PruneLibraries(p.dir, p.settings, time.Now(), mentions, func() ([]string, error) {
+		dirs, err := claimDirs(ctx, p.ledger)
+		return slices.Sorted(maps.Values(dirs)), err
 	})
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -43,9 +41,8 @@ func capabilityMinor(proc fs.FS, name string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("capability of a MIG device: %w", err)
 	}
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for lines.Scan() {
-		value, found := strings.CutPrefix(lines.Text(), "DeviceFileMinor:")
+	for line := range strings.Lines(string(data)) {
+		value, found := strings.CutPrefix(line, "DeviceFileMinor:")
 		if !found {
 			continue
 		}
