@@ -11,8 +11,6 @@ const (
 	// RuntimeConfig is the configuration of gpuslice-runtime.
 	RuntimeConfig = "/etc/gpuslice/runtime.yaml"
 
-	ContainerdConfig   = "/etc/containerd/config.toml"
-	ContainerdSocket   = "/run/containerd/containerd.sock"
 	NRISocket          = "/var/run/nri/nri.sock"
 	KubeletDir         = "/var/lib/kubelet"
 	DevicePluginDir    = KubeletDir + "/device-plugins"
