@@ -11,8 +11,9 @@ import (
 func Fields() []string {
 	var names []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[entry]()) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		names = append(names, name)
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); !f.Anonymous {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return names

@@ -41,45 +41,34 @@ type File struct {
 
 // Settings are one entry's values. Nil or empty fields are not set.
 type Settings struct {
-	OperatingMode string
-	MIGStrategy   string
-	MemoryScaling *float64
-	CoresScaling  *float64
-	SplitCount    *int
+	OperatingMode string   `json:"operatingmode"`
+	MIGStrategy   string   `json:"migstrategy"`
+	MemoryScaling *float64 `json:"devicememoryscaling"`
+	CoresScaling  *float64 `json:"devicecorescaling"`
+	SplitCount    *int     `json:"devicesplitcount"`
 	// MemoryMiB replaces NVML's memory size of each GPU.
-	MemoryMiB           *int64
-	LogLevel            *int
-	NUMATopology        *bool
-	PreferredAllocation *bool
-	ExcludedUUIDs       []string
-	ExcludedIndices     []int
+	MemoryMiB           *int64       `json:"preconfigureddevicememory"`
+	LogLevel            *json.Number `json:"libcudaloglevel"`
+	NUMATopology        *bool        `json:"enablenumatopology"`
+	Excluded            Filter       `json:"filterdevices"`
+	PreferredAllocation *bool        `json:"enablegetpreferredallocation"`
+}
+
+type Filter struct {
+	UUIDs   []string `json:"uuid"`
+	Indices []int    `json:"index"`
 }
 
 func (s Settings) Excludes(uuid string, index int) bool {
-	return slices.Contains(s.ExcludedIndices, index) ||
-		slices.ContainsFunc(s.ExcludedUUIDs, func(u string) bool { return strings.EqualFold(u, uuid) })
+	return slices.Contains(s.Excluded.Indices, index) ||
+		slices.ContainsFunc(s.Excluded.UUIDs, func(u string) bool { return strings.EqualFold(u, uuid) })
 }
 
 type entry struct {
 	Name        string            `json:"name"`
 	NameGlob    string            `json:"nameglob"`
 	MatchLabels map[string]string `json:"matchlabels"`
-
-	OperatingMode       string       `json:"operatingmode"`
-	MIGStrategy         string       `json:"migstrategy"`
-	MemoryScaling       *float64     `json:"devicememoryscaling"`
-	CoresScaling        *float64     `json:"devicecorescaling"`
-	SplitCount          *int         `json:"devicesplitcount"`
-	MemoryMiB           *int64       `json:"preconfigureddevicememory"`
-	LogLevel            *json.Number `json:"libcudaloglevel"`
-	NUMATopology        *bool        `json:"enablenumatopology"`
-	Filter              filter       `json:"filterdevices"`
-	PreferredAllocation *bool        `json:"enablegetpreferredallocation"`
-}
-
-type filter struct {
-	UUID  []string `json:"uuid"`
-	Index []int    `json:"index"`
+	Settings
 }
 
 // DecodeFor reads a file for a node. The error has the mistakes, by entry and field. It ignores entries
@@ -220,31 +209,20 @@ func (e entry) validate() []error {
 		want(*e.MemoryMiB >= 1 && *e.MemoryMiB <= maxMemoryMiB, "preconfigureddevicememory", fmt.Sprintf("1 to %d MiB", maxMemoryMiB), *e.MemoryMiB)
 	}
 	if e.LogLevel != nil {
-		_, err := e.logLevel()
-		want(err == nil, "libcudaloglevel", fmt.Sprintf("0 to %d", maxLogLevel), *e.LogLevel)
+		level, err := strconv.ParseUint(e.LogLevel.String(), 10, 8)
+		want(err == nil && level <= maxLogLevel, "libcudaloglevel", fmt.Sprintf("0 to %d", maxLogLevel), *e.LogLevel)
 	}
-	for i, uuid := range e.Filter.UUID {
+	for i, uuid := range e.Excluded.UUIDs {
 		field := fmt.Sprintf("filterdevices.uuid[%d]", i)
 		want(uuidPattern.MatchString(uuid), field, "a GPU's UUID, as nvidia-smi -L prints it", uuid)
-		want(!slices.ContainsFunc(e.Filter.UUID[:i], func(u string) bool { return strings.EqualFold(u, uuid) }), field, "a list without duplicates", uuid)
+		want(!slices.ContainsFunc(e.Excluded.UUIDs[:i], func(u string) bool { return strings.EqualFold(u, uuid) }), field, "a list without duplicates", uuid)
 	}
-	for i, index := range e.Filter.Index {
+	for i, index := range e.Excluded.Indices {
 		field := fmt.Sprintf("filterdevices.index[%d]", i)
 		want(index >= 0 && index <= maxIndex, field, fmt.Sprintf("0 to %d", maxIndex), index)
-		want(!slices.Contains(e.Filter.Index[:i], index), field, "a list without duplicates", index)
+		want(!slices.Contains(e.Excluded.Indices[:i], index), field, "a list without duplicates", index)
 	}
 	return errs
-}
-
-func (e entry) logLevel() (*int, error) {
-	if e.LogLevel == nil {
-		return nil, nil
-	}
-	level, err := strconv.ParseUint(e.LogLevel.String(), 10, 8)
-	if err == nil && level > maxLogLevel {
-		err = strconv.ErrRange
-	}
-	return new(int(level)), err
 }
 
 // match is equal for entries that match the same nodes.
@@ -332,11 +310,5 @@ func Resolve(f File, node string, labels map[string]string) (Settings, error) {
 	if rival != nil {
 		return Settings{}, fmt.Errorf("node %s: the entries (%s) and (%s) match it equally: make one of them more specific", node, best.match(), rival.match())
 	}
-	level, err := best.logLevel()
-	return Settings{
-		OperatingMode: best.OperatingMode, MIGStrategy: best.MIGStrategy,
-		MemoryScaling: best.MemoryScaling, CoresScaling: best.CoresScaling, SplitCount: best.SplitCount, MemoryMiB: best.MemoryMiB,
-		LogLevel: level, NUMATopology: best.NUMATopology, PreferredAllocation: best.PreferredAllocation,
-		ExcludedUUIDs: best.Filter.UUID, ExcludedIndices: best.Filter.Index,
-	}, err
+	return best.Settings, nil
 }

@@ -30,8 +30,8 @@ func TestDecodeHAMis(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, nodeconfig.Settings{
 		OperatingMode: "hami-core", MIGStrategy: "none", MemoryScaling: pointer(1.8), CoresScaling: pointer(1.0), SplitCount: pointer(10),
-		MemoryMiB: pointer(int64(16384)), LogLevel: pointer(3), NUMATopology: pointer(true), PreferredAllocation: pointer(false),
-		ExcludedUUIDs: []string{uuid}, ExcludedIndices: []int{0, 3},
+		MemoryMiB: pointer(int64(16384)), LogLevel: pointer(json.Number("3")), NUMATopology: pointer(true), PreferredAllocation: pointer(false),
+		Excluded: nodeconfig.Filter{UUIDs: []string{uuid}, Indices: []int{0, 3}},
 	}, got)
 	assert.True(t, got.Excludes(strings.ToLower(uuid), 9), "by its UUID, in any case")
 	assert.True(t, got.Excludes("GPU-x", 3), "by its index")
@@ -164,7 +164,7 @@ func TestInstalledFiles(t *testing.T) {
 	require.NoError(t, err)
 	s, err := nodeconfig.Resolve(f, "gpu-7", nil)
 	require.NoError(t, err)
-	assert.Equal(t, []int{0}, s.ExcludedIndices)
+	assert.Equal(t, []int{0}, s.Excluded.Indices)
 
 	data, err = os.ReadFile("../../install/nodeconfig.schema.json")
 	require.NoError(t, err)
@@ -209,8 +209,8 @@ func FuzzDecode(f *testing.F) {
 		}
 		assert.True(t, s.SplitCount == nil || *s.SplitCount >= 1 && *s.SplitCount <= 1000)
 		assert.True(t, s.MemoryMiB == nil || *s.MemoryMiB >= 1)
-		assert.True(t, s.LogLevel == nil || *s.LogLevel >= 0 && *s.LogLevel <= 4)
-		for _, i := range s.ExcludedIndices {
+		assert.True(t, s.LogLevel == nil || slices.Contains([]json.Number{"0", "1", "2", "3", "4"}, *s.LogLevel))
+		for _, i := range s.Excluded.Indices {
 			assert.True(t, s.Excludes("", i))
 		}
 	})

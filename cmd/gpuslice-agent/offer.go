@@ -83,7 +83,7 @@ func present(n nvidia.Node, uuid string) bool {
 // indicesOf keeps the previous indices while the settings are the same.
 func indicesOf(gpus nvidia.Snapshot, settings nodeconfig.Settings, last *offer) map[string]int {
 	indices := map[string]int{}
-	if slices.Equal(settings.ExcludedIndices, last.Settings.ExcludedIndices) {
+	if slices.Equal(settings.Excluded.Indices, last.Settings.Excluded.Indices) {
 		maps.Copy(indices, last.indices)
 	}
 	for _, c := range gpus.Node.GPUs {

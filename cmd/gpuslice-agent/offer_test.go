@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -94,15 +95,15 @@ func TestForKubelet(t *testing.T) {
 		{"another resource", []string{"--resource-name=example.com/x"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("a")}, gpus{deviceplugin.Replicas("example.com/x"): {row("GPU-a", true, 0, 2)}}},
 		{"no NUMA nodes", nil, nodeconfig.Settings{NUMATopology: &disabled}, []nvidia.Snapshot{look("a")}, gpus{replicas: {row("GPU-a", true, -1, 2)}}},
 		{"another split count", nil, nodeconfig.Settings{SplitCount: &split}, []nvidia.Snapshot{look("a")}, gpus{replicas: {row("GPU-a", true, 0, 5)}}},
-		{"one excluded", nil, nodeconfig.Settings{ExcludedIndices: []int{0}}, []nvidia.Snapshot{look("ab")}, gpus{replicas: {row("GPU-b", true, 1, 2)}}},
+		{"one excluded", nil, nodeconfig.Settings{Excluded: nodeconfig.Filter{Indices: []int{0}}}, []nvidia.Snapshot{look("ab")}, gpus{replicas: {row("GPU-b", true, 1, 2)}}},
 		{"one vanishes", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, gpus{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
 		{"one vanishes for long", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("ab"), without(look("ab"), "GPU-b"), without(look("ab"), "GPU-b")}, gpus{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
 		{
-			"another vanishes, and NVML numbers the rest again", nil, nodeconfig.Settings{ExcludedIndices: []int{1}},
+			"another vanishes, and NVML numbers the rest again", nil, nodeconfig.Settings{Excluded: nodeconfig.Filter{Indices: []int{1}}},
 			[]nvidia.Snapshot{look("abc"), renumbered(without(look("abc"), "GPU-a"))}, gpus{replicas: {row("GPU-c", true, 0, 2), row("GPU-a", false, -1, 2)}},
 		},
 		{"one comes back", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("ab"), without(look("ab"), "GPU-b"), look("ab")}, gpus{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
-		{"one that was never offered vanishes", nil, nodeconfig.Settings{ExcludedIndices: []int{1}}, []nvidia.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, gpus{replicas: {row("GPU-a", true, 0, 2)}}},
+		{"one that was never offered vanishes", nil, nodeconfig.Settings{Excluded: nodeconfig.Filter{Indices: []int{1}}}, []nvidia.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, gpus{replicas: {row("GPU-a", true, 0, 2)}}},
 		{"gpu-manager's", []string{"--resource-profile=tencent"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("a")}, gpus{core: {row("GPU-a", true, 0, 100)}, memory: {row("GPU-a", true, 0, 3)}}},
 		{"gpu-manager's, scaled", []string{"--resource-profile=tencent"}, nodeconfig.Settings{MemoryScaling: &scaled, CoresScaling: &scaled}, []nvidia.Snapshot{look("a")}, gpus{core: {row("GPU-a", true, 0, 50)}, memory: {row("GPU-a", true, 0, 1)}}},
 		{"MIG, none", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("aB")}, gpus{replicas: {row("GPU-a", true, 0, 2)}}},
@@ -179,7 +180,7 @@ func TestOfferMissing(t *testing.T) {
 	o := parsed(t)
 	read := look("aB")
 	read.Taken = time.Unix(1, 0)
-	now := o.offerOf(read, nodeconfig.Settings{ExcludedUUIDs: []string{"GPU-a"}}, nil, nil)
+	now := o.offerOf(read, nodeconfig.Settings{Excluded: nodeconfig.Filter{UUIDs: []string{"GPU-a"}}}, nil, nil)
 	assert.Contains(t, now.missing("GPU-a"), "filterdevices")
 	assert.Contains(t, now.missing("GPU-B"), "MIG mode")
 	assert.Empty(t, now.missing("GPU-x"))
@@ -233,7 +234,7 @@ func TestCheckSettings(t *testing.T) {
 			require.ErrorContains(t, err, test.want)
 		})
 	}
-	level := 3
+	level := json.Number("3")
 	assert.Empty(t, unused(nodeconfig.Settings{SplitCount: &many}))
 	assert.Len(t, unused(nodeconfig.Settings{OperatingMode: "mps", LogLevel: &level}), 2)
 }
