@@ -132,11 +132,7 @@ func (o *cdiOptions) driverSpec(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	write := specs.Driver
-	if o.dryRun {
-		write = specs.PreviewDriver
-	}
-	done, err := write(config.CDISpecDirs, o.output, o.generateDriver)
+	done, err := specs.Driver(config.CDISpecDirs, o.output, o.dryRun, o.generateDriver)
 	if err != nil {
 		return err
 	}
@@ -198,11 +194,7 @@ func (o *cdiOptions) slices(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	config.Indices = indices
-	write := specs.Slices
-	if o.dryRun {
-		write = specs.Preview
-	}
-	done, err := write(ctx, config, n, o.output)
+	done, err := specs.Slices(ctx, config, n, o.output, o.dryRun)
 	if o.dryRun && done.Spec != nil && len(done.Spec.Devices) > 0 {
 		err = errors.Join(err, printSpec(out, done.Spec))
 	} else {

@@ -97,39 +97,17 @@ type Outcome struct {
 	Spec    *cdispec.Spec
 }
 
-// Slices creates the config's slices and writes their spec. It does not change a slice in use until a
-// later call.
-func Slices(ctx context.Context, config request.Config, n Node, dir string) (Outcome, error) {
-	out, there, err := slicesBy(ctx, slice.Put, config, n, dir)
-	if out.Spec == nil {
-		return out, err
+// Slices creates the config's slices and writes their spec; with dryRun it changes nothing. It does not change
+// a slice in use until a later call.
+func Slices(ctx context.Context, config request.Config, n Node, dir string, dryRun bool) (Outcome, error) {
+	put, remove := slice.Put, slice.Remove
+	if dryRun {
+		put, remove = slice.Peek, slice.PeekRemove
 	}
-	errs := []error{err, slice.Sweep(ctx, n.StateDir)}
-	if len(out.Spec.Devices) > 0 {
-		out.Changed, err = Write(dir, SliceFile, out.Spec)
-	} else { // CDI rejects a spec without devices
-		out.Changed, err = Remove(dir, SliceFile)
-	}
-	errs = append(errs, err, out.leave(ctx, slice.Remove, n, there))
-	return out, errors.Join(errs...)
-}
-
-// Preview is Slices without changes.
-func Preview(ctx context.Context, config request.Config, n Node, dir string) (Outcome, error) {
-	out, there, err := slicesBy(ctx, slice.Peek, config, n, dir)
-	if out.Spec == nil {
-		return out, err
-	}
-	return out, errors.Join(err, out.leave(ctx, slice.PeekRemove, n, there))
-}
-
-type put func(ctx context.Context, stateDir string, s slice.Slice, settings oci.Settings) (now slice.Slice, inUse bool, err error)
-
-func slicesBy(ctx context.Context, put put, config request.Config, n Node, dir string) (Outcome, map[string]slice.Slice, error) {
 	out := Outcome{Path: filepath.Join(dir, SliceFile)}
 	there, err := existing(n.StateDir)
 	if err != nil {
-		return out, nil, err
+		return out, err
 	}
 	written := devicesIn(out.Path)
 	planned, planErr := Plan(config, n.GPUs, there)
@@ -154,9 +132,20 @@ func slicesBy(ctx context.Context, put put, config request.Config, n Node, dir s
 		now = append(now, Planned{Name: s.Name, Definition: s.Definition, Shares: s.Shares, HighPriority: s.HighPriority})
 	}
 	out.Spec, _, err = Spec(now, n)
+	errs = append(errs, err)
 	out.Spec.Devices = append(out.Spec.Devices, asBefore...)
 	slices.SortFunc(out.Spec.Devices, func(a, b cdispec.Device) int { return strings.Compare(a.Name, b.Name) })
-	return out, there, errors.Join(append(errs, err)...)
+	if !dryRun {
+		errs = append(errs, slice.Sweep(ctx, n.StateDir))
+		if len(out.Spec.Devices) > 0 {
+			out.Changed, err = Write(dir, SliceFile, out.Spec)
+		} else { // CDI rejects a spec without devices
+			out.Changed, err = Remove(dir, SliceFile)
+		}
+		errs = append(errs, err)
+	}
+	errs = append(errs, out.leave(ctx, remove, n, there))
+	return out, errors.Join(errs...)
 }
 
 // devicesIn returns the devices of a spec file by name; none if it can't be read.

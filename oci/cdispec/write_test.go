@@ -93,19 +93,19 @@ func TestDriver(t *testing.T) {
 	link := filepath.Join(root, "var-run")
 	require.NoError(t, os.Symlink(run, link))
 
-	out, err := Driver([]string{etc, link}, run, generate)
+	out, err := Driver([]string{etc, link}, run, false, generate)
 	require.NoError(t, err)
 	require.True(t, out.Changed)
 	require.FileExists(t, filepath.Join(run, DriverFile))
 
-	out, err = Driver([]string{etc, link}, run, generate)
+	out, err = Driver([]string{etc, link}, run, false, generate)
 	require.NoError(t, err)
 	require.False(t, out.Changed, "our own file under another name of its directory is no other's")
 	require.Empty(t, out.Others)
 
 	theirs := filepath.Join(etc, "nvidia.yaml")
 	require.NoError(t, os.WriteFile(theirs, []byte("cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices: [{name: a, containerEdits: {env: [A=b]}}]\n"), 0o644))
-	out, err = Driver([]string{etc, link}, run, never)
+	out, err = Driver([]string{etc, link}, run, false, never)
 	require.NoError(t, err)
 	require.True(t, out.Changed)
 	require.Equal(t, []string{theirs}, out.Others)
@@ -114,11 +114,11 @@ func TestDriver(t *testing.T) {
 	// Another class and an invalid file are ignored.
 	require.NoError(t, os.WriteFile(theirs, []byte("cdiVersion: 0.3.0\nkind: nvidia.com/gds\ndevices: [{name: a, containerEdits: {env: [A=b]}}]\n"), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(etc, "broken.yaml"), []byte("kind: nvidia.com/gpu\n"), 0o644))
-	out, err = Driver([]string{etc, link}, run, generate)
+	out, err = Driver([]string{etc, link}, run, false, generate)
 	require.NoError(t, err)
 	require.Empty(t, out.Others)
 
-	_, err = Driver([]string{etc}, run, never)
+	_, err = Driver([]string{etc}, run, false, never)
 	require.ErrorContains(t, err, "not to be called")
 	require.FileExists(t, filepath.Join(run, DriverFile), "an error of the driver removes nothing")
 }
