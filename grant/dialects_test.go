@@ -23,6 +23,17 @@ func TestDialects(t *testing.T) {
 	assert.False(t, Pod{Annotations: map[string]string{api.AnnotationCoreCeiling: "50"}}.Scheduled())
 }
 
+// Validate checks what decoding guarantees.
+func (g *Grant) Validate() error {
+	if g.Container == "" {
+		return Errorf(ErrMalformed, "grant without a container name")
+	}
+	if g.Position != nil && (*g.Position < 0 || *g.Position >= MaxContainers) {
+		return Errorf(ErrMalformed, "position %d: must be from 0 to %d", *g.Position, MaxContainers-1)
+	}
+	return ValidateShares(g.Shares)
+}
+
 // Decoded shares are valid, and encode to the same value.
 func FuzzDecodeShares(f *testing.F) {
 	f.Add(`[{"uuid":"GPU-0b5a4b1e-9cd6-4d2c-8f57-0d1f6e3c2a10","memoryMiB":1000,"cores":20}]`)

@@ -81,16 +81,6 @@ func ValidateShares(shares []Share) error {
 	return nil
 }
 
-func (g *Grant) Validate() error {
-	if g.Container == "" {
-		return Errorf(ErrMalformed, "grant without a container name")
-	}
-	if g.Position != nil && (*g.Position < 0 || *g.Position >= MaxContainers) {
-		return Errorf(ErrMalformed, "position %d: must be from 0 to %d", *g.Position, MaxContainers-1)
-	}
-	return ValidateShares(g.Shares)
-}
-
 // IndexOf returns the position of the GPU's share, or -1.
 func IndexOf(shares []Share, uuid string) int {
 	return slices.IndexFunc(shares, func(s Share) bool { return s.UUID == uuid })
