@@ -40,21 +40,15 @@ func UpdateCores(claimDir string, states []CoreState) error {
 			return fmt.Errorf("update cores of %s: GPU %d: %w", claimDir, i, err)
 		}
 	}
-	if err := changeLimits(claimDir, func(limits *limitsFile) error { return rewriteCores(limits, states) }); err != nil {
-		return fmt.Errorf("update cores of %s: %w", claimDir, err)
-	}
-	return nil
+	return changeLimits(claimDir, "update cores", func(limits *limitsFile) error { return rewriteCores(limits, states) })
 }
 
 // Wake makes the container's processes read the limits again: a killed writer may not have notified them.
 func Wake(claimDir string) error {
-	if err := changeLimits(claimDir, func(limits *limitsFile) error {
+	return changeLimits(claimDir, "wake the processes", func(limits *limitsFile) error {
 		limits.nextGeneration()
 		return nil
-	}); err != nil {
-		return fmt.Errorf("wake the processes of %s: %w", claimDir, err)
-	}
-	return nil
+	})
 }
 
 func rewriteCores(file *limitsFile, states []CoreState) error {

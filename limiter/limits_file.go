@@ -53,24 +53,18 @@ func readLimits(path string) (limits *limitsFile, l Limits, err error) {
 // CoreStates stay. It fixes half-written files and those with another identity.
 func UpdateLimits(claimDir string, l Limits) error {
 	want, err := encodeLimits(l, 0)
-	if err == nil {
-		err = changeLimits(claimDir, func(limits *limitsFile) error { return rewrite(limits, want, len(l.Devices)) })
-	}
 	if err != nil {
 		return fmt.Errorf("update limits of %s: %w", claimDir, err)
 	}
-	return nil
+	return changeLimits(claimDir, "update limits", func(limits *limitsFile) error { return rewrite(limits, want, len(l.Devices)) })
 }
 
 // Identify writes a container's identity into a limits file.
 func Identify(claimDir, containerID string) error {
-	if err := changeLimits(claimDir, func(limits *limitsFile) error {
+	return changeLimits(claimDir, "write the container's identity into the limits", func(limits *limitsFile) error {
 		limits.identity = IdentityOf(containerID)
 		return nil
-	}); err != nil {
-		return fmt.Errorf("write the container's identity into the limits of %s: %w", claimDir, err)
-	}
-	return nil
+	})
 }
 
 func rewrite(file, want *limitsFile, count int) error {

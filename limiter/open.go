@@ -104,8 +104,8 @@ func exclusively(claimDir string, change func() error) error {
 	return change()
 }
 
-func changeLimits(claimDir string, change func(*limitsFile) error) error {
-	return exclusively(claimDir, func() error {
+func changeLimits(claimDir, what string, change func(*limitsFile) error) error {
+	err := exclusively(claimDir, func() error {
 		var f file
 		if err := f.openToWrite(LimitsPath(claimDir)); err != nil {
 			return err
@@ -121,4 +121,8 @@ func changeLimits(claimDir string, change func(*limitsFile) error) error {
 		defer unix.Munmap(limits) //nolint:errcheck // of a mapping made above
 		return change((*limitsFile)(unsafe.Pointer(&limits[0])))
 	})
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", what, claimDir, err)
+	}
+	return nil
 }
