@@ -26,7 +26,7 @@ type CacheOptions struct {
 	Topology bool
 	// IgnoreXIDs do not affect a GPU's health, in addition to XIDs of applications (13, 31, 43, 45,
 	// 68, 109).
-	IgnoreXIDs []uint64
+	IgnoreXIDs []uint
 	// Settle is the time without a fault before a GPU is healthy again; 0 is DefaultSettle.
 	Settle time.Duration
 	Log    *slog.Logger
@@ -90,12 +90,6 @@ func (c *Cache) Snapshot() Snapshot { return *c.current.Load() }
 
 // Node returns the last node that was read. Callers must not change it.
 func (c *Cache) Node() Node { return c.current.Load().Node }
-
-// Health returns the health of a GPU; known is false if the GPU was never read.
-func (c *Cache) Health(uuid string) (h Health, known bool) {
-	h, known = c.current.Load().Health[uuid]
-	return h, known
-}
 
 // Changed receives a value after one or more changes. It is for one reader.
 func (c *Cache) Changed() <-chan struct{} { return c.changed }

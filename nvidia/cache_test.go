@@ -177,3 +177,8 @@ func TestCacheReadsTheTopologyWhenGPUsChange(t *testing.T) {
 	assert.Contains(t, log.String(), "reading the GPU topology failed")
 	require.NoError(t, c.Close())
 }
+
+func (c *Cache) Health(uuid string) (h Health, known bool) {
+	h, known = c.Snapshot().Health[uuid]
+	return h, known
+}

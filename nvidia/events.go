@@ -65,7 +65,7 @@ func (e *events) register(lib nvml.Interface, gpu GPU) error {
 type xid struct {
 	uuid     string
 	instance instance
-	code     uint64
+	code     uint
 }
 
 // instance is the part of a GPU that an XID is about, by NVML's ids.
@@ -87,7 +87,7 @@ func (e *events) wait(milliseconds uint32) (x xid, found bool, err error) {
 	return xid{
 		uuid:     e.uuids[data.Device],
 		instance: instance{data.GpuInstanceId, data.ComputeInstanceId},
-		code:     data.EventData,
+		code:     uint(data.EventData),
 	}, true, nil
 }
 

@@ -25,8 +25,8 @@ type Health struct {
 type gpuState struct {
 	absent  string // why it can't be read, empty if it can
 	away    bool   // absent as during a reset: lost, or not listed
-	xid     uint64
-	reset   uint64
+	xid     uint
+	reset   uint
 	wellAt  time.Time
 	settles bool
 }
@@ -36,13 +36,13 @@ type gpuState struct {
 // when the GPU or the driver was gone and returned. A restart loses this state, and a reset requires one.
 type tracker struct {
 	settle  time.Duration
-	ignored []uint64
+	ignored []uint
 	gpus    map[string]*gpuState
 	mig     map[string]MIGDevice
 	health  map[string]Health // replaced at each change, never modified
 }
 
-func newTracker(settle time.Duration, ignore []uint64) *tracker {
+func newTracker(settle time.Duration, ignore []uint) *tracker {
 	return &tracker{settle: settle, ignored: slices.Concat(applicationXIDs, ignore), gpus: map[string]*gpuState{}, mig: map[string]MIGDevice{}}
 }
 
@@ -271,7 +271,7 @@ func (w *tracker) reason(uuid string, a *gpuState) string {
 
 // applicationXIDs are caused by programs, as in NVIDIA's device plugin and HAMi. For 109 the catalogue
 // requires a reset; in that case the driver also reports one of resetXIDs.
-var applicationXIDs = []uint64{
+var applicationXIDs = []uint{
 	13,  // graphics exception
 	31,  // memory page fault
 	43,  // a program's channel stopped
@@ -282,7 +282,7 @@ var applicationXIDs = []uint64{
 
 // resetXIDs require a reset of the GPU (RESET_GPU) or a restart of the machine (RESTART_BM, RESTART_VM). All
 // others end with the program and settle, including 74 and 155, which require a reset only in some cases.
-var resetXIDs = []uint64{
+var resetXIDs = []uint{
 	46,  // GPU stopped processing
 	48,  // double-bit ECC error (a workflow: reset, or restart)
 	62,  // microcontroller of the GPU halted

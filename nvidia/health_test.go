@@ -34,7 +34,7 @@ func seesFault(uuid string, ret nvml.Return) func(*tracker, time.Time) {
 	return func(w *tracker, now time.Time) { w.seen(node, now) }
 }
 
-func reports(uuid string, code uint64) func(*tracker, time.Time) {
+func reports(uuid string, code uint) func(*tracker, time.Time) {
 	return func(w *tracker, now time.Time) {
 		w.critical(xid{uuid, instance{allInstances, allInstances}, code}, now)
 	}
@@ -142,7 +142,7 @@ func TestHealth(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
-			w := newTracker(settle, []uint64{63})
+			w := newTracker(settle, []uint{63})
 			now := time.Unix(1000, 0)
 			since := now
 			last := true

@@ -35,7 +35,7 @@ func migFault(node Node, uuid string) Node {
 	return node
 }
 
-func strikes(gpu string, code uint64, gi, ci uint32) func(*tracker, time.Time) {
+func strikes(gpu string, code uint, gi, ci uint32) func(*tracker, time.Time) {
 	return func(w *tracker, now time.Time) { w.critical(xid{gpu, instance{gi, ci}, code}, now) }
 }
 

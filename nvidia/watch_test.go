@@ -111,7 +111,7 @@ func unhealthy(c *Cache) (uuids []string) {
 func TestXIDMakesAGPUUnhealthyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventServer()
-		c := runCache(t, s, CacheOptions{Interval: time.Hour, Settle: time.Minute, IgnoreXIDs: []uint64{63}})
+		c := runCache(t, s, CacheOptions{Interval: time.Hour, Settle: time.Minute, IgnoreXIDs: []uint{63}})
 		changed := c.Changed()
 		require.Empty(t, unhealthy(c))
 		started := time.Now()

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -71,7 +72,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	inventory := nvidia.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), nvidia.CacheOptions{
-		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Topology: true, Log: log,
+		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.IgnoreXIDs, Topology: true, Log: log,
 	})
 
 	// first runs from the start, then after the first reading of the GPUs.
@@ -290,7 +291,7 @@ func (o *options) followNodeConfig(p *publisher, labels func() (map[string]strin
 	watcher = nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
 		Path: o.NodeConfigFile, Labels: labels, Optional: o.NodeConfigFile == nodeconfig.DefaultPath,
 		NodeName: o.NodeName, Check: o.checkSettings, Log: log,
-		Changed: func() { o.warnUnused(watcher.Current, log); p.reconfigure() },
+		Changed: func() { o.warnUnused(watcher.Current, log); periodic.Wake(p.reconfigured) },
 	})
 	o.warnUnused(watcher.Current, log)
 	p.settings = watcher.Current

@@ -272,14 +272,6 @@ func (o *options) validate() error {
 	return errors.Join(c.errs...)
 }
 
-func (o *options) ignoredXIDs() []uint64 {
-	xids := make([]uint64, len(o.IgnoreXIDs))
-	for i, xid := range o.IgnoreXIDs {
-		xids[i] = uint64(xid)
-	}
-	return xids
-}
-
 func (o *options) settings(libraryPath, preloadPath string, fronts oci.Stubs) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(o.DeviceInjection),

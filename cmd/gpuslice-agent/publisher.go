@@ -69,8 +69,6 @@ func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
 	return base
 }
 
-func (p *publisher) reconfigure() { periodic.Wake(p.reconfigured) }
-
 // offerInterval is the polling interval for changes without a notification.
 const offerInterval = time.Second
 
