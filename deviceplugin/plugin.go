@@ -114,6 +114,10 @@ func (p *Plugin) GetPreferredAllocation(_ context.Context, request *v1beta1.Pref
 func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest, gpus []GPU) ([]string, error) {
 	available := p.Resource.parseKnown(r.GetAvailableDeviceIDs(), gpus)
 	must, err := p.Resource.parseAll(r.GetMustIncludeDeviceIDs(), gpus)
+	size := int(r.GetAllocationSize())
+	if err == nil {
+		err = checkSize(available, must, size)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -121,21 +125,14 @@ func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest, gpus 
 	if p.Policy != nil {
 		policy = p.Policy()
 	}
-	choose := func(available, must []device, size int) ([]device, error) {
-		switch {
-		case policy == InOrder:
-			return inOrder(available, must, size)
-		case p.Resource.Parts:
-			return preferParts(available, must, size, policy, p.Links)
-		default:
-			return prefer(available, must, size, policy, p.Links)
-		}
+	switch {
+	case policy == InOrder:
+		return sortedIDs(inOrder(available, must, size)), nil
+	case p.Resource.Parts:
+		return sortedIDs(preferParts(available, must, size, policy, p.Links)), nil
+	default:
+		return sortedIDs(prefer(available, must, size, policy, p.Links)), nil
 	}
-	chosen, err := choose(available, must, int(r.GetAllocationSize()))
-	if err != nil {
-		return nil, err
-	}
-	return sortedIDs(chosen), nil
 }
 
 func sortedIDs(devices []device) []string {

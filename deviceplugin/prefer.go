@@ -24,10 +24,7 @@ var Policies = []Policy{Packed, Spread}
 
 // prefer chooses size devices including must: on as many GPUs as possible (a request for two
 // replicas is for two GPUs), then the best connected, then by policy.
-func prefer(available, must []device, size int, policy Policy, links func(a, b string) int) ([]device, error) {
-	if err := checkSize(available, must, size); err != nil {
-		return nil, err
-	}
+func prefer(available, must []device, size int, policy Policy, links func(a, b string) int) []device {
 	free := freeByGPU(available, must)
 	fill := make(map[string]int, len(free))
 	for uuid, devices := range free {
@@ -44,7 +41,7 @@ func prefer(available, must []device, size int, policy Policy, links func(a, b s
 
 	c := chooser{gpus: gpus, free: free, links: links}
 	if len(must) > 0 || links == nil || size == 1 {
-		return c.choose(must, size), nil
+		return c.choose(must, size)
 	}
 	// The result depends on the first GPU: try each.
 	var best []device
@@ -55,20 +52,17 @@ func prefer(available, must []device, size int, policy Policy, links func(a, b s
 			best, bestScore = chosen, score
 		}
 	}
-	return best, nil
+	return best
 }
 
-func inOrder(available, must []device, size int) ([]device, error) {
-	if err := checkSize(available, must, size); err != nil {
-		return nil, err
-	}
+func inOrder(available, must []device, size int) []device {
 	chosen := slices.Clone(must)
 	for _, d := range slices.SortedFunc(slices.Values(available), device.compare) {
 		if len(chosen) < size && !slices.Contains(must, d) {
 			chosen = append(chosen, d)
 		}
 	}
-	return chosen, nil
+	return chosen
 }
 
 func checkSize(available, must []device, size int) error {
@@ -142,10 +136,7 @@ func (c chooser) score(chosen []device) int {
 
 // preferParts chooses parts of as few GPUs as possible: the policy selects among GPUs that have
 // enough, otherwise the emptiest is used up.
-func preferParts(available, must []device, size int, policy Policy, links func(a, b string) int) ([]device, error) {
-	if err := checkSize(available, must, size); err != nil {
-		return nil, err
-	}
+func preferParts(available, must []device, size int, policy Policy, links func(a, b string) int) []device {
 	free := freeByGPU(available, must)
 	chosen := slices.Clone(must)
 	taken := map[string]int{}
@@ -160,7 +151,7 @@ func preferParts(available, must []device, size int, policy Policy, links func(a
 		taken[uuid] += n
 		delete(free, uuid)
 	}
-	return chosen, nil
+	return chosen
 }
 
 func nextGPU(free map[string][]device, taken map[string]int, want int, policy Policy, c chooser) string {
