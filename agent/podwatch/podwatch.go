@@ -124,10 +124,7 @@ func slim(object any) (any, error) {
 	}}
 	for _, key := range []string{api.AnnotationGrant, api.AnnotationSignature} {
 		if value, there := m.Annotations[key]; there {
-			if kept.Annotations == nil {
-				kept.Annotations = map[string]string{}
-			}
-			kept.Annotations[key] = value
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
 		}
 	}
 	return kept, nil
