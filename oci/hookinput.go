@@ -21,6 +21,18 @@ func ReadState(stdin io.Reader) (state rspec.State, err error) {
 	return state, nil
 }
 
+// WithState calls do with the container's state. Its errors name the container.
+func WithState(stdin io.Reader, do func(rspec.State) error) error {
+	state, err := ReadState(stdin)
+	if err != nil {
+		return err
+	}
+	if err := do(state); err != nil {
+		return fmt.Errorf("container %s: %w", ShortID(state.ID), err)
+	}
+	return nil
+}
+
 // ReadSpec reads a bundle's config.
 func ReadSpec(bundle string) (*rspec.Spec, error) {
 	data, err := os.ReadFile(filepath.Join(bundle, "config.json"))

@@ -357,12 +357,12 @@ func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
 	// A directory that the kubelet created for a volume can be listed by all.
-	if info, err := os.Stat(dir); err != nil {
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode().Perm()&0o066 != 0 {
+		err = os.Chmod(dir, info.Mode().Perm()&^0o066)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("--state-dir: %w", err)
-	} else if info.Mode().Perm()&0o066 != 0 {
-		if err := os.Chmod(dir, info.Mode().Perm()&^0o066); err != nil {
-			return nil, fmt.Errorf("--state-dir: %w", err)
-		}
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

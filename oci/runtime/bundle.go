@@ -33,10 +33,10 @@ type Bundle struct {
 // container of the bundle (runc run by hand) can get another GPU.
 func OpenBundle(path string) (*Bundle, error) {
 	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the container's config: %w", err)
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
 	}
-	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the container's config: %w", err)
 	}

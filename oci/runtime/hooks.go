@@ -53,9 +53,9 @@ func (r *Runtime) hookMain(ctx context.Context, args []string) int {
 	case "precreate":
 		err = r.precreate(ctx)
 	case "createRuntime":
-		err = r.withState(func(s rspec.State) error { return r.verify(ctx, s) })
+		err = oci.WithState(r.Stdin, func(s rspec.State) error { return r.verify(ctx, s) })
 	case "poststop":
-		err = r.withState(func(s rspec.State) error { return r.poststop(ctx, s, claim) })
+		err = oci.WithState(r.Stdin, func(s rspec.State) error { return r.poststop(ctx, s, claim) })
 	case refuseStage:
 		err = errors.New(reason)
 	default:
@@ -66,17 +66,6 @@ func (r *Runtime) hookMain(ctx context.Context, args []string) int {
 		return exitFailed
 	}
 	return exitDone
-}
-
-func (r *Runtime) withState(do func(rspec.State) error) error {
-	state, err := oci.ReadState(r.Stdin)
-	if err != nil {
-		return err
-	}
-	if err := do(state); err != nil {
-		return fmt.Errorf("container %s: %w", oci.ShortID(state.ID), err)
-	}
-	return nil
 }
 
 // poststop releases a claim. The hook of hooks.d has no nonce: the container's ID can have a newer

@@ -108,18 +108,7 @@ func sameFile(root *os.File, f File) error {
 // CheckMain is the createRuntime hook of oci.Settings.MountCheck, with the container's state on stdin. Status 1
 // refuses the container, with the reason on stderr.
 func CheckMain(stdin io.Reader, stderr io.Writer) int {
-	return exit(stderr, checkMounts(stdin))
-}
-
-func checkMounts(stdin io.Reader) error {
-	state, err := oci.ReadState(stdin)
-	if err != nil {
-		return err
-	}
-	if err := checkState(state); err != nil {
-		return fmt.Errorf("container %s: %w", oci.ShortID(state.ID), err)
-	}
-	return nil
+	return exit(stderr, oci.WithState(stdin, checkState))
 }
 
 func checkState(state rspec.State) error {
