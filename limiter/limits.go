@@ -46,14 +46,6 @@ func IdentityOf(containerID string) Identity {
 // ErrForeign marks the limits file of another container. UpdateLimits fixes it.
 var ErrForeign = errors.New("limits file of another container")
 
-// CheckIdentity returns ErrForeign for the limits of another container.
-func (l Limits) CheckIdentity(containerID string) error {
-	if l.Identity != IdentityOf(containerID) {
-		return ErrForeign
-	}
-	return nil
-}
-
 type Limits struct {
 	// Generation increases with each update. WriteLimits starts at 1.
 	Generation uint64

@@ -33,6 +33,15 @@ func ReadLimits(path string) (Limits, error) {
 	return l, nil
 }
 
+// ReadLimitsOf reads a container's limits from its claim's directory. The error for those of another one is ErrForeign.
+func ReadLimitsOf(claimDir, containerID string) (Limits, error) {
+	l, err := ReadLimits(LimitsPath(claimDir))
+	if err == nil && l.Identity != IdentityOf(containerID) {
+		err = ErrForeign
+	}
+	return l, err
+}
+
 func readLimits(path string) (limits *limitsFile, l Limits, err error) {
 	var f file
 	if err := f.open(path, unix.O_RDONLY); err != nil {

@@ -11,10 +11,7 @@ import (
 // RecoverShares reads shares from the limits file, for a damaged ledger entry. The file must have the identity of the
 // directory's name, the container's ID.
 func RecoverShares(dir string) ([]grant.Share, error) {
-	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
-	if err == nil {
-		err = limits.CheckIdentity(filepath.Base(dir))
-	}
+	limits, err := limiter.ReadLimitsOf(dir, filepath.Base(dir))
 	if err != nil {
 		return nil, fmt.Errorf("recover the shares in %s: %w", dir, err)
 	}

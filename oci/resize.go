@@ -17,8 +17,8 @@ func Resize(dir string, claim ledger.Claim) error {
 	if err != nil {
 		return err
 	}
-	if err := limits.CheckIdentity(claim.ContainerID); err != nil {
-		return fmt.Errorf("limits in %s: %w", dir, err)
+	if limits.Identity != limiter.IdentityOf(claim.ContainerID) {
+		return fmt.Errorf("limits in %s: %w", dir, limiter.ErrForeign)
 	}
 	if len(limits.Devices) != len(claim.Shares) {
 		return fmt.Errorf("the limits in %s have %d GPUs, and the claim has %d", dir, len(limits.Devices), len(claim.Shares))

@@ -121,10 +121,7 @@ func auditedClaims(ctx context.Context, store *ledger.Ledger) ([]audit.Claim, er
 
 // grantedDevices are a claim's, by the file that its processes follow.
 func grantedDevices(dir string) ([]audit.Device, error) {
-	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
-	if err == nil {
-		err = limits.CheckIdentity(filepath.Base(dir))
-	}
+	limits, err := limiter.ReadLimitsOf(dir, filepath.Base(dir))
 	if err != nil {
 		return nil, err
 	}

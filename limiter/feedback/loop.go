@@ -140,10 +140,7 @@ func (l *Loop) concerned(id string, active map[string]bool) bool {
 }
 
 func (l *Loop) read(c Container) (*member, error) {
-	limits, err := limiter.ReadLimits(limiter.LimitsPath(c.Dir))
-	if err == nil {
-		err = limits.CheckIdentity(c.ID)
-	}
+	limits, err := limiter.ReadLimitsOf(c.Dir, c.ID)
 	if err != nil {
 		return nil, fmt.Errorf("container %s: %w", c.ID, err)
 	}

@@ -41,7 +41,7 @@ func TestSlicesGetTheirIdentity(t *testing.T) {
 	assert.Equal(t, []feedback.Container{{ID: "a.1", Dir: claim}}, all)
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(claim))
 	require.NoError(t, err)
-	assert.NoError(t, limits.CheckIdentity("a.1"))
+	assert.Equal(t, limiter.IdentityOf("a.1"), limits.Identity)
 }
 
 func limiterDir(claim string) string { return filepath.Dir(limiter.LimitsPath(claim)) }
