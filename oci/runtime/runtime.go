@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -138,7 +137,7 @@ func report(stderr io.Writer, c Call, problem error, now time.Time) error {
 	if c.Log == "" || c.Log == "/dev/stderr" {
 		return err
 	}
-	return errors.Join(err, logTo(c.Log, logLine(c.LogFormat, "error", text, now)))
+	return errors.Join(err, c.log("error", text, now))
 }
 
 // warn writes a warning to --log. It avoids stderr, which is the container's too.
@@ -148,27 +147,19 @@ func warn(stderr io.Writer, c Call, warning string, now time.Time) error {
 		_, err := fmt.Fprintln(stderr, text)
 		return err
 	}
-	return logTo(c.Log, logLine(c.LogFormat, "warning", text, now))
+	return c.log("warning", text, now)
 }
 
-func logLine(format, level, text string, now time.Time) string {
+func (c Call) log(level, text string, now time.Time) error {
 	stamp := now.Format(time.RFC3339)
-	if format != "json" {
-		return "time=" + strconv.Quote(stamp) + " level=" + level + " msg=" + strconv.Quote(text) + "\n"
+	line := fmt.Appendf(nil, "time=%q level=%s msg=%q", stamp, level, text)
+	if c.LogFormat == "json" {
+		line, _ = json.Marshal(map[string]string{"level": level, "msg": text, "time": stamp})
 	}
-	line, _ := json.Marshal(struct {
-		Level string `json:"level"`
-		Msg   string `json:"msg"`
-		Time  string `json:"time"`
-	}{level, text, stamp})
-	return string(line) + "\n"
-}
-
-func logTo(path, line string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	f, err := os.OpenFile(c.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(f, line)
+	_, err = f.Write(append(line, '\n'))
 	return errors.Join(err, f.Close())
 }
