@@ -197,12 +197,8 @@ func (c *Cache) logChanges(last, node Node) {
 	}
 	c.logMIG(node, last, "MIG device found")
 	c.logMIG(last, node, "MIG device gone")
-	known := map[string]bool{}
-	for _, f := range last.Faults {
-		known[f.Message] = true
-	}
 	for _, f := range node.Faults {
-		if !known[f.Message] {
+		if !slices.ContainsFunc(last.Faults, func(l Fault) bool { return l.Message == f.Message }) {
 			c.log.Error("reading a GPU failed", "gpu", f.UUID, "index", f.Index, "error", f.Err)
 		}
 	}

@@ -211,14 +211,7 @@ func hostProc() fs.FS { return os.DirFS("/proc/driver/nvidia") }
 // or removed.
 func kernelGPUs(proc fs.FS) func() string {
 	return func() string {
-		entries, err := fs.ReadDir(proc, "gpus")
-		if err != nil {
-			return ""
-		}
-		names := make([]string, 0, len(entries))
-		for _, entry := range entries {
-			names = append(names, entry.Name())
-		}
+		names, _ := fs.Glob(proc, "gpus/*")
 		return strings.Join(names, " ")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -142,10 +143,8 @@ func (r reader) read(ctx context.Context) (Node, error) {
 }
 
 func unique(gpus []GPU, gpu GPU) error {
-	for _, c := range gpus {
-		if c.UUID == gpu.UUID {
-			return fmt.Errorf("GPU %d: UUID %s is also the UUID of GPU %d", gpu.Index, gpu.UUID, c.Index)
-		}
+	if i := slices.IndexFunc(gpus, func(c GPU) bool { return c.UUID == gpu.UUID }); i >= 0 {
+		return fmt.Errorf("GPU %d: UUID %s is also the UUID of GPU %d", gpu.Index, gpu.UUID, gpus[i].Index)
 	}
 	return nil
 }
