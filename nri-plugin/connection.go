@@ -1,6 +1,7 @@
 package nriplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -224,10 +225,7 @@ func cleansUpPods(runtime, version string) bool {
 	if runtime != "containerd" || !semver.IsValid(version) {
 		return false
 	}
-	fixed := map[string]string{"v2.2": "v2.2.6", "v2.3": "v2.3.3"}[semver.MajorMinor(version)]
-	if fixed == "" {
-		fixed = "v2.4.0-0" // betas included
-	}
+	fixed := cmp.Or(map[string]string{"v2.2": "v2.2.6", "v2.3": "v2.3.3"}[semver.MajorMinor(version)], "v2.4.0-0") // betas included
 	return semver.Compare(version, fixed) >= 0
 }
 

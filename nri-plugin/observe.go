@@ -2,6 +2,8 @@ package nriplugin
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -88,10 +90,7 @@ func (p *Plugin) refused(err error) error {
 
 // Gone returns the IDs of containers that are gone and still have a claim.
 func (p *Plugin) Gone() []string {
-	var gone []string
-	for id := range p.pending.all() {
-		gone = append(gone, id)
-	}
+	gone := slices.Collect(maps.Keys(p.pending.all()))
 	if unlisted := p.unlisted.Load(); unlisted != nil {
 		for _, id := range *unlisted {
 			if !p.inUse(p.Ledger.Dir(id)) {

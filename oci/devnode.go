@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -19,9 +20,7 @@ type nodeInfo struct {
 // complete fills in what a CDI spec omits, from the host's node: NRI needs it before CDI does so. Each lookup does,
 // because numbers change when modules are loaded again.
 func complete(d *cdispec.DeviceNode, stat func(string) (nodeInfo, error)) error {
-	if d.HostPath == "" {
-		d.HostPath = d.Path
-	}
+	d.HostPath = cmp.Or(d.HostPath, d.Path)
 	specified := d.Type == "p" || d.Type != "" && d.Major != 0
 	if specified && d.FileMode != nil {
 		return nil
@@ -43,10 +42,7 @@ func complete(d *cdispec.DeviceNode, stat func(string) (nodeInfo, error)) error 
 	if d.Type != "" && d.Type != info.kind && !(d.Type == "u" && info.kind == "c") {
 		return fmt.Errorf("device node %s of the host is of type %q, and of type %q in its CDI spec: generate the spec again", d.HostPath, info.kind, d.Type)
 	}
-	if d.Type == "" {
-		d.Type = info.kind
-	}
-	if d.Type != "p" {
+	if d.Type = cmp.Or(d.Type, info.kind); d.Type != "p" {
 		d.Major, d.Minor = info.major, info.minor
 	}
 	return nil

@@ -180,10 +180,7 @@ const defaultRequestName = "DOCKER_RESOURCE_GPU"
 
 // HostRequestNames returns the variables that NVIDIA's runtime prefers to NVIDIA_VISIBLE_DEVICES on this node.
 func HostRequestNames() []string {
-	data, err := os.ReadFile(ToolkitConfig)
-	if err != nil {
-		return []string{defaultRequestName}
-	}
+	data, _ := os.ReadFile(ToolkitConfig) // often absent
 	return append(UnknownRequestNames(string(data)), defaultRequestName)
 }
 

@@ -1,6 +1,7 @@
 package feedback
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -87,9 +88,7 @@ const (
 func (l *Loop) Use() *Use { return l.use.Load() }
 
 func (u *Use) next(now time.Time, busy map[string]map[string]float64, there map[string]string) *Use {
-	if u == nil {
-		u = &Use{}
-	}
+	u = cmp.Or(u, &Use{})
 	n := &Use{At: now, Percent: make(map[string]map[string]float64, len(busy)), Worked: make(map[string]map[string]time.Time, len(busy))}
 	for gpu, of := range u.Worked {
 		n.Worked[gpu] = maps.Clone(of)

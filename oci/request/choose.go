@@ -201,9 +201,7 @@ func (c Config) complete(a Amount) (Amount, error) {
 	default:
 		return Amount{}, grant.Errorf(ErrForbidden, "the request has no memory, and whole GPUs are not allowed: set %s (8GiB, 25%%), or set default.memory or allowWholeGPUs in %s", api.EnvMemory, c.Path)
 	}
-	if a.CorePercent == 0 {
-		a.CorePercent = c.Maximum.CorePercent // unlimited would exceed it
-	}
+	a.CorePercent = cmp.Or(a.CorePercent, c.Maximum.CorePercent) // unlimited would exceed it
 	if a.CorePercent > c.Maximum.CorePercent && c.Maximum.CorePercent > 0 {
 		return Amount{}, grant.Errorf(ErrForbidden, "%d %% of compute time exceeds the maximum of %d %% (maximum.cores in %s): request less", a.CorePercent, c.Maximum.CorePercent, c.Path)
 	}
