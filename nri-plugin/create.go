@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -19,7 +20,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 	if err := p.checkSize(pod, ctr, nil); err != nil {
 		return nil, err
 	}
-	if p.exempt[pod.GetNamespace()] {
+	if slices.Contains(p.ExemptNamespaces, pod.GetNamespace()) {
 		return nil, nil
 	}
 	f, err := p.gather(ctx, pod, ctr)

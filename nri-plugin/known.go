@@ -2,6 +2,7 @@ package nriplugin
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -97,7 +98,7 @@ func (k *known) replace(all map[string]Known) {
 func (p *Plugin) knownContainer(pod *api.PodSandbox, ctr *api.Container) Known {
 	return Known{
 		Namespace: pod.GetNamespace(), Pod: pod.GetName(), PodUID: pod.GetUid(), Name: ctr.GetName(),
-		Exempt: p.exempt[pod.GetNamespace()], pod: ctr.GetPodSandboxId(), size: proto.Size(ctr),
+		Exempt: slices.Contains(p.ExemptNamespaces, pod.GetNamespace()), pod: ctr.GetPodSandboxId(), size: proto.Size(ctr),
 	}
 }
 

@@ -73,7 +73,6 @@ const (
 type Plugin struct {
 	Config
 
-	exempt                 map[string]bool
 	known                  known
 	intents                intents
 	health                 health
@@ -115,10 +114,7 @@ func New(c Config) (*Plugin, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	p := &Plugin{Config: c, exempt: map[string]bool{}, wake: make(chan struct{}, 1)}
-	for _, namespace := range c.ExemptNamespaces {
-		p.exempt[namespace] = true
-	}
+	p := &Plugin{Config: c, wake: make(chan struct{}, 1)}
 	p.handlers.ended.L = &p.handlers.mu
 	p.health.now = time.Now
 	p.health.set(notConnected)

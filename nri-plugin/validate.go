@@ -56,7 +56,7 @@ func (i *intents) forget(id string) {
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
 	defer p.observe("ValidateContainerAdjustment", time.Now())
 	pod, ctr := req.GetPod(), req.GetContainer()
-	if p.exempt[pod.GetNamespace()] {
+	if slices.Contains(p.ExemptNamespaces, pod.GetNamespace()) {
 		return nil
 	}
 	intent, ok := p.intents.take(ctr.GetId())

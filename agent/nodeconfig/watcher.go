@@ -23,7 +23,8 @@ type WatcherConfig struct {
 	// Optional: a missing file sets nothing.
 	Optional bool
 	NodeName string
-	Labels   func() (labels map[string]string, known bool)
+	// Labels returns the node's labels, or nil while they are unknown; optional.
+	Labels   func() map[string]string
 	Interval time.Duration
 	Log      *slog.Logger
 	// Check rejects settings that this node does not support; optional.
@@ -124,7 +125,8 @@ func (w *Watcher) look() error {
 	var labels map[string]string
 	known := true
 	if w.cfg.Labels != nil {
-		labels, known = w.cfg.Labels()
+		labels = w.cfg.Labels()
+		known = labels != nil
 	}
 	if w.data != nil && bytes.Equal(data, w.data) && maps.Equal(labels, w.labels) {
 		return nil

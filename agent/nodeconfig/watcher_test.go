@@ -97,7 +97,7 @@ func TestWatcherFollowsLabels(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, split("1"), 0o644))
 	labels := map[string]string{}
 	w := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
-		Path: path, NodeName: "other", Labels: func() (map[string]string, bool) { return labels, true },
+		Path: path, NodeName: "other", Labels: func() map[string]string { return labels },
 	})
 	assert.Zero(t, settings(t, w))
 	labels["pool"] = "infer"
@@ -114,21 +114,21 @@ func TestWatcherWaitsForLabels(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
 	require.NoError(t, os.WriteFile(path, split("1"), 0o644))
 	var labels map[string]string
-	known, changes := false, 0
+	changes := 0
 	w := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
-		Path: path, NodeName: "other", Labels: func() (map[string]string, bool) { return labels, known }, Changed: func() { changes++ },
+		Path: path, NodeName: "other", Labels: func() map[string]string { return labels }, Changed: func() { changes++ },
 	})
 	_, err := w.Current()
 	assert.ErrorIs(t, err, nodeconfig.ErrLabelsUnknown)
 	w.Update()
 	assert.Zero(t, changes)
-	labels, known = map[string]string{"pool": "infer"}, true
+	labels = map[string]string{"pool": "infer"}
 	w.Update()
 	assert.Equal(t, 99, splitCount(t, w))
 	assert.Equal(t, 1, changes)
 
 	require.NoError(t, os.WriteFile(path, []byte(`{"nodeconfig": [{"nameglob": "gpu-*", "matchlabels": {"pool": "x"}}]}`), 0o644))
-	w = nodeconfig.NewWatcher(nodeconfig.WatcherConfig{Path: path, NodeName: "other", Labels: func() (map[string]string, bool) { return nil, false }})
+	w = nodeconfig.NewWatcher(nodeconfig.WatcherConfig{Path: path, NodeName: "other", Labels: func() map[string]string { return nil }})
 	assert.Zero(t, settings(t, w), "an entry that is for other nodes, whatever the labels")
 	w = nodeconfig.NewWatcher(nodeconfig.WatcherConfig{Path: path, NodeName: "gpu-1"})
 	assert.Zero(t, settings(t, w), "a node without an API server has no labels")

@@ -273,12 +273,9 @@ func (o *options) registerNode(api *rest.Config, p *publisher, first *background
 	if err != nil {
 		return nil, err
 	}
-	var labels func() (map[string]string, bool)
+	var labels func() map[string]string
 	if registered != nil {
-		labels = func() (map[string]string, bool) {
-			known := registered.Labels()
-			return known, known != nil
-		}
+		labels = registered.Labels
 	}
 	if o.NodeConfigFile != "" {
 		*first = append(*first, o.followNodeConfig(p, labels, log).Run)
@@ -286,7 +283,7 @@ func (o *options) registerNode(api *rest.Config, p *publisher, first *background
 	return registered, nil
 }
 
-func (o *options) followNodeConfig(p *publisher, labels func() (map[string]string, bool), log *slog.Logger) *nodeconfig.Watcher {
+func (o *options) followNodeConfig(p *publisher, labels func() map[string]string, log *slog.Logger) *nodeconfig.Watcher {
 	var watcher *nodeconfig.Watcher
 	watcher = nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
 		Path: o.NodeConfigFile, Labels: labels, Optional: o.NodeConfigFile == nodeconfig.DefaultPath,
