@@ -3,6 +3,7 @@
 package simdriver
 
 import (
+	"debug/elf"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -44,6 +45,25 @@ func TestRealDriverExportsEveryFunction(t *testing.T) {
 		}
 		require.Empty(t, missing, library)
 	}
+}
+
+// No two functions are at one address, by which cuGetProcAddress' answers can be told from each other.
+// Source: readelf of driver 535's libcuda.so.1.
+func TestRealDriverHasAnAddressForEachFunction(t *testing.T) {
+	s := New(t, Plain)
+	file, err := elf.Open(filepath.Join(s.Dir, "sim/libcuda.so.1"))
+	require.NoError(t, err)
+	defer file.Close()
+	symbols, err := file.DynamicSymbols()
+	require.NoError(t, err)
+	at := map[uint64]string{}
+	for _, symbol := range symbols {
+		if symbol.Section != elf.SHN_UNDEF {
+			require.Empty(t, at[symbol.Value], symbol.Name)
+			at[symbol.Value] = symbol.Name
+		}
+	}
+	require.Greater(t, len(at), 500)
 }
 
 // The libraries of an earlier driver have its functions, and none that came later.

@@ -147,3 +147,24 @@ func TestRealGPUCountsItsEnergy(t *testing.T) {
 	used := good(gpu.GetTotalEnergyConsumption())(t) - before
 	require.GreaterOrEqual(t, used, (s.Status().GPUs[0].BusyNanoseconds-busy)*560/1e6-1, "80 %% of 700 W, and what it takes when idle")
 }
+
+// nvidia-smi takes its list of processes from a table that NVML does not document.
+// Source: github.com/NVIDIA/k8s-test-infra, pkg/gpu/mocknvml/bridge/internal.go, "nvidia-smi compatibility"; nvidia-smi 535.309.01.
+func TestRealNVMLHasAPrivateTable(t *testing.T) { requireCheck(t, "nvml-private") }
+
+// A GPU with MIG on has no figures of utilisation, neither its own nor of its processes.
+// Source: docs.nvidia.com/deploy/nvml-api, nvmlDeviceGetUtilizationRates and nvmlDeviceGetProcessUtilization ("on MIG-enabled GPUs").
+func TestRealMIGHasNoUtilization(t *testing.T) {
+	s := New(t, Plain, "H200:mig=3g.71gb")
+	gpu := device(t, openNVML(t, s), 0)
+	_, ret := gpu.GetUtilizationRates()
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	_, ret = gpu.GetProcessUtilization(0)
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	s.Ctl("mig", "0", "destroy", "all")
+	s.Ctl("mig", "0", "disable")
+	_, ret = gpu.GetUtilizationRates()
+	require.Equal(t, nvml.SUCCESS, ret)
+	_, ret = gpu.GetProcessUtilization(0)
+	require.Equal(t, nvml.ERROR_NOT_FOUND, ret, "nothing has run")
+}

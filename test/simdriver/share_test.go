@@ -62,7 +62,8 @@ func waitAllBusy(t *testing.T, s *Sim, processes int) {
 	}, time.Minute, 20*time.Millisecond)
 }
 
-func TestProcessesThatAreBusyShareAGPUEqually(t *testing.T) {
+// Source: github.com/NVIDIA/k8s-device-plugin, README, "With CUDA Time-Slicing": each process gets an equal amount of time.
+func TestRealBusyProcessesShareAGPUEqually(t *testing.T) {
 	for _, test := range []struct {
 		description string
 		variant     Variant

@@ -96,6 +96,7 @@ void check_breadth(void);
 void check_pending(void);
 void check_values(void);
 void check_green(void);
+void check_nvml_private(void);
 /* Not in the list: */
 void check_waits_forever(void);
 void check_event_cost(void); /* prints it */

@@ -77,6 +77,44 @@ void check_nvml_utilization(void)
 	CHECK(get(device, NULL) == NVML_ERROR_INVALID_ARGUMENT);
 }
 
+/* What nvidia-smi takes from the private table: a handle, and the processes that compute and that draw. */
+void check_nvml_private(void)
+{
+	static const unsigned char id[] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
+	struct entry {
+		uint32_t pid;
+		uint64_t bytes;
+		uint32_t gpu_instance, compute_instance;
+		uint64_t protected_bytes;
+		char name[4096];
+	} entries[2];
+	nvmlReturn_t (*get_table)(const void **, const void *) = nvml_function("nvmlInternalGetExportTable");
+	nvmlReturn_t (*list)(nvmlDevice_t, unsigned *, struct entry *);
+	nvmlReturn_t (*by_index)(unsigned, nvmlDevice_t *, int, int);
+	nvmlDevice_t first = first_gpu(), device;
+	const void *const *slots;
+	unsigned count = 2;
+	const void *table;
+
+	start();
+	CHECK(get_table(&table, spin_ptx) == NVML_ERROR_NOT_FOUND);
+	CHECK(get_table(&table, id) == NVML_SUCCESS);
+	slots = table;
+	CHECK((uintptr_t)slots[0] > 648);
+	by_index = (nvmlReturn_t (*)(unsigned, nvmlDevice_t *, int, int))slots[81];
+	CHECK(by_index(0, &device, 0x22, 0xffff) == NVML_SUCCESS && device == first);
+	list = (nvmlReturn_t (*)(nvmlDevice_t, unsigned *, struct entry *))slots[213];
+	CHECK(list(device, &count, entries) == NVML_SUCCESS && count == 1);
+	CHECK(entries[0].pid == (unsigned)getpid() && entries[0].bytes > 0 && strstr(entries[0].name, "check"));
+	count = 0;
+	CHECK(list(device, &count, NULL) == NVML_ERROR_INSUFFICIENT_SIZE && count == 1);
+	for (int slot = 214; slot <= 215; slot++) { /* that draw, and of MPS */
+		list = (nvmlReturn_t (*)(nvmlDevice_t, unsigned *, struct entry *))slots[slot];
+		count = 2;
+		CHECK(list(device, &count, entries) == NVML_SUCCESS && count == 0);
+	}
+}
+
 /* Functions that exist by name only: three calls of one of CUDA's, one of NVML's. */
 void check_missed(void)
 {
