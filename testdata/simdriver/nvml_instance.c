@@ -106,7 +106,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t d
 	return placements(device, id, out, count, count ? *count : 0);
 }
 
-/* For those who may see all of them. */
+/* Documented: instances that are not reached by a MIG device are for root. */
 static nvmlReturn_t privileged(nvmlDevice_t device, struct gpu **c)
 {
 	nvmlReturn_t r = nvml_find(device, c);
