@@ -47,7 +47,7 @@ func TestRealDriverExportsEveryFunction(t *testing.T) {
 	}
 }
 
-// No two functions are at one address, by which cuGetProcAddress' answers can be told from each other.
+// No two functions are at one address, which is how one answer of cuGetProcAddress is known from another.
 // Source: readelf of driver 535's libcuda.so.1.
 func TestRealDriverHasAnAddressForEachFunction(t *testing.T) {
 	s := New(t, Plain)
