@@ -154,7 +154,7 @@ func (o *Options) certificates(ctx context.Context, group *sync.WaitGroup) (sour
 	host := c.Service + "." + c.Namespace + ".svc"
 	keeper := &certificate.Keeper{
 		Store:    certificate.Secret{Client: o.Client.CoreV1(), Namespace: c.Namespace, Name: c.Secret},
-		Announce: certificate.Configurations{Client: o.Client.AdmissionregistrationV1(), Mutating: c.Mutating, Validating: c.Validating},
+		Announce: certificate.Configurations{Client: o.Client.AdmissionregistrationV1(), Mutating: c.Mutating, Validating: c.Validating}.Announce,
 		Names:    append([]string{host, host + ".cluster.local"}, c.Names...),
 		Now:      time.Now, Log: o.Log,
 	}

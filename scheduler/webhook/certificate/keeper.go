@@ -32,11 +32,6 @@ type Store interface {
 	Save(ctx context.Context, b Bundle, version string) error
 }
 
-// Announcer makes API servers trust certificates.
-type Announcer interface {
-	Announce(ctx context.Context, trusted []byte) error
-}
-
 const (
 	syncInterval  = time.Minute
 	retryInterval = 5 * time.Second // after an error
@@ -44,8 +39,9 @@ const (
 
 // Keeper renews and announces the bundle and serves its certificate.
 type Keeper struct {
-	Store    Store
-	Announce Announcer
+	Store Store
+	// Announce makes API servers trust certificates.
+	Announce func(ctx context.Context, trusted []byte) error
 	// Names are host names and IP addresses; API servers call the first.
 	Names []string
 	Now   func() time.Time
@@ -71,7 +67,7 @@ func (k *Keeper) Sync(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("update the certificate: %w", err)
 	}
-	announced := k.Announce.Announce(ctx, b.Certs)
+	announced := k.Announce(ctx, b.Certs)
 	pair, err := b.Serving(k.Names[0], k.Now())
 	if err != nil {
 		return err

@@ -58,8 +58,8 @@ func (a *announced) Announce(_ context.Context, trusted []byte) error {
 	return a.fail
 }
 
-func keeper(s Store, a Announcer, now func() time.Time) *Keeper {
-	return &Keeper{Store: s, Announce: a, Names: names, Now: now, Log: slog.New(slog.DiscardHandler)}
+func keeper(s Store, a *announced, now func() time.Time) *Keeper {
+	return &Keeper{Store: s, Announce: a.Announce, Names: names, Now: now, Log: slog.New(slog.DiscardHandler)}
 }
 
 func TestReplicasAgree(t *testing.T) {
