@@ -35,6 +35,22 @@ func parse(engine string, text []byte) (document, error) {
 	return parseTOML(text)
 }
 
+func treeOf(engine string, text []byte) (map[string]any, error) {
+	d, err := parse(engine, text)
+	if err != nil {
+		return nil, err
+	}
+	return d.tree()
+}
+
+// newline is how the lines of a file end.
+func newline(text []byte) string {
+	if bytes.Contains(text, []byte("\r\n")) {
+		return "\r\n"
+	}
+	return "\n"
+}
+
 // setting is a wanted value. A table is replaced as a whole.
 type setting struct {
 	key   []string

@@ -268,17 +268,9 @@ func (j *job) edit(e *edit, t target, old *fileRecord, exact bool) (f fileRecord
 }
 
 func sameContent(engine string, a, b []byte) bool {
-	var trees [2]map[string]any
-	for i, text := range [][]byte{a, b} {
-		d, err := parse(engine, text)
-		if err != nil {
-			return false
-		}
-		if trees[i], err = d.tree(); err != nil {
-			return false
-		}
-	}
-	return equal(trees[0], trees[1])
+	old, errOld := treeOf(engine, a)
+	now, errNow := treeOf(engine, b)
+	return errOld == nil && errNow == nil && equal(old, now)
 }
 
 func Uninstall(ctx context.Context, o Options, out io.Writer) error {
@@ -376,15 +368,8 @@ func afterUninstall(engine string, edits []edit) []string {
 
 func removesDefault(e edit) bool {
 	hasDefault := func(text []byte) bool {
-		if text == nil {
-			return false
-		}
-		d, err := parseJSON(text)
-		if err != nil {
-			return false
-		}
-		tree, _ := d.tree()
-		return tree["default-runtime"] != nil
+		tree, err := treeOf("docker", text)
+		return err == nil && tree["default-runtime"] != nil
 	}
 	return hasDefault(e.before) && !hasDefault(e.after)
 }

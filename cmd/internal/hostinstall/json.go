@@ -86,13 +86,13 @@ func (d *jsonDocument) set(key []string, value any) error {
 	}
 	i := member(o, rest[0])
 	var lead string // white space before the member
-	switch newline := d.newline(); {
+	switch eol := newline(d.root.Pack()); {
 	case i >= 0:
 		lead = string(o.Members[i].Name.BeforeExtra)
 	case len(o.Members) > 0:
 		lead = string(o.Members[len(o.Members)-1].Name.BeforeExtra)
 	case depth == 0 || bytes.Contains(bytes.TrimSpace(d.root.Pack()), []byte("\n")):
-		tail := newline + strings.Repeat(d.indent(), depth)
+		tail := eol + strings.Repeat(d.indent(), depth)
 		lead, o.AfterExtra = tail+d.indent(), hujson.Extra(tail)
 	}
 	encoded, err := d.encode(value, lead)
@@ -121,7 +121,7 @@ func (d *jsonDocument) encode(value any, lead string) (hujson.ValueTrimmed, erro
 	if err := e.Encode(value); err != nil {
 		return nil, err
 	}
-	parsed, err := hujson.Parse(bytes.ReplaceAll(out.Bytes(), []byte("\n"), []byte(d.newline())))
+	parsed, err := hujson.Parse(bytes.ReplaceAll(out.Bytes(), []byte("\n"), []byte(newline(d.root.Pack()))))
 	return parsed.Value, err
 }
 
@@ -133,13 +133,6 @@ func (d *jsonDocument) indent() string {
 		}
 	}
 	return "  "
-}
-
-func (d *jsonDocument) newline() string {
-	if bytes.Contains(d.root.Pack(), []byte("\r\n")) {
-		return "\r\n"
-	}
-	return "\n"
 }
 
 func (d *jsonDocument) remove(key []string) error {

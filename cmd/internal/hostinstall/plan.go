@@ -51,11 +51,11 @@ func readDocument(h fs.FS, engine, file string) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := parse(engine, data)
+	tree, err := treeOf(engine, data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return d.tree()
+	return tree, nil
 }
 
 // overlay is a host with some other files; nil is no file.

@@ -29,24 +29,21 @@ func Repair(ctx context.Context, r doctor.Repair, o RepairOptions, out io.Writer
 			Engine: "containerd", Root: o.Root, Config: o.RuntimeConfig, ContainerdVersion: o.ContainerdVersion,
 			NRIOnly: true, ShowDiff: true, DryRun: o.DryRun,
 		}, out)
-	case doctor.RepairStateDirMode:
-		return o.own(ctx, out)
-	case doctor.RepairStateMount:
-		return o.unit(ctx, out)
+	case doctor.RepairStateDirMode, doctor.RepairStateMount:
+		j, err := newJob(ctx, Options{Engine: "docker", Root: o.Root, DryRun: o.DryRun, ShowDiff: true}, out)
+		if err != nil {
+			return err
+		}
+		defer j.close()
+		if r == doctor.RepairStateMount {
+			return o.unit(j)
+		}
+		return o.own(j)
 	}
 	return fmt.Errorf("unknown repair %q", r)
 }
 
-func (o RepairOptions) job(ctx context.Context, out io.Writer) (*job, error) {
-	return newJob(ctx, Options{Engine: "docker", Root: o.Root, DryRun: o.DryRun, ShowDiff: true}, out)
-}
-
-func (o RepairOptions) unit(ctx context.Context, out io.Writer) error {
-	j, err := o.job(ctx, out)
-	if err != nil {
-		return err
-	}
-	defer j.close()
+func (o RepairOptions) unit(j *job) error {
 	before, err := j.host.read(doctor.StateMountUnit)
 	if err != nil {
 		return err
@@ -62,12 +59,7 @@ func (o RepairOptions) unit(ctx context.Context, out io.Writer) error {
 const stateDirMode = 0o711
 
 // own gives the state directory to root. It follows no link.
-func (o RepairOptions) own(ctx context.Context, out io.Writer) error {
-	j, err := o.job(ctx, out)
-	if err != nil {
-		return err
-	}
-	defer j.close()
+func (o RepairOptions) own(j *job) error {
 	real, err := j.host.real(o.StateDir)
 	if err != nil {
 		return err
@@ -81,9 +73,9 @@ func (o RepairOptions) own(ctx context.Context, out io.Writer) error {
 	if err := unix.Fstat(int(dir.Fd()), &was); err != nil {
 		return fmt.Errorf("stat %s: %w", o.StateDir, err)
 	}
-	fmt.Fprintf(out, "-%s: owner %d, mode %#o\n+%s: owner 0, mode %#o\n", o.StateDir, was.Uid, was.Mode&0o7777, o.StateDir, stateDirMode)
+	fmt.Fprintf(j.out, "-%s: owner %d, mode %#o\n+%s: owner 0, mode %#o\n", o.StateDir, was.Uid, was.Mode&0o7777, o.StateDir, stateDirMode)
 	if o.DryRun {
-		fmt.Fprintln(out, "nothing was changed (--dry-run)")
+		fmt.Fprintln(j.out, "nothing was changed (--dry-run)")
 		return nil
 	}
 	// The owner first: the former owner could set the mode again.

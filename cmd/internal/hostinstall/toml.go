@@ -150,7 +150,7 @@ func (d *tomlDocument) set(key []string, value any) error {
 	if i := slices.IndexFunc(d.entries, func(e tomlEntry) bool { return slices.Equal(e.path, key) }); i >= 0 {
 		return d.splice(d.entries[i].value, d.entries[i].end, raw)
 	}
-	table, line := key[:len(key)-1], keyText(key[len(key)-1:])+" = "+raw+d.newline()
+	table, line := key[:len(key)-1], keyText(key[len(key)-1:])+" = "+raw+newline(d.data)
 	section := slices.IndexFunc(d.headers, func(h tomlHeader) bool { return !h.array && slices.Equal(h.path, table) })
 	last := d.last(section)
 	switch {
@@ -163,9 +163,9 @@ func (d *tomlDocument) set(key []string, value any) error {
 	case len(table) == 0:
 		return d.addLine(len(d.data), line)
 	case len(bytes.TrimSpace(d.data)) == 0:
-		return d.splice(len(d.data), len(d.data), "["+keyText(table)+"]"+d.newline()+"  "+line)
+		return d.splice(len(d.data), len(d.data), "["+keyText(table)+"]"+newline(d.data)+"  "+line)
 	}
-	return d.addLine(len(d.data), d.newline()+"["+keyText(table)+"]"+d.newline()+"  "+line)
+	return d.addLine(len(d.data), newline(d.data)+"["+keyText(table)+"]"+newline(d.data)+"  "+line)
 }
 
 // setTable replaces a table. Values precede tables.
@@ -199,16 +199,9 @@ func (d *tomlDocument) last(header int) *tomlEntry {
 func (d *tomlDocument) addLine(at int, line string) error {
 	end := lineEnd(d.data, at)
 	if end > 0 && d.data[end-1] != '\n' {
-		line = d.newline() + line
+		line = newline(d.data) + line
 	}
 	return d.splice(end, end, line)
-}
-
-func (d *tomlDocument) newline() string {
-	if bytes.Contains(d.data, []byte("\r\n")) {
-		return "\r\n"
-	}
-	return "\n"
 }
 
 func (d *tomlDocument) indentation(at int) string {
