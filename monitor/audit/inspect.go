@@ -83,7 +83,10 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 		i.pass++
 	}
 	on := byProcess(devices)
-	errs := []error{i.learn(claims)}
+	var errs []error
+	if len(claims) > 0 {
+		errs = append(errs, i.libraries.learn())
+	}
 	all, err := i.proc.All()
 	errs = append(errs, err)
 	nodes := i.nodes()
@@ -222,13 +225,6 @@ func (i *Inspector) nodes() map[uint64]DeviceNode {
 		return nil
 	}
 	return i.Nodes()
-}
-
-func (i *Inspector) learn(claims map[string]*Claim) error {
-	if len(claims) == 0 {
-		return nil
-	}
-	return i.libraries.learn()
 }
 
 func byProcess(devices map[string][]nvidia.Process) map[int]map[string]Memory {
