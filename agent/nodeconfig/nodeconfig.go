@@ -92,8 +92,10 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 		var e entry
 		where := fmt.Sprintf("nodeconfig[%d]", i)
 		if err := strict(text, &e); err != nil {
-			if e = named(text); node != "" && e.Name != "" && e.Name != node {
-				otherErrs = append(otherErrs, fmt.Errorf("%s (name %s): %w", where, e.Name, err))
+			var only struct{ Name string }
+			_ = json.Unmarshal(text, &only) // no name: can match any node
+			if node != "" && only.Name != "" && only.Name != node {
+				otherErrs = append(otherErrs, fmt.Errorf("%s (name %s): %w", where, only.Name, err))
 			} else {
 				errs = append(errs, fmt.Errorf("%s: %w", where, err))
 			}
@@ -121,15 +123,6 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 		return File{}, nil, err
 	}
 	return f, errors.Join(otherErrs...), nil
-}
-
-// named reads only the name of an entry that has other mistakes.
-func named(text []byte) entry {
-	var e struct {
-		Name string `json:"name"`
-	}
-	_ = json.Unmarshal(text, &e) // no name: can match any node
-	return entry{Name: e.Name}
 }
 
 // strict rejects unknown and duplicate fields, of which encoding/json would ignore the first.
