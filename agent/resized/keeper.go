@@ -248,7 +248,7 @@ func (k *Keeper) Run(ctx context.Context) {
 // ApplyAll resizes the running containers; it returns false if one failed.
 func (k *Keeper) ApplyAll(ctx context.Context) bool {
 	k.mu.Lock()
-	newest := maps.Clone(k.newest)
+	newest, warned := maps.Clone(k.newest), maps.Clone(k.warned)
 	k.mu.Unlock()
 	if len(newest) == 0 {
 		return true
@@ -265,7 +265,7 @@ func (k *Keeper) ApplyAll(ctx context.Context) bool {
 			continue
 		}
 		want, granted := one.pod.Containers[claim.Container]
-		if !granted || slices.Equal(want, claim.Shares) && !k.failedBefore(claim.ContainerID) {
+		if !granted || slices.Equal(want, claim.Shares) && warned[claim.ContainerID] == "" {
 			continue // after a failure the limits can differ from the ledger
 		}
 		done = k.resize(ctx, claim, want) && done
@@ -300,12 +300,6 @@ func (k *Keeper) warn(about, message string, args ...any) bool {
 		k.Log.Warn(message, args...)
 	}
 	return !same
-}
-
-func (k *Keeper) failedBefore(id string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.warned[id] != ""
 }
 
 func (k *Keeper) clearWarning(about string) {
