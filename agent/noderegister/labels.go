@@ -50,7 +50,7 @@ func labels(n Node, o Options) map[string]string {
 	version(ours, "compute-capability", lowestCapability(n.Devices))
 	ours("nvlink", nvlink(n.Devices, n.Topology))
 
-	if !slices.ContainsFunc(n.Devices, func(d Device) bool { return !d.MIGCapable && !d.GPU.MIGEnabled }) {
+	if !slices.ContainsFunc(n.Devices, func(d Device) bool { return !d.GPU.MIGCapable && !d.GPU.MIGEnabled }) {
 		ours("mig.capable", "true")
 	}
 	ours("mig.enabled", common(n.Devices, func(d Device) string { return strconv.FormatBool(d.GPU.MIGEnabled) }))

@@ -136,7 +136,6 @@ type Device struct {
 	CorePercent int
 	Mode        string
 	Healthy     bool
-	MIGCapable  bool
 }
 
 func (d Device) mode() string { return cmp.Or(d.Mode, api.ModeShared) }

@@ -92,7 +92,7 @@ func registeredGPU(now *offer, d node.Device, gpu nvidia.GPU) noderegister.Devic
 	}
 	return noderegister.Device{
 		GPU: gpu, Replicas: d.Replicas, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
-		Mode: mode, MIGCapable: gpu.MIGCapable, Healthy: now.Connected && now.Stale == nil && now.GPUs.Health[d.GPU].Healthy,
+		Mode: mode, Healthy: now.Connected && now.Stale == nil && now.GPUs.Health[d.GPU].Healthy,
 	}
 }
 

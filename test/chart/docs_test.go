@@ -76,10 +76,10 @@ func TestValuesThatTheDocsName(t *testing.T) {
 
 // docs/INSTALL.md describes how to remove all that agents write on a Node.
 func TestWhatIsLeftOnNodes(t *testing.T) {
-	gpu := nvidia.GPU{UUID: "GPU-1", Model: "NVIDIA H200", MemoryMiB: 144384, ComputeCapability: "9.0", MIGEnabled: true}
+	gpu := nvidia.GPU{UUID: "GPU-1", Model: "NVIDIA H200", MemoryMiB: 144384, ComputeCapability: "9.0", MIGCapable: true, MIGEnabled: true}
 	said := noderegister.Render(noderegister.Node{
 		DriverVersion: "575.57.08", CUDAVersion: "12.9",
-		Devices: []noderegister.Device{{GPU: gpu, Replicas: 10, MIGCapable: true}},
+		Devices: []noderegister.Device{{GPU: gpu, Replicas: 10}},
 	}, noderegister.Options{TencentModel: true})
 	said.Annotations[api.AnnotationHAMiHandshake] = "" // the publisher's
 
