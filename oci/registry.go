@@ -114,9 +114,6 @@ func (r *Registry) Run(ctx context.Context) { periodic.Every(ctx, r.wait, nil, r
 // Refresh reads the specs again if a file has changed.
 func (r *Registry) Refresh() { r.refresh(0) }
 
-// Devices returns sorted CDI names, without the kind.
-func (r *Registry) Devices() []string { return r.current.Load().names() }
-
 // Err returns why spec files are unusable.
 func (r *Registry) Err() error { return errors.Join(r.current.Load().errs...) }
 

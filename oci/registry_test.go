@@ -320,3 +320,5 @@ func TestSavedRegistry(t *testing.T) {
 		require.Error(t, broken.Err())
 	}
 }
+
+func (r *Registry) Devices() []string { return r.current.Load().names() }
