@@ -153,16 +153,16 @@ func TestNoBlockingOpenOfAContainersFiles(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		checked++
 		assert.Empty(t, blocking(files, file, in))
 		for _, d := range file.Decls {
 			if f, is := d.(*ast.FuncDecl); is {
+				checked++
 				gone = slices.DeleteFunc(gone, func(of string) bool { return of == in+" "+f.Name.Name })
 			}
 		}
 		return nil
 	}))
-	assert.Greater(t, checked, 300)
+	assert.Greater(t, checked, 2500, "functions")
 	assert.Empty(t, gone, "identities that no function is")
 }
 
