@@ -361,6 +361,7 @@ func TestChecks(t *testing.T) {
 		{"a GPU is missing", "cdi", put("/etc/cdi/nvidia.yaml", strings.ReplaceAll(spec, nodetest.T4, "1")), Fail, "no device of " + nodetest.T4, "nvidia-ctk"},
 		{"another driver's", "cdi", without("/usr/lib/libcuda.so.575"), Fail, "does not match this driver: /usr/lib/libcuda.so.575", "--output /etc/cdi/nvidia.yaml"},
 		{"not a spec", "cdi", put("/var/run/cdi/x.json", "{"), Fail, "/var/run/cdi/x.json", "fix or remove"},
+		{"no content", "cdi", put("/var/run/cdi/x.yaml", "null\n"), Fail, "/var/run/cdi/x.yaml: the file has no CDI spec", "fix or remove"},
 		{"another version's node.json", "cdi", func(h *host) { h.put("/run/gpuslice/node.json", `{"version":1}`) }, Warn, "its version is 1", "restart gpuslice-agent"},
 		{"before the agent's first run", "cdi", without("/run/gpuslice/node.json"), OK, "2 nvidia.com/gpu devices", ""},
 		{"off in containerd", "cdi", config("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = false\n"), OK, "containerd's CDI is off", ""},

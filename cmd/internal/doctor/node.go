@@ -190,6 +190,9 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 				continue
 			}
 			spec, err := cdi.ParseSpec(data)
+			if err == nil && spec == nil {
+				err = errors.New("the file has no CDI spec")
+			}
 			if err != nil {
 				v.fail(file+": "+oneLine(err), "fix or remove "+file)
 				broken = true
