@@ -129,7 +129,7 @@ func DecodeFor(data []byte, node string) (f File, others, err error) {
 func strict(data []byte, to any) error {
 	mistakes, err := kjson.UnmarshalStrict(data, to)
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(strings.Trim(e.Field, "."), "the file"), wanted(e.Type.Kind()), e.Value)
+		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(strings.TrimPrefix(strings.Trim(e.Field, "."), "Settings."), "the file"), wanted(e.Type.Kind()), e.Value)
 	}
 	if isSyntax, offset := kjson.SyntaxErrorOffset(err); isSyntax {
 		return fmt.Errorf("byte %d: %w", offset, err)
