@@ -62,6 +62,9 @@ func TestGolden(t *testing.T) {
 	var differences strings.Builder
 	for _, d := range documents(keys.ReplaceAllString(render(t, ours), "${1}RANDOM")) {
 		require.Regexp(t, labelled, d)
+		if identity(d) != "RoleBinding gpuslice-scheduler-authentication-reader" {
+			require.NotRegexp(t, `(?mi)^[^#\n]*(namespace: |system:serviceaccount:)`+theirs, d)
+		}
 		d = regexp.MustCompile(`(?mi)(namespace: |system:serviceaccount:)`+ours+`\b`).ReplaceAllString(bare(d), "${1}"+theirs)
 		manifest, is := manifests[identity(d)]
 		if !is {
@@ -253,7 +256,7 @@ func reached(t *testing.T, client admissionv1.WebhookClientConfig, there map[str
 		require.Regexp(t, `^https://192.0.2.1:8443/(mutate|validate)$`, *client.URL)
 		return
 	}
-	require.True(t, there["Service/gpus/"+client.Service.Name], client.Service.Name)
+	require.True(t, there["Service/"+client.Service.Namespace+"/"+client.Service.Name], client.Service)
 }
 
 // The scheduler reads its configuration, whatever the values.
