@@ -238,6 +238,9 @@ func (s *space) cameOf(name string) (came outcome, p *corev1.Pod, says string) {
 // testCheats makes a pod of each, all at once, as the tenant.
 func testCheats(t *testing.T, cheats []cheat) {
 	s := newSpace(t)
+	before, err := cluster.Restarts(context.Background(), "agent")
+	require.NoError(t, err)
+	require.NotEmpty(t, before)
 	refusals := map[string]error{}
 	name := func(i int) string { return fmt.Sprintf("p%d", i) }
 	for i, c := range cheats {
@@ -270,8 +273,11 @@ func testCheats(t *testing.T, cheats []cheat) {
 		})
 	}
 	// No container holds a GPU without its limits after any attempt.
-	_, err := cluster.Held(context.Background())
+	_, err = cluster.Held(context.Background())
 	require.NoError(t, err)
+	after, err := cluster.Restarts(context.Background(), "agent")
+	require.NoError(t, err)
+	require.Equal(t, before, after, "no attempt ends the agent")
 }
 
 // A pod gets what it was granted and no more, with any spec.

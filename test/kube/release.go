@@ -178,6 +178,18 @@ func (c *Cluster) PodsOf(ctx context.Context, component string) ([]corev1.Pod, e
 	return podsOf(ctx, c.API, component)
 }
 
+// Restarts returns how often each container of a part of gpuslice was restarted, by pod.
+func (c *Cluster) Restarts(ctx context.Context, component string) (map[string]int32, error) {
+	pods, err := podsOf(ctx, c.API, component)
+	restarts := map[string]int32{}
+	for _, p := range pods {
+		for _, status := range p.Status.ContainerStatuses {
+			restarts[p.Name+"/"+status.Name] = status.RestartCount
+		}
+	}
+	return restarts, err
+}
+
 // podsOf are the pods of a part of the release, by its label app.kubernetes.io/component.
 func podsOf(ctx context.Context, api kubernetes.Interface, component string) ([]corev1.Pod, error) {
 	list, err := api.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{
