@@ -33,8 +33,8 @@ const (
 type Args struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Names of the resources, in place of request.DefaultNames; "-" disables one.
-	Resources request.Names `json:"resources,omitempty"`
+	// Names of the resources; "-" disables one.
+	Resources ResourceNames `json:"resources,omitempty"`
 	// Defaults for what containers do not request.
 	Defaults Defaults `json:"defaults,omitempty"`
 	// Default node policy of pods.
@@ -60,6 +60,23 @@ const legacyHAMi = "hami"
 
 // HAMiMetrics reports whether HAMi's names are enabled.
 func (a *Args) HAMiMetrics() bool { return slices.Contains(a.LegacyMetrics, legacyHAMi) }
+
+type ResourceNames struct {
+	// Number of GPUs; default nvidia.com/gpu.
+	Count string `json:"count,omitempty"`
+	// Memory of each GPU in MiB; default nvidia.com/gpumem.
+	Memory string `json:"memory,omitempty"`
+	// Memory of each GPU in percent; default nvidia.com/gpumem-percentage.
+	MemoryPercentage string `json:"memoryPercentage,omitempty"`
+	// Compute time of each GPU in percent; default nvidia.com/gpucores.
+	Cores string `json:"cores,omitempty"`
+	// HAMi's priority, 0 or 1; default nvidia.com/priority.
+	Priority string `json:"priority,omitempty"`
+	// gpu-manager's cores, 100 for a GPU; default tencent.com/vcuda-core.
+	VcudaCore string `json:"vcudaCore,omitempty"`
+	// gpu-manager's memory in blocks of 256 MiB; default tencent.com/vcuda-memory.
+	VcudaMemory string `json:"vcudaMemory,omitempty"`
+}
 
 // Defaults are as in request.Options.
 type Defaults struct {
@@ -156,7 +173,23 @@ func (a *Args) GPUQuotaName() (namespace, name string) {
 
 func (a *Args) request() request.Options {
 	o := request.DefaultOptions()
-	o.Names.Set(a.Resources)
+	for _, n := range []struct {
+		to   *string
+		name string
+	}{
+		{&o.Names.Count, a.Resources.Count}, {&o.Names.Memory, a.Resources.Memory},
+		{&o.Names.MemoryPercentage, a.Resources.MemoryPercentage}, {&o.Names.Cores, a.Resources.Cores},
+		{&o.Names.Priority, a.Resources.Priority},
+		{&o.Names.VcudaCore, a.Resources.VcudaCore}, {&o.Names.VcudaMemory, a.Resources.VcudaMemory},
+	} {
+		switch n.name {
+		case "":
+		case "-":
+			*n.to = ""
+		default:
+			*n.to = n.name
+		}
+	}
 	o.DefaultMemoryMiB, o.DefaultCores = a.Defaults.MemoryMiB, a.Defaults.Cores
 	o.DefaultCount = cmp.Or(a.Defaults.Count, o.DefaultCount)
 	o.MemoryFactor = cmp.Or(a.Defaults.MemoryFactor, o.MemoryFactor)

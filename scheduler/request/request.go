@@ -128,32 +128,10 @@ func (e *Error) Error() string {
 
 // Names are the resource names; an empty one disables the resource.
 type Names struct {
-	// Number of GPUs.
-	Count string `json:"count,omitempty"`
-	// Memory of each GPU in MiB, or in percent.
-	Memory           string `json:"memory,omitempty"`
-	MemoryPercentage string `json:"memoryPercentage,omitempty"`
-	// Compute time of each GPU in percent.
-	Cores string `json:"cores,omitempty"`
-	// HAMi's priority, 0 or 1.
-	Priority string `json:"priority,omitempty"`
-	// gpu-manager's cores, 100 for a GPU, and its memory in blocks of 256 MiB.
-	VcudaCore   string `json:"vcudaCore,omitempty"`
-	VcudaMemory string `json:"vcudaMemory,omitempty"`
-}
-
-func (n *Names) all() [7]*string {
-	return [...]*string{&n.Count, &n.Memory, &n.MemoryPercentage, &n.Cores, &n.Priority, &n.VcudaCore, &n.VcudaMemory}
-}
-
-// Set replaces the names that are set in others; "-" disables a resource.
-func (n *Names) Set(others Names) {
-	to := n.all()
-	for i, name := range others.all() {
-		if *to[i] = cmp.Or(*name, *to[i]); *name == "-" {
-			*to[i] = ""
-		}
-	}
+	// HAMi's.
+	Count, Memory, MemoryPercentage, Cores, Priority string
+	// gpu-manager's.
+	VcudaCore, VcudaMemory string
 }
 
 // DefaultNames are HAMi's and gpu-manager's.
