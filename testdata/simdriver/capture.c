@@ -210,6 +210,7 @@ CUresult capture_record(CUevent event, CUstream s)
 	if (!event->captured)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	event->capture_id = s->capture->id;
+	event->pending_record = 0;
 	event->captured->count = 0;
 	return capture_depend(&event->captured, s->captured->node, s->captured->count);
 }

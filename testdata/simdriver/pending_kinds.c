@@ -90,10 +90,8 @@ static void run_record(struct pending *p)
 {
 	struct deferred *d = (struct deferred *)p;
 
-	if (d->event) {
+	if (d->event && d->event->pending_record == p->number) /* else it was recorded again since */
 		event_put(d->event, p->ctx, p->stream);
-		d->event->pending_record = d->event->pending_record == p->number ? 0 : d->event->pending_record;
-	}
 	pending_each(pass_on, p);
 }
 
@@ -135,8 +133,7 @@ static void forget(struct pending *p, void *event)
 
 void pending_forget_event(CUevent event)
 {
-	if (event->pending_record)
-		pending_each(forget, event);
+	pending_each(forget, event);
 }
 
 static void end_stream(struct pending *p)

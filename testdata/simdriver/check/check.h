@@ -94,6 +94,7 @@ void check_shared(void);
 void check_legacy_copies(void);
 void check_breadth(void);
 void check_pending(void);
+void check_gates(void);
 void check_values(void);
 void check_green(void);
 void check_nvml_private(void);

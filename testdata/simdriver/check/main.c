@@ -58,7 +58,7 @@ static const struct check checks[] = {
 	{"node-parameters", check_node_parameters},
 	{"capture-graph", check_capture_graph},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
-	{"legacy-copies", check_legacy_copies}, {"breadth", check_breadth}, {"pending", check_pending}, {"values", check_values}, {"green", check_green}, {"nvml-private", check_nvml_private},
+	{"legacy-copies", check_legacy_copies}, {"breadth", check_breadth}, {"pending", check_pending}, {"gates", check_gates}, {"values", check_values}, {"green", check_green}, {"nvml-private", check_nvml_private},
 };
 
 int main(int argc, char **argv)
