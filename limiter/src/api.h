@@ -36,6 +36,7 @@ enum {
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 
+enum { CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3 };
 
 enum { /* HOST, HOST_NUMA, HOST_NUMA_CURRENT */
@@ -205,6 +206,8 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
 
 CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream stream);
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream stream);
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream);
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream);
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props);
@@ -313,7 +316,6 @@ CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx);
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
-CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice dev);

@@ -1,6 +1,6 @@
 /* Stream-ordered allocation. A pool takes memory of its GPU in chunks and keeps
  * it, so the pool's reserved memory is charged (account.h) and not the allocations;
- * cuMemFreeAsync does not change that memory and is not hooked. A pool
+ * cuMemFreeAsync does not change that memory (of linear memory it does: memory.c). A pool
  * gets smaller when it is trimmed, and at synchronisations; after these, and after the next
  * allocation, the driver is queried for its size.
  *
@@ -52,7 +52,7 @@ static uint64_t worst(const struct taking *t)
 }
 
 /* If it does not fit: trims the pools first; then waits for the stream, and trims what it has
- * freed. */
+ * freed; then waits for linear memory that is being freed. */
 static bool charge(struct taking *t)
 {
 	struct account *a = &t->pool->account;
@@ -60,14 +60,19 @@ static bool charge(struct taking *t)
 	t->bytes = worst(t);
 	if (__builtin_expect(account_begin(t->process, a, t->bytes), 1))
 		return true;
-	if (!pools_make_room(t->process, a->cell, t->bytes))
-		return false;
-	if (account_begin(t->process, a, t->bytes))
-		return true;
-	if (capture_wait(t->stream) != CUDA_SUCCESS)
-		return false;
-	pools_make_room(t->process, a->cell, UINT64_MAX);
-	return account_begin(t->process, a, t->bytes);
+	if (pools_make_room(t->process, a->cell, t->bytes)) {
+		if (account_begin(t->process, a, t->bytes))
+			return true;
+		if (capture_wait(t->stream) != CUDA_SUCCESS)
+			return false;
+		pools_make_room(t->process, a->cell, UINT64_MAX);
+		if (account_begin(t->process, a, t->bytes))
+			return true;
+	}
+	while (freeing_wait(t->process))
+		if (account_begin(t->process, a, t->bytes))
+			return true;
+	return false;
 }
 
 static CUresult refused(struct taking *t)

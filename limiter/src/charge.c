@@ -5,7 +5,8 @@
 #include "log.h"
 #include "usage.h"
 
-/* If the bytes do not fit, trims pools and memory for graphs first, as a driver with a full GPU does. */
+/* If the bytes do not fit, trims pools and memory for graphs first, as a driver with a full GPU does;
+ * then waits for what is being freed. */
 static bool take(struct process *p, int cell, uint64_t bytes)
 {
 	if (__builtin_expect(reserve(p, cell, bytes), 1))
@@ -14,7 +15,21 @@ static bool take(struct process *p, int cell, uint64_t bytes)
 	for (int i = 0; i < VGPU_MAX_DEVICES; i++)
 		if (cell == i || (cell == LEDGER_EVERY_CELL && limits_granted(i)))
 			room |= pools_make_room(p, i, bytes);
-	return room && reserve(p, cell, bytes);
+	if (room && reserve(p, cell, bytes))
+		return true;
+	while (freeing_wait(p))
+		if (reserve(p, cell, bytes))
+			return true;
+	return false;
+}
+
+static bool take_spilling(struct process *p, int cell, uint64_t bytes)
+{
+	do {
+		if (reserve_spilling(p, cell, bytes))
+			return true;
+	} while (freeing_wait(p));
+	return false;
 }
 
 /* Where a GPU's share may spill, a refused allocation is tried again as spilled memory (memory.c),
@@ -37,8 +52,7 @@ static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere, bo
 	if (everywhere)
 		c->here.cell = LEDGER_EVERY_CELL;
 	c->bytes = bytes;
-	bool taken = spilling ? reserve_spilling(c->process, c->here.cell, bytes) : take(c->process, c->here.cell, bytes);
-	if (taken)
+	if (spilling ? take_spilling(c->process, c->here.cell, bytes) : take(c->process, c->here.cell, bytes))
 		return CUDA_SUCCESS;
 	count_refusal(c->process, c->here.cell, spilling);
 	return CUDA_ERROR_OUT_OF_MEMORY;
@@ -106,12 +120,18 @@ bool charge_resize(struct charge *c, uint64_t bytes)
 	return true;
 }
 
+static bool may_lie_on_the_host(enum ledger_kind kind)
+{
+	return kind == LEDGER_SPILLED || kind == LEDGER_MANAGED;
+}
+
 /* The split of a kind within committed; NULL: linear memory has none. */
 static _Atomic uint64_t *split(struct process *p, int cell, enum ledger_kind kind)
 {
 	switch (kind) {
 	case LEDGER_LINEAR:
 	case LEDGER_SPILLED:
+	case LEDGER_MANAGED:
 		return NULL;
 	case LEDGER_CONTEXT:
 		return &p->owner.slot->cells[cell].context;
@@ -132,7 +152,7 @@ bool charge_keep(struct charge *c, enum ledger_kind kind, uint64_t key)
 	                                                            .kind = kind,
 	                                                            .cell = (uint64_t)c->here.cell }))
 		return false;
-	if (kind == LEDGER_SPILLED)
+	if (may_lie_on_the_host(kind))
 		reserve_spilled(c->process, c->here.cell, c->bytes);
 	if (part) /* Relaxed: only displayed. */
 		atomic_fetch_add_explicit(part, c->bytes, memory_order_relaxed);
@@ -156,20 +176,20 @@ void charge_cancel(struct charge *c)
 	reserve_undo(c->process, c->here.cell, c->bytes);
 }
 
-static void give_back(struct process *p, const struct ledger_entry *entry)
+void discharge(struct process *p, const struct ledger_entry *entry)
 {
 	_Atomic uint64_t *part = split(p, entry->cell, entry->kind);
 
 	if (part)
 		atomic_fetch_sub_explicit(part, entry->size, memory_order_relaxed);
-	if (entry->kind == LEDGER_SPILLED)
+	if (may_lie_on_the_host(entry->kind))
 		reserve_spilled_undo(p, entry->cell, entry->size);
 	reserve_undo(p, entry->cell, entry->size);
 }
 
 void charge_give_context(struct process *p, int cell, uint64_t bytes)
 {
-	give_back(p, &(struct ledger_entry){ .size = bytes, .kind = LEDGER_CONTEXT, .cell = (uint64_t)cell });
+	discharge(p, &(struct ledger_entry){ .size = bytes, .kind = LEDGER_CONTEXT, .cell = (uint64_t)cell });
 }
 
 void charge_hold_vmm(struct charge *c)
@@ -202,7 +222,7 @@ CUresult discharge_end(struct discharge *d, CUresult result)
 		return result;
 	backing_unmap_end(d->process, d->held, result == CUDA_SUCCESS);
 	if (result == CUDA_SUCCESS)
-		give_back(d->process, &d->entry);
+		discharge(d->process, &d->entry);
 	else /* without memory for the entry the bytes stay charged, which is safe */
 		ledger_put(&d->process->ledger, d->entry);
 	return result;
@@ -210,11 +230,12 @@ CUresult discharge_end(struct discharge *d, CUresult result)
 
 static void give_back_each(const struct ledger_entry *entry, void *process)
 {
-	give_back(process, entry);
+	discharge(process, entry);
 	backing_unmap_end(process, held_in(process, entry->kind, entry->key), true);
 }
 
 void discharge_context(struct process *p, CUcontext context, uint64_t stamp)
 {
 	ledger_drop(&p->ledger, (uintptr_t)context, stamp, give_back_each, p);
+	freeing_context_ended(p, context, stamp);
 }

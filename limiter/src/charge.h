@@ -62,6 +62,9 @@ void discharge_begin(struct discharge *discharge, enum ledger_kind kind, uint64_
  * result. */
 CUresult discharge_end(struct discharge *discharge, CUresult result);
 
+/* Gives back the bytes of an entry that has left the ledger. */
+void discharge(struct process *process, const struct ledger_entry *entry);
+
 /* Gives back all that was allocated in a context up to stamp, after the context has ended. */
 void discharge_context(struct process *process, CUcontext context, uint64_t stamp);
 

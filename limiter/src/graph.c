@@ -143,7 +143,7 @@ static void count_out(struct account *a, uint64_t bytes, bool may_run)
 }
 
 /* If it does not fit: trims pools and memory for graphs first; then waits for this stream, and
- * trims what it has released. */
+ * trims what it has released; then waits for linear memory that is being freed. */
 static bool take(struct process *p, struct account *a, uint64_t bytes, CUstream stream, uint64_t *taken)
 {
 	if (__builtin_expect(try_take(p, a, bytes, taken), 1))
@@ -154,7 +154,11 @@ static bool take(struct process *p, struct account *a, uint64_t bytes, CUstream 
 	if (capture_wait(stream) != CUDA_SUCCESS)
 		return false;
 	pools_make_room(p, a->cell, UINT64_MAX);
-	return try_take(p, a, bytes, taken);
+	do {
+		if (try_take(p, a, bytes, taken))
+			return true;
+	} while (freeing_wait(p));
+	return false;
 }
 
 static void finish(struct graph_call *call)

@@ -1,6 +1,8 @@
-/* Linear memory: cuMemAlloc, Managed, Pitch and cuMemFree, in both forms. An
+/* Linear memory: cuMemAlloc, Managed, Pitch and cuMemFree, in both forms, and cuMemFreeAsync. An
  * address that is not in the ledger is passed to the driver unchanged. */
+#include "capture.h"
 #include "charge.h"
+#include "freeing.h"
 #include "hooks.h"
 #include "limits.h"
 
@@ -98,7 +100,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocManaged)(ptr, size, flags);
-	return settle_as(&charge, result, *ptr, LEDGER_SPILLED);
+	return settle_as(&charge, result, *ptr, LEDGER_MANAGED);
 }
 
 static uint64_t times(uint64_t a, uint64_t b)
@@ -148,13 +150,20 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *ptr, unsigned int *pitch, unsigned int 
 	return settle_pitch(&charge, result, *ptr, times(*pitch, height));
 }
 
+static void begin_free(struct discharge *d, CUdeviceptr ptr)
+{
+	static const enum ledger_kind kinds[] = { LEDGER_LINEAR, LEDGER_SPILLED, LEDGER_MANAGED };
+
+	d->process = NULL;
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds) && !d->process; i++)
+		discharge_begin(d, kinds[i], ptr);
+}
+
 CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	struct discharge discharge;
 
-	discharge_begin(&discharge, LEDGER_LINEAR, ptr);
-	if (!discharge.process)
-		discharge_begin(&discharge, LEDGER_SPILLED, ptr);
+	begin_free(&discharge, ptr);
 	return discharge_end(&discharge, REAL(cuMemFree_v2)(ptr));
 }
 
@@ -162,8 +171,52 @@ CUresult cuMemFree(CUdeviceptr_v1 ptr)
 {
 	struct discharge discharge;
 
-	discharge_begin(&discharge, LEDGER_LINEAR, ptr);
-	if (!discharge.process)
-		discharge_begin(&discharge, LEDGER_SPILLED, ptr);
+	begin_free(&discharge, ptr);
 	return discharge_end(&discharge, REAL(cuMemFree)(ptr));
+}
+
+/* The program asked for memory that it may free in a stream, and got managed memory, which the
+ * driver may not free so. */
+static CUresult free_spilled(CUdeviceptr ptr, CUstream stream)
+{
+	CUresult result = capture_wait(stream);
+
+	return result == CUDA_SUCCESS ? REAL(cuMemFree_v2)(ptr) : result;
+}
+
+/* In a stream that is captured the driver refuses linear memory. */
+static bool captured(CUstream stream)
+{
+	return capture_any() && capture_of(stream);
+}
+
+static CUresult end_free_async(struct discharge *d, CUresult result, CUdeviceptr ptr, CUstream stream)
+{
+	if (!d->process)
+		return result;
+	if (result == CUDA_ERROR_INVALID_VALUE && d->entry.kind == LEDGER_SPILLED)
+		return discharge_end(d, free_spilled(ptr, stream));
+	if (result != CUDA_SUCCESS)
+		return discharge_end(d, result);
+	freeing_add(d->process, &d->entry, stream);
+	return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
+{
+	struct discharge discharge = { 0 };
+
+	if (!captured(stream))
+		begin_free(&discharge, ptr);
+	return end_free_async(&discharge, REAL(cuMemFreeAsync)(ptr, stream), ptr, stream);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream given)
+{
+	struct discharge discharge = { 0 };
+	CUstream stream = given ? given : CU_STREAM_PER_THREAD;
+
+	if (!captured(stream))
+		begin_free(&discharge, ptr);
+	return end_free_async(&discharge, REAL(cuMemFreeAsync_ptsz)(ptr, given), ptr, stream);
 }

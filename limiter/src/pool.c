@@ -101,6 +101,7 @@ static void refresh(struct process *p, struct pool *pool)
 
 void pools_refresh(struct process *p, int cell)
 {
+	freeing_collect(p);
 	uint32_t high = atomic_load_explicit(&p->pools.high, memory_order_acquire);
 
 	for (uint32_t i = 0; i < high; i++) {
@@ -134,10 +135,10 @@ bool pools_make_room(struct process *p, int cell, uint64_t bytes)
 {
 	uint32_t high = atomic_load_explicit(&p->pools.high, memory_order_acquire);
 	struct account *graph = &p->pools.graph[cell];
-	bool any = false;
+	bool any = freeing_collect(p);
 
 	if (!high && account_empty(graph))
-		return false;
+		return any;
 	int mode = capture_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
 	for (uint32_t i = 0; i < high; i++) {
 		struct pool *pool = &p->pools.pool[i];

@@ -44,8 +44,8 @@ struct pool *pool_known(struct process *p, CUmemoryPool handle, CUdevice dev);
 void pools_refresh(struct process *p, int cell);
 /* Refreshes all pools, after a call that may have made pools smaller. */
 void pools_may_have_shrunk(void);
-/* Trims the pools of a cell, each by that many bytes, and its memory for graphs. True: there
- * was something to trim. Makes no call that fails during a stream capture. */
+/* Trims the pools of a cell, each by that many bytes, and its memory for graphs, and gives back what
+ * the driver has freed in the order of streams. True: there was something to do. Makes no call that fails during a stream capture. */
 bool pools_make_room(struct process *p, int cell, uint64_t bytes);
 
 /* The account of the GPU's memory for graphs; NULL: the GPU is not granted. */

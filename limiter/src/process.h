@@ -11,6 +11,7 @@
 #include "api.h"
 #include "backing.h"
 #include "exported.h"
+#include "freeing.h"
 #include "layout.h"
 #include "ledger.h"
 #include "pool.h"
@@ -34,6 +35,7 @@ struct process {
 	struct primary primary[VGPU_MAX_DEVICES]; /* per cell */
 	struct pools pools;
 	struct ledger ledger;
+	struct freeing freeing;
 	struct backing backing;
 	struct exported exported;
 };

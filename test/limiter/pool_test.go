@@ -82,6 +82,74 @@ func TestPoolsInsideTheLimit(t *testing.T) {
 	}
 }
 
+// Linear memory may be freed in the order of a stream. It counts until the stream has come so far, and no longer.
+func TestLinearMemoryFreedInAStream(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		want         []string
+	}{
+		{"all of it, again and again", "200{ alloc 1073741824 afree 0 } info", []string{"failed 0", "info 1073741824 0"}},
+		{"behind kernels", "stream use 1 20{ alloc 1073741824 kernel 5000 afree 0 } sync info",
+			[]string{"stream 0", "use 0", "failed 0", "sync 0", "info 1073741824 0"}},
+		{"it counts while a kernel uses it", "stream use 1 alloc 1073741824 kernel 500000 afree 0 async 1073741824 afree 1 sync info",
+			[]string{"stream 0", "use 0", "alloc 0", "kernel 0", "afree 0", "async 0", "afree 0", "sync 0", "info 1073741824 0"}},
+		{"in many pieces, behind one kernel", "stream use 1 kernel 200000 1000{ alloc 1048576 afree 0 } sync info",
+			[]string{"stream 0", "use 0", "kernel 0", "failed 0", "sync 0", "info 1073741824 0"}},
+		{"for per-thread streams", "twin 1 50{ alloc 1073741824 kernel 1000 afree 0 } sync info",
+			[]string{"twin 0", "failed 0", "sync 0", "info 1073741824 0"}},
+		{"pitched", "pitch 1073741824 afree 0 alloc 1073741824 info", []string{"pitch 0", "afree 0", "alloc 0", "info 0 0"}},
+		{"managed memory, which the driver refuses", "managed 4096 afree 0 info free 0 info",
+			[]string{"managed 0", "afree 1", "info 1073737728 0", "free 0", "info 1073741824 0"}},
+		{"twice", "alloc 4096 alloc 4096 afree 0 afree 0 free 0 info",
+			[]string{"alloc 0", "alloc 0", "afree 0", "afree 1", "free 1", "info 1073737728 0"}},
+		{"while its stream is captured, which frees graphs' memory only",
+			"stream use 1 alloc 4096 begin 2 afree 0 end inst 2 launch 0 sync info free 0 info",
+			[]string{"stream 0", "use 0", "alloc 0", "begin 0", "afree 0", "end 0", "inst 0", "launch 0", "sync 0", "info 1073737728 0",
+				"free 0", "info 1073741824 0"}},
+		{"while another stream is captured", "stream stream use 1 alloc 1073741824 begin 0 use 2 afree 0 use 1 end use 2 alloc 1073741824 info",
+			[]string{"stream 0", "stream 0", "use 0", "alloc 0", "begin 0", "use 0", "afree 0", "use 0", "end 0", "use 0", "alloc 0", "info 0 0"}},
+		{"as a node of a graph, which frees graphs' memory only", "graph alloc 4096 freenode 0 inst 2 launch 0 sync info free 0 info",
+			[]string{"graph 0", "alloc 0", "freenode 0", "inst 0", "launch 0", "sync 0", "info 1073737728 0", "free 0", "info 1073741824 0"}},
+		{"its context ends before the stream has come so far", "newctx stream use 1 alloc 1073741824 kernel 300000 afree 0 gone use 0 alloc 1073741824 info",
+			[]string{"newctx 0", "stream 0", "use 0", "alloc 0", "kernel 0", "afree 0", "gone 0", "use 0", "alloc 0", "info 0 0"}},
+		{"in a stream of another context", "alloc 1073741824 newctx stream use 1 kernel 20000 afree 0 gone use 0 alloc 1073741824 info",
+			[]string{"alloc 0", "newctx 0", "stream 0", "use 0", "kernel 0", "afree 0", "gone 0", "use 0", "alloc 0", "info 0 0"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			staysInside(t, test.script, test.want)
+		})
+	}
+}
+
+// What the driver refuses to free stays charged, until it is freed.
+func TestFreeInAStreamThatFails(t *testing.T) {
+	c := oneGPU(t, giB)
+	fail(t, c, "cuMemFreeAsync")
+	lines, _ := c.pools(t, "init ctx 0 alloc 1073741824 afree 0 alloc 1 afree 0 alloc 1073741824")
+	assert.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "afree 2", "alloc 2", "afree 0", "alloc 0"}, lines)
+}
+
+// The limiter's own events do not decide: without one, the free waits for its stream.
+func TestFreeInAStreamWithoutAnEvent(t *testing.T) {
+	for _, symbol := range []string{"cuEventCreate", "cuEventRecord"} {
+		c := oneGPU(t, giB)
+		fail(t, c, symbol)
+		lines, _ := c.pools(t, "init ctx 0 alloc 1073741824 kernel 20000 afree 0 alloc 1073741824 info")
+		assert.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "kernel 0", "afree 0", "alloc 0", "info 0 0"}, lines)
+		peak, _ := c.peak(t)
+		assert.LessOrEqual(t, peak, uint64(giB))
+	}
+}
+
+// Memory that cuMemAlloc has made managed is to the program what it asked for.
+func TestSpilledMemoryFreedInAStream(t *testing.T) {
+	c := oversubscribed(t)
+	lines, _ := c.pools(t, "init ctx 0 alloc 536870912 alloc 536870912 afree 1 alloc 536870912 free 0 free 2 info")
+	assert.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "alloc 0", "afree 0", "alloc 0", "free 0", "free 0", "info 1073741824 0"}, lines)
+	assert.Zero(t, c.used(t))
+}
+
 // staysInside checks what a script prints in a container of 1 GiB, that it never has more, and that nothing is left of it.
 func staysInside(t *testing.T, script string, want []string) {
 	t.Helper()

@@ -103,13 +103,15 @@ static int take_any(unsigned *seed, ptr_t *out, struct mine *mine, int *in_strea
 	}
 }
 
-static int take(unsigned *seed, ptr_t *out)
+static int take(unsigned *seed, ptr_t *out, int *in_stream)
 {
 	size_t size = 1 + (size_t)rand_r(seed) % largest, pitch;
 
+	*in_stream = 0;
 	switch (rand_r(seed) % 8) {
 	case 0: return managed(out, size, 1);
 	case 1: return pitched(out, &pitch, 1 + size % 5000, 1 + size / 5000, 4);
+	case 2: *in_stream = 1; return alloc(out, size);
 	default: return alloc(out, size);
 	}
 }
@@ -119,7 +121,7 @@ static int visit(unsigned *seed)
 {
 	void *other;
 	ptr_t in_it;
-	int r;
+	int r, in_stream;
 
 	if (rand_r(seed) % 2) {
 		if ((r = retain(&other, device_number)) == 0 && let_go(device_number))
@@ -128,7 +130,7 @@ static int visit(unsigned *seed)
 	}
 	if ((r = create(&other, 0, device_number)))
 		return r;
-	take(seed, &in_it);
+	take(seed, &in_it, &in_stream);
 	if (destroy(other))
 		atomic_fetch_add(&wrong, 1);
 	current(context);
@@ -160,7 +162,7 @@ static void *work(void *argument)
 			atomic_fetch_add(take_any(&seed, place, &mine, &in_stream[i]) ? &refused : &given, 1);
 			if (!*place)
 				in_stream[i] = 0;
-		} else if ((rand_r(&seed) % 8 ? take(&seed, place) : visit(&seed)) == 0) {
+		} else if ((rand_r(&seed) % 8 ? take(&seed, place, &in_stream[i]) : visit(&seed)) == 0) {
 			atomic_fetch_add(&given, 1);
 		} else {
 			atomic_fetch_add(&refused, 1);

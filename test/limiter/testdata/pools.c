@@ -15,7 +15,7 @@ struct alloc { struct props props; void *access; size_t accesses, size; u64 ptr;
 struct any { int type, zero[3]; union { struct alloc alloc; u64 free; long long room[40]; }; };
 struct params { u64 flags; void *stream, *node; int result; };
 
-static void *handle, *streams[16], *pools[300], *graphs[16], *execs[1024], *events[16], *context;
+static void *handle, *streams[16], *pools[300], *graphs[16], *execs[1024], *events[16], *context, *another;
 static u64 ptrs[4096];
 static int stream_count = 1, pool_count = 1, graph_count, exec_count, event_count, ptr_count;
 static int stream, pool, twin;
@@ -99,6 +99,10 @@ static int run(const char *what)
 		return CALL(cuInit, 0);
 	if (!strcmp(what, "ctx"))
 		return CALL(cuDevicePrimaryCtxRetain, &context, (int)number()) || CALL(cuCtxSetCurrent, context);
+	if (!strcmp(what, "newctx")) /* current until it is gone */
+		return CALL(cuCtxCreate_v2, &another, 0u, 0);
+	if (!strcmp(what, "gone"))
+		return CALL(cuCtxDestroy_v2, another) || CALL(cuCtxSetCurrent, context);
 	if (!strcmp(what, "release"))
 		return CALL(cuDevicePrimaryCtxRelease_v2, (int)number());
 	if (!strcmp(what, "stream"))
@@ -137,6 +141,10 @@ static int run(const char *what)
 		return r = CALL(cuMemAllocFromPoolAsync, &p, (size_t)number(), pools[pool], streams[stream]), took(r, p);
 	if (!strcmp(what, "alloc"))
 		return r = CALL(cuMemAlloc_v2, &p, (size_t)number()), took(r, p);
+	if (!strcmp(what, "managed"))
+		return r = CALL(cuMemAllocManaged, &p, (size_t)number(), 1u), took(r, p);
+	if (!strcmp(what, "pitch"))
+		return r = CALL(cuMemAllocPitch_v2, &p, &x, (size_t)number(), (size_t)1, 16u), took(r, p);
 	if (!strcmp(what, "afree"))
 		return CALL(cuMemFreeAsync, ptrs[number()], streams[stream]);
 	if (!strcmp(what, "free"))
@@ -170,6 +178,8 @@ static int run(const char *what)
 		return graph_add(graphs[graph_count - 1], number(), 1, 0);
 	if (!strcmp(what, "child"))
 		return CALL(cuGraphAddChildGraphNode, &extra, graphs[graph_count - 1], NULL, (size_t)0, graphs[number()]);
+	if (!strcmp(what, "freenode"))
+		return CALL(cuGraphAddMemFreeNode, &extra, graphs[graph_count - 1], NULL, (size_t)0, ptrs[number()]);
 	if (!strcmp(what, "inst"))
 		return instantiate(graphs[graph_count - 1], (int)number());
 	if (!strcmp(what, "launch"))
