@@ -1,5 +1,5 @@
 /* Arrays and mipmapped arrays. The driver does not report what one takes, so its
- * size is computed: elements by format, rows to 64 bytes and, where there are
+ * size is computed: elements, blocks and planes by format, rows to 64 bytes and, where there are
  * rows, their number to 8 (the blocks in which a GPU stores them), the whole to
  * 512. A sparse or deferred one takes nothing by itself: memory is mapped in. */
 #include <string.h>
@@ -19,32 +19,85 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
 	return value > UINT64_MAX - unit ? UINT64_MAX : (value + unit - 1) / unit * unit;
 }
 
-/* Bytes of one element; of a format not listed here, the most that one takes. */
-static uint64_t element(int format, unsigned int channels)
+/* What a format is made of. */
+struct format {
+	uint64_t bytes; /* of one element, or of a compressed block */
+	uint64_t side;  /* elements in a row, and rows, of that block */
+	uint64_t rows;  /* of all planes, for two rows of the first */
+};
+
+static struct format plain(uint64_t bytes)
+{
+	return (struct format){ bytes, 1, 2 };
+}
+
+static struct format block(uint64_t bytes)
+{
+	return (struct format){ bytes, 4, 2 };
+}
+
+/* The first plane is the brightness. The colours have half as many rows (4:2:0), as many (4:2:2) or
+ * twice as many (4:4:4), of the same length. */
+static struct format planar(uint64_t bytes, uint64_t rows)
+{
+	return (struct format){ bytes, 1, rows };
+}
+
+/* By the values of CUarray_format. A format that is not listed: the most that one takes. */
+static struct format format_of(int format, unsigned int channels)
 {
 	switch (format) {
 	case 0x01: case 0x08: /* (un)signed int8 */
 	case 0xc0: case 0xc1: case 0xc2: case 0xc6: case 0xc7: case 0xc8: /* the same, normalised */
-		return channels;
+		return plain(channels);
 	case 0x02: case 0x09: case 0x10: /* (un)signed int16, half */
 	case 0xc3: case 0xc4: case 0xc5: case 0xc9: case 0xca: case 0xcb:
-		return 2 * (uint64_t)channels;
+		return plain(2 * (uint64_t)channels);
 	case 0x03: case 0x0a: case 0x20: /* (un)signed int32, float */
-		return 4 * (uint64_t)channels;
+		return plain(4 * (uint64_t)channels);
+	case 0x91: case 0x92: case 0x97: case 0x98: /* BC1, BC4 */
+		return block(8);
+	case 0x93: case 0x94: case 0x95: case 0x96: case 0x99: case 0x9a: /* BC2, BC3, BC5 */
+	case 0x9b: case 0x9c: case 0x9d: case 0x9e: /* BC6H, BC7 */
+		return block(16);
+	case 0xb0: /* NV12 */
+		return planar(1, 3);
+	case 0x9f: case 0xa1: /* P010, P016 */
+		return planar(2, 3);
+	case 0xa2: /* NV16 */
+		return planar(1, 4);
+	case 0xa3: case 0xa4: /* P210, P216 */
+		return planar(2, 4);
+	case 0xb2: case 0xb4: /* Y444 in planes and half in planes, 8 bits */
+		return planar(1, 6);
+	case 0xb3: case 0xb5: /* the same, 10 and 16 bits */
+		return planar(2, 6);
+	case 0xa5: /* YUY2 */
+		return plain(2);
+	case 0xa6: case 0xa7: case 0xa8: case 0xa9: case 0x50: /* Y210, Y216, AYUV, Y410, 101010_2 */
+		return plain(4);
+	case 0xb1: /* Y416 */
+		return plain(8);
 	default:
-		return 16;
+		return plain(16);
 	}
+}
+
+static uint64_t at_least_one(uint64_t n)
+{
+	return n ? n : 1;
 }
 
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int level)
 {
-	uint64_t width = d->Width >> level, height = d->Height >> level, depth = d->Depth >> level;
-	uint64_t row = round_up(times(width ? width : 1, element(d->Format, d->NumChannels)), 64);
+	struct format f = format_of(d->Format, d->NumChannels);
+	uint64_t width = at_least_one(d->Width >> level), height = at_least_one(d->Height >> level), depth = d->Depth >> level;
+	uint64_t row = round_up(times(round_up(width, f.side) / f.side, f.bytes), 64);
+	uint64_t rows = round_up(times(round_up(height, f.side) / f.side, f.rows), 2) / 2;
 
 	if (d->Flags & 0x5) /* layered or a cube map: Depth is a number of layers */
 		depth = d->Depth;
-	uint64_t rows = d->Height ? round_up(height ? height : 1, 8) : 1;
-	return round_up(times(times(row, rows), depth ? depth : 1), 512);
+	return round_up(times(times(row, d->Height ? round_up(rows, 8) : rows), at_least_one(depth)), 512);
 }
 
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels)

@@ -70,6 +70,12 @@ int main(void)
 	show("destroy", CALL(cuArrayDestroy, b));
 	show("destroy", CALL(cuArrayDestroy, a));
 	show("sparse", CALL(cuArray3DCreate_v2, &b, &(struct d3){ 1 << 20, 1 << 14, 0, 0x20, 4, 0x40 }));
+	for (unsigned f = 0; f < 9; f++) { /* NV12, P010, NV16, P216, Y444 in planes of 8 and 10 bits, YUY2, AYUV, Y416 */
+		static const int formats[] = { 0xb0, 0x9f, 0xa2, 0xa4, 0xb2, 0xb3, 0xa5, 0xa8, 0xb1 };
+
+		show("video", CALL(cuArray3DCreate_v2, &b, &(struct d3){ 1920, 1080, 0, formats[f], 3, 0 }));
+		show("destroy", CALL(cuArrayDestroy, b));
+	}
 	show("mipmapped", CALL(cuMipmappedArrayCreate, &m, &(struct d3){ 64, 64, 0, 0x20, 1, 0 }, 3));
 	show("destroy", CALL(cuMipmappedArrayDestroy, m));
 	show("too large", CALL(cuArrayCreate_v2, &a, &(struct d2){ 1 << 20, 1 << 20, 0x20, 4 }));

@@ -119,6 +119,27 @@ static void segments(void)
 	SHOW("addresses", CALL(cuMemAddressFree, p, (size_t)160 << 30));
 }
 
+/* Compressed in blocks, and brightness and colours in planes of their own. */
+static void blocks_and_planes(void)
+{
+	static const size_t sizes[][3] = { { 1, 0, 0 }, { 1000, 0, 0 }, { 63, 63, 0 }, { 65, 66, 3 }, { 4096, 4096, 0 }, { 4100, 2160, 0 } };
+
+	for (int format = 0x91; format <= 0xb0; format += format == 0x9e ? 0xb0 - 0x9e : 1) {
+		for (int s = 0; s < 6; s++) {
+			for (unsigned channels = 1; channels <= 4; channels++) {
+				CUDA_ARRAY3D_DESCRIPTOR d = { sizes[s][0], sizes[s][1], sizes[s][2], format, channels, sizes[s][2] ? 1 : 0 };
+				CUmipmappedArray m = NULL;
+				CUarray a = NULL;
+
+				SHOW("blocks", CALL(cuArray3DCreate_v2, &a, &d));
+				SHOW("destroy", a ? CALL(cuArrayDestroy, a) : 0);
+				SHOW("mipmapped", CALL(cuMipmappedArrayCreate, &m, &d, 5));
+				SHOW("destroy", m ? CALL(cuMipmappedArrayDestroy, m) : 0);
+			}
+		}
+	}
+}
+
 static void arrays(void)
 {
 	static const int formats[] = { 1, 2, 3, 8, 9, 10, 16, 32, 0xc0, 0xc4, 0xcb };
@@ -258,6 +279,7 @@ int main(int argc, char **argv)
 	lives();
 	segments();
 	arrays();
+	blocks_and_planes();
 	sparse();
 	return 0;
 }
