@@ -37,11 +37,23 @@ static bool register_word(struct owner *o)
 	return syscall(SYS_set_robust_list, &o->head, sizeof(o->head)) == 0;
 }
 
-static bool same_file(int a, int b)
+static bool file_of(int fd, uint64_t *dev, uint64_t *ino)
 {
-	struct stat x, y; /* not by libc's fstat, which has a version of its own since 2.33 */
+	struct stat file; /* not by libc's fstat, which has a version of its own since 2.33 */
 
-	return syscall(SYS_fstat, a, &x) == 0 && syscall(SYS_fstat, b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+	if (syscall(SYS_fstat, fd, &file) != 0)
+		return false;
+	*dev = file.st_dev;
+	*ino = file.st_ino;
+	return true;
+}
+
+/* Whether the program has left o->fd open, or has another file there. */
+static bool has_fd(const struct owner *o)
+{
+	uint64_t dev, ino;
+
+	return file_of(o->fd, &dev, &ino) && dev == o->dev && ino == o->ino;
 }
 
 /* The slot became another process's after the program had closed fd. This process must release the
@@ -53,7 +65,7 @@ static bool claim_another(struct owner *o)
 
 	if (fresh < 0)
 		return false;
-	if (same_file(o->fd, fresh))
+	if (has_fd(o))
 		filelock_give(o->fd, VGPU_LOCK_SLOT(o->slot - o->usage->slots));
 	o->fd = fresh;
 	int slot = slot_claim(o->usage, fresh);
@@ -129,6 +141,8 @@ bool owner_start(struct owner *o, struct vgpu_usage *usage, int fd, int slot)
 	o->usage = usage;
 	o->slot = &usage->slots[slot];
 	o->fd = fd;
+	if (!file_of(fd, &o->dev, &o->ino))
+		return false;
 	sigfillset(&all);
 	/* libc's mask omits its own two signals; if they were blocked, setuid would never return. */
 	if (!mask || mask(SIG_SETMASK, &all, &before) != 0)
@@ -146,4 +160,31 @@ bool owner_wait(struct owner *o)
 	while ((state = atomic_load_explicit(&o->state, memory_order_acquire)) == STARTING)
 		futex_wait(&o->state, STARTING);
 	return state == OWNS;
+}
+
+/* The lock on a new description ends with this process, even if a child that was forked meanwhile
+ * lives on; so it is the first choice. The slot's own is one for all threads of this process. */
+struct borrowed owner_borrow(struct owner *o)
+{
+	int fd = usage_open();
+
+	if (__builtin_expect(fd >= 0, 1) || !owner_wait(o))
+		return (struct borrowed){ fd, false };
+	lock_take(&o->lent);
+	if (has_fd(o))
+		return (struct borrowed){ o->fd, true };
+	lock_give(&o->lent);
+	return (struct borrowed){ -1, false };
+}
+
+void owner_return(struct owner *o, struct borrowed b)
+{
+	if (b.fd < 0)
+		return;
+	if (!b.own) {
+		close(b.fd);
+		return;
+	}
+	filelock_give(b.fd, VGPU_LOCK_SLOW);
+	lock_give(&o->lent);
 }

@@ -14,6 +14,7 @@
 #include "freeing.h"
 #include "layout.h"
 #include "ledger.h"
+#include "lock.h"
 #include "pool.h"
 #include "primary.h"
 
@@ -24,7 +25,9 @@ struct owner {
 	struct robust_list element;
 	struct vgpu_usage *usage;
 	struct vgpu_slot *slot; /* must not be read before owner_wait: it can change until then */
-	int fd; /* holds the slot's lock; not used after the word is set, because the program may close it */
+	int fd; /* holds the slot's lock; the program may close it, so it is checked before each use */
+	uint64_t dev, ino; /* of the file that fd is open on */
+	lock_t lent; /* held by the thread that uses fd for other locks, see owner_borrow */
 	_Atomic uint32_t state; /* a futex, see owner.c */
 };
 
@@ -52,6 +55,16 @@ struct process *process_peek(void);
  * cuInit. Until it has run, only the slot's byte is locked, and the program may close fd. False:
  * the thread can't be started. */
 bool owner_start(struct owner *owner, struct vgpu_usage *usage, int fd, int slot);
+/* A description of the usage file for locks that end soon: a new one; or, where the file can't be
+ * opened any more (another root directory, no free descriptor), the one that holds the slot. fd -1:
+ * none. */
+struct borrowed {
+	int fd;
+	bool own;
+};
+struct borrowed owner_borrow(struct owner *owner);
+/* Ends the slow path's lock; the caller has ended those on slots. */
+void owner_return(struct owner *owner, struct borrowed borrowed);
 /* Waits until the thread owns the slot; nothing may be charged in the slot before. False: the thread
  * owns none, and one line on stderr has reported it. */
 bool owner_wait(struct owner *owner);

@@ -15,8 +15,6 @@
  * exceeds the limit. */
 #include "reserve.h"
 
-#include <unistd.h>
-
 #include "clock.h"
 #include "filelock.h"
 #include "limits.h"
@@ -102,18 +100,17 @@ static bool try_repeatedly(struct process *p, int cell, uint64_t bytes, bool spi
 	}
 }
 
-/* One process at a time: the lock is on a file description of its own, so that the kernel ends
+/* One process at a time: the lock is on a file description of this process, so that the kernel ends
  * it with the process. After the time-out the process continues without the lock. */
 static bool reserve_slow(struct process *p, int cell, uint64_t bytes, bool spilling)
 {
-	int fd = usage_open();
-	bool locked = fd >= 0 && filelock_wait(fd, VGPU_LOCK_SLOW, SLOW_LOCK_US);
+	struct borrowed file = owner_borrow(&p->owner);
+	bool locked = file.fd >= 0 && filelock_wait(file.fd, VGPU_LOCK_SLOW, SLOW_LOCK_US);
 
 	if (locked)
-		slot_reap(p->usage, fd);
+		slot_reap(p->usage, file.fd);
 	bool fits = try_repeatedly(p, cell, bytes, spilling);
-	if (fd >= 0)
-		close(fd);
+	owner_return(&p->owner, file);
 	return fits;
 }
 

@@ -9,8 +9,6 @@
 #include "slot.h"
 #include "usage.h"
 
-#include <unistd.h>
-
 static uint64_t least(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
@@ -19,12 +17,11 @@ static uint64_t least(uint64_t a, uint64_t b)
 /* A process has died: clears the slots of dead processes before the sum. */
 static uint64_t used_after_deaths(struct process *p, int cell)
 {
-	int fd = usage_open();
+	struct borrowed file = owner_borrow(&p->owner);
 
-	if (fd >= 0) {
-		slot_reap(p->usage, fd);
-		close(fd);
-	}
+	if (file.fd >= 0)
+		slot_reap(p->usage, file.fd);
+	owner_return(&p->owner, file);
 	return usage_sum(p->usage, cell).committed;
 }
 

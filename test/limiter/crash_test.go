@@ -175,6 +175,28 @@ func TestKilledMemoryIsReusable(t *testing.T) {
 	}
 }
 
+// Who can't open a file any more has the memory of the dead all the same, while it sees that of the living.
+func TestKilledMemoryIsReusableWithoutOpening(t *testing.T) {
+	for _, state := range []string{"chroot", "fillfds"} {
+		t.Run(state, func(t *testing.T) {
+			c := oneGPU(t, giB)
+			holder := hold(t, c, "init ctx 0 alloc 1073741824 sleep 60000")
+			p := talk(t, c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 1 "+state+" alloc 1 line info line alloc 1073741824 info free 0 info")...))
+			p.hearAll(t, "init 0", "ctx 0", "alloc 2", state+" 0", "alloc 2")
+			require.NoError(t, holder.Process.Kill())
+			holder.Wait()
+			p.tell(t, "")
+			p.hearAll(t, "info 0 free 1073741824 total 1073741824")
+
+			holder = hold(t, c, "init ctx 0 alloc 1073741824 sleep 60000")
+			require.NoError(t, holder.Process.Kill())
+			holder.Wait()
+			p.tell(t, "")
+			p.hearEnd(t, "alloc 0", "info 0 free 0 total 1073741824", "free 0", "info 0 free 1073741824 total 1073741824")
+		})
+	}
+}
+
 // One that is dead but that its parent has not waited for is dead.
 func TestZombieIsDead(t *testing.T) {
 	c := oneGPU(t, giB)

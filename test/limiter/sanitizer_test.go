@@ -57,6 +57,7 @@ func TestSanitizers(t *testing.T) {
 				"vborn 4 vborn 4 init ctx 0 vreserve 64 vimport 0 vdrop 0 vexport 0 vmap 0 0 4 0 vrelease 0 vimport 1 vclose 2 info vunmap 0 0 4 vrelease 1 vclose 1 info",
 				"init newctx 0 alloc 1042284544 alloc 1 newctx newctx 0 alloc 1042284544 ctx 0 closefds",
 				"alloc 1 init alloc 1 freeptr 1",
+				"init ctx 0 alloc 1042284544 alloc 1 fillfds alloc 1 info free 0 alloc 1",
 				"init ctx 0 alloc 1 exec true",
 			} {
 				out, err := c.command(filepath.Join(dir, "probe"), strings.Fields(script)...).CombinedOutput()

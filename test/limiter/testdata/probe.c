@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -410,7 +411,18 @@ static void run(const char *what)
 		exit((int)number());
 	else if (!strcmp(what, "join"))
 		exit(0);
-	else if (!strcmp(what, "closefds"))
+	else if (!strcmp(what, "chroot")) { /* nothing is there */
+		char empty[] = "/tmp/probe-XXXXXX";
+
+		printf("chroot %d\n", !mkdtemp(empty) || chroot(empty) || chdir("/") || open("/tmp", O_RDONLY) >= 0);
+	} else if (!strcmp(what, "fillfds")) {
+		struct rlimit few = { 64, 64 };
+
+		setrlimit(RLIMIT_NOFILE, &few);
+		while (dup(0) >= 0)
+			;
+		printf("fillfds %d\n", errno == EMFILE ? 0 : errno);
+	} else if (!strcmp(what, "closefds"))
 		for (int fd = 3; fd < 256; fd++)
 			close(fd);
 	else if (!strcmp(what, "exec")) {
