@@ -89,7 +89,7 @@ type usageHeader struct {
 	uuids                                                                                     [MaxDevices][uuidSize]byte
 	_                                                                                         [704]byte
 	highWater                                                                                 uint32
-	_                                                                                         [1020]byte
+	_                                                                                         [1020]byte // of processes only
 	buckets                                                                                   [MaxDevices]usageBucket
 }
 

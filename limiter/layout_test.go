@@ -80,6 +80,7 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_usage, mig_cells)", usageOffMIG},
 		{"offsetof(struct vgpu_usage, uuid)", usageOffUUID},
 		{"offsetof(struct vgpu_usage, high_water)", usageOffHighWater},
+		{"offsetof(struct vgpu_usage, charged)", 1032},
 		{"offsetof(struct vgpu_slot, owner)", slotOffOwner},
 		{"offsetof(struct vgpu_slot, pid)", slotOffPID},
 		{"offsetof(struct vgpu_slot, start_time)", 8},

@@ -21,6 +21,7 @@
  *      0 ┌──────────────┐
  *        │ header, 1024 │  by the host, once
  *   1024 │ high_water   │  by a process that claims a slot; it only rises
+ *   1032 │ charged      │  a bit per slot: set by the slot's process, cleared by a reaper
  *   2048 │ 16 buckets   │  of compute time, 128 each, one per cell: by every process
  *        │ of 128       │      that launches (bucket.c) or is refused; new ones are zero
  *   4096 ├──────────────┤
@@ -151,7 +152,9 @@ struct vgpu_usage {
 	uint8_t uuid[VGPU_MAX_DEVICES][16]; /* of cell i */
 	uint8_t reserved2[704];
 	_Atomic uint32_t high_water; /* slots 0 to high_water-1 were ever claimed */
-	uint8_t reserved3[1020];
+	uint8_t reserved3[4];
+	_Atomic uint64_t charged[VGPU_SLOT_COUNT / 64]; /* bit i % 64 of word i / 64: slot i may have bytes */
+	uint8_t reserved4[888];
 	struct vgpu_bucket buckets[VGPU_MAX_DEVICES]; /* of cell i */
 	struct vgpu_slot slots[VGPU_SLOT_COUNT];
 };
@@ -182,6 +185,7 @@ _Static_assert(offsetof(struct vgpu_slot, cells) == VGPU_SLOT_HEADER_BYTES, "slo
 _Static_assert(sizeof(struct vgpu_slot) == VGPU_SLOT_BYTES, "slot");
 _Static_assert(offsetof(struct vgpu_usage, uuid) == 64, "usage.uuid");
 _Static_assert(offsetof(struct vgpu_usage, high_water) == 1024, "usage.high_water");
+_Static_assert(offsetof(struct vgpu_usage, charged) == 1032, "usage.charged");
 _Static_assert(offsetof(struct vgpu_usage, slots) == VGPU_USAGE_HEADER_BYTES, "usage.slots");
 _Static_assert(sizeof(struct vgpu_usage) == VGPU_USAGE_BYTES, "usage");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little-endian");
@@ -194,6 +198,26 @@ static inline uint32_t usage_high_water(const struct vgpu_usage *usage)
 	uint32_t high = atomic_load(&usage->high_water);
 
 	return high < VGPU_SLOT_COUNT ? high : VGPU_SLOT_COUNT;
+}
+
+/* For a walk over the slots that may have bytes: the number of words, each word's bits, and the
+ * first slot of the bits, which is taken out of them. seq_cst, as above. */
+static inline uint32_t usage_words(const struct vgpu_usage *usage)
+{
+	return (usage_high_water(usage) + 63) / 64;
+}
+
+static inline uint64_t usage_word(const struct vgpu_usage *usage, uint32_t word)
+{
+	return atomic_load(&usage->charged[word]);
+}
+
+static inline uint32_t usage_next(uint32_t word, uint64_t *bits)
+{
+	uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(*bits);
+
+	*bits &= *bits - 1;
+	return slot;
 }
 
 #endif

@@ -81,7 +81,7 @@ static bool own_some_slot(struct owner *o)
 {
 	/* In this order: when a thread owns the word, the word is already on its list. */
 	while (register_word(o)) {
-		if (slot_own(o->slot))
+		if (slot_own(o->usage, o->slot))
 			return true;
 		if (!claim_another(o))
 			return false;

@@ -114,13 +114,37 @@ static bool reserve_slow(struct process *p, int cell, uint64_t bytes, bool spill
 	return fits;
 }
 
+enum { LOOKS_FIRST = 256, LOOKS_MOST = 65536 };
+
+/* Each slot of a dead process costs every sum some time. So one of some hundred sums that see a
+ * dead owner clears the slots, and fewer where that is in vain (exported memory that is held). */
+static void clear_dead(struct process *p)
+{
+	static _Atomic uint32_t looks, due, interval = LOOKS_FIRST;
+
+	/* Relaxed: two threads that clear at once do no harm. */
+	uint32_t look = atomic_fetch_add_explicit(&looks, 1, memory_order_relaxed);
+	if ((int32_t)(look - atomic_load_explicit(&due, memory_order_relaxed)) < 0)
+		return;
+	struct borrowed file = owner_borrow(&p->owner);
+	bool any = file.fd >= 0 && slot_reap(p->usage, file.fd);
+	owner_return(&p->owner, file);
+	uint32_t next = any ? LOOKS_FIRST : atomic_load_explicit(&interval, memory_order_relaxed) * 2;
+	next = next < LOOKS_MOST ? next : LOOKS_MOST;
+	atomic_store_explicit(&interval, next, memory_order_relaxed);
+	atomic_store_explicit(&due, look + next, memory_order_relaxed);
+}
+
 static bool reserve_on(struct process *p, int cell, uint64_t bytes, bool spilling)
 {
 	struct usage_sum sum = { 0 };
 	struct room room = room_of(cell, spilling);
 
-	if (__builtin_expect(try(p, cell, bytes, room, &sum) == FITS, 1))
+	if (__builtin_expect(try(p, cell, bytes, room, &sum) == FITS, 1)) {
+		if (__builtin_expect(sum.deaths, 0))
+			clear_dead(p);
 		return true;
+	}
 	return bytes <= room.limit && reserve_slow(p, cell, bytes, spilling);
 }
 

@@ -49,6 +49,16 @@ uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int c
 	return exported_held(usage, slot) ? exported_bytes(s, cell) : 0;
 }
 
+static _Atomic uint64_t *charged_word(struct vgpu_usage *usage, uint32_t slot)
+{
+	return &usage->charged[slot / 64];
+}
+
+static uint64_t charged_bit(uint32_t slot)
+{
+	return (uint64_t)1 << slot % 64;
+}
+
 /* Requires the slot's lock, and a dead owner. Exported memory that is held stays charged. If the
  * reaper is killed meanwhile, the next one starts again. */
 static void clear(struct vgpu_usage *usage, uint32_t slot, bool held)
@@ -80,6 +90,9 @@ static void clear(struct vgpu_usage *usage, uint32_t slot, bool held)
 		return;
 	atomic_store_explicit(&s->exports_byte, 0, memory_order_relaxed);
 	s->exports_dev = s->exports_ino = 0;
+	/* seq_cst, while the owner word keeps the slot from having another owner: whoever has it next
+	 * sets the bit after this. */
+	atomic_fetch_and(charged_word(usage, slot), ~charged_bit(slot));
 	atomic_store_explicit(&s->owner, 0, memory_order_release);
 }
 
@@ -144,14 +157,16 @@ int slot_claim(struct vgpu_usage *usage, int fd)
 	return -1;
 }
 
-bool slot_own(struct vgpu_slot *s)
+bool slot_own(struct vgpu_usage *usage, struct vgpu_slot *s)
 {
-	uint32_t none = 0;
+	uint32_t none = 0, slot = (uint32_t)(s - usage->slots);
 
 	/* seq_cst: set before any announcement in the slot. The PID and its namespace are written
 	 * after it, only by the slot's owner; an owner that dies in between has charged nothing. */
 	if (!atomic_compare_exchange_strong(&s->owner, &none, (uint32_t)syscall(SYS_gettid)))
 		return false;
+	/* seq_cst, also: from here on no reaper clears it while this process lives. */
+	atomic_fetch_or(charged_word(usage, slot), charged_bit(slot));
 	s->pid = (uint32_t)getpid();
 	s->pid_ns = witness_pid_namespace();
 	return true;
@@ -159,11 +174,19 @@ bool slot_own(struct vgpu_slot *s)
 
 /* Two rounds: the imports of a dead process keep another slot from being cleared, until the dead
  * process's own slot is cleared, which may be later in the first round. */
-void slot_reap(struct vgpu_usage *usage, int fd)
+bool slot_reap(struct vgpu_usage *usage, int fd)
 {
-	uint32_t high = usage_high_water(usage);
+	uint32_t words = usage_words(usage);
+	bool any = false;
 
-	for (uint32_t i = 0; i < 2 * high; i++)
-		if ((owner_of(usage, i % high) & FUTEX_OWNER_DIED) && seize(usage, fd, i % high))
-			filelock_give(fd, VGPU_LOCK_SLOT(i % high));
+	for (uint32_t i = 0; i < 2 * words; i++)
+		for (uint64_t bits = usage_word(usage, i % words); bits;) {
+			uint32_t slot = usage_next(i % words, &bits);
+
+			if (!(owner_of(usage, slot) & FUTEX_OWNER_DIED) || !seize(usage, fd, slot))
+				continue;
+			filelock_give(fd, VGPU_LOCK_SLOT(slot));
+			any = true;
+		}
+	return any;
 }

@@ -13,14 +13,14 @@
  * the file can't be locked (EAGAIN), or its file system is full (ENOSPC). */
 int slot_claim(struct vgpu_usage *usage, int fd);
 /* Sets the slot's owner word to this thread, and its PID. False: another process has the slot. */
-bool slot_own(struct vgpu_slot *slot);
+bool slot_own(struct vgpu_usage *usage, struct vgpu_slot *slot);
 
 /* The bytes of a cell that a slot is charged for: all; or, if the kernel and /proc show that the
  * slot's owner has ended with its memory, only the exported memory that is held. fd is any
  * description of the file that holds no slot; it can be read-only. */
 uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int cell);
 
-/* Clears the slots of dead processes. */
-void slot_reap(struct vgpu_usage *usage, int fd);
+/* Clears the slots of dead processes. True: one was cleared and is free. */
+bool slot_reap(struct vgpu_usage *usage, int fd);
 
 #endif

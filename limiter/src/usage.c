@@ -115,21 +115,26 @@ static uint64_t add(uint64_t a, uint64_t b)
 	return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
+static inline void sum_slot(struct vgpu_slot *s, int cell, struct usage_sum *sum)
+{
+	struct vgpu_cell *c = &s->cells[cell];
+
+	/* seq_cst, and in this order: a writer commits before it withdraws its
+	 * announcement, so a reader in between counts twice, and never misses it. */
+	sum->tentative = add(sum->tentative, atomic_load(&c->tentative));
+	sum->committed = add(sum->committed, atomic_load(&c->committed));
+	/* Relaxed: only a hint that reaping may help. */
+	sum->deaths |= (atomic_load_explicit(&s->owner, memory_order_relaxed) & FUTEX_OWNER_DIED) != 0;
+}
+
 struct usage_sum usage_sum(struct vgpu_usage *usage, int cell)
 {
 	struct usage_sum sum = { 0 };
-	uint32_t high = usage_high_water(usage);
+	uint32_t words = usage_words(usage);
 
-	for (uint32_t i = 0; i < high; i++) {
-		struct vgpu_cell *c = &usage->slots[i].cells[cell];
-
-		/* seq_cst, and in this order: a writer commits before it withdraws its
-		 * announcement, so a reader in between counts twice, and never misses it. */
-		sum.tentative = add(sum.tentative, atomic_load(&c->tentative));
-		sum.committed = add(sum.committed, atomic_load(&c->committed));
-		/* Relaxed: only a hint that reaping may help. */
-		sum.deaths |= (atomic_load_explicit(&usage->slots[i].owner, memory_order_relaxed) & FUTEX_OWNER_DIED) != 0;
-	}
+	for (uint32_t word = 0; word < words; word++)
+		for (uint64_t bits = usage_word(usage, word); bits;)
+			sum_slot(&usage->slots[usage_next(word, &bits)], cell, &sum);
 	return sum;
 }
 
@@ -152,10 +157,11 @@ static const struct vgpu_usage *map_to_read(const char *path, int *fd)
 uint64_t usage_spilled(struct vgpu_usage *usage, int cell)
 {
 	uint64_t spilled = 0;
-	uint32_t high = usage_high_water(usage);
+	uint32_t words = usage_words(usage);
 
-	for (uint32_t i = 0; i < high; i++) /* seq_cst: with the sums of try() */
-		spilled = add(spilled, atomic_load(&usage->slots[i].cells[cell].spilled));
+	for (uint32_t word = 0; word < words; word++)
+		for (uint64_t bits = usage_word(usage, word); bits;) /* seq_cst: with the sums of try() */
+			spilled = add(spilled, atomic_load(&usage->slots[usage_next(word, &bits)].cells[cell].spilled));
 	return spilled;
 }
 
@@ -170,9 +176,10 @@ bool usage_read(int cell, uint64_t *used)
 	const struct vgpu_usage *usage = map_to_read(path, &fd);
 	if (!usage)
 		return false;
-	uint32_t high = usage_high_water(usage);
-	for (uint32_t i = 0; i < high; i++)
-		*used = add(*used, slot_bytes(usage, fd, i, cell));
+	uint32_t words = usage_words(usage);
+	for (uint32_t word = 0; word < words; word++)
+		for (uint64_t bits = usage_word(usage, word); bits;)
+			*used = add(*used, slot_bytes(usage, fd, usage_next(word, &bits), cell));
 	munmap((void *)usage, VGPU_USAGE_BYTES);
 	close(fd);
 	return true;
@@ -189,14 +196,15 @@ int usage_pids(unsigned int *pids, int room)
 	const struct vgpu_usage *usage = map_to_read(path, &fd);
 	if (!usage)
 		return 0;
-	uint32_t high = usage_high_water(usage);
-	for (uint32_t i = 0; i < high && count < room; i++) {
-		const struct vgpu_slot *s = &usage->slots[i];
-		uint32_t owner = atomic_load_explicit(&s->owner, memory_order_acquire);
+	uint32_t words = usage_words(usage);
+	for (uint32_t word = 0; word < words; word++)
+		for (uint64_t bits = usage_word(usage, word); bits && count < room;) {
+			const struct vgpu_slot *s = &usage->slots[usage_next(word, &bits)];
+			uint32_t owner = atomic_load_explicit(&s->owner, memory_order_acquire);
 
-		if (owner && !(owner & FUTEX_OWNER_DIED) && s->pid_ns == here)
-			pids[count++] = s->pid;
-	}
+			if (owner && !(owner & FUTEX_OWNER_DIED) && s->pid_ns == here)
+				pids[count++] = s->pid;
+		}
 	munmap((void *)usage, VGPU_USAGE_BYTES);
 	close(fd);
 	return count;

@@ -19,7 +19,7 @@ struct usage_sum {
 	bool deaths; /* the owner word of some slot has FUTEX_OWNER_DIED */
 };
 
-/* The sums of a cell over all claimed slots in bytes; they saturate. */
+/* The sums of a cell over all slots that may have bytes; they saturate. */
 struct usage_sum usage_sum(struct vgpu_usage *usage, int cell);
 
 /* The bytes of a cell, of all slots, that may lie in the host's memory (reserve.c). */

@@ -4,8 +4,10 @@ package limiter_test
 
 import (
 	"bufio"
+	"encoding/binary"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -25,11 +27,15 @@ const rounds = 9
 // bare and limited in the same run: without a share of compute time, and with one that is never used up.
 func BenchmarkAdded(b *testing.B) {
 	for _, share := range []uint32{0, 50} {
-		for _, others := range []int{0, 63} {
-			b.Run(fmt.Sprintf("share=%d/others=%d", share, others), func(b *testing.B) {
+		for _, row := range []struct {
+			name           string
+			others, former int
+		}{{"others=0", 0, 0}, {"others=63", 63, 0}, {"former=1023", 0, limiter.MaxProcesses - 1}} {
+			b.Run(fmt.Sprintf("share=%d/%s", share, row.name), func(b *testing.B) {
 				program, c := benchProgram(b)
 				c.share(b, share, limiter.PolicyForce)
-				holdSlots(b, c, program, others)
+				holdSlots(b, c, program, row.others)
+				formerProcesses(b, c, row.former)
 				for range b.N {
 					addedByCall(b, program, c)
 				}
@@ -103,6 +109,27 @@ func holdSlots(b *testing.B, c *container, program string, count int) {
 		b.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	}
 	eventually(b, waitLong, "all hold their slots", func() bool { return c.used(b) == uint64(count)*4096 })
+}
+
+// formerProcesses are as many slots of processes that have had memory at the same time and are dead.
+func formerProcesses(tb testing.TB, c *container, count int) {
+	tb.Helper()
+	f, err := os.OpenFile(c.usage(), os.O_RDWR, 0)
+	require.NoError(tb, err)
+	defer f.Close()
+	write := func(at int, data []byte) {
+		_, err := f.WriteAt(data, int64(at))
+		require.NoError(tb, err)
+	}
+	le := binary.LittleEndian
+	charged := make([]byte, limiter.MaxProcesses/8)
+	for i := range count {
+		write(4096+i*1280, le.AppendUint32(nil, 0x40000001)) // an owner that died, of no process
+		write(4096+i*1280+128, le.AppendUint64(nil, 4096))
+		charged[i/8] |= 1 << (i % 8)
+	}
+	write(1024, le.AppendUint32(nil, uint32(count)))
+	write(1032, charged)
 }
 
 // timings are the lines of testdata/bench.c, pinned to one core where that can be.

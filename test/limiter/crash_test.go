@@ -5,6 +5,7 @@ package limiter_test
 import (
 	"bufio"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -351,6 +352,47 @@ func within(t *testing.T, limit time.Duration, c *container, script string) []st
 	out, err := cmd.Output()
 	require.NoError(t, err, "it hangs")
 	return strings.Split(strings.TrimRight(string(out), "\n"), "\n")
+}
+
+// What a call costs depends on the processes that live, not on the most that ever did: a sum leaves out the slots of the
+// others, and the first allocation beside the dead clears theirs.
+func TestFormerProcessesAreForgotten(t *testing.T) {
+	c := oneGPU(t, giB)
+	formerProcesses(t, c, 700)
+	require.Equal(t, 700, c.slotsSummed(t))
+	p := talk(t, c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 4096 line alloc 1073737728 alloc 1")...))
+	p.hearAll(t, "init 0", "ctx 0", "alloc 0")
+	assert.Equal(t, 1, c.slotsSummed(t))
+	p.tell(t, "")
+	p.hearEnd(t, "alloc 0", "alloc 2")
+
+	var former []*exec.Cmd
+	for range 20 {
+		former = append(former, hold(t, c, "init ctx 0 alloc 4096 sleep 60000"))
+	}
+	assert.GreaterOrEqual(t, c.slotsSummed(t), 20)
+	p = talk(t, c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 line alloc 4096 line alloc 1073737728 alloc 1")...))
+	p.hearAll(t, "init 0", "ctx 0")
+	for _, cmd := range former {
+		require.NoError(t, cmd.Process.Kill())
+		cmd.Wait()
+	}
+	p.tell(t, "")
+	p.hearAll(t, "alloc 0")
+	assert.Equal(t, 1, c.slotsSummed(t))
+	p.tell(t, "")
+	p.hearEnd(t, "alloc 0", "alloc 2")
+}
+
+// slotsSummed is the number of slots that a sum over the usage file visits.
+func (c *container) slotsSummed(t *testing.T) (count int) {
+	t.Helper()
+	file, err := os.ReadFile(c.usage())
+	require.NoError(t, err)
+	for _, b := range file[1032 : 1032+limiter.MaxProcesses/8] {
+		count += bits.OnesCount8(b)
+	}
+	return count
 }
 
 // All 1,024 slots are taken: the next process gets an error, and has nothing.

@@ -27,6 +27,7 @@ const (
 	CellSize    = C.VGPU_CELL_BYTES
 	Slots       = C.VGPU_SLOT_COUNT
 	HighWater   = C.CREADERS_HIGH_WATER
+	Charged     = C.CREADERS_CHARGED
 	RateOne     = C.RATE_ONE
 	bucketMost  = C.BUCKET_MOST
 )

@@ -14,7 +14,7 @@
 #include "slot.h"
 #include "usage.h"
 
-enum { CREADERS_HIGH_WATER = offsetof(struct vgpu_usage, high_water) };
+enum { CREADERS_HIGH_WATER = offsetof(struct vgpu_usage, high_water), CREADERS_CHARGED = offsetof(struct vgpu_usage, charged) };
 
 struct creaders_stat {
 	char state;

@@ -129,6 +129,10 @@ func FuzzUsage(f *testing.F) {
 		begin := bytes.Clone(good)
 		copy(begin, header)
 		le.PutUint32(begin[HighWater:], high)
+		clear(begin[Charged : Charged+Slots/8])
+		for i := range min(high, Slots) {
+			begin[Charged+int(i)/8] |= 1 << (i % 8)
+		}
 		require.NoError(t, usage.Truncate(0)) // all zeros again
 		require.NoError(t, usage.Truncate(UsageSize))
 		_, err := usage.WriteAt(begin, 0)
@@ -145,7 +149,7 @@ func FuzzUsage(f *testing.F) {
 		if !ok {
 			return
 		}
-		// The slots are a part of the file, and only those below the high water count.
+		// The slots are a part of the file, and only those that are marked as charged count.
 		var want big.Int
 		for i := at; i < at+len(slots) && i/SlotSize < int(min(high, Slots)); i += SlotSize {
 			whole := make([]byte, SlotSize)

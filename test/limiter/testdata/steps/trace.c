@@ -23,6 +23,7 @@ static bool by_instruction;
 enum { WATCHED = 8, THREADS = 16 };
 static struct vgpu_slot shadow[WATCHED];
 static uint32_t shadow_high;
+static uint64_t shadow_charged;
 
 static bool within(const struct range *r, uintptr_t at) { return at >= r->from && at < r->to; }
 
@@ -67,11 +68,13 @@ static bool slots_changed(void)
 {
 	const struct vgpu_slot *now = &usage->slots[first_slot];
 	uint32_t high = usage->high_water;
+	uint64_t charged = usage->charged[first_slot / 64];
 
-	if (high == shadow_high && !memcmp((void *)shadow, (void *)now, sizeof(shadow)))
+	if (high == shadow_high && charged == shadow_charged && !memcmp((void *)shadow, (void *)now, sizeof(shadow)))
 		return false;
 	memcpy((void *)shadow, (void *)now, sizeof(shadow));
 	shadow_high = high;
+	shadow_charged = charged;
 	return true;
 }
 
