@@ -76,7 +76,7 @@ static CUevent event_in(CUstream stream, CUcontext context)
 	return event;
 }
 
-/* Without a place of its own an entry is added to one of the same stream, whose event is moved on. */
+/* Without a place of its own an entry is added to one of the same stream, and the event of that one is moved on. */
 static bool join_place(struct freeing *all, const struct ledger_entry *entry, CUstream stream)
 {
 	for (int i = 0; i < FREEING && stream != CU_STREAM_PER_THREAD; i++) { /* that one differs by thread */

@@ -6,10 +6,15 @@
 #include "hooks.h"
 #include "limits.h"
 
+/* Whether this process ever had managed memory: else a free does not look for it. */
+static _Atomic bool managed_ever;
+
 /* After the driver's call: keeps the charge, or gives it back if the call failed. If the charge can't
  * be recorded, frees the memory. */
 static CUresult settle_as(struct charge *charge, CUresult result, CUdeviceptr ptr, enum ledger_kind kind)
 {
+	if (kind != LEDGER_LINEAR) /* Relaxed: a thread that frees the memory got its address from this one. */
+		atomic_store_explicit(&managed_ever, true, memory_order_relaxed);
 	if (result == CUDA_SUCCESS && charge_keep(charge, kind, ptr))
 		return CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS) {
@@ -152,11 +157,12 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *ptr, unsigned int *pitch, unsigned int 
 
 static void begin_free(struct discharge *d, CUdeviceptr ptr)
 {
-	static const enum ledger_kind kinds[] = { LEDGER_LINEAR, LEDGER_SPILLED, LEDGER_MANAGED };
-
-	d->process = NULL;
-	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds) && !d->process; i++)
-		discharge_begin(d, kinds[i], ptr);
+	discharge_begin(d, LEDGER_LINEAR, ptr);
+	if (d->process || !atomic_load_explicit(&managed_ever, memory_order_relaxed))
+		return;
+	discharge_begin(d, LEDGER_SPILLED, ptr);
+	if (!d->process)
+		discharge_begin(d, LEDGER_MANAGED, ptr);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr ptr)

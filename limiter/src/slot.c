@@ -90,7 +90,7 @@ static void clear(struct vgpu_usage *usage, uint32_t slot, bool held)
 		return;
 	atomic_store_explicit(&s->exports_byte, 0, memory_order_relaxed);
 	s->exports_dev = s->exports_ino = 0;
-	/* seq_cst, while the owner word keeps the slot from having another owner: whoever has it next
+	/* seq_cst, while the owner word keeps the slot from having another owner: the next owner
 	 * sets the bit after this. */
 	atomic_fetch_and(charged_word(usage, slot), ~charged_bit(slot));
 	atomic_store_explicit(&s->owner, 0, memory_order_release);

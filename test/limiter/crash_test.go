@@ -176,7 +176,7 @@ func TestKilledMemoryIsReusable(t *testing.T) {
 	}
 }
 
-// Who can't open a file any more has the memory of the dead all the same, while it sees that of the living.
+// A process that can't open a file any more has the memory of the dead all the same, and not that of the living.
 func TestKilledMemoryIsReusableWithoutOpening(t *testing.T) {
 	for _, state := range []string{"chroot", "fillfds"} {
 		t.Run(state, func(t *testing.T) {
