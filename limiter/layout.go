@@ -69,7 +69,8 @@ type limitsRecord struct {
 	corePercent, coreSoftPercent, policy, priority, flags uint32
 	correction, elasticPercent                            uint16
 	contextBytes                                          uint64
-	name                                                  [48]byte
+	name                                                  [44]byte
+	pageKiB, smallKiB                                     uint16
 	residueBytes, physicalBytes                           uint64
 }
 

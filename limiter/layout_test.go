@@ -48,6 +48,8 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_record, context_bytes)", recordOffContext},
 		{"offsetof(struct vgpu_record, name)", recordOffName},
 		{"sizeof(((struct vgpu_record *)0)->name)", recordNameSize},
+		{"offsetof(struct vgpu_record, page_kib)", recordOffPage},
+		{"offsetof(struct vgpu_record, small_kib)", recordOffSmall},
 		{"offsetof(struct vgpu_record, residue_bytes)", recordOffResidue},
 		{"offsetof(struct vgpu_record, physical_bytes)", recordOffPhysical},
 		{"offsetof(struct vgpu_record, core_correction)", recordOffCorrection},
@@ -163,6 +165,8 @@ const (
 	recordOffContext    = int(unsafe.Offsetof(limitsRecord{}.contextBytes))
 	recordOffName       = int(unsafe.Offsetof(limitsRecord{}.name))
 	recordNameSize      = int(unsafe.Sizeof(limitsRecord{}.name))
+	recordOffPage       = int(unsafe.Offsetof(limitsRecord{}.pageKiB))
+	recordOffSmall      = int(unsafe.Offsetof(limitsRecord{}.smallKiB))
 	recordOffResidue    = int(unsafe.Offsetof(limitsRecord{}.residueBytes))
 	recordOffPhysical   = int(unsafe.Offsetof(limitsRecord{}.physicalBytes))
 

@@ -66,7 +66,12 @@ type DeviceLimit struct {
 	Priority         Priority
 	PhysicalBytes    uint64 // part of the limit that may be on the GPU; 0: all
 	ContextBytes     uint64 // expected size of a context; 0: unknown
+	Pages            Pages
 }
+
+// Pages is how a driver takes memory of a GPU: in whole pages, but allocations of up to SmallKiB share pages. Zero: to the
+// byte.
+type Pages struct{ KiB, SmallKiB uint16 }
 
 func (l Limits) UUIDs() []string {
 	ids := make([]string, 0, len(l.Devices))
@@ -105,6 +110,8 @@ func (d DeviceLimit) validate() error {
 		return fmt.Errorf("memory limit %d is above 2^56", d.MemoryLimitBytes)
 	case d.PhysicalBytes > d.MemoryLimitBytes:
 		return fmt.Errorf("physical memory %d is above the limit %d", d.PhysicalBytes, d.MemoryLimitBytes)
+	case d.Pages.SmallKiB > d.Pages.KiB:
+		return fmt.Errorf("small allocations of %d KiB are larger than a page of %d KiB", d.Pages.SmallKiB, d.Pages.KiB)
 	case d.CorePercent > maxRecordCorePercent:
 		return fmt.Errorf("core percent %d is above 100", d.CorePercent)
 	case d.CoreSoftPercent > maxRecordCorePercent:
@@ -139,6 +146,7 @@ func encodeLimits(l Limits, generation uint64) (*limitsFile, error) {
 		*r = limitsRecord{
 			uuid: id, memoryLimitBytes: d.MemoryLimitBytes, corePercent: d.CorePercent, coreSoftPercent: d.CoreSoftPercent,
 			policy: uint32(d.Policy), priority: uint32(d.Priority), contextBytes: d.ContextBytes, physicalBytes: d.PhysicalBytes,
+			pageKiB: d.Pages.KiB, smallKiB: d.Pages.SmallKiB,
 		}
 		if mig {
 			r.flags = recordFlagMIG
@@ -205,5 +213,6 @@ func (r *limitsRecord) decode() (DeviceLimit, error) {
 		Priority:         Priority(r.priority),
 		ContextBytes:     r.contextBytes,
 		PhysicalBytes:    r.physicalBytes,
+		Pages:            Pages{KiB: r.pageKiB, SmallKiB: r.smallKiB},
 	}, nil
 }

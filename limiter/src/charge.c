@@ -40,6 +40,63 @@ static void count_refusal(struct process *p, int cell, bool last)
 		reserve_refused(p, cell);
 }
 
+enum { SMALL_UNIT = 512 };
+
+static uint64_t round_up(uint64_t value, uint64_t unit)
+{
+	return value > UINT64_MAX - unit ? UINT64_MAX : (value + unit - 1) / unit * unit;
+}
+
+static enum pages_result enter(struct charge *c, uint64_t page)
+{
+	return pages_enter(c->process, (uintptr_t)c->here.context, c->here.cell, page, c->bytes);
+}
+
+/* As take(). */
+static enum pages_result enter_with_room(struct charge *c, uint64_t page)
+{
+	enum pages_result result = enter(c, page);
+
+	if (result == PAGES_NO_ROOM && pools_make_room(c->process, c->here.cell, page))
+		result = enter(c, page);
+	while (result == PAGES_NO_ROOM && freeing_wait(c->process))
+		result = enter(c, page);
+	return result;
+}
+
+static bool take_piece(struct charge *c, uint64_t page)
+{
+	enum pages_result result = enter_with_room(c, page);
+
+	c->small = result == PAGES_ENTERED;
+	if (result != PAGES_NO_PLACE)
+		return c->small;
+	c->bytes = page;
+	return take(c->process, c->here.cell, page);
+}
+
+/* How the driver takes an allocation of that size: the bytes, and whether they are a piece of a page. */
+static bool is_piece(const struct charge *c, uint64_t size, bool spilling, uint64_t *bytes, uint64_t *page)
+{
+	bool one = c->here.cell != LEDGER_EVERY_CELL;
+	struct limits_pages law = limits_pages(one ? c->here.cell : 0);
+	bool piece = law.page && size && size <= law.small && one && !spilling;
+
+	*page = law.page;
+	*bytes = law.page ? round_up(size, piece ? SMALL_UNIT : law.page) : size;
+	return piece;
+}
+
+static bool take_sized(struct charge *c, uint64_t size, bool spilling)
+{
+	uint64_t page;
+
+	c->small = false;
+	if (is_piece(c, size, spilling, &c->bytes, &page))
+		return take_piece(c, page);
+	return spilling ? take_spilling(c->process, c->here.cell, c->bytes) : take(c->process, c->here.cell, c->bytes);
+}
+
 static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere, bool spilling)
 {
 	CUresult result = device_here(&c->here);
@@ -51,8 +108,7 @@ static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere, bo
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (everywhere)
 		c->here.cell = LEDGER_EVERY_CELL;
-	c->bytes = bytes;
-	if (spilling ? take_spilling(c->process, c->here.cell, bytes) : take(c->process, c->here.cell, bytes))
+	if (take_sized(c, bytes, spilling))
 		return CUDA_SUCCESS;
 	count_refusal(c->process, c->here.cell, spilling);
 	return CUDA_ERROR_OUT_OF_MEMORY;
@@ -92,6 +148,7 @@ CUresult charge_begin_context(struct charge *c, CUdevice dev)
 	if (!c->process || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
 	c->bytes = limits_context_bytes(c->here.cell);
+	c->small = false;
 	return !c->bytes || reserve(c->process, c->here.cell, c->bytes) ? CUDA_SUCCESS : no_room(c);
 }
 
@@ -102,22 +159,43 @@ CUresult charge_begin_on(struct charge *c, CUdevice dev, uint64_t bytes)
 	if (!c->process || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
 	c->bytes = bytes;
+	c->small = false;
 	if (take(c->process, c->here.cell, bytes))
 		return CUDA_SUCCESS;
 	count_refusal(c->process, c->here.cell, true);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-bool charge_resize(struct charge *c, uint64_t bytes)
+/* What the driver has taken already stays charged meanwhile. */
+static bool take_other(struct charge *c, uint64_t size)
 {
-	if (bytes > c->bytes && !take(c->process, c->here.cell, bytes - c->bytes)) {
-		count_refusal(c->process, c->here.cell, true);
+	struct charge other = *c;
+
+	if (!take_sized(&other, size, false))
 		return false;
-	}
-	if (bytes < c->bytes)
-		reserve_undo(c->process, c->here.cell, c->bytes - bytes);
-	c->bytes = bytes;
+	charge_cancel(c);
+	*c = other;
 	return true;
+}
+
+bool charge_resize(struct charge *c, uint64_t size)
+{
+	uint64_t bytes, page;
+	bool fits = true, piece = is_piece(c, size, false, &bytes, &page);
+
+	if (__builtin_expect(bytes == c->bytes && piece == c->small, 1))
+		return true;
+	if (piece || c->small)
+		fits = take_other(c, size);
+	else if (bytes > c->bytes)
+		fits = take(c->process, c->here.cell, bytes - c->bytes);
+	else if (bytes < c->bytes)
+		reserve_undo(c->process, c->here.cell, c->bytes - bytes);
+	if (fits && !c->small)
+		c->bytes = bytes;
+	if (!fits)
+		count_refusal(c->process, c->here.cell, true);
+	return fits;
 }
 
 static bool may_lie_on_the_host(enum ledger_kind kind)
@@ -147,7 +225,7 @@ bool charge_keep(struct charge *c, enum ledger_kind kind, uint64_t key)
 	_Atomic uint64_t *part = split(c->process, c->here.cell, kind);
 
 	if (!ledger_put(&c->process->ledger, (struct ledger_entry){ .key = key,
-	                                                            .size = c->bytes,
+	                                                            .size = c->bytes | (c->small ? LEDGER_SMALL : 0),
 	                                                            .context = (uintptr_t)c->here.context,
 	                                                            .kind = kind,
 	                                                            .cell = (uint64_t)c->here.cell }))
@@ -171,20 +249,29 @@ void charge_hold_context(struct charge *c)
 	atomic_fetch_add_explicit(split(c->process, c->here.cell, LEDGER_CONTEXT), c->bytes, memory_order_relaxed);
 }
 
+static void give_back(struct process *p, int cell, uint64_t context, uint64_t bytes, bool small)
+{
+	if (small)
+		pages_leave(p, context, cell, bytes);
+	else
+		reserve_undo(p, cell, bytes);
+}
+
 void charge_cancel(struct charge *c)
 {
-	reserve_undo(c->process, c->here.cell, c->bytes);
+	give_back(c->process, c->here.cell, (uintptr_t)c->here.context, c->bytes, c->small);
 }
 
 void discharge(struct process *p, const struct ledger_entry *entry)
 {
 	_Atomic uint64_t *part = split(p, entry->cell, entry->kind);
+	uint64_t bytes = entry->size & ~LEDGER_SMALL;
 
 	if (part)
-		atomic_fetch_sub_explicit(part, entry->size, memory_order_relaxed);
+		atomic_fetch_sub_explicit(part, bytes, memory_order_relaxed);
 	if (may_lie_on_the_host(entry->kind))
-		reserve_spilled_undo(p, entry->cell, entry->size);
-	reserve_undo(p, entry->cell, entry->size);
+		reserve_spilled_undo(p, entry->cell, bytes);
+	give_back(p, entry->cell, entry->context, bytes, entry->size & LEDGER_SMALL);
 }
 
 void charge_give_context(struct process *p, int cell, uint64_t bytes)

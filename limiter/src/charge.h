@@ -12,10 +12,12 @@
 struct charge {
 	struct process *process;
 	struct here here;
-	uint64_t bytes;
+	uint64_t bytes; /* that are charged; of a piece in a shared page its size */
+	bool small;     /* it is such a piece, see pages.h */
 };
 
-/* Charges bytes to the current context's GPU. Returns the driver's error if there is no context,
+/* Charges what the driver takes for an allocation of that many bytes, in pages, to the current
+ * context's GPU. Returns the driver's error if there is no context,
  * CUDA_ERROR_NOT_INITIALIZED if the GPU is not granted or the process is denied, and
  * CUDA_ERROR_OUT_OF_MEMORY if they do not fit. On an error nothing is charged and the driver must
  * not be called. The other charge_begin functions return the same errors; those with a dev need
@@ -31,7 +33,7 @@ CUresult charge_begin_spilling(struct charge *charge, uint64_t bytes, bool every
 CUresult charge_begin_context(struct charge *charge, CUdevice dev);
 /* Charges bytes to dev, whatever context is current. */
 CUresult charge_begin_on(struct charge *charge, CUdevice dev, uint64_t bytes);
-/* Changes the charge to this number of bytes. False: they don't fit, and the charge is unchanged. */
+/* Changes the charge to that of an allocation of this number of bytes. False: they don't fit, and the charge is unchanged. */
 bool charge_resize(struct charge *charge, uint64_t bytes);
 /* Records the charge in the ledger under the driver's address or handle. False: there is no memory
  * for the entry; the caller undoes the call and cancels the charge. */

@@ -85,7 +85,8 @@ static bool join_place(struct freeing *all, const struct ledger_entry *entry, CU
 		if (!take(f, PENDING))
 			continue;
 		bool joins = f->stream == stream && f->event && f->entry.context == entry->context && f->entry.kind == entry->kind &&
-		             f->entry.cell == entry->cell && REAL(cuEventRecord)(f->event, stream) == CUDA_SUCCESS;
+		             f->entry.cell == entry->cell && !((f->entry.size | entry->size) & LEDGER_SMALL) &&
+		             REAL(cuEventRecord)(f->event, stream) == CUDA_SUCCESS;
 		if (joins) {
 			f->entry.size += entry->size;
 			f->entry.stamp = entry->stamp > f->entry.stamp ? entry->stamp : f->entry.stamp;

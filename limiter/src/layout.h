@@ -80,7 +80,9 @@ struct vgpu_record {
 	uint16_t core_correction;      /* thousandths, 250 to 4000; 0: none, as 1000 */
 	uint16_t core_elastic_percent; /* of a soft share, what it is now; 0: the hard share */
 	uint64_t context_bytes; /* 0: unknown */
-	char name[48];          /* the UUID as text */
+	char name[44];          /* the UUID as text */
+	uint16_t page_kib;      /* the GPU's memory is taken in pages of that size; 0: to the byte */
+	uint16_t small_kib;     /* allocations up to that size share pages */
 	uint64_t residue_bytes; /* bytes that the host measures beyond what is charged */
 	uint64_t physical_bytes; /* the part of the limit that may lie on the GPU; 0: all of it */
 };
@@ -169,6 +171,7 @@ _Static_assert(offsetof(struct vgpu_record, uuid) == 8, "record.uuid");
 _Static_assert(offsetof(struct vgpu_record, memory_limit_bytes) == 24, "record.memory_limit_bytes");
 _Static_assert(offsetof(struct vgpu_record, context_bytes) == 56, "record.context_bytes");
 _Static_assert(offsetof(struct vgpu_record, name) == 64, "record.name");
+_Static_assert(offsetof(struct vgpu_record, page_kib) == 108, "record.page_kib");
 _Static_assert(offsetof(struct vgpu_record, residue_bytes) == 112, "record.residue_bytes");
 _Static_assert(offsetof(struct vgpu_record, physical_bytes) == 120, "record.physical_bytes");
 _Static_assert(offsetof(struct vgpu_limits, generation) == 24, "limits.generation");

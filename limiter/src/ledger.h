@@ -13,6 +13,9 @@ enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP, LEDGER_CONTEX
 /* In place of a cell: every GPU that is granted. */
 enum { LEDGER_EVERY_CELL = 255 };
 
+/* In a size: of a piece in a shared page (pages.h). */
+#define LEDGER_SMALL ((uint64_t)1 << 63)
+
 struct ledger_entry {
 	uint64_t key; /* address or handle, unique within its kind */
 	uint64_t size;

@@ -30,6 +30,7 @@ static _Atomic uint64_t last_context[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_residue[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_physical[VGPU_MAX_DEVICES];
 static _Atomic uint32_t last_rate[VGPU_MAX_DEVICES];
+static _Atomic uint32_t last_pages[VGPU_MAX_DEVICES]; /* small_kib in the upper half, page_kib in the lower */
 static _Atomic uint32_t begun[VGPU_MAX_DEVICES];
 static _Atomic uint32_t ended[VGPU_MAX_DEVICES];
 
@@ -98,6 +99,7 @@ static void keep_record(int i, const struct vgpu_record *r)
 	atomic_store_explicit(&last_physical[i], r->physical_bytes < limit ? r->physical_bytes : 0, memory_order_relaxed);
 	atomic_store_explicit(&last_residue[i], r->residue_bytes < CEILING ? r->residue_bytes : CEILING, memory_order_relaxed);
 	atomic_store_explicit(&last_rate[i], rate_of(r), memory_order_relaxed);
+	atomic_store_explicit(&last_pages[i], (uint32_t)r->small_kib << 16 | r->page_kib, memory_order_relaxed);
 }
 
 static bool check_record(const struct vgpu_limits *l, int i)
@@ -263,6 +265,16 @@ uint64_t limits_physical_bytes(int cell)
 		return 0;
 	limits_bytes(cell); /* reads the record again if it has changed */
 	return atomic_load_explicit(&last_physical[cell], memory_order_relaxed);
+}
+
+struct limits_pages limits_pages(int cell)
+{
+	if (limits_from_environment())
+		return (struct limits_pages){ 0 };
+	limits_bytes(cell); /* reads the record again if it has changed */
+	uint32_t both = atomic_load_explicit(&last_pages[cell], memory_order_relaxed);
+	uint64_t page = (both & 0xffff) * (uint64_t)1024, small = (both >> 16) * (uint64_t)1024;
+	return (struct limits_pages){ page, small < page ? small : page };
 }
 
 uint64_t limits_room(int cell)

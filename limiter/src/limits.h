@@ -29,6 +29,13 @@ uint64_t limits_residue_bytes(int cell);
 /* The bytes of a cell that can be charged: the limit without the residue. */
 uint64_t limits_room(int cell);
 
+/* How the driver takes memory of the GPU of a cell: in whole pages, but allocations of up to `small`
+ * bytes share pages. page 0: to the byte. */
+struct limits_pages {
+	uint64_t page, small;
+};
+struct limits_pages limits_pages(int cell);
+
 /* The bytes of the limit that may lie on the GPU, where the node grants more memory than its
  * GPUs have; the rest may be in the host's memory. 0: all of the limit may lie on the GPU. */
 uint64_t limits_physical_bytes(int cell);

@@ -15,6 +15,7 @@
 #include "layout.h"
 #include "ledger.h"
 #include "lock.h"
+#include "pages.h"
 #include "pool.h"
 #include "primary.h"
 
@@ -39,6 +40,7 @@ struct process {
 	struct pools pools;
 	struct ledger ledger;
 	struct freeing freeing;
+	struct pages pages;
 	struct backing backing;
 	struct exported exported;
 };

@@ -30,12 +30,16 @@ func BenchmarkAdded(b *testing.B) {
 		for _, row := range []struct {
 			name           string
 			others, former int
-		}{{"others=0", 0, 0}, {"others=63", 63, 0}, {"former=1023", 0, limiter.MaxProcesses - 1}} {
+			pages          bool
+		}{{"others=0", 0, 0, false}, {"others=63", 63, 0, false}, {"former=1023", 0, limiter.MaxProcesses - 1, false}, {"pages", 0, 0, true}} {
 			b.Run(fmt.Sprintf("share=%d/%s", share, row.name), func(b *testing.B) {
 				program, c := benchProgram(b)
 				c.share(b, share, limiter.PolicyForce)
 				holdSlots(b, c, program, row.others)
 				formerProcesses(b, c, row.former)
+				if row.pages {
+					c.inPages(b)
+				}
 				for range b.N {
 					addedByCall(b, program, c)
 				}

@@ -157,6 +157,27 @@ func newContainerKnowing(tb testing.TB, state string, contextBytes uint64, gpus 
 	return c
 }
 
+// inPages is the container on a host that knows by which pages its GPUs' memory is taken.
+func (c *container) inPages(tb testing.TB) *container {
+	tb.Helper()
+	limits, err := limiter.ReadLimits(c.limits())
+	require.NoError(tb, err)
+	for i := range limits.Devices {
+		limits.Devices[i].Pages = limiter.Pages{KiB: 2048, SmallKiB: 1024}
+	}
+	require.NoError(tb, limiter.UpdateLimits(c.dir, limits))
+	return c
+}
+
+// as is the container on a host that knows its machine's GPU, which was made with these keys.
+func (c *container) as(tb testing.TB, keys string) *container {
+	tb.Helper()
+	if keys == unpaged {
+		return c
+	}
+	return c.inPages(tb)
+}
+
 func (c *container) limits() string { return limiter.LimitsPath(c.dir) }
 func (c *container) usage() string  { return limiter.UsagePath(c.dir) }
 

@@ -84,7 +84,7 @@ func TestOversubscriptionUnderKills(t *testing.T) {
 }
 
 func oversubscriptionUnderKills(t *testing.T, keys string) {
-	c := oversubscribedOn(t, "H200:context_mib=520"+keys)
+	c := oversubscribedOn(t, "H200:context_mib=520"+keys).as(t, keys)
 	running := make([]*exec.Cmd, 6)
 	start := func(i int) {
 		running[i] = c.command(filepath.Join(bin, "churn"), "60", fmt.Sprint(rand.IntN(1e6)), fmt.Sprint(300*miB), "4")

@@ -5,6 +5,7 @@ package limiter_test
 import (
 	"fmt"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -29,7 +30,7 @@ func TestPiecesOfAnySizeStayWithinTheLimit(t *testing.T) {
 		for _, kib := range sizes {
 			t.Run(fmt.Sprintf("%s of %d KiB", kind, kib), func(t *testing.T) {
 				t.Parallel()
-				c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit})
+				c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit}).inPages(t)
 				lines, stderr := c.run(t, filepath.Join(built, "workloads", "alloc"), "--kind="+kind, fmt.Sprintf("--chunk-kib=%d", kib))
 				assert.Contains(t, lines, "result=CUDA_ERROR_OUT_OF_MEMORY")
 				assert.Empty(t, stderr)
@@ -41,10 +42,72 @@ func TestPiecesOfAnySizeStayWithinTheLimit(t *testing.T) {
 	}
 }
 
+// Pieces of many sizes are allocated and freed in any order, so that pages are shared by any of them.
+func TestMixedPiecesStayWithinTheLimit(t *testing.T) {
+	const limit = 256 * miB
+	for _, largest := range []int{40 * kiB, 900 * kiB, miB, 3 * miB} {
+		t.Run(fmt.Sprintf("up to %d KiB", largest/kiB), func(t *testing.T) {
+			t.Parallel()
+			c := newContainer(t, newMachine(t, "H200:context_mib=0"), gpu{gpuIDs[0], limit}).inPages(t)
+			var all sync.WaitGroup
+			for i := range 4 {
+				all.Add(1)
+				go func() {
+					defer all.Done()
+					out, err := c.command(filepath.Join(bin, "churn"), "2", fmt.Sprint(i), fmt.Sprint(largest), "4").CombinedOutput()
+					assert.NoError(t, err, "%s", out)
+				}()
+			}
+			all.Wait()
+			peak, _ := c.peak(t)
+			requirePeak(t, peak, limit)
+			assert.Zero(t, c.used(t))
+			lines, _ := c.probe(t, fmt.Sprintf("init ctx 0 alloc %d alloc 1", limit))
+			assert.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "alloc 2"}, lines)
+		})
+	}
+}
+
+// Small allocations count as the pages that they are in, and no more.
+func TestSmallPieces(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		want         []string
+	}{
+		{"share a page", "alloc 4096 alloc 4096 alloc 1048576 info free 0 free 1 info free 2 info",
+			[]string{"alloc 0", "alloc 0", "alloc 0", "info 0 free 1071644672 total 1073741824", "free 0", "free 0",
+				"info 0 free 1071644672 total 1073741824", "free 0", "info 0 free 1073741824 total 1073741824"}},
+		{"two to a page", "alloc 716800 alloc 716800 info alloc 716800 info free 0 free 1 free 2 info",
+			[]string{"alloc 0", "alloc 0", "info 0 free 1071644672 total 1073741824", "alloc 0", "info 0 free 1069547520 total 1073741824",
+				"free 0", "free 0", "free 0", "info 0 free 1073741824 total 1073741824"}},
+		{"fill the last page", "alloc 1071644672 alloc 1048576 alloc 1048576 alloc 512",
+			[]string{"alloc 0", "alloc 0", "alloc 0", "alloc 2"}},
+		{"above a MiB is no piece", "alloc 1048577 alloc 1048577 info", []string{"alloc 0", "alloc 0", "info 0 free 1069547520 total 1073741824"}},
+		{"end with their context", "newctx 0 alloc 4096 alloc 4096 newctx ctx 0 info alloc 1073741824",
+			[]string{"newctx 0", "alloc 0", "alloc 0", "destroy 0", "ctx 0", "info 0 free 1073741824 total 1073741824", "alloc 0"}},
+		{"contexts do not share", "alloc 4096 newctx 0 alloc 4096 info", []string{"alloc 0", "newctx 0", "alloc 0", "info 0 free 1069547520 total 1073741824"}},
+		{"of a pitch", "pitch 100 10 pitch 2000 2000 info free 0 free 1 info",
+			[]string{"pitch 512  0", "pitch 2048  0", "info 0 free 1067450368 total 1073741824", "free 0", "free 0", "info 0 free 1073741824 total 1073741824"}},
+		{"a refused one leaves nothing", "alloc 1073741824 alloc 4096 free 0 info", []string{"alloc 0", "alloc 2", "free 0", "info 0 free 1073741824 total 1073741824"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := newContainer(t, newMachine(t, "H200:context_mib=0"), gpu{gpuIDs[0], giB}).inPages(t)
+			lines, stderr := c.probe(t, "init ctx 0 "+test.script)
+			assert.Equal(t, append([]string{"init 0", "ctx 0"}, test.want...), lines)
+			assert.Empty(t, stderr)
+			peak, now := c.peak(t)
+			assert.LessOrEqual(t, peak, uint64(giB))
+			assert.Zero(t, now)
+			assert.Zero(t, c.used(t))
+		})
+	}
+}
+
 // What a context takes beside allocations counts too.
 func TestGrowthOfAContextStaysWithinTheLimit(t *testing.T) {
 	const context, limit = 24 * miB, 512 * miB
-	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit})
+	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit}).inPages(t)
 	lines, _ := c.probe(t, "init ctx 0 heap 268435456 alloc 268435456 alloc 203423744")
 	assert.Equal(t, []string{"init 0", "ctx 0"}, lines[:2])
 	requireWithin(t, c, limit)

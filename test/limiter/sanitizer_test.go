@@ -47,6 +47,11 @@ func TestSanitizers(t *testing.T) {
 			out, err := c.command(filepath.Join(dir, "churn"), "2", "1", fmt.Sprint(300*miB), "8").CombinedOutput()
 			assert.NoError(t, err, "%s", out)
 			assert.NotContains(t, string(out), "anitizer")
+			paged := newContainer(t, newMachine(t, "H200:context_mib=0"), gpu{gpuIDs[0], 64 * miB}).inPages(t).with(test.quiet)
+			paged.library, paged.sim = c.library, c.sim
+			out, err = paged.command(filepath.Join(dir, "churn"), "2", "1", fmt.Sprint(3*miB), "8").CombinedOutput()
+			assert.NoError(t, err, "%s", out)
+			assert.NotContains(t, string(out), "anitizer")
 			out, err = c.command(filepath.Join(dir, "segments"), "2", "1", "6").CombinedOutput()
 			assert.NoError(t, err, "%s", out)
 			assert.NotContains(t, string(out), "anitizer")

@@ -31,7 +31,7 @@ func TestAccountFollowsTheDriver(t *testing.T) {
 		"own": {"own", unpaged}, "own in pages": {"own", ""}, "others": {"others", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newContainer(t, newMachine(t, "H200:context_mib=0"+test.keys), gpu{gpuIDs[0], 100 * giB})
+			c := newContainer(t, newMachine(t, "H200:context_mib=0"+test.keys), gpu{gpuIDs[0], 100 * giB}).as(t, test.keys)
 			bare, _ := c.bare().run(t, program, test.part)
 			with, stderr := c.run(t, program, test.part)
 			unlessKnown(t, func(t require.TestingT) {
