@@ -127,7 +127,8 @@ static void clear_dead(struct process *p)
 	if ((int32_t)(look - atomic_load_explicit(&due, memory_order_relaxed)) < 0)
 		return;
 	struct borrowed file = owner_borrow(&p->owner);
-	bool any = file.fd >= 0 && slot_reap(p->usage, file.fd);
+	bool mine = file.fd >= 0 && filelock_try(file.fd, VGPU_LOCK_SLOW); /* else another process is at it */
+	bool any = mine && slot_reap(p->usage, file.fd);
 	owner_return(&p->owner, file);
 	uint32_t next = any ? LOOKS_FIRST : atomic_load_explicit(&interval, memory_order_relaxed) * 2;
 	next = next < LOOKS_MOST ? next : LOOKS_MOST;

@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "exported.h"
 #include "filelock.h"
 #include "witness.h"
@@ -141,20 +142,39 @@ static bool has_page(int fd, uint32_t slot)
 	return errno != ENOSPC && errno != EDQUOT;
 }
 
-int slot_claim(struct vgpu_usage *usage, int fd)
+/* -1: there is none, or (ENOSPC) no page for it. *soon: a slot without a living owner is locked, by a
+ * process that is dying or clears it or claims it. */
+static int claim_some(struct vgpu_usage *usage, int fd, bool *soon)
 {
+	*soon = false;
 	for (uint32_t i = 0; i < VGPU_SLOT_COUNT; i++) {
 		if (i >= usage_high_water(usage) && !has_page(fd, i)) {
 			errno = ENOSPC;
 			return -1;
 		}
-		if (!seize(usage, fd, i))
-			continue;
-		raise_high_water(usage, i + 1);
-		return (int)i;
+		if (seize(usage, fd, i)) {
+			raise_high_water(usage, i + 1);
+			return (int)i;
+		}
+		uint32_t owner = owner_of(usage, i);
+		*soon |= owner == 0 || owner & FUTEX_OWNER_DIED;
 	}
 	errno = EAGAIN;
 	return -1;
+}
+
+enum { CLAIMS = 20, CLAIM_PAUSE_US = 1000 };
+
+int slot_claim(struct vgpu_usage *usage, int fd)
+{
+	bool soon;
+	int slot = claim_some(usage, fd, &soon);
+
+	for (int i = 1; i < CLAIMS && slot < 0 && soon && errno == EAGAIN; i++) {
+		clock_sleep_us(CLAIM_PAUSE_US);
+		slot = claim_some(usage, fd, &soon);
+	}
+	return slot;
 }
 
 bool slot_own(struct vgpu_usage *usage, struct vgpu_slot *s)
