@@ -78,6 +78,8 @@ enum {
 	SLOW_LOCK_US = 1000000,
 	CROWD_US = 100000,
 	CROWD_PAUSE_US = 20,
+	DYING_US = 2000000,
+	DYING_PAUSE_US = 500,
 	FULL_LOOKS = 3, /* a sum is no snapshot: FULL must be the result this many times in a row */
 };
 
@@ -102,7 +104,7 @@ static bool try_repeatedly(struct process *p, int cell, uint64_t bytes, bool spi
 
 /* One process at a time: the lock is on a file description of this process, so that the kernel ends
  * it with the process. After the time-out the process continues without the lock. */
-static bool reserve_slow(struct process *p, int cell, uint64_t bytes, bool spilling)
+static bool reserve_locked(struct process *p, int cell, uint64_t bytes, bool spilling)
 {
 	struct borrowed file = owner_borrow(&p->owner);
 	bool locked = file.fd >= 0 && filelock_wait(file.fd, VGPU_LOCK_SLOW, SLOW_LOCK_US);
@@ -112,6 +114,22 @@ static bool reserve_slow(struct process *p, int cell, uint64_t bytes, bool spill
 	bool fits = try_repeatedly(p, cell, bytes, spilling);
 	owner_return(&p->owner, file);
 	return fits;
+}
+
+/* The memory of a process that is being killed is charged until its driver's files are closed, and
+ * free right after: so it is waited for, without the lock. */
+static bool reserve_slow(struct process *p, int cell, uint64_t bytes, bool spilling)
+{
+	uint64_t until = clock_us() + DYING_US;
+
+	while (!reserve_locked(p, cell, bytes, spilling)) {
+		if (clock_us() > until)
+			return false;
+		if (!slot_dying(p->usage, p->owner.slot, cell)) /* it may have ended since */
+			return usage_sum(p->usage, cell).deaths && reserve_locked(p, cell, bytes, spilling);
+		clock_sleep_us(DYING_PAUSE_US);
+	}
+	return true;
 }
 
 enum { LOOKS_FIRST = 256, LOOKS_MOST = 65536 };

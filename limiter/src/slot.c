@@ -210,3 +210,32 @@ bool slot_reap(struct vgpu_usage *usage, int fd)
 		}
 	return any;
 }
+
+static bool dying(const struct vgpu_slot *s, uint64_t *here)
+{
+	if (*here == UINT64_MAX)
+		*here = witness_visible_namespace();
+	return *here && s->pid_ns == *here && witness_dying(s->pid, atomic_load(&s->start_time));
+}
+
+enum { DYING_LOOKS = 32 };
+
+bool slot_dying(const struct vgpu_usage *usage, const struct vgpu_slot *own, int cell)
+{
+	uint64_t here = UINT64_MAX; /* not known yet */
+	uint32_t words = usage_words(usage);
+	int looks = 0;
+
+	for (uint32_t word = 0; word < words; word++)
+		for (uint64_t bits = usage_word(usage, word); bits && looks < DYING_LOOKS;) {
+			const struct vgpu_slot *s = &usage->slots[usage_next(word, &bits)];
+
+			/* Relaxed: a hint. */
+			if (s == own || !atomic_load_explicit(&s->cells[cell].committed, memory_order_relaxed))
+				continue;
+			if (dying(s, &here))
+				return true;
+			looks++;
+		}
+	return false;
+}

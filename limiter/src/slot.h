@@ -20,6 +20,9 @@ bool slot_own(struct vgpu_usage *usage, struct vgpu_slot *slot);
  * description of the file that holds no slot; it can be read-only. */
 uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int cell);
 
+/* Whether a process that is charged for a cell is dying, of the first some dozens in the file. */
+bool slot_dying(const struct vgpu_usage *usage, const struct vgpu_slot *own, int cell);
+
 /* Clears the slots of dead processes. True: one was cleared and is free. */
 bool slot_reap(struct vgpu_usage *usage, int fd);
 

@@ -17,7 +17,8 @@ struct stat_line { /* of /proc/<pid>/stat, see proc_pid_stat(5) */
 	uint64_t pending;       /* 31: signals of the first thread, as a bitmap */
 };
 
-enum { PF_EXITING = 0x4 }; /* the kernel's flag of a task inside do_exit() */
+/* The kernel's flags of a task inside do_exit(), and of one that a signal is killing. */
+enum { PF_EXITING = 0x4, PF_SIGNALED = 0x400 };
 
 static bool parse(const char *text, struct stat_line *out)
 {
@@ -88,10 +89,15 @@ uint64_t witness_pid_namespace(void)
 	return number_in_link("/proc/self/ns/pid");
 }
 
+uint64_t witness_visible_namespace(void)
+{
+	return number_in_link("/proc/self") == (uint64_t)getpid() ? witness_pid_namespace() : 0;
+}
+
 /* Whether the mounted /proc numbers processes as the recorded namespace does. */
 static bool can_see(uint64_t pid_ns)
 {
-	return pid_ns && pid_ns == witness_pid_namespace() && number_in_link("/proc/self") == (uint64_t)getpid();
+	return pid_ns && pid_ns == witness_visible_namespace();
 }
 
 enum state { ENDED, RUNNING, UNKNOWN };
@@ -153,4 +159,17 @@ bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns)
 		break;
 	}
 	return became_another_program(pid, start_time);
+}
+
+bool witness_dying(uint32_t pid, uint64_t start_time)
+{
+	char path[32];
+	struct stat_line line;
+
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	if (!pid || read_stat(path, &line) != 1 || (start_time && line.start_time != start_time))
+		return false;
+	if (line.state == 'Z' || line.state == 'X')
+		return line.threads > 1;
+	return line.flags & (PF_EXITING | PF_SIGNALED) || line.pending & 1u << (SIGKILL - 1);
 }

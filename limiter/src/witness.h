@@ -15,4 +15,10 @@ uint64_t witness_pid_namespace(void);
  * process has its PID, it is a zombie, it has called exec, or this process can't see it. */
 bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns);
 
+/* The PID namespace that the mounted /proc shows, if it is this process's; else 0. */
+uint64_t witness_visible_namespace(void);
+/* Of a process of that namespace: whether it has been killed or is exiting, and has not
+ * ended: it still has its memory of the driver, and soon has not. */
+bool witness_dying(uint32_t pid, uint64_t start_time);
+
 #endif

@@ -130,6 +130,25 @@ func TestNoSpuriousRefusal(t *testing.T) {
 	wg.Wait()
 }
 
+// Room that a killed process leaves is there from the kill on: an allocation beside it waits for the end of that process,
+// and is not refused.
+func TestNoFalseRefusalBesideKills(t *testing.T) {
+	const limit = 40000 * miB
+	program := filepath.Join(t.TempDir(), "refusals")
+	require.NoError(t, compile(program, "testdata/refusals.c"))
+	c := oneGPU(t, limit)
+	c.sim = fakeDriver(t)
+	lines, stderr := c.run(t, program, "16", "4", fmt.Sprint(limit), fmt.Sprint(256*miB))
+	require.Empty(t, stderr)
+	var given, refused, wrong, kills int
+	_, err := fmt.Sscanf(lines[0], "given %d refused %d false %d kills %d", &given, &refused, &wrong, &kills)
+	require.NoError(t, err, lines)
+	t.Log(lines[0])
+	assert.Zero(t, wrong)
+	assert.Greater(t, refused, 100, "the test tests nothing")
+	assert.Greater(t, kills, 10, "the test tests nothing")
+}
+
 // Two ask for more than half each, at the same moment, again and again: one gets
 // it, every time.
 func TestRaceForTheLast(t *testing.T) {
