@@ -453,9 +453,9 @@ unsigned cap_minor(const struct gpu *c, unsigned id, unsigned which);
 /* "NVIDIA A100-SXM4-40GB MIG 1g.5gb"; in NULL: the GPU's own. */
 #define DEVICE_NAME 128
 void instance_name(const struct gpu *c, const struct instance *in, char text[DEVICE_NAME]);
-/* The GPU may be seen, and both nodes are there and may be opened. */
 /* The MIG profiles of a GPU; NULL and 0 if it has none. In libnvidia-ml.so.1 and simctl. */
 const struct mig_profile *mig_profiles(const struct gpu *c, unsigned *count);
+/* The GPU may be seen, and both nodes are there and may be opened. */
 bool instance_visible(const struct gpu *c, const struct instance *in);
 
 /* The NVLinks between two GPUs, as configured. */
