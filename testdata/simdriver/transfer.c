@@ -182,6 +182,12 @@ CUresult transfer_do(const struct transfer *t, CUcontext ctx, CUstream s)
 	return deferred ? r : transfer_run(t);
 }
 
+/* The program's, and not pinned: it can be used again when the call returns. Process lock held. */
+static bool is_pageable(const struct side *s)
+{
+	return (s->kind == SIDE_HOST || (s->kind == SIDE_UNIFIED && !is_fake(s->ptr))) && !allocation_find(s->ptr);
+}
+
 CUresult transfer_put(const struct transfer *t, CUstream handle, bool wait)
 {
 	bool captured = false;
@@ -199,6 +205,8 @@ CUresult transfer_put(const struct transfer *t, CUstream handle, bool wait)
 		r = capture_check(s ? s->ctx : ctx, s, &captured);
 	if (!r && captured)
 		r = capture_transfer(s, t);
+	else if (!r)
+		wait = wait || is_pageable(&t->to) || (is_pageable(&t->from) && pending_before(ctx, s));
 	process_unlock();
 	if (!r && wait)
 		r = stream_wait(handle);

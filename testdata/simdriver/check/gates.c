@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 typedef _Atomic unsigned gate;
@@ -93,8 +94,53 @@ static void last_record(void)
 	FINE(cuStreamDestroy_v2(b));
 }
 
+static void *open_gate(void *g)
+{
+	atomic_store((gate *)g, 1);
+	return NULL;
+}
+
+/* A copy between the device and memory that is not pinned waits for the stream. Source: as above, API synchronization behavior. */
+static void pageable_copies(void)
+{
+	static gate g;
+	CUstream s = new_stream();
+	pthread_t opener;
+	unsigned value = 5, *pinned;
+	CUdeviceptr p;
+
+	FINE(cuMemAlloc_v2(&p, 4));
+	FINE(cuMemHostAlloc((void **)&pinned, 4, 0));
+	for (int i = 0; i < 4; i++) {
+		put_gate(s, &g);
+		CHECK(!pthread_create(&opener, NULL, open_gate, (void *)&g));
+		value = 5 + (unsigned)i;
+		FINE(i < 2 ? cuMemcpyHtoDAsync_v2(p, &value, 4, s) : cuMemcpyAsync(p, (CUdeviceptr)(uintptr_t)&value, 4, s));
+		CHECK(atomic_load(&g) == 1);
+		value = 0;
+		CHECK(!pthread_join(opener, NULL));
+		put_gate(s, &g);
+		CHECK(!pthread_create(&opener, NULL, open_gate, (void *)&g));
+		FINE(i % 2 ? cuMemcpyDtoHAsync_v2(&value, p, 4, s) : cuMemcpyAsync((CUdeviceptr)(uintptr_t)&value, p, 4, s));
+		CHECK(atomic_load(&g) == 1 && value == 5 + (unsigned)i);
+		CHECK(!pthread_join(opener, NULL));
+	}
+	put_gate(s, &g);
+	*pinned = 0;
+	FINE(cuMemcpyDtoHAsync_v2(pinned, p, 4, s));
+	GIVES(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	CHECK(*pinned == 0);
+	atomic_store(&g, 1);
+	FINE(cuStreamSynchronize(s));
+	CHECK(*pinned == 8);
+	FINE(cuMemFreeHost(pinned));
+	FINE(cuMemFree_v2(p));
+	FINE(cuStreamDestroy_v2(s));
+}
+
 void check_gates(void)
 {
 	start();
 	last_record();
+	pageable_copies();
 }

@@ -53,11 +53,14 @@ static void behind_a_function(void)
 	CUfunction slow = find("slow"), quick = find("quick");
 	CUstream a = new_stream(), b = new_stream();
 	CUevent before, after, gone;
-	static unsigned source = 5, copied;
+	unsigned *source, *copied;
 	CUdeviceptr p, freed;
 	float ms;
 
 	atomic_store(&gate, 0);
+	FINE(cuMemHostAlloc((void **)&source, 4, 0));
+	FINE(cuMemHostAlloc((void **)&copied, 4, 0));
+	*source = 5;
 	FINE(cuMemAlloc_v2(&p, 4096));
 	FINE(cuMemAllocAsync(&freed, 4096, a));
 	FINE(cuEventCreate(&before, 0));
@@ -66,14 +69,14 @@ static void behind_a_function(void)
 	FINE(cuEventRecord(before, a));
 	FINE(cuLaunchHostFunc(a, wait_for_gate, NULL));
 	launch(slow, a);
-	FINE(cuMemcpyHtoDAsync_v2(p, &source, 4, a));
+	FINE(cuMemcpyHtoDAsync_v2(p, source, 4, a));
 	FINE(cuMemFreeAsync(freed, a));
 	FINE(cuEventRecord(after, a));
 	FINE(cuEventRecord(gone, a));
 	FINE(cuStreamWaitEvent(b, gone, 0));
 	FINE(cuEventDestroy_v2(gone));
 	launch(quick, b);
-	FINE(cuMemcpyDtoHAsync_v2(&copied, p, 4, b));
+	FINE(cuMemcpyDtoHAsync_v2(copied, p, 4, b));
 	GIVES(cuStreamQuery(a), CUDA_ERROR_NOT_READY);
 	GIVES(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
 	GIVES(cuEventQuery(after), CUDA_ERROR_NOT_READY);
@@ -84,8 +87,10 @@ static void behind_a_function(void)
 	FINE(cuEventElapsedTime(&ms, before, after));
 	CHECK(ms >= 20 && value_at(p) == 5 && atomic_load(&called) == 1);
 	FINE(cuStreamSynchronize(b));
-	CHECK(copied == 5);
+	CHECK(*copied == 5);
 	FINE(cuMemFree_v2(p));
+	FINE(cuMemFreeHost(source));
+	FINE(cuMemFreeHost(copied));
 	FINE(cuStreamDestroy_v2(a));
 	FINE(cuStreamDestroy_v2(b));
 }
@@ -99,6 +104,7 @@ static void of_the_legacy_stream(void)
 
 	atomic_store(&gate, 0);
 	FINE(cuMemAlloc_v2(&p, 8));
+	FINE(cuMemHostRegister_v2(&one, 4, 0));
 	FINE(cuStreamCreate(&blocking, 0));
 	FINE(cuLaunchHostFunc(NULL, wait_for_gate, NULL));
 	FINE(cuMemcpyHtoDAsync_v2(p, &one, 4, blocking));
@@ -111,6 +117,7 @@ static void of_the_legacy_stream(void)
 	atomic_store(&gate, 1);
 	FINE(cuCtxSynchronize());
 	CHECK(value_at(p) == 1 && value_at(p + 4) == 1);
+	FINE(cuMemHostUnregister(&one));
 	FINE(cuMemFree_v2(p));
 	FINE(cuStreamDestroy_v2(other));
 }
