@@ -268,8 +268,11 @@ static bool drop(void *object, CUcontext primary)
 {
 	CUgreenCtx g = object;
 
-	if (g->as_context.of == primary)
-		end(g);
+	if (g->as_context.of != primary)
+		return false;
+	end(g);
+	if (primary->retained) /* by it, where this is a reset */
+		primary->retained--;
 	return false;
 }
 

@@ -116,8 +116,10 @@ static void events_and_end(CUfunction slow, CUgreenCtx green[2], CUstream a, CUs
 	GIVES(cuStreamSynchronize(a), CUDA_ERROR_STREAM_DETACHED);
 	GIVES(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, a, NULL, NULL), CUDA_ERROR_STREAM_DETACHED);
 	FINE(cuStreamDestroy_v2(a));
-	FINE(cuDevicePrimaryCtxReset_v2(0));
+	FINE(cuDevicePrimaryCtxReset_v2(0)); /* with green[1] */
 	GIVES(cuGreenCtxDestroy(green[1]), CUDA_ERROR_INVALID_CONTEXT);
+	FINE(cuDevicePrimaryCtxRelease_v2(0)); /* that of start */
+	GIVES(cuDevicePrimaryCtxRelease_v2(0), CUDA_ERROR_INVALID_CONTEXT);
 }
 
 /* Source: docs.nvidia.com/cuda/cuda-driver-api, green contexts. */
