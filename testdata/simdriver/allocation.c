@@ -276,11 +276,11 @@ static CUresult end(CUdeviceptr ptr, bool (*may)(enum place))
 		return r;
 	process_lock();
 	a = allocation_find(ptr);
-	if (may(DEVICE) && graph_memory_freed(ptr)) {
-		process_unlock();
-		return CUDA_SUCCESS;
-	}
-	if (!a || a->base != ptr || !may(a->place)) {
+	if (a && a->free_pending) {
+		r = CUDA_ERROR_INVALID_VALUE;
+	} else if (may(DEVICE) && graph_memory_freed(ptr)) {
+		r = CUDA_SUCCESS;
+	} else if (!a || a->base != ptr || !may(a->place)) {
 		r = may(REGISTERED) ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_ERROR_INVALID_VALUE;
 	} else {
 		remove_from_table(a);
@@ -421,6 +421,8 @@ CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream)
 	struct queue *q = queue_of(stream ? stream->ctx : ctx);
 	struct allocation *a = allocation_find(ptr);
 
+	if (a && a->free_pending)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (graph_memory_freed(ptr))
 		return CUDA_SUCCESS;
 	if (!a || a->base != ptr || a->place != DEVICE)

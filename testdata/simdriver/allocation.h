@@ -23,6 +23,7 @@ struct allocation {
 	uint64_t id;	   /* in the process */
 	struct taken taken;
 	struct content content;
+	bool free_pending; /* in pending.c; no one else frees it */
 	unsigned holds; /* GRAPH: by nodes, executable graphs and what those left allocated */
 	int shared; /* exported, or another process's: the descriptor that keeps it; else -1 */
 	unsigned share;

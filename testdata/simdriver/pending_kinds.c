@@ -18,8 +18,17 @@ struct deferred {
 	struct transfer transfer;
 };
 
+static void unmark(CUdeviceptr ptr)
+{
+	struct allocation *a = allocation_find(ptr);
+
+	if (a)
+		a->free_pending = false;
+}
+
 static void end(struct pending *p)
 {
+	unmark(((struct deferred *)p)->ptr);
 	free(p);
 }
 
@@ -49,16 +58,23 @@ CUresult pending_put_load(CUcontext ctx, CUstream s, struct load load, unsigned 
 
 static void run_free(struct pending *p)
 {
-	allocation_free_async(((struct deferred *)p)->ptr, p->ctx, p->stream);
+	struct deferred *d = (struct deferred *)p;
+
+	unmark(d->ptr);
+	allocation_free_async(d->ptr, p->ctx, p->stream);
+	d->ptr = 0; /* the address can be another's now */
 }
 
 CUresult pending_put_free(CUcontext ctx, CUstream s, CUdeviceptr ptr)
 {
-	const struct allocation *a = allocation_find(ptr);
+	struct allocation *a = allocation_find(ptr);
+	CUresult r;
 
-	if (!a || a->base != ptr || (a->place != DEVICE && a->place != GRAPH))
+	if (!a || a->base != ptr || a->free_pending || (a->place != DEVICE && a->place != GRAPH))
 		return CUDA_ERROR_INVALID_VALUE;
-	return put(ctx, s, &(struct deferred){.p.run = run_free, .ptr = ptr}, NULL);
+	r = put(ctx, s, &(struct deferred){.p.run = run_free, .ptr = ptr}, NULL);
+	a->free_pending = !r;
+	return r;
 }
 
 static void run_transfer(struct pending *p)

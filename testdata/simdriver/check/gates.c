@@ -138,9 +138,32 @@ static void pageable_copies(void)
 	FINE(cuStreamDestroy_v2(s));
 }
 
+/* Memory is freed once, though in a stream that has not come so far. */
+static void one_free(void)
+{
+	static gate g;
+	CUstream a = new_stream(), b = new_stream();
+	CUdeviceptr p, again;
+
+	FINE(cuMemAllocAsync(&p, 4096, a));
+	put_gate(a, &g);
+	FINE(cuMemFreeAsync(p, a));
+	GIVES(cuMemFreeAsync(p, a), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuMemFreeAsync(p, b), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuMemFree_v2(p), CUDA_ERROR_INVALID_VALUE);
+	atomic_store(&g, 1);
+	FINE(cuStreamSynchronize(a));
+	GIVES(cuMemFreeAsync(p, a), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuMemAllocAsync(&again, 4096, a));
+	FINE(cuMemFreeAsync(again, a));
+	FINE(cuStreamDestroy_v2(a));
+	FINE(cuStreamDestroy_v2(b));
+}
+
 void check_gates(void)
 {
 	start();
 	last_record();
 	pageable_copies();
+	one_free();
 }
