@@ -5,6 +5,7 @@
  */
 #include "graph_exec.h"
 
+#include "pending.h"
 #include "pool.h"
 
 #include <stdlib.h>
@@ -16,6 +17,7 @@ struct part { /* physical memory, in one state */
 	CUstream stream; /* of the last use, */
 	struct queue *queue; /* which is over when that has come so far; NULL: it was never used */
 	uint64_t tail;
+	uint64_t pending; /* the number of that moment in pending.c, while it is not known */
 	bool held; /* it will be used, or what is in it is not freed yet */
 	uint64_t bytes;
 };
@@ -54,7 +56,7 @@ static bool add_part(CUgraphExec owner, CUdevice dev, uint64_t bytes)
 
 static bool idle(const struct part *p)
 {
-	return !p->held && (!p->queue || queue_done(p->queue, p->tail));
+	return !p->held && !pending_has(p->pending) && (!p->queue || queue_done(p->queue, p->tail));
 }
 
 /* Takes over what others, or no one, have idle. */
@@ -130,13 +132,35 @@ static void hold(CUgraphExec exec, bool held)
 	}
 }
 
-static void used(CUgraphExec exec, CUstream stream, struct queue *q, uint64_t tail)
+/* What was pending is in the queue now. */
+static void reached(struct pending *end)
 {
+	for (struct part *p = parts; p; p = p->next) {
+		if (p->pending == end->number)
+			p->tail = stream_ready(end->ctx, end->stream);
+	}
+}
+
+static void end(struct pending *p)
+{
+	free(p);
+}
+
+static void used(CUgraphExec exec, CUcontext ctx, CUstream stream)
+{
+	struct pending *last = pending_before(ctx, stream) ? malloc(sizeof(*last)) : NULL;
+	uint64_t number = 0;
+
+	if (last) {
+		*last = (struct pending){.run = reached, .end = end};
+		pending_put(last, ctx, stream, &number);
+	}
 	for (struct part *p = parts; p; p = p->next) {
 		if (p->owner == exec) {
 			p->stream = stream;
-			p->queue = q;
-			p->tail = tail;
+			p->queue = queue_of(ctx);
+			p->tail = stream_ready(ctx, stream);
+			p->pending = number;
 		}
 	}
 }
@@ -204,7 +228,7 @@ void exec_memory_launched(CUgraphExec exec, CUcontext ctx, CUstream s, bool done
 	if (done)
 		leave_living(exec);
 	hold(exec, lives(exec));
-	used(exec, s, queue_of(ctx), stream_ready(ctx, s));
+	used(exec, ctx, s);
 }
 
 void exec_memory_leave(CUgraphExec exec)

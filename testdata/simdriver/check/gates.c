@@ -160,10 +160,55 @@ static void one_free(void)
 	FINE(cuStreamDestroy_v2(b));
 }
 
+static cuuint64_t reserved(void)
+{
+	cuuint64_t bytes;
+
+	FINE(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_RESERVED_CURRENT, &bytes));
+	return bytes;
+}
+
+/* A graph has its memory until its launch is done. */
+static void graph_memory(void)
+{
+	static gate g;
+	CUstream s = new_stream(), other = new_stream();
+	CUgraphExec exec, second;
+	cuuint64_t bytes;
+	CUgraph graph;
+	CUdeviceptr p;
+
+	FINE(cuStreamBeginCapture_v2(s, CU_CAPTURE_MODE_RELAXED));
+	FINE(cuMemAllocAsync(&p, 4096, s));
+	FINE(cuMemsetD8Async(p, 1, 4096, s));
+	FINE(cuMemFreeAsync(p, s));
+	FINE(cuStreamEndCapture(s, &graph));
+	FINE(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	FINE(cuGraphInstantiateWithFlags(&second, graph, 0));
+	put_gate(s, &g);
+	FINE(cuGraphLaunch(exec, s));
+	bytes = reserved();
+	FINE(cuDeviceGraphMemTrim(0));
+	CHECK(bytes && reserved() == bytes);
+	FINE(cuGraphLaunch(second, other));
+	CHECK(reserved() == 2 * bytes);
+	atomic_store(&g, 1);
+	FINE(cuStreamSynchronize(s));
+	FINE(cuStreamSynchronize(other));
+	FINE(cuDeviceGraphMemTrim(0));
+	CHECK(!reserved());
+	FINE(cuGraphExecDestroy(exec));
+	FINE(cuGraphExecDestroy(second));
+	FINE(cuGraphDestroy(graph));
+	FINE(cuStreamDestroy_v2(s));
+	FINE(cuStreamDestroy_v2(other));
+}
+
 void check_gates(void)
 {
 	start();
 	last_record();
 	pageable_copies();
 	one_free();
+	graph_memory();
 }
