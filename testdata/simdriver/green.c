@@ -311,9 +311,16 @@ CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)
 	return r;
 }
 
+static _Thread_local CUgreenCtx of_deferred;
+
+void green_deferred(CUgreenCtx g)
+{
+	of_deferred = g;
+}
+
 CUgreenCtx green_of(CUstream s)
 {
-	CUcontext ctx = s ? NULL : current_as_set();
+	CUcontext ctx = s ? NULL : of_deferred ? &of_deferred->as_context : current_as_set();
 
 	return s ? s->green : ctx && ctx->alive ? ctx->green : NULL;
 }

@@ -13,6 +13,8 @@ struct CUgreenCtx_st {
 
 /* That of a stream; of the legacy one: that which is current. NULL: none. */
 CUgreenCtx green_of(CUstream stream);
+/* What this thread does next in the legacy stream was put there with that one current. */
+void green_deferred(CUgreenCtx green);
 /* A kernel that would fill more than it has takes longer. */
 struct load green_load(CUgreenCtx green, struct load load);
 /* When the next kernel of it can begin at the earliest; it has been put, and ends then. */

@@ -5,6 +5,8 @@
 #define _GNU_SOURCE
 #include "pending.h"
 
+#include "green.h"
+
 #include <stdlib.h>
 #include <sys/prctl.h>
 
@@ -89,6 +91,7 @@ static bool do_one(uint64_t *ask_again)
 	for (struct pending *p = list; p; p = p->next) {
 		if (p->state != PENDING_WAITS || any_before(p, p->ctx, p->stream, p->blocking, UINT64_MAX))
 			continue;
+		green_deferred(p->green);
 		if (p->ready && !p->ready(p, ask_again))
 			continue;
 		p->state = p->calls ? PENDING_CALLED : PENDING_RUNS;
@@ -145,6 +148,7 @@ CUresult pending_put(struct pending *p, CUcontext ctx, CUstream s, uint64_t *num
 	}
 	p->ctx = s ? s->ctx : ctx;
 	p->stream = s;
+	p->green = green_of(s);
 	p->blocking = is_blocking(s);
 	p->state = PENDING_WAITS;
 	p->number = ++last_number;

@@ -19,6 +19,7 @@ struct pending {
 	CUcontext ctx;
 	CUstream stream; /* NULL: the legacy one */
 	/* From here on of pending.c. */
+	CUgreenCtx green; /* that was current, or the stream's */
 	bool blocking;
 	enum { PENDING_WAITS, PENDING_CALLED, PENDING_RUNS } state;
 	uint64_t number;

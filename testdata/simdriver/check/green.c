@@ -1,6 +1,8 @@
 /* Green contexts: some of the multiprocessors. An H200 has 132. */
 #include "check.h"
 
+#include <stdatomic.h>
+
 static const char ptx[] = ".version 6.3\n.target sm_50\n"
 			  "// sim-duration-us: 20000\n.visible .entry slow() { ret; }\n"
 			  "// sim-duration-us: 300000\n.visible .entry hold() { ret; }\n";
@@ -82,6 +84,36 @@ static double took(CUmodule module, unsigned blocks, CUstream a, CUstream b)
 static bool near(double ms, double wanted)
 {
 	return ms > wanted * 0.98 && ms < wanted * 1.02;
+}
+
+static void wait_for(void *open)
+{
+	while (!atomic_load((_Atomic bool *)open))
+		;
+}
+
+/* What is deferred in the legacy stream is the green context's that was current. */
+static void deferred(CUmodule module, CUcontext green)
+{
+	static _Atomic bool open;
+	CUevent begin, end;
+	CUfunction slow;
+	CUcontext was;
+	float ms;
+
+	FINE(cuModuleGetFunction(&slow, module, "slow"));
+	FINE(cuEventCreate(&begin, 0));
+	FINE(cuEventCreate(&end, 0));
+	FINE(cuCtxPushCurrent_v2(green));
+	FINE(cuLaunchHostFunc(NULL, wait_for, (void *)&open));
+	FINE(cuEventRecord(begin, NULL));
+	FINE(cuLaunchKernel(slow, 132, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+	FINE(cuEventRecord(end, NULL));
+	FINE(cuCtxPopCurrent_v2(&was));
+	atomic_store(&open, true);
+	FINE(cuEventSynchronize(end));
+	FINE(cuEventElapsedTime(&ms, begin, end));
+	CHECK(near((double)ms, 20 * 132 / 64.));
 }
 
 /* What is in one, and nothing else. A destroyed one leaves its streams, which can only be destroyed. */
@@ -171,6 +203,7 @@ void check_green(void)
 	FINE(cuCtxPopCurrent_v2(&of_stream));
 	CHECK(of_stream == ctx);
 	FINE(cuMemFree_v2(p)); /* it is the primary context's */
+	deferred(module, ctx);
 
 	events_and_end(slow, green, a, c);
 }
