@@ -47,32 +47,24 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
 	return value > UINT64_MAX - unit ? UINT64_MAX : (value + unit - 1) / unit * unit;
 }
 
-static enum pages_result enter(struct charge *c, uint64_t page)
+static enum pages_result enter(struct charge *c, uint64_t page, bool reserved)
 {
-	return pages_enter(c->process, (uintptr_t)c->here.context, c->here.cell, page, c->bytes);
-}
-
-/* As take(). */
-static enum pages_result enter_with_room(struct charge *c, uint64_t page)
-{
-	enum pages_result result = enter(c, page);
-
-	if (result == PAGES_NO_ROOM && pools_make_room(c->process, c->here.cell, page))
-		result = enter(c, page);
-	while (result == PAGES_NO_ROOM && freeing_wait(c->process))
-		result = enter(c, page);
-	return result;
+	return pages_enter(c->process, (uintptr_t)c->here.context, c->here.cell, page, c->bytes, reserved);
 }
 
 static bool take_piece(struct charge *c, uint64_t page)
 {
-	enum pages_result result = enter_with_room(c, page);
+	enum pages_result result = enter(c, page, false);
 
-	c->small = result == PAGES_ENTERED;
-	if (result != PAGES_NO_PLACE)
-		return c->small;
-	c->bytes = page;
-	return take(c->process, c->here.cell, page);
+	if (result != PAGES_ENTERED && take(c->process, c->here.cell, page)) {
+		if (enter(c, page, true) != PAGES_ENTERED) { /* no place: this piece has the page for itself */
+			c->bytes = page;
+			return true;
+		}
+	} else if (result != PAGES_ENTERED && enter(c, page, false) != PAGES_ENTERED)
+		return false; /* and no other thread's page has room now */
+	c->small = true;
+	return true;
 }
 
 /* How the driver takes an allocation of that size: the bytes, and whether they are a piece of a page. */

@@ -44,24 +44,29 @@ static bool may_open(const struct pages_of *of, uint32_t size)
 	return of->sum / full >= of->pages;
 }
 
-enum pages_result pages_enter(struct process *p, uint64_t context, int cell, uint64_t page, uint64_t size)
+enum pages_result pages_enter(struct process *p, uint64_t context, int cell, uint64_t page, uint64_t size, bool reserved)
 {
 	struct pages *all = &p->pages;
+	enum pages_result result = PAGES_NO_PLACE;
 
 	lock_take(&all->lock);
 	struct pages_of *of = find(all, context, cell);
 	if (!of)
 		of = make(all, context, cell, page);
-	bool opens = of && may_open(of, (uint32_t)size);
-	bool fits = of && (!opens || reserve(p, cell, of->page));
-	if (fits) {
+	bool place = of && of->page == page; /* the host may have changed it */
+	bool opens = place && may_open(of, (uint32_t)size);
+	if (place)
+		result = opens && !reserved ? PAGES_ANOTHER : PAGES_ENTERED;
+	if (result == PAGES_ENTERED) {
 		of->unit = common((uint32_t)size, of->unit);
 		of->pages += opens;
 		of->sum += size;
 		of->pieces++;
 	}
 	lock_give(&all->lock);
-	return fits ? PAGES_ENTERED : of ? PAGES_NO_ROOM : PAGES_NO_PLACE;
+	if (result == PAGES_ENTERED && reserved && !opens)
+		reserve_undo(p, cell, page);
+	return result;
 }
 
 void pages_leave(struct process *p, uint64_t context, int cell, uint64_t size)

@@ -28,18 +28,19 @@ struct pages_of { /* of a context; no pieces: the place is free */
 enum { PAGES_CONTEXTS = 32 };
 
 struct pages { /* fresh zeroed memory: there are none */
-	lock_t lock; /* of the rest; held across a reservation */
+	lock_t lock; /* of the rest */
 	struct pages_of of[PAGES_CONTEXTS];
 };
 
 enum pages_result {
 	PAGES_ENTERED,
-	PAGES_NO_ROOM,  /* another page does not fit; nothing is charged */
-	PAGES_NO_PLACE, /* for the context; nothing is charged */
+	PAGES_ANOTHER,  /* it can take another page, which is not reserved; nothing has changed */
+	PAGES_NO_PLACE, /* for the context; nothing has changed */
 };
 
-/* Charges what a piece of size bytes, at most a page, can add. */
-enum pages_result pages_enter(struct process *p, uint64_t context, int cell, uint64_t page, uint64_t size);
+/* Counts a piece of size bytes, at most a page. reserved: the caller has reserved a page; if it is not
+ * needed any more, it is given back. */
+enum pages_result pages_enter(struct process *p, uint64_t context, int cell, uint64_t page, uint64_t size, bool reserved);
 /* Gives back what a piece has kept, after the driver has freed it. */
 void pages_leave(struct process *p, uint64_t context, int cell, uint64_t size);
 
