@@ -71,7 +71,7 @@ func TestResizeOfARunningContainer(t *testing.T) {
 	p.tell(t, "")
 	require.Equal(t, "alloc 2", p.hear(t), "a refusal changes nothing")
 
-	require.NoError(t, b.resize(t, 2049, 0))
+	require.NoError(t, b.resize(t, 2050, 0)) // a page more
 	p.tell(t, "")
 	require.Equal(t, "alloc 0", p.hear(t))
 }
