@@ -211,11 +211,11 @@ bool slot_reap(struct vgpu_usage *usage, int fd)
 	return any;
 }
 
-static bool dying(const struct vgpu_slot *s, uint64_t *here)
+static bool dying(const struct vgpu_slot *s, uint32_t owner, uint64_t *here)
 {
 	if (*here == UINT64_MAX)
 		*here = witness_visible_namespace();
-	return *here && s->pid_ns == *here && witness_dying(s->pid, atomic_load(&s->start_time));
+	return *here && s->pid_ns == *here && witness_dying(s->pid, atomic_load(&s->start_time), owner);
 }
 
 enum { DYING_LOOKS = 32 };
@@ -228,12 +228,13 @@ bool slot_dying(const struct vgpu_usage *usage, const struct vgpu_slot *own, int
 
 	for (uint32_t word = 0; word < words; word++)
 		for (uint64_t bits = usage_word(usage, word); bits && looks < DYING_LOOKS;) {
-			const struct vgpu_slot *s = &usage->slots[usage_next(word, &bits)];
+			uint32_t slot = usage_next(word, &bits);
+			const struct vgpu_slot *s = &usage->slots[slot];
 
 			/* Relaxed: a hint. */
 			if (s == own || !atomic_load_explicit(&s->cells[cell].committed, memory_order_relaxed))
 				continue;
-			if (dying(s, &here))
+			if (dying(s, owner_of(usage, slot), &here))
 				return true;
 			looks++;
 		}

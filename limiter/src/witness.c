@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -161,15 +162,25 @@ bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns)
 	return became_another_program(pid, start_time);
 }
 
-bool witness_dying(uint32_t pid, uint64_t start_time)
+static bool is_exiting(const struct stat_line *line)
 {
-	char path[32];
+	return line->flags & (PF_EXITING | PF_SIGNALED) || line->pending & 1u << (SIGKILL - 1);
+}
+
+/* The owner thread lives as long as its process; the first thread can end before. So while the owner
+ * thread lives, only it shows what happens to the process. */
+bool witness_dying(uint32_t pid, uint64_t start_time, uint32_t owner)
+{
+	char path[48];
 	struct stat_line line;
 
+	snprintf(path, sizeof(path), "/proc/%u/task/%u/stat", pid, owner & FUTEX_TID_MASK);
+	if (!(owner & FUTEX_OWNER_DIED) && read_stat(path, &line) == 1)
+		return is_exiting(&line) || line.state == 'Z' || line.state == 'X';
 	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
 	if (!pid || read_stat(path, &line) != 1 || (start_time && line.start_time != start_time))
 		return false;
 	if (line.state == 'Z' || line.state == 'X')
 		return line.threads > 1;
-	return line.flags & (PF_EXITING | PF_SIGNALED) || line.pending & 1u << (SIGKILL - 1);
+	return is_exiting(&line);
 }

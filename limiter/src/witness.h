@@ -17,8 +17,8 @@ bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns);
 
 /* The PID namespace that the mounted /proc shows, if it is this process's; else 0. */
 uint64_t witness_visible_namespace(void);
-/* Of a process of that namespace: whether it has been killed or is exiting, and has not
+/* Of a process of that namespace, with its owner word: whether it has been killed or is exiting, and has not
  * ended: it still has its memory of the driver, and soon has not. */
-bool witness_dying(uint32_t pid, uint64_t start_time);
+bool witness_dying(uint32_t pid, uint64_t start_time, uint32_t owner);
 
 #endif

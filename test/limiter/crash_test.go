@@ -149,6 +149,19 @@ func TestNoFalseRefusalBesideKills(t *testing.T) {
 	assert.Greater(t, kills, 10, "the test tests nothing")
 }
 
+// A process without its first thread is not dying: no allocation waits for its end.
+func TestRefusalBesideAProcessWithoutItsFirstThread(t *testing.T) {
+	c := oneGPU(t, giB)
+	cmd := hold(t, c, "init ctx 0 alloc 1073741824 leave")
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	eventually(t, waitLong, "its first thread has ended", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		return err == nil && strings.Contains(string(stat), ") Z ")
+	})
+	lines := within(t, waitLong, c, "init ctx 0"+strings.Repeat(" alloc 1", 50))
+	assert.Equal(t, slices.Repeat([]string{"alloc 2"}, 50), lines[2:])
+}
+
 // Two ask for more than half each, at the same moment, again and again: one gets
 // it, every time.
 func TestRaceForTheLast(t *testing.T) {

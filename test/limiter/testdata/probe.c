@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -299,6 +300,12 @@ static int run_virtual(const char *what)
 	return 1;
 }
 
+static void *stay(void *none)
+{
+	pause();
+	return none;
+}
+
 static void run(const char *what)
 {
 	unsigned long long p = 0, a, b;
@@ -411,7 +418,12 @@ static void run(const char *what)
 		exit((int)number());
 	else if (!strcmp(what, "join"))
 		exit(0);
-	else if (!strcmp(what, "chroot")) { /* nothing is there */
+	else if (!strcmp(what, "leave")) { /* the first thread ends, and not the process */
+		pthread_t other;
+
+		pthread_create(&other, NULL, stay, NULL);
+		pthread_exit(NULL);
+	} else if (!strcmp(what, "chroot")) { /* nothing is there */
 		char empty[] = "/tmp/probe-XXXXXX";
 
 		printf("chroot %d\n", !mkdtemp(empty) || chroot(empty) || chdir("/") || open("/tmp", O_RDONLY) >= 0);
