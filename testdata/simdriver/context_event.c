@@ -25,7 +25,7 @@ CUresult context_record(CUcontext ctx, CUevent event)
 	event->pending_record = 0;
 	queue_mark(queue_of(ctx), event, ctx->any_tail);
 	process_unlock();
-	return r;
+	return CUDA_SUCCESS;
 }
 
 CUresult context_wait(CUcontext ctx, CUevent event)
