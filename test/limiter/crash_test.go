@@ -138,15 +138,16 @@ func TestNoFalseRefusalBesideKills(t *testing.T) {
 	require.NoError(t, compile(program, "testdata/refusals.c"))
 	c := oneGPU(t, limit)
 	c.sim = fakeDriver(t)
-	lines, stderr := c.run(t, program, "16", "4", fmt.Sprint(limit), fmt.Sprint(256*miB))
-	require.Empty(t, stderr)
-	var given, refused, wrong, kills int
-	_, err := fmt.Sscanf(lines[0], "given %d refused %d false %d kills %d", &given, &refused, &wrong, &kills)
-	require.NoError(t, err, lines)
-	t.Log(lines[0])
-	assert.Zero(t, wrong)
-	assert.Greater(t, refused, 100, "the test tests nothing")
-	assert.Greater(t, kills, 10, "the test tests nothing")
+	for refused, kills := 0, 0; refused <= 100 || kills <= 10; { // a busy machine takes several runs
+		lines, stderr := c.run(t, program, "16", "4", fmt.Sprint(limit), fmt.Sprint(256*miB))
+		require.Empty(t, stderr)
+		var given, more, wrong, killed int
+		_, err := fmt.Sscanf(lines[0], "given %d refused %d false %d kills %d", &given, &more, &wrong, &killed)
+		require.NoError(t, err, lines)
+		t.Log(lines[0])
+		require.Zero(t, wrong)
+		refused, kills = refused+more, kills+killed
+	}
 }
 
 // A process without its first thread is not dying: no allocation waits for its end.
