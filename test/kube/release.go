@@ -122,6 +122,16 @@ func (c *Cluster) WaitRelease(ctx context.Context) error {
 				return err
 			}
 		}
+		// A pod that ends counts as up to date while it still runs, if a rollback returns to its template.
+		pods, err := c.API.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			if pods.Items[i].DeletionTimestamp != nil {
+				return fmt.Errorf("pod %s is still there", pods.Items[i].Name)
+			}
+		}
 		return nil
 	})
 	if err != nil {
