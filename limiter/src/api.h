@@ -31,11 +31,14 @@ enum {
 	CUDA_ERROR_OUT_OF_MEMORY = 2,
 	CUDA_ERROR_NOT_INITIALIZED = 3,
 	CUDA_ERROR_NO_DEVICE = 100,
+	CUDA_ERROR_INVALID_CONTEXT = 201,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 
+enum { CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_MALLOC_HEAP_SIZE, CU_LIMITS_THAT_TAKE };
+enum { CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39 };
 enum { CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3 };
 
@@ -255,6 +258,7 @@ CUresult cuVDPAUCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev, uint
 CUresult cuVDPAUCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev, uint32_t vdp, void *get_proc_address);
 CUresult cuGreenCtxCreate(void **ctx, void *desc, CUdevice dev, unsigned int flags);
 CUresult cuGreenCtxDestroy(void *ctx);
+CUresult cuCtxSetLimit(int limit, size_t value);
 CUresult cuCtxDestroy(CUcontext ctx);
 CUresult cuCtxDestroy_v2(CUcontext ctx);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev);
@@ -311,6 +315,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
 CUresult cuMemAdvise(CUdeviceptr ptr, size_t size, int advice, CUdevice dev);
 CUresult cuCtxGetCurrent(CUcontext *ctx);
 CUresult cuCtxGetDevice(CUdevice *dev);
+CUresult cuCtxGetLimit(size_t *value, int limit);
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice dev);
 CUresult cuCtxPushCurrent_v2(CUcontext ctx);
 CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx);

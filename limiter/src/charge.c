@@ -204,6 +204,7 @@ static _Atomic uint64_t *split(struct process *p, int cell, enum ledger_kind kin
 	case LEDGER_MANAGED:
 		return NULL;
 	case LEDGER_CONTEXT:
+	case LEDGER_GROWTH:
 		return &p->owner.slot->cells[cell].context;
 	case LEDGER_VMM:
 		return &p->owner.slot->cells[cell].vmm;

@@ -1,7 +1,7 @@
 /* A mutex of four bytes for this process's own data. Zero is unlocked, so it
  * comes unlocked out of fresh memory. Ours rather than libc's: no pthread symbol
- * versions, and it can live in a page that fork wipes. Never in shared memory,
- * never held across a driver call. */
+ * versions, and it can live in a page that fork wipes. Never in shared memory;
+ * never held across a driver call, but for growth.c. */
 #ifndef GPUSLICE_LOCK_H
 #define GPUSLICE_LOCK_H
 

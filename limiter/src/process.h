@@ -37,6 +37,7 @@ struct process {
 	struct vgpu_usage *usage;
 	struct owner owner;
 	struct primary primary[VGPU_MAX_DEVICES]; /* per cell */
+	lock_t growing; /* a limit of a context is being set, see growth.c */
 	struct pools pools;
 	struct ledger ledger;
 	struct freeing freeing;

@@ -50,8 +50,6 @@ const (
 // known has the cases that fail today, by the name of their test. They run like all others, and have to fail as stated
 // here: one that passes must be taken out.
 var known = map[string]defect{
-	"TestGrowthOfAContextStaysWithinTheLimit": {reason: "the limiter charges a context as it is when it is made", shows: aboveIt, times: 1.5},
-
 	ordinary + "kernels_of_5_µs":                              ofShare(byEvents, 0.6, 0.75),
 	ordinary + "kernels_of_2_µs":                              ofShare(byEvents, 0.38, 0.5),
 	ordinary + "data_decides,_up_to_20_times":                 ofShare(byLeast, 2.5, whole),

@@ -112,3 +112,51 @@ func TestGrowthOfAContextStaysWithinTheLimit(t *testing.T) {
 	assert.Equal(t, []string{"init 0", "ctx 0"}, lines[:2])
 	requireWithin(t, c, limit)
 }
+
+// What a program sets the limits of a context to is charged before the driver takes it, until it is set back or the context
+// ends.
+func TestGrowthOfAContextIsCharged(t *testing.T) {
+	const context, limit = 24 * miB, 512 * miB
+	free := func(bytes int) string { return fmt.Sprintf("info 0 free %d total %d", bytes, limit) }
+	const after = limit - context
+	for _, test := range []struct {
+		name, script string
+		want         []string
+	}{
+		{"the heap, and back", "ctx 0 heap 268435456 info heap 134217729 info heap 8388608 info",
+			[]string{"ctx 0", "heap 0", free(after - 248*miB), "heap 0", free(after - 122*miB), "heap 0", free(after)}},
+		{"one that is too large", "ctx 0 heap 134217728 heap 536870912 info alloc 385875969 alloc 385875968",
+			[]string{"ctx 0", "heap 0", "heap 2", free(after - 120*miB), "alloc 2", "alloc 0"}},
+		{"stacks of all threads", "ctx 0 stack 2048 info stack 4096 info stack 1024 info",
+			[]string{"ctx 0", "stack 0", free(after - 264*miB), "stack 2", free(after - 264*miB), "stack 0", free(after)}},
+		{"below what a new one has", "ctx 0 heap 1048576 stack 512 info", []string{"ctx 0", "heap 0", "stack 0", free(after)}},
+		{"what the driver refuses", "ctx 0 stack 1048576 info stack 2048 stack 1048576 info",
+			[]string{"ctx 0", "stack 2", free(after), "stack 0", "stack 2", free(after - 264*miB)}},
+		{"ends at a reset", "ctx 0 heap 268435456 reset 0 ctx 0 info heap 268435456 info",
+			[]string{"ctx 0", "heap 0", "reset 0", "ctx 0", free(after), "heap 0", free(after - 248*miB)}},
+		{"ends with a context", "newctx 0 heap 268435456 stack 1536 info newctx ctx 0 info",
+			[]string{"newctx 0", "heap 0", "stack 0", free(after - 248*miB - 132*miB), "destroy 0", "ctx 0", free(after)}},
+		{"each context its own", "ctx 0 heap 134217728 newctx 0 heap 134217728 info", []string{"ctx 0", "heap 0", "newctx 0", "heap 0",
+			free(limit - 2*context - 240*miB)}},
+		{"without a context", "heap 268435456", []string{"heap 201"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit}).inPages(t)
+			lines, stderr := c.probe(t, "init "+test.script)
+			assert.Equal(t, append([]string{"init 0"}, test.want...), lines)
+			assert.Empty(t, stderr)
+			requireWithin(t, c, limit)
+		})
+	}
+}
+
+// The driver refuses what the limit allows: it is given back.
+func TestDriverRefusesGrowth(t *testing.T) {
+	const context, limit = 24 * miB, 512 * miB
+	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit}).inPages(t)
+	fail(t, c, "cuCtxSetLimit")
+	lines, _ := c.probe(t, "init ctx 0 heap 268435456 info heap 268435456 info")
+	assert.Equal(t, []string{"init 0", "ctx 0", "heap 2", fmt.Sprintf("info 0 free %d total %d", limit-context, limit),
+		"heap 0", fmt.Sprintf("info 0 free %d total %d", limit-context-248*miB, limit)}, lines)
+}

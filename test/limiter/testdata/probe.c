@@ -376,6 +376,8 @@ static void run(const char *what)
 	else if (!strcmp(what, "total")) {
 		r = CALL("cuDeviceTotalMem_v2", &x, (int)number());
 		printf("total %d %zu\n", r, x);
+	} else if (!strcmp(what, "stack")) {
+		printf("stack %d\n", CALL("cuCtxSetLimit", 0, number()));
 	} else if (!strcmp(what, "heap")) {
 		printf("heap %d\n", CALL("cuCtxSetLimit", 2, number()));
 	} else if (!strcmp(what, "total1")) {
