@@ -26,7 +26,11 @@ const CDIDynamicDir = "/var/run/cdi"
 const (
 	ContainerDir         = "/.gpuslice"
 	ContainerLibraryPath = ContainerDir + "/libvgpu.so"
-	ContainerLimitsPath  = ContainerDir + "/limits"
-	ContainerUsagePath   = ContainerDir + "/usage"
-	ContainerPreloadPath = "/etc/ld.so.preload"
+	// ContainerPreloadedPath is a link to the library, named by /etc/ld.so.preload. The runtime of
+	// AddressSanitizer ends a program if the name of its first library contains neither "libasan.so" nor
+	// "libclang_rt.asan".
+	ContainerPreloadedPath = ContainerDir + "/libvgpu-before-libasan.so"
+	ContainerLimitsPath    = ContainerDir + "/limits"
+	ContainerUsagePath     = ContainerDir + "/usage"
+	ContainerPreloadPath   = "/etc/ld.so.preload"
 )

@@ -214,7 +214,7 @@ func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
 		return "", "", err
 	}
 	preloadPath = filepath.Join(filepath.Dir(libPath), preloadFile)
-	if err := place(preloadPath, []byte(api.ContainerLibraryPath+"\n"), 0o644); err != nil {
+	if err := place(preloadPath, []byte(api.ContainerPreloadedPath+"\n"), 0o644); err != nil {
 		return "", "", fmt.Errorf("install %s: %w", what, err)
 	}
 	return libPath, preloadPath, nil

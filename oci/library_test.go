@@ -66,7 +66,7 @@ func TestInstallLibrary(t *testing.T) {
 	sameFile(t, src, lib)
 	text, err := os.ReadFile(preload)
 	require.NoError(t, err)
-	assert.Equal(t, api.ContainerLibraryPath+"\n", string(text))
+	assert.Equal(t, api.ContainerPreloadedPath+"\n", string(text))
 	for path, mode := range map[string]os.FileMode{lib: 0o755, preload: 0o644} {
 		info, err := os.Stat(path)
 		require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -47,13 +48,17 @@ func WriteFiles(dir string, limits limiter.Limits) error {
 	return ensureLimits(dir, limits)
 }
 
-// makePlaces makes the mount points: for the runtime the directory is read-only.
+// makePlaces makes the mount points, and the library's link: for the runtime the directory is read-only.
 func makePlaces(claimDir string) error {
 	inDir := func(place string) string { return limiter.FilesDir(claimDir) + strings.TrimPrefix(place, limiterDir) }
 	for _, dir := range []string{inDir(limiterDir), inDir(driverDir)} {
 		if err := unix.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("make the mount point %s: %w", dir, err)
 		}
+	}
+	link := inDir(api.ContainerPreloadedPath)
+	if err := unix.Symlink(path.Base(api.ContainerLibraryPath), link); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the link %s: %w", link, err)
 	}
 	places := []string{api.ContainerLibraryPath}
 	for _, d := range drivers {

@@ -38,7 +38,10 @@ func TestPopulate(t *testing.T) {
 	require.Len(t, usage.Devices, 2)
 	assert.Equal(t, gpu1, usage.Devices[0].UUID)
 	assert.Equal(t, 2, countFiles(t, dir), "and the list of libraries")
-	assert.Equal(t, 4, countFiles(t, limiter.FilesDir(dir)), "and the mount points")
+	assert.Equal(t, 5, countFiles(t, limiter.FilesDir(dir)), "and the mount points, and the library's link")
+	link, err := os.Readlink(filepath.Join(limiter.FilesDir(dir), "libvgpu-before-libasan.so"))
+	require.NoError(t, err)
+	assert.Equal(t, "libvgpu.so", link)
 }
 
 func TestPopulateRefuses(t *testing.T) {

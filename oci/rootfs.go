@@ -181,7 +181,7 @@ func preloadList(text string) string {
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")
 		for _, name := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(" \t\r\n:", c) }) {
-			if name != api.ContainerLibraryPath {
+			if name != api.ContainerPreloadedPath {
 				list.WriteString(name + "\n")
 			}
 		}
@@ -194,7 +194,7 @@ func PopulatePreload(dir string, r *Rootfs) error {
 	if r == nil || r.Preload == "" {
 		return nil
 	}
-	return place(mergedPreload(dir), []byte(api.ContainerLibraryPath+"\n"+r.Preload), 0o644)
+	return place(mergedPreload(dir), []byte(api.ContainerPreloadedPath+"\n"+r.Preload), 0o644)
 }
 
 func mergedPreload(dir string) string { return filepath.Join(dir, preloadFile) }

@@ -59,7 +59,7 @@ func TestRootfsFacts(t *testing.T) {
 		{"its own preload", []string{"lib64/ld-linux-x86-64.so.2", "etc/ld.so.preload=/lib/a.so"}, Rootfs{Glibc: true, Preload: "/lib/a.so\n"}},
 		{"as glibc reads it", []string{"etc/ld.so.preload=# ours\n/lib/a.so:/lib/b.so\t c.so # and\n\n\n/lib/$LIB/d.so"}, Rootfs{Preload: "/lib/a.so\n/lib/b.so\nc.so\n/lib/$LIB/d.so\n"}},
 		{"an empty one", []string{"etc/ld.so.preload=\n# none\n"}, Rootfs{}},
-		{"a limiter's left in an image", []string{"etc/ld.so.preload=/.gpuslice/libvgpu.so\n"}, Rootfs{}},
+		{"a limiter's left in an image", []string{"etc/ld.so.preload=/.gpuslice/libvgpu-before-libasan.so\n"}, Rootfs{}},
 		{"a preload that is a link out of the image", []string{"etc/ld.so.preload -> ../../../../../../../.." + outside}, Rootfs{}},
 		{"a preload that is an absolute link", []string{"etc/ld.so.preload -> /opt/list", "opt/list=/opt/x.so"}, Rootfs{Preload: "/opt/x.so\n"}},
 		{"a preload that is a directory", []string{"etc/ld.so.preload/"}, Rootfs{}},
@@ -105,7 +105,7 @@ func TestPopulatePreload(t *testing.T) {
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "ld.so.preload"))
 	require.NoError(t, err)
-	assert.Equal(t, "/.gpuslice/libvgpu.so\n/lib/a.so\n", string(text), "the limiter first")
+	assert.Equal(t, "/.gpuslice/libvgpu-before-libasan.so\n/lib/a.so\n", string(text), "the limiter first")
 }
 
 func TestInstallStubs(t *testing.T) {
@@ -179,7 +179,7 @@ func FuzzRootfsFacts(f *testing.F) {
 		for line := range strings.Lines(facts.Preload) {
 			name := strings.TrimSuffix(line, "\n")
 			require.NotEmpty(t, name)
-			require.NotEqual(t, api.ContainerLibraryPath, name)
+			require.NotEqual(t, api.ContainerPreloadedPath, name)
 			require.NotContains(t, name, ":")
 		}
 	})

@@ -316,6 +316,54 @@ func TestNoSearchFindsTheDriverBehindTheFront(t *testing.T) {
 	}
 }
 
+// Programs that were built with AddressSanitizer run and are limited: its runtime demands to be the first library.
+func TestProgramsWithAddressSanitizer(t *testing.T) {
+	m := newMachine(t)
+	for _, runtime := range []string{"shared", "static"} {
+		t.Run(runtime, func(t *testing.T) {
+			rootfs := write(t, sanitizedRoot(t, runtime == "static"))
+			for mode, want := range map[oci.LimiterMode]oci.Enforcement{
+				oci.LimiterPreload: oci.EnforcePreload, oci.LimiterLibrary: oci.EnforceLibrary, oci.LimiterAuto: oci.EnforceBoth,
+			} {
+				t.Run(string(mode), func(t *testing.T) {
+					assert.Equal(t, want, m.limited(t, mode, rootfs, false, "ASAN_OPTIONS=detect_leaks=0").enforcement)
+				})
+			}
+		})
+	}
+}
+
+// sanitizedRoot has workloads that were built with AddressSanitizer, and their libraries.
+func sanitizedRoot(t *testing.T, static bool) harness.Root {
+	t.Helper()
+	root, err := harness.GlibcRoot()
+	require.NoError(t, err)
+	repository, err := harness.Repository()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for name, sources := range map[string][]string{"meminfo": {"meminfo.c", "show.c", "common.c"}, "alloc": {"alloc.c", "common.c"}} {
+		program := filepath.Join(dir, name)
+		args := []string{"-std=gnu11", "-O1", "-pthread", "-fsanitize=address", "-o", program}
+		if static {
+			args = append(args, "-static-libasan")
+		}
+		for _, source := range sources {
+			args = append(args, filepath.Join(repository, "testdata", "workloads", source))
+		}
+		out, err := exec.Command("cc", args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		root.Files["opt/workloads/"+name] = program
+		out, err = exec.Command("ldd", program).Output()
+		require.NoError(t, err)
+		for line := range strings.Lines(string(out)) {
+			if f := strings.Fields(line); len(f) > 2 && f[1] == "=>" {
+				root.Files["lib/x86_64-linux-gnu/"+f[0]] = f[2]
+			}
+		}
+	}
+	return root
+}
+
 // ownPreload is a library that prints a line when it is loaded.
 func ownPreload(t *testing.T) string {
 	t.Helper()

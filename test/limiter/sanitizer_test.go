@@ -4,6 +4,7 @@ package limiter_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,8 +12,61 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/limiter"
 )
+
+// Programs that were built with a sanitizer, whether they use CUDA or not, however the limiter
+// comes to them, and whether the sanitizer's runtime is a library or in the program.
+func TestProgramsWithSanitizers(t *testing.T) {
+	dir := t.TempDir()
+	plain := oneGPU(t, giB).inPages(t).with("ASAN_OPTIONS=verify_asan_link_order=1:detect_leaks=0")
+	plain.library = preloaded(t, plain.library)
+	front := inFront(t, plain)
+	both := front.both()
+	both.library = preloaded(t, both.library)
+	empty := filepath.Join(dir, "empty.c")
+	require.NoError(t, os.WriteFile(empty, []byte("int main(void) { return 0; }\n"), 0o644))
+	want, _ := oneGPU(t, giB).inPages(t).probe(t, frontScript)
+	for _, test := range []struct {
+		sanitizer string
+		flags     []string
+	}{
+		{"address", nil},
+		{"address", []string{"-static-libasan"}},
+		{"thread", nil},
+		{"thread", []string{"-static-libtsan"}},
+		{"undefined", nil},
+		{"undefined", []string{"-static-libubsan"}},
+		{"leak", nil}, // with a static runtime no program starts, with gcc 12
+	} {
+		t.Run(strings.Join(append([]string{test.sanitizer}, test.flags...), " "), func(t *testing.T) {
+			idle, dynamic, direct := filepath.Join(t.TempDir(), "idle"), filepath.Join(t.TempDir(), "probe"), filepath.Join(t.TempDir(), "direct")
+			flags := append([]string{"-pthread", "-fsanitize=" + test.sanitizer}, test.flags...)
+			require.NoError(t, compile(idle, empty, flags...))
+			require.NoError(t, compile(dynamic, "testdata/probe.c", flags...))
+			require.NoError(t, compile(direct, "testdata/probe.c", append(flags, "-DDIRECT", "-fno-builtin", filepath.Join(built, "sim", "libcuda.so.1"))...))
+			for name, c := range map[string]*container{"preload": plain, "library": front, "preload+library": both} {
+				lines, stderr := c.run(t, idle)
+				assert.Equal(t, []string{""}, lines, name)
+				assert.Empty(t, stderr, name)
+				for _, program := range []string{dynamic, direct} {
+					lines, stderr := c.run(t, program, strings.Fields(frontScript)...)
+					assert.Equal(t, want, lines, name)
+					assert.Empty(t, stderr, name)
+				}
+			}
+		})
+	}
+}
+
+// preloaded is the library under the name by which containers preload it.
+func preloaded(t *testing.T, library string) string {
+	t.Helper()
+	link := filepath.Join(t.TempDir(), filepath.Base(api.ContainerPreloadedPath))
+	require.NoError(t, os.Symlink(library, link))
+	return link
+}
 
 // The library under the sanitizers, with a program of eight threads that allocate
 // and free, and the scripts that go through its corners.
