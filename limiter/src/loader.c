@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/auxv.h>
 
 /* The loader's functions are looked up in the ELF tables of the loaded objects:
@@ -20,6 +21,7 @@
 struct tables {
 	const ElfW(Sym) *symbols;
 	const char *strings;
+	const char *soname; /* NULL: none */
 	const uint32_t *gnu_hash;
 	const uint32_t *sysv_hash;
 	const uint16_t *versions;
@@ -34,6 +36,8 @@ static const void *pointer_in(const struct tables *t, ElfW(Addr) value)
 
 static bool read_tables(struct tables *t, ElfW(Addr) base, const ElfW(Dyn) *dyn)
 {
+	ElfW(Addr) soname = 0;
+
 	*t = (struct tables){ .base = base };
 	for (; dyn && dyn->d_tag != DT_NULL; dyn++) {
 		const void *at = pointer_in(t, dyn->d_un.d_ptr);
@@ -44,9 +48,13 @@ static bool read_tables(struct tables *t, ElfW(Addr) base, const ElfW(Dyn) *dyn)
 		case DT_GNU_HASH: t->gnu_hash = at; break;
 		case DT_HASH: t->sysv_hash = at; break;
 		case DT_VERSYM: t->versions = at; break;
+		case DT_SONAME: soname = dyn->d_un.d_val; break;
 		}
 	}
-	return t->symbols && t->strings;
+	if (!t->symbols || !t->strings)
+		return false;
+	t->soname = soname ? t->strings + soname : NULL;
+	return true;
 }
 
 static bool same(const char *a, const char *b)
@@ -133,7 +141,8 @@ static const ElfW(Dyn) *program_dynamic(void)
 	return NULL;
 }
 
-static const struct link_map *first_object(void)
+/* The first object of the program's own namespace. */
+static const struct link_map *first_of_program(void)
 {
 	for (const ElfW(Dyn) *dyn = program_dynamic(); dyn && dyn->d_tag != DT_NULL; dyn++)
 		if (dyn->d_tag == DT_DEBUG && dyn->d_un.d_ptr)
@@ -142,98 +151,111 @@ static const struct link_map *first_object(void)
 }
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
+
+/* This library in the loader's list. If functions are bound lazily, glibc's loader has written that
+ * address into the second word of the table that they are bound in. NULL: it has not. */
+static const struct link_map *own_object(void)
+{
+	const struct tables own = { .base = (ElfW(Addr))__ehdr_start };
+	const struct link_map *const *table = NULL;
+
+	for (const ElfW(Dyn) *dyn = _DYNAMIC; !table && dyn->d_tag != DT_NULL; dyn++)
+		if (dyn->d_tag == DT_PLTGOT)
+			table = pointer_in(&own, dyn->d_un.d_ptr);
+	return table && table[1] && table[1]->l_ld == _DYNAMIC ? table[1] : NULL;
+}
+
+/* The first object of this library's namespace; NULL: no list in memory has it. */
+static const struct link_map *first_object(void)
+{
+	const struct link_map *object = own_object();
+
+	if (!object)
+		return first_of_program();
+	while (object->l_prev)
+		object = object->l_prev;
+	return object;
+}
 
 struct search {
+	/* Looks into one object; true: the search is over. */
+	bool (*look)(struct search *, const struct tables *, const char *path);
 	const char *name;
-	void *in_front; /* of this library: used only if no object behind it has the name */
-	void *behind;
+	void *in_front, *behind; /* the function in objects in front of this library and behind it */
+	const char *driver;      /* the path of a driver's library in front of it */
 	bool passed_us;
 };
 
-/* True: the search is over. */
-static bool look_into(struct search *search, ElfW(Addr) base, const ElfW(Dyn) *dyn)
+static bool visit(struct search *search, ElfW(Addr) base, const ElfW(Dyn) *dyn, const char *path)
 {
 	struct tables t;
 
-	if (base == (ElfW(Addr))__ehdr_start) {
-		search->passed_us = true;
-		return false;
-	}
-	if (!read_tables(&t, base, dyn))
-		return false;
-	void *found = find(&t, search->name);
+	if (base != (ElfW(Addr))__ehdr_start)
+		return read_tables(&t, base, dyn) && search->look(search, &t, path);
+	search->passed_us = true;
+	return !search->name;
+}
+
+static int visit_each(struct dl_phdr_info *info, size_t size, void *search)
+{
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			return visit(search, info->dlpi_addr, (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr), info->dlpi_name);
+	return 0;
+}
+
+/* Goes through the objects of this library's namespace in their order. */
+static void walk(struct search *search)
+{
+	const struct search fresh = *search;
+	const struct link_map *object = first_object();
+
+	while (object && !visit(search, object->l_addr, object->l_ld, object->l_name))
+		object = object->l_next;
+	if (search->passed_us)
+		return;
+	*search = fresh; /* that was another namespace (dlmopen), or nothing; libc goes through the caller's */
+	dl_iterate_phdr(visit_each, search);
+}
+
+static bool look_for_function(struct search *search, const struct tables *t, const char *path)
+{
+	(void)path;
+	void *found = find(t, search->name);
 	if (found)
 		*(search->passed_us ? &search->behind : &search->in_front) = found;
 	return found && search->passed_us;
 }
 
-static int look_into_each(struct dl_phdr_info *info, size_t size, void *search)
-{
-	(void)size;
-	for (int i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			return look_into(search, info->dlpi_addr, (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr));
-	return 0;
-}
-
 static void *search_for(const char *name)
 {
-	struct search search = { .name = name };
-	const struct link_map *object = first_object();
+	struct search search = { .look = look_for_function, .name = name };
 
-	if (!object) /* the program has no entry for debuggers */
-		dl_iterate_phdr(look_into_each, &search);
-	while (object && !look_into(&search, object->l_addr, object->l_ld))
-		object = object->l_next;
+	walk(&search);
 	return search.behind ? search.behind : search.in_front;
 }
 
-struct front {
-	const char *soname, *name;
-	const char *path; /* of the object that is looked for */
-	bool passed_us;   /* else this library is in another namespace (dlmopen) */
-};
-
-static bool is_named(const struct tables *t, const ElfW(Dyn) *dyn, const char *soname)
+static bool look_for_driver(struct search *search, const struct tables *t, const char *path)
 {
-	for (; dyn->d_tag != DT_NULL; dyn++)
-		if (dyn->d_tag == DT_SONAME)
-			return same(t->strings + dyn->d_un.d_val, soname);
-	return false;
+	const char *soname = t->soname;
+
+	/* The first letters keep most programs' starts from a page of constants. */
+	if (!soname || soname[0] != 'l' || soname[1] != 'i' || soname[2] != 'b')
+		return false;
+	if ((same(soname, "libcuda.so.1") && find(t, "cuInit")) ||
+	    (same(soname, "libnvidia-ml.so.1") && find(t, "nvmlDeviceGetMemoryInfo")))
+		search->driver = path;
+	return search->driver;
 }
 
-/* True: the search is over. */
-static bool look_in_front(struct front *front, ElfW(Addr) base, const ElfW(Dyn) *dyn, const char *path)
+const char *loader_driver_in_front(void)
 {
-	struct tables t;
+	struct search search = { .look = look_for_driver };
 
-	if (base == (ElfW(Addr))__ehdr_start)
-		return front->passed_us = true;
-	if (!front->path && read_tables(&t, base, dyn) && is_named(&t, dyn, front->soname) && find(&t, front->name))
-		front->path = path;
-	return false;
-}
-
-static int look_in_front_each(struct dl_phdr_info *info, size_t size, void *front)
-{
-	(void)size;
-	for (int i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			return look_in_front(front, info->dlpi_addr, (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr),
-			                     info->dlpi_name);
-	return 0;
-}
-
-const char *loader_in_front(const char *soname, const char *name)
-{
-	struct front front = { .soname = soname, .name = name };
-	const struct link_map *object = first_object();
-
-	if (!object)
-		dl_iterate_phdr(look_in_front_each, &front);
-	while (object && !look_in_front(&front, object->l_addr, object->l_ld, object->l_name))
-		object = object->l_next;
-	return front.passed_us ? front.path : NULL;
+	walk(&search);
+	return search.driver;
 }
 
 static void *once(_Atomic(void *) *slot, const char *name)
@@ -296,6 +318,19 @@ void *loader_holding(void *address)
 	if (!where || !where(address, &info) || !info.dli_fname)
 		return NULL;
 	return loader_loaded(info.dli_fname);
+}
+
+bool loader_is_copy(const void *address, const void *own)
+{
+	enum { PAGE = 4096, HEAD = 512 }; /* the headers and the build ID, with which a linker starts a file */
+	int (*where)(const void *, Dl_info *) = NULL;
+	ptrdiff_t offset = (const char *)own - __ehdr_start;
+	Dl_info info;
+
+	if (address != own && ((uintptr_t)address - (uintptr_t)own) % PAGE == 0)
+		where = loader_function("dladdr");
+	return where && where(address, &info) && (const char *)address - (const char *)info.dli_fbase == offset &&
+	       !memcmp(info.dli_fbase, __ehdr_start, HEAD);
 }
 
 void loader_close(void *handle)

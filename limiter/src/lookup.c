@@ -32,13 +32,15 @@ static enum hook_id hooked(const char *name)
 }
 
 /* A global look-up always finds this library first. So the result depends on whether the driver is
- * loaded. */
+ * loaded. A front in another namespace has brought a limiter of its own, for the driver there. */
 static struct pick answer(enum hook_id id, void *found)
 {
 	if (found == hook_wrapper(id))
 		found = hook_loaded(id);
 	if (!found)
 		return (struct pick){ NULL, NULL };
+	if (loader_is_copy(found, hook_wrapper(id)))
+		return (struct pick){ NULL, found };
 	hook_seen(id, found);
 	return (struct pick){ NULL, hook_wrapper(id) };
 }

@@ -21,9 +21,8 @@ static void refuse(const char *path)
 
 __attribute__((constructor)) static void check_order(void)
 {
-	const char *cuda = loader_in_front("libcuda.so.1", "cuInit");
-	const char *nvml = cuda ? NULL : loader_in_front("libnvidia-ml.so.1", "nvmlDeviceGetMemoryInfo");
+	const char *driver = loader_driver_in_front();
 
-	if (cuda || nvml)
-		refuse(cuda ? cuda : nvml);
+	if (driver)
+		refuse(driver);
 }

@@ -4,6 +4,7 @@ package limiter_test
 
 import (
 	"debug/elf"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,6 +136,31 @@ int main(int argc, char **argv)
 	require.NoError(t, compile(program, source))
 	lines, stderr := c.run(t, program, plugin)
 	assert.Equal(t, []string{"libvgpu.so"}, lines, stderr)
+}
+
+// The driver in a namespace of its own (dlmopen) has a limiter of its own. All limiters of a container have
+// one limit.
+func TestNamespacesInFront(t *testing.T) {
+	dir := t.TempDir()
+	program, plugin := filepath.Join(dir, "namespaces"), filepath.Join(dir, "plugin.so")
+	front := inFront(t, oneGPU(t, giB))
+	require.NoError(t, compile(program, "testdata/namespaces.c"))
+	require.NoError(t, compile(plugin, "testdata/namespaces.c", "-DPLUGIN", "-shared", "-fPIC", "-L"+front.front, "-l:libcuda.so.1"))
+	for name, c := range map[string]*container{"in front": front, "in front and preloaded": front.both()} {
+		for how, env := range map[string]string{"lazily": "LD_BIND_NOW=", "at once": "LD_BIND_NOW=1"} {
+			t.Run(name+", bound "+how, func(t *testing.T) {
+				for _, spaces := range [][3]string{{"own", "new", plugin}, {"new", "own", "new"}, {plugin, "new", "own"}, {"new", plugin, plugin}} {
+					lines, stderr := c.with(env).run(t, program, spaces[:]...)
+					assert.Empty(t, stderr)
+					var want []string
+					for i, result := range []int{0, 0, 2} { // 3 × 400 MiB
+						want = append(want, fmt.Sprintf("%s 0 %d %d", strings.TrimSuffix(filepath.Base(spaces[i]), ".so"), giB, result))
+					}
+					assert.Equal(t, want, lines)
+				}
+			})
+		}
+	}
 }
 
 // A fully static program can load the driver all the same. A preload never reaches it;
