@@ -10,15 +10,21 @@
 enum library { CUDA, NVML, LIBRARIES };
 enum what { PLAIN, TAKES, HOLDS, GIVES, VIEW, CONTEXT, LAUNCH, CAPTURE, SEAM };
 
+/* Without a pointer: the loader relocates each in every program. */
 static const struct hook {
-	const char *name;
-	size_t length;
-	void *wrapper; /* NULL: only called */
-	enum library library;
-	enum what what;
+	char name[48];
+	uint8_t length, library, what;
 } hooks[HOOK_COUNT] = {
-#define HOOK(library, name, what) { #name, sizeof(#name) - 1, (void *)name, library, what },
-#define HELPER(library, name) { #name, sizeof(#name) - 1, NULL, library, PLAIN },
+#define HOOK(library, name, what) { #name, sizeof(#name) - 1, library, what },
+#define HELPER(library, name) { #name, sizeof(#name) - 1, library, PLAIN },
+#include "hooks.def"
+#undef HOOK
+#undef HELPER
+};
+
+static void *const wrappers[HOOK_COUNT] = {
+#define HOOK(library, name, what) (void *)name,
+#define HELPER(library, name) NULL, /* only called */
 #include "hooks.def"
 #undef HOOK
 #undef HELPER
@@ -46,7 +52,7 @@ static void *find_in(void *handle, enum hook_id id)
 {
 	void *found = loader_dlsym(handle, hooks[id].name);
 
-	return found == hooks[id].wrapper ? NULL : found;
+	return found == wrappers[id] ? NULL : found;
 }
 
 /* If the front (limiter/front) loaded this library, the driver's soname is the front's, and a
@@ -55,7 +61,7 @@ static void *find_in(void *handle, enum hook_id id)
 static void *behind_front(enum library library, void *front)
 {
 	for (enum hook_id id = 0; front && id < HOOK_COUNT; id++) {
-		void *found = hooks[id].library == library && !hooks[id].wrapper ? loader_dlsym(front, hooks[id].name) : NULL;
+		void *found = hooks[id].library == library && !wrappers[id] ? loader_dlsym(front, hooks[id].name) : NULL;
 
 		if (found)
 			return loader_holding(found);
@@ -67,7 +73,7 @@ static bool is_front(enum library library, void *handle)
 {
 	enum hook_id id = library == CUDA ? HOOK_cuInit : HOOK_nvmlDeviceGetMemoryInfo;
 
-	return handle && loader_dlsym(handle, hooks[id].name) == hooks[id].wrapper;
+	return handle && loader_dlsym(handle, hooks[id].name) == wrappers[id];
 }
 
 /* The driver's library, if it is loaded. */
@@ -138,14 +144,14 @@ enum hook_id hook_named(const char *name)
 	size_t length = strlen(name);
 	enum hook_id id = 0;
 
-	while (id < HOOK_COUNT && (hooks[id].length != length || !hooks[id].wrapper || memcmp(hooks[id].name, name, length)))
+	while (id < HOOK_COUNT && (hooks[id].length != length || !wrappers[id] || memcmp(hooks[id].name, name, length)))
 		id++;
 	return id;
 }
 
 void *hook_wrapper(enum hook_id id)
 {
-	return hooks[id].wrapper;
+	return wrappers[id];
 }
 
 void *hook_loaded(enum hook_id id)
@@ -168,15 +174,15 @@ void hook_seen(enum hook_id id, void *seen)
 void *hook_swap(void *seen)
 {
 	for (enum hook_id id = 0; id < HOOK_COUNT; id++)
-		if (hooks[id].wrapper && address(id) == seen)
-			return hooks[id].wrapper;
+		if (wrappers[id] && address(id) == seen)
+			return wrappers[id];
 	return seen;
 }
 
 bool hook_is_wrapper(const void *seen)
 {
 	for (enum hook_id id = 0; id < HOOK_COUNT; id++)
-		if (hooks[id].wrapper && hooks[id].wrapper == seen)
+		if (wrappers[id] && wrappers[id] == seen)
 			return true;
 	return false;
 }

@@ -4,6 +4,7 @@ package limiter_test
 
 import (
 	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -87,6 +88,43 @@ func TestOneConstructorAndSize(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("%d bytes", info.Size())
 	assert.LessOrEqual(t, info.Size(), int64(200*kiB))
+}
+
+// What each start of a program pays for: two mappings of the file and none besides, and one page that the loader
+// writes to, first by clearing the end of it.
+func TestLoadingIsCheap(t *testing.T) {
+	f := openLibrary(t)
+	pages := map[uint64]bool{}
+	written := func(from, size uint64) {
+		require.NotZero(t, size)
+		for page := from / (4 * kiB); page <= (from+size-1)/(4*kiB); page++ {
+			pages[page] = true
+		}
+	}
+	mappings := 0
+	for _, p := range f.Progs {
+		assert.NotEqual(t, elf.PT_GNU_RELRO, p.Type)
+		if p.Type == elf.PT_LOAD {
+			mappings++
+		}
+		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_W != 0 {
+			written(p.Vaddr+p.Filesz, p.Memsz-p.Filesz)
+		}
+	}
+	assert.Equal(t, 2, mappings)
+	for _, name := range []string{".dynamic", ".got", ".got.plt"} {
+		if s := f.Section(name); s != nil {
+			written(s.Addr, s.Size)
+		}
+	}
+	relocations, err := f.Section(".rela.dyn").Data()
+	require.NoError(t, err)
+	const size = 24 // of an Elf64_Rela, which begins with its address
+	require.Zero(t, len(relocations)%size)
+	for ; len(relocations) > 0; relocations = relocations[size:] {
+		written(binary.LittleEndian.Uint64(relocations), 8)
+	}
+	assert.Len(t, pages, 1)
 }
 
 func TestSourcesStaySmall(t *testing.T) {
