@@ -19,6 +19,7 @@
 #include "pool.h"
 #include "process.h"
 #include "reserve.h"
+#include "span.h"
 
 _Atomic uint32_t graphs_with_memory; /* in a forked child it is too large, which is harmless */
 
@@ -40,9 +41,34 @@ static struct ledger_entry entry_of(CUgraphExec exec, int cell, uint64_t bytes, 
 	};
 }
 
-static CUresult add_graph(CUgraph graph, struct graph_need *need, int depth);
+struct walk {
+	struct graph_need *need;
+	struct spans spans; /* of the allocation nodes */
+};
 
-static CUresult add_node(CUgraphNode node, struct graph_need *need, int depth)
+static CUresult add_graph(CUgraph graph, struct walk *walk, int depth);
+
+/* The driver gives allocations of a graph the same addresses, and the memory there, if their lifetimes do not
+ * overlap (CUDA C++ Programming Guide, "Address Reuse within a Graph"). */
+static CUresult add_memory(const CUDA_MEM_ALLOC_NODE_PARAMS *params, struct walk *walk)
+{
+	CUdevice dev = params->poolProps.location.id;
+	uint64_t begin = params->dptr, end;
+	int cell = device_cell(dev);
+
+	if (cell < 0)
+		return CUDA_ERROR_NOT_INITIALIZED; /* of a GPU that is not granted */
+	walk->need->any = true;
+	walk->need->dev[cell] = dev;
+	if (__builtin_add_overflow(begin, params->bytesize, &end) || end > UINT64_MAX - PAGE)
+		end = UINT64_MAX;
+	else
+		end = (end + PAGE - 1) & ~(uint64_t)(PAGE - 1);
+	begin &= ~(uint64_t)(PAGE - 1);
+	return spans_add(&walk->spans, (struct span){ begin, end, cell }) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult add_node(CUgraphNode node, struct walk *walk, int depth)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS params;
 	CUgraph child = NULL;
@@ -51,7 +77,7 @@ static CUresult add_node(CUgraphNode node, struct graph_need *need, int depth)
 
 	if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH) {
 		result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
-		return result == CUDA_SUCCESS && child ? add_graph(child, need, depth + 1) : result;
+		return result == CUDA_SUCCESS && child ? add_graph(child, walk, depth + 1) : result;
 	}
 	if (result != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
 		return result;
@@ -59,20 +85,10 @@ static CUresult add_node(CUgraphNode node, struct graph_need *need, int depth)
 	result = REAL(cuGraphMemAllocNodeGetParams)(node, &params);
 	if (result != CUDA_SUCCESS || params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return result;
-	CUdevice dev = params.poolProps.location.id;
-	int cell = device_cell(dev);
-	if (cell < 0)
-		return CUDA_ERROR_NOT_INITIALIZED; /* of a GPU that is not granted */
-	uint64_t bytes = (params.bytesize + PAGE - 1) & ~(uint64_t)(PAGE - 1), sum;
-	need->any = true;
-	need->dev[cell] = dev;
-	need->bytes[cell] = params.bytesize > UINT64_MAX - PAGE || __builtin_add_overflow(need->bytes[cell], bytes, &sum)
-	                            ? UINT64_MAX
-	                            : sum;
-	return CUDA_SUCCESS;
+	return add_memory(&params, walk);
 }
 
-static CUresult add_graph(CUgraph graph, struct graph_need *need, int depth)
+static CUresult add_graph(CUgraph graph, struct walk *walk, int depth)
 {
 	CUgraphNode few[64], *nodes = few;
 	size_t count = 0, room = sizeof(few) / sizeof(*few);
@@ -88,16 +104,32 @@ static CUresult add_graph(CUgraph graph, struct graph_need *need, int depth)
 	size_t all = count;
 	result = REAL(cuGraphGetNodes)(graph, nodes, &count);
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count && i < all; i++)
-		result = add_node(nodes[i], need, depth);
+		result = add_node(nodes[i], walk, depth);
 	if (nodes != few)
 		munmap(nodes, all * sizeof(*nodes));
 	return result;
 }
 
+static uint64_t add(uint64_t a, uint64_t b)
+{
+	uint64_t sum;
+
+	return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
 CUresult graph_needs(CUgraph graph, struct graph_need *need)
 {
+	struct walk walk = { .need = need };
+
 	memset(need, 0, sizeof(*need));
-	return graph ? add_graph(graph, need, 0) : CUDA_SUCCESS; /* the driver refuses NULL */
+	CUresult result = graph ? add_graph(graph, &walk, 0) : CUDA_SUCCESS; /* the driver refuses NULL */
+	for (size_t i = 0; i < walk.spans.count; i++) {
+		const struct span *span = &walk.spans.at[i];
+
+		need->bytes[span->cell] = add(need->bytes[span->cell], span->end - span->begin);
+	}
+	spans_free(&walk.spans);
+	return result;
 }
 
 /* Only with the account's lock held: by how much a launch can make it grow. */

@@ -23,7 +23,7 @@ struct graph_call {
 	uint64_t taken[VGPU_MAX_DEVICES];
 };
 
-/* Sums the allocation nodes of a graph, and of its child graphs, per cell. Returns the driver's
+/* Sums the memory of the allocation nodes of a graph, and of its child graphs, per cell. Returns the driver's
  * error, or CUDA_ERROR_NOT_INITIALIZED if a node needs a GPU that is not granted. */
 CUresult graph_needs(CUgraph graph, struct graph_need *need);
 

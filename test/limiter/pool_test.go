@@ -175,6 +175,12 @@ func TestGraphsInsideTheLimit(t *testing.T) {
 	}{
 		{"nodes take nothing, a launch takes all of them", "graph node 536870912 anynode 536870912 inst 2 info launch 0 info",
 			[]string{"graph 0", "node 0", "anynode 0", "inst 0", "info 1073741824 0", "launch 0", "info 0 0"}},
+		{"those that follow each other take the memory of one",
+			"graph nextnode 1073741824 nextnode 1073741824 nextnode 536870912 1000{ nextnode 2097152 } inst 2 launch 0 launch 0 gmem info",
+			[]string{"graph 0", "nextnode 0", "nextnode 0", "nextnode 0", "failed 0", "inst 0", "launch 0", "launch 0", "gmem 1073741824 0",
+				"info 0 0"}},
+		{"and of what is beside them", "graph nextnode 536870912 nextnode 402653184 node 268435456 inst 3 gmem info",
+			[]string{"graph 0", "nextnode 0", "nextnode 0", "node 0", "inst 0", "gmem 805306368 0", "info 268435456 0"}},
 		{"a byte more does not fit", "graph node 1073741825 inst 2 launch 0 gmem info alloc 1073741824",
 			[]string{"graph 0", "node 0", "inst 0", "launch 2", "gmem 0 0", "info 1073741824 0", "alloc 0"}},
 		{"it is launched again for nothing, many times", "graph node 1073741824 inst 2 1000{ launch 0 } info gmem",

@@ -74,6 +74,18 @@ static int graph_add(void *graph, size_t size, int keep, int any)
 	return r ? r : CALL(cuGraphAddMemFreeNode, &second, graph, &first, (size_t)1, p);
 }
 
+static void *last_free[sizeof(graphs) / sizeof(*graphs)]; /* of each graph */
+
+/* An allocation, and its end, after what the one before it has ended. */
+static int graph_add_after(void *graph, size_t size)
+{
+	struct alloc a = { .props = { .type = 1, .location = 1 }, .size = size };
+	void **last = &last_free[graph_count - 1], *first;
+	int r = CALL(cuGraphAddMemAllocNode, &first, graph, last, (size_t)!!*last, &a);
+
+	return r ? r : CALL(cuGraphAddMemFreeNode, last, graph, &first, (size_t)1, a.ptr);
+}
+
 static int instantiate(void *graph, int how)
 {
 	void **exec = &execs[exec_count++];
@@ -176,6 +188,8 @@ static int run(const char *what)
 		return graph_add(graphs[graph_count - 1], number(), 0, 1);
 	if (!strcmp(what, "keptnode"))
 		return graph_add(graphs[graph_count - 1], number(), 1, 0);
+	if (!strcmp(what, "nextnode"))
+		return graph_add_after(graphs[graph_count - 1], number());
 	if (!strcmp(what, "child"))
 		return CALL(cuGraphAddChildGraphNode, &extra, graphs[graph_count - 1], NULL, (size_t)0, graphs[number()]);
 	if (!strcmp(what, "freenode"))
