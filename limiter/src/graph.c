@@ -294,6 +294,7 @@ bool graph_made(CUgraphExec exec, const struct graph_need *need, bool uploaded)
 		if (!need->bytes[cell])
 			continue;
 		graph_account(p, need->dev[cell]);
+		limits_warn_unmovable(cell);
 		if (!ledger_put(&p->ledger, entry_of(exec, cell, need->bytes[cell], uploaded ? LEDGER_GRAPH_RUN : LEDGER_GRAPH)))
 			return false;
 		atomic_fetch_add_explicit(&graphs_with_memory, 1, memory_order_relaxed);

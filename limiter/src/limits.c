@@ -267,6 +267,16 @@ uint64_t limits_physical_bytes(int cell)
 	return atomic_load_explicit(&last_physical[cell], memory_order_relaxed);
 }
 
+void limits_warn_unmovable(int cell)
+{
+	static _Atomic unsigned once;
+	unsigned long long gpu = limits_physical_bytes(cell), mib = 1 << 20;
+
+	if (gpu)
+		log_line(&once, "memory pools, virtual memory (cuMemCreate) and graphs can't be in the host's memory: at most %llu of this container's %llu MiB are theirs",
+		    gpu / mib, (unsigned long long)limits_bytes(cell) / mib);
+}
+
 struct limits_pages limits_pages(int cell)
 {
 	if (limits_from_environment())

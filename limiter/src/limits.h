@@ -40,6 +40,10 @@ struct limits_pages limits_pages(int cell);
  * GPUs have; the rest may be in the host's memory. 0: all of the limit may lie on the GPU. */
 uint64_t limits_physical_bytes(int cell);
 
+/* At the first use of memory that can't be moved to the host's: one line on stderr if part of the
+ * cell's limit may only be in the host's. */
+void limits_warn_unmovable(int cell);
+
 /* The compute share of a cell now, in the units of rate.h; 0: not limited. */
 uint32_t limits_core_rate(int cell);
 /* The counter that the host increments after each rewrite; NULL: there is no file. */

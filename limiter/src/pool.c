@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "device.h"
 #include "hooks.h"
+#include "limits.h"
 #include "process.h"
 
 enum { GONE = 1, FIRST_CHUNK = 32 << 20 };
@@ -45,6 +46,8 @@ struct pool *pool_add(struct process *p, CUmemoryPool handle, enum pool_state st
 		atomic_store_explicit(&pool->handle, (uintptr_t)handle, memory_order_release);
 	}
 	lock_give(&p->pools.lock);
+	if (fresh && state == POOL_CHARGED)
+		limits_warn_unmovable(cell);
 	return pool;
 }
 

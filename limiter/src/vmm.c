@@ -7,6 +7,7 @@
 
 #include "charge.h"
 #include "hooks.h"
+#include "limits.h"
 #include "log.h"
 #include "vmm.h"
 
@@ -50,6 +51,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return nowhere();
 	CUresult result = charge_begin_on(&charge, prop->location.id, size);
+	limits_warn_unmovable(charge.here.cell);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemCreate)(handle, size, prop, flags);

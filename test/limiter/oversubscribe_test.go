@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +75,22 @@ func TestOversubscription(t *testing.T) {
 		lines, _ := c.probe(t, "init ctx 0 alloc 4096 where 0 alloc 4096 where 1")
 		assert.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "where 0 1", "alloc 0", "where 0 0"}, lines, "others have its part: the host has room")
 	})
+}
+
+// Programs that ask for memory that can't be in the host's get one line about it, and are refused beyond the part of the GPU.
+func TestOversubscriptionReportsWhatItLeavesOut(t *testing.T) {
+	const warning = "gpuslice: memory pools, virtual memory (cuMemCreate) and graphs can't be in the host's memory: at most 512 of this container's 1024 MiB are theirs\n"
+	for _, test := range []struct{ program, script, refused, stderr string }{
+		{"probe", "init ctx 0 vcreate 0 2 vcreate 0 512", "vcreate 2", warning},
+		{"pools", "init ctx 0 async 1 async 536870912", "async 2", warning},
+		{"pools", "init ctx 0 graph node 536870913 inst 2 launch 0", "launch 2", warning},
+		{"probe", "init ctx 0 alloc 536870912 alloc 536870912 managed 1", "managed 2", ""},
+	} {
+		c := oversubscribed(t)
+		lines, stderr := c.run(t, filepath.Join(bin, test.program), strings.Fields(test.script)...)
+		assert.Contains(t, lines, test.refused, test.script)
+		assert.Equal(t, test.stderr, stderr, test.script)
+	}
 }
 
 // Of processes that are killed while they spill nothing stays: neither of the limit nor
