@@ -19,3 +19,14 @@ type NodeDevice struct {
 	CorePercent int    `json:"cores"`
 	Replicas    int    `json:"replicas"`
 }
+
+// MemoryPages is how the driver takes GPU memory: in pages of KiB, which allocations of up to SmallKiB share.
+type MemoryPages struct {
+	KiB      uint16 `json:"kib"`
+	SmallKiB uint16 `json:"smallKiB"`
+	Source   string `json:"source"`
+}
+
+// NVIDIAPages is not measured on the node: a measurement takes a CUDA context, and counts what other processes allocate at
+// the same moment.
+var NVIDIAPages = MemoryPages{KiB: 2048, SmallKiB: 1024, Source: "constant, for GPUs since Pascal: pytorch/pytorch#17120, JustVugg/colibri#1244"}

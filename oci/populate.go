@@ -112,14 +112,11 @@ func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
 			CoreSoftPercent:  softPercent(share, claim.CoreCeiling),
 			Priority:         priority,
 			ContextBytes:     uint64(max(s.ContextMiB[share.UUID], 0)) * bytesPerMiB,
-			Pages:            nvidiaPages,
+			Pages:            limiter.Pages{KiB: api.NVIDIAPages.KiB, SmallKiB: api.NVIDIAPages.SmallKiB},
 		})
 	}
 	return limits
 }
-
-// nvidiaPages is how NVIDIA's drivers take memory, since Pascal.
-var nvidiaPages = limiter.Pages{KiB: 2048, SmallKiB: 1024}
 
 func softPercent(share grant.Share, ceiling int) uint32 {
 	if share.CorePercent == 0 || ceiling <= share.CorePercent {

@@ -34,11 +34,13 @@ type File struct {
 	Topology nvidia.Topology `json:"topology,omitzero"`
 	// ContextMiB is the expected size of a CUDA context by UUID.
 	ContextMiB map[string]int64 `json:"contextMiB,omitempty"`
+	// MemoryPages is set by Encode.
+	MemoryPages api.MemoryPages `json:"memoryPages"`
 }
 
 // Encode returns the content of the file.
 func (f File) Encode() ([]byte, error) {
-	f.Version = api.NodeFileVersion
+	f.Version, f.MemoryPages = api.NodeFileVersion, api.NVIDIAPages
 	f.ContextMiB = make(map[string]int64, len(f.Devices))
 	for _, d := range f.Devices {
 		if gpu, known := f.Node.GPU(d.GPU); known {

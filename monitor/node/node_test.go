@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -30,6 +31,7 @@ func TestWriteAndRead(t *testing.T) {
 	require.NoError(t, err)
 	want.BootID = strings.TrimSpace(string(boot))
 	want.Version, want.ContextMiB = 2, map[string]int64{"GPU-1": 520}
+	want.MemoryPages = api.NVIDIAPages
 	require.Equal(t, want, got)
 	device, known := got.Device("GPU-1")
 	require.True(t, known)
