@@ -50,14 +50,24 @@ func BenchmarkAdded(b *testing.B) {
 	}
 }
 
-func addedByCall(b *testing.B, program string, c *container) {
+// BenchmarkSpill measures what an allocation costs that goes to the host's memory, because no more of the limit may be on the GPU.
+func BenchmarkSpill(b *testing.B) {
+	program, c := benchProgram(b)
+	c.withPart(b, 1)
+	for range b.N {
+		addedByCall(b, program, c, "pairs")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func addedByCall(b *testing.B, program string, c *container, args ...string) {
 	b.Helper()
 	bare, limited := map[string][]spread{}, map[string][]spread{}
 	for range rounds {
-		for name, s := range timings(b, c.bare(), program) {
+		for name, s := range timings(b, c.bare(), program, args...) {
 			bare[name] = append(bare[name], s)
 		}
-		for name, s := range timings(b, c, program) {
+		for name, s := range timings(b, c, program, args...) {
 			limited[name] = append(limited[name], s)
 		}
 	}

@@ -21,11 +21,16 @@ import (
 func oversubscribed(t *testing.T) *container { return oversubscribedOn(t, "H200") }
 
 func oversubscribedOn(t *testing.T, device string) *container {
-	c := newContainer(t, newMachine(t, device), gpu{gpuIDs[0], giB})
+	return newContainer(t, newMachine(t, device), gpu{gpuIDs[0], giB}).withPart(t, 1<<29)
+}
+
+// withPart is the container on a node that grants more memory than its GPUs have: so much of its limit may be on the GPU.
+func (c *container) withPart(tb testing.TB, bytes uint64) *container {
+	tb.Helper()
 	limits, err := limiter.ReadLimits(c.limits())
-	require.NoError(t, err)
-	limits.Devices[0].PhysicalBytes = 1 << 29
-	require.NoError(t, limiter.UpdateLimits(c.dir, limits))
+	require.NoError(tb, err)
+	limits.Devices[0].PhysicalBytes = bytes
+	require.NoError(tb, limiter.UpdateLimits(c.dir, limits))
 	return c
 }
 

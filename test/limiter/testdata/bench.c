@@ -2,6 +2,7 @@
  * over the means of batches, one line each.
  *
  *   hold    takes a slot, allocates and waits instead
+ *   pairs   only allocations that are freed
  *   first   launches for half a second: "longest" of the calls, and how many there were */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -148,6 +149,10 @@ int main(int argc, char **argv)
 	give = dlsym(handle, "cuMemRelease");
 	if (argc > 1 && !strcmp(argv[1], "first")) {
 		first();
+		return 0;
+	}
+	if (argc > 1 && !strcmp(argv[1], "pairs")) {
+		measure("alloc+free", pair, 32);
 		return 0;
 	}
 	if (argc > 1) {
