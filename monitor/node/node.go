@@ -59,6 +59,16 @@ func (f File) Device(uuid string) (Device, bool) {
 	return f.Devices[i], true
 }
 
+// HostMemoryMiB is the memory that can be granted beyond what the GPUs have.
+func (f File) HostMemoryMiB() (excess int64) {
+	for _, d := range f.Devices {
+		if gpu, known := f.Node.GPU(d.UUID); known {
+			excess += max(d.MemoryMiB-gpu.MemoryMiB, 0)
+		}
+	}
+	return excess
+}
+
 // Unhealthy returns the reason; empty: healthy. A MIG device depends on its GPU.
 func (f File) Unhealthy(uuid, gpu string) string {
 	for _, id := range []string{uuid, gpu} {

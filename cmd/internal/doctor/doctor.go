@@ -137,6 +137,7 @@ var checks = []struct {
 	{"driver-devices", checkDevices},
 	{"driver-library", checkDriverLibrary},
 	{"cdi", checkCDI},
+	{"host-memory", checkHostMemory},
 	{"state-dir", checkStateDir},
 	{"library-dir", checkLibraryDir},
 	{"unstarted", checkUnstarted},
@@ -162,7 +163,9 @@ func (e *exam) examine(ctx context.Context, wanted func(name string) bool) Repor
 			continue
 		}
 		var v verdict
-		c.run(ctx, e, &v)
+		if c.run(ctx, e, &v); len(v.found) == 0 {
+			continue // it does not apply
+		}
 		r := Result{Check: c.name, State: v.worst(), Found: strings.Join(v.found, "; "), Fix: v.remedy, Repairs: v.repairs}
 		if severity[r.State] > severity[report.State] {
 			report.State = r.State

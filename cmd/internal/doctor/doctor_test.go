@@ -208,6 +208,13 @@ func TestChecks(t *testing.T) {
 		}
 	}
 	defaults := without("/etc/containerd/config.toml")
+	scaled := func(h *host) { // the T4's memory twice
+		n := nodetest.File()
+		n.Devices[1].MemoryMiB *= 2
+		data, err := n.Encode()
+		require.NoError(t, err)
+		h.put("/run/gpuslice/node.json", string(data))
+	}
 	nvidiaDefault := "[plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'nvidia'\n"
 	crio := func(version string) edit { return func(h *host) { h.name, h.version = "cri-o", version } }
 	agent := func(args ...string) edit {
@@ -346,6 +353,10 @@ func TestChecks(t *testing.T) {
 
 		{"no control node", "driver-devices", without("/dev/nvidiactl"), Fail, "/dev/nvidiactl", "nvidia-modprobe"},
 		{"no uvm", "driver-devices", without("/dev/nvidia-uvm"), Fail, "/dev/nvidia-uvm", "nvidia-modprobe -u -c 0"},
+		{"enough for memory scaling", "host-memory", both(scaled, put("/proc/meminfo", "MemTotal:       18432000 kB\nMemFree: 5 kB\n")), OK, "grants 15360 MiB more than the GPUs have, and the host has 18000 MiB", ""},
+		{"too little", "host-memory", both(scaled, put("/proc/meminfo", "MemTotal:       9216000 kB\n")), Fail, "and the host has only 9000 MiB", "--device-memory-scaling"},
+		{"unknown", "host-memory", scaled, Warn, "the host's memory is unknown", "/proc/meminfo"},
+		{"unreadable", "host-memory", both(scaled, put("/proc/meminfo", "MemTotal: much\n")), Warn, "no MemTotal", "/proc/meminfo"},
 		{"a GPU of node.json", "driver-devices", without("/dev/nvidia1"), Fail, "no character device: /dev/nvidia1", "nvidia-modprobe -c 1"},
 		{"a file in a device's place", "driver-devices", put("/dev/nvidia0", ""), Fail, "/dev/nvidia0", "nvidia-modprobe -c 0"},
 		{"before the agent's first run", "driver-devices", without("/run/gpuslice/node.json"), OK, "/dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia0, /dev/nvidia1", ""},
@@ -400,7 +411,9 @@ func TestChecks(t *testing.T) {
 		t.Run(test.check+"/"+test.description, func(t *testing.T) {
 			h := goodHost(t)
 			test.edit(h)
-			for _, r := range Examine(t.Context(), h, options).Results {
+			results := Examine(t.Context(), h, options).Results
+			require.True(t, slices.ContainsFunc(results, func(r Result) bool { return r.Check == test.check }))
+			for _, r := range results {
 				if r.Check != test.check {
 					continue
 				}

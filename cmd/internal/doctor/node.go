@@ -216,6 +216,37 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 	return devices, broken
 }
 
+// checkHostMemory applies to nodes that grant more memory than their GPUs have: the host's must hold the rest.
+func checkHostMemory(_ context.Context, e *exam, v *verdict) {
+	n, err := e.readNode()
+	excess := n.HostMemoryMiB()
+	if err != nil || excess == 0 {
+		return
+	}
+	has, err := e.memoryMiB()
+	switch granted := fmt.Sprintf("memory scaling grants %d MiB more than the GPUs have", excess); {
+	case err != nil:
+		v.warn(granted+"; the host's memory is unknown: "+err.Error(), "ls -l /proc/meminfo")
+	case excess > has:
+		v.fail(fmt.Sprintf("%s, and the host has only %d MiB", granted, has), "set --device-memory-scaling lower (memoryScaling in runtime.yaml)")
+	default:
+		v.ok(fmt.Sprintf("%s, and the host has %d MiB", granted, has))
+	}
+}
+
+func (e *exam) memoryMiB() (mib int64, err error) {
+	data, err := fs.ReadFile(e.Host, "proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if _, err := fmt.Sscanf(line, "MemTotal: %d kB", &mib); err == nil {
+			return mib / 1024, nil
+		}
+	}
+	return 0, errors.New("/proc/meminfo has no MemTotal")
+}
+
 func (e *exam) readNode() (n node.File, err error) {
 	data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, api.NodeFileName)))
 	if err != nil {
