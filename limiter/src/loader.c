@@ -166,7 +166,7 @@ static const struct link_map *own_object(void)
 	return table && table[1] && table[1]->l_ld == _DYNAMIC ? table[1] : NULL;
 }
 
-/* The first object of this library's namespace; NULL: no list in memory has it. */
+/* The first object of this library's namespace, or else of the program's; NULL: neither is known. */
 static const struct link_map *first_object(void)
 {
 	const struct link_map *object = own_object();
