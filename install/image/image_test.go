@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -124,12 +125,14 @@ func TestWhatIsInTheImage(t *testing.T) {
 		require.Zero(t, info.Mode()&(fs.ModeSetuid|fs.ModeSetgid), path)
 		return nil
 	}))
+	libraries := map[string]string{"amd64": "/lib/x86_64-linux-gnu/", "arm64": "/lib/aarch64-linux-gnu/"}[runtime.GOARCH]
+	loader := map[string]string{"amd64": "/lib64/ld-linux-x86-64.so.2", "arm64": "/lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
 	for _, name := range []string{
 		"/usr/local/bin/gpuslice", "/usr/local/bin/gpuslice-agent", "/usr/local/bin/gpuslice-scheduler", "/usr/local/bin/gpuslice-runtime",
 		"/usr/local/lib/gpuslice/libvgpu.so", "/usr/local/lib/gpuslice/libvgpu-cuda.so", "/usr/local/lib/gpuslice/libvgpu-nvml.so",
-		"/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6",
-		"/lib/x86_64-linux-gnu/libm.so.6",      // only of NVIDIA's libraries
-		"/lib/x86_64-linux-gnu/libresolv.so.2", // of a program
+		loader, libraries + "libc.so.6",
+		libraries + "libm.so.6",      // only of NVIDIA's libraries
+		libraries + "libresolv.so.2", // of a program
 	} {
 		require.Equal(t, fs.FileMode(0o755), modes[name], name)
 	}

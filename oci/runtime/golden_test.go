@@ -16,6 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
+	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/vgpufstest"
 )
 
@@ -35,7 +36,7 @@ func newBench(t testing.TB) *bench {
 	require.NoError(t, err)
 	config := request.DefaultConfig()
 	config.StateDir, config.CDISpecDirs = filepath.Join(dir, "run"), []string{specs}
-	write(t, filepath.Join(dir, "rootfs/lib64/ld-linux-x86-64.so.2"), "a loader", 0o755)
+	write(t, filepath.Join(dir, "rootfs", harness.Loader), "a loader", 0o755)
 	vgpufstest.Unmount(t, config.StateDir)
 	ledger, err := ledger.Open(config.StateDir)
 	require.NoError(t, err)

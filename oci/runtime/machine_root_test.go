@@ -101,10 +101,10 @@ func (m *machine) makeRootfs() {
 		require.NoError(m, os.MkdirAll(filepath.Join(m.rootfs, dir), 0o755))
 	}
 	for name, source := range map[string]string{
-		"bin/busybox":                    "/bin/busybox",
-		"lib64/ld-linux-x86-64.so.2":     "/lib64/ld-linux-x86-64.so.2",
-		"lib/x86_64-linux-gnu/libc.so.6": "/lib/x86_64-linux-gnu/libc.so.6",
-		"opt/meminfo":                    m.artefact("workloads", "meminfo"),
+		"bin/busybox":                           "/bin/busybox",
+		harness.Loader[1:]:                      harness.Loader,
+		"lib/" + harness.Triplet + "/libc.so.6": "/lib/" + harness.Triplet + "/libc.so.6",
+		"opt/meminfo":                           m.artefact("workloads", "meminfo"),
 	} {
 		data, err := os.ReadFile(source)
 		require.NoError(m, err)

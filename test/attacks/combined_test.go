@@ -88,9 +88,10 @@ const (
 	// events: one that is longer than a turn contains turns of other containers, and costs more than it should by a
 	// number that changes. By kernels of 50 ms shares are up to 4 points off without any attack.
 	spinner = "--seconds=100000 --mode=async --kernels-us=2000 --window-ms=200"
-	// patchedProgram bypasses the limiter, as row 23 does.
-	patchedProgram = "/bin/busybox cp /.gpuslice/driver/cuda /tmp/libcuda.so.1; /opt/loader --library-path /tmp:/lib/x86_64-linux-gnu "
 )
+
+// patchedProgram bypasses the limiter, as row 23 does.
+var patchedProgram = "/bin/busybox cp /.gpuslice/driver/cuda /tmp/libcuda.so.1; /opt/loader --library-path /tmp:/lib/" + harness.Triplet + " "
 
 // attackers are one for each GPU.
 func attackers() []*attacker {
@@ -225,7 +226,7 @@ func processOf(t *testing.T, n *harness.Node, id string) int {
 // startAttackers starts each in a container with a small share of a GPU of its own: root, with the default capabilities. Each
 // keeps its GPU busy, too.
 func startAttackers(t *testing.T, n *harness.Node, hostile []*attacker) {
-	loader, err := os.ReadFile("/lib64/ld-linux-x86-64.so.2")
+	loader, err := os.ReadFile(harness.Loader)
 	require.NoError(t, err)
 	path := t.TempDir() + "/loader"
 	require.NoError(t, os.WriteFile(path, bytes.ReplaceAll(loader, []byte("/etc/ld.so.preload"), []byte("/etc/ld.so.prelaod")), 0o755))

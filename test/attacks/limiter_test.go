@@ -58,7 +58,7 @@ func TestDriverBeforeTheLimiterGivesNoGPU(t *testing.T) {
 
 // graphics are the files for OpenCL, OpenGL and Vulkan that the simulated driver's CDI spec has.
 var graphics = []string{
-	"/usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.1", "/usr/lib/x86_64-linux-gnu/libGLX_nvidia.so.0", "/etc/vulkan/icd.d/nvidia_icd.json",
+	"/usr/lib/" + harness.Triplet + "/libnvidia-opencl.so.1", "/usr/lib/" + harness.Triplet + "/libGLX_nvidia.so.0", "/etc/vulkan/icd.d/nvidia_icd.json",
 }
 
 // An image asks for all of the driver's libraries. A share has none of those that the limiter does not meter, unless the operator

@@ -104,7 +104,7 @@ func (p place) attempts() []attempt {
 		{name: "21 change the limits' mode", granted: true, command: "/bin/busybox chmod 666 /.gpuslice/limits", want: wantLimited},
 		{name: "21 write the limits", granted: true, command: "echo x >/.gpuslice/limits || /bin/busybox truncate -s 0 /.gpuslice/limits", want: wantLimited},
 		{name: "22 a copy of the driver in LD_LIBRARY_PATH", granted: true, want: wantLimited,
-			program: "/bin/busybox cp /usr/lib/x86_64-linux-gnu/libcuda.so.1 /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 /tmp/; LD_LIBRARY_PATH=/tmp"},
+			program: "/bin/busybox cp /usr/lib/" + harness.Triplet + "/libcuda.so.1 /usr/lib/" + harness.Triplet + "/libnvidia-ml.so.1 /tmp/; LD_LIBRARY_PATH=/tmp"},
 		{name: "25 mknod of another GPU", granted: true, command: "/bin/busybox mknod /tmp/gpu c 195 1 && cat /tmp/gpu", want: wantLimited},
 		{name: "25 mknod of the machine's memory", granted: true, command: "/bin/busybox mknod /tmp/mem c 1 1 && cat /tmp/mem", want: wantLimited},
 		{name: "25 mknod without a grant", command: "/bin/busybox mknod /tmp/gpu c 195 0 && cat /tmp/gpu"},
@@ -183,7 +183,7 @@ var imageLinks = []imageLink{
 	{"the limits at the usage", ".gpuslice/limits", "usage"},
 	{"the limiter's directory in /proc", ".gpuslice", "/proc/self/fd"},
 	{"the limiter's directory out of the root", ".gpuslice", "../../../../../../host"},
-	{"the driver at /dev/null", "usr/lib/x86_64-linux-gnu/libcuda.so.1", "/dev/null"},
+	{"the driver at /dev/null", "usr/lib/" + harness.Triplet + "/libcuda.so.1", "/dev/null"},
 }
 
 // volumeLinks are for images with a link that leads to a volume of the pod.
@@ -250,13 +250,13 @@ func TestTenantsAttempts(t *testing.T) {
 // patchedLoader is open, see docs/SECURITY.md: a loader that reads no /etc/ld.so.preload, and a copy of the
 // driver, give a program the whole GPU. The audit sees the process and ends it.
 func (p place) patchedLoader(t *testing.T) {
-	loader, err := os.ReadFile("/lib64/ld-linux-x86-64.so.2")
+	loader, err := os.ReadFile(harness.Loader)
 	require.NoError(t, err)
 	patched := bytes.ReplaceAll(loader, []byte("/etc/ld.so.preload"), []byte("/etc/ld.so.prelaod"))
 	require.NotEqual(t, loader, patched)
 	require.NoError(t, os.WriteFile(p.own("loader"), patched, 0o755))
 	c := harness.Container{Mounts: mountOf(p.own("loader"), "/opt/loader"), Command: []string{"/bin/sh", "-c",
-		"/bin/busybox cp /.gpuslice/driver/cuda /tmp/libcuda.so.1; /opt/loader --library-path /tmp:/lib/x86_64-linux-gnu " +
+		"/bin/busybox cp /.gpuslice/driver/cuda /tmp/libcuda.so.1; /opt/loader --library-path /tmp:/lib/" + harness.Triplet + " " +
 			workload("alloc") + " --max-mib=60000 --hold=0; echo ended=$?; sleep 1000000"}}
 	s, _ := run(t, p.n, harness.Pod{Name: "patched", Annotations: granted(p.uuid, attackerMiB, attackerCores)}, c)
 	wait(t, s, "ended", "137")

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/simdriver"
 )
 
@@ -56,7 +57,7 @@ type container struct {
 }
 
 // libraries is the directory of the driver's libraries.
-func (c *container) libraries() string { return filepath.Join(c.driver, "usr/lib/x86_64-linux-gnu") }
+func (c *container) libraries() string { return filepath.Join(c.driver, "usr/lib", harness.Triplet) }
 
 // newContainer makes a container without a limit. NVIDIA's programs look for files under the names that drivers install.
 func newContainer(t *testing.T, s *simdriver.Sim, group string) *container {
@@ -118,7 +119,7 @@ func (c *container) command(t *testing.T, line string) *exec.Cmd {
 	t.Cleanup(cancel)                                                       // not t.Context: a neighbour lives until the test looks at it
 	cmd := exec.CommandContext(ctx, "sh", "-c", line)
 	cmd.Dir = t.TempDir()
-	lib := filepath.Join(root, "usr/lib/x86_64-linux-gnu")
+	lib := filepath.Join(root, "usr/lib", harness.Triplet)
 	cmd.Env = append(cmd.Env, "SIMGPU_STATE="+c.sim.State, "SIMGPU_GROUP="+c.group, "HOME="+cmd.Dir, "SHELL=/bin/sh", "TERM=xterm",
 		"ROOT="+root, "DRIVER="+c.driver, "TESTDATA="+filepath.Join(simdriver.Root(), "test/clients/testdata"),
 		"PATH="+filepath.Join(root, "usr/bin")+":"+os.Getenv("PATH"),

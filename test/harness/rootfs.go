@@ -24,20 +24,17 @@ type Root struct {
 }
 
 // Where the driver's libraries are in containers, by the simulated driver's CDI spec.
-const driverDir = "/usr/lib/x86_64-linux-gnu"
+var driverDir = "/usr/lib/" + Triplet
 
 // GlibcRoot has this machine's C library, Debian's static busybox and the CUDA workloads.
 func GlibcRoot() (Root, error) {
 	r := bareRoot()
-	maps.Copy(r.Files, map[string]string{
-		"lib64/ld-linux-x86-64.so.2":           "/lib64/ld-linux-x86-64.so.2",
-		"lib/x86_64-linux-gnu/libc.so.6":       "/lib/x86_64-linux-gnu/libc.so.6",
-		"lib/x86_64-linux-gnu/libm.so.6":       "/lib/x86_64-linux-gnu/libm.so.6",
-		"lib/x86_64-linux-gnu/libdl.so.2":      "/lib/x86_64-linux-gnu/libdl.so.2",
-		"lib/x86_64-linux-gnu/libpthread.so.0": "/lib/x86_64-linux-gnu/libpthread.so.0",
-		// A dynamic program of the distribution: it shows that the preload reaches what is not ours.
-		"bin/dynamic-env": "/usr/bin/env",
-	})
+	// A dynamic program of the distribution: it shows that the preload reaches what is not ours.
+	r.Files["bin/dynamic-env"] = "/usr/bin/env"
+	r.Files[Loader[1:]] = Loader
+	for _, name := range []string{"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"} {
+		r.Files["lib/"+Triplet+"/"+name] = "/lib/" + Triplet + "/" + name
+	}
 	workloads, err := Artefact("workloads")
 	if err != nil {
 		return Root{}, err
@@ -62,9 +59,9 @@ const GcompatEnv = "LD_PRELOAD=/lib/libgcompat.so.0"
 // the driver, a library for glibc, needs one function: without, no program loads it.
 func MuslRoot(dir string, gcompat bool) (Root, error) {
 	r := bareRoot()
-	r.Files["lib/ld-musl-x86_64.so.1"] = "/lib/ld-musl-x86_64.so.1"
+	r.Files[MuslLoader[1:]] = MuslLoader
 	// musl reads the directories of libraries from here.
-	r.Texts["etc/ld-musl-x86_64.path"] = "/lib\n" + driverDir + "\n"
+	r.Texts["etc/"+strings.TrimSuffix(filepath.Base(MuslLoader), ".so.1")+".path"] = "/lib\n" + driverDir + "\n"
 	root, err := Repository()
 	if err != nil {
 		return Root{}, err
@@ -104,14 +101,14 @@ int __register_atfork(void (*a)(void), void (*b)(void), void (*c)(void), void *d
 	}
 	delete(r.Files, "opt/workloads/gcompat")
 	r.Files["lib/libgcompat.so.0"] = filepath.Join(dir, "gcompat")
-	r.Links["lib/ld-linux-x86-64.so.2"] = "libgcompat.so.0"
+	r.Links["lib/"+filepath.Base(Loader)] = "libgcompat.so.0"
 	return r, nil
 }
 
 // bareRoot has directories, a shell and users.
 func bareRoot() Root {
 	r := Root{
-		Dirs:  []string{"bin", "dev", "etc", "lib", "lib64", "lib/x86_64-linux-gnu", "opt", "opt/workloads", "proc", "run", "sys", "tmp", "usr", "usr/lib", "usr/lib/x86_64-linux-gnu", "usr/local", "var"},
+		Dirs:  []string{"bin", "dev", "etc", "lib", "lib64", "lib/" + Triplet, "opt", "opt/workloads", "proc", "run", "sys", "tmp", "usr", "usr/lib", "usr/lib/" + Triplet, "usr/local", "var"},
 		Files: map[string]string{"bin/busybox": "/bin/busybox"},
 		Links: map[string]string{},
 		Texts: map[string]string{"etc/passwd": "root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/:/bin/sh\n"},

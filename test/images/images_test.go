@@ -305,9 +305,9 @@ func TestNoSearchFindsTheDriverBehindTheFront(t *testing.T) {
 				continue // refused whatever its variables
 			}
 			for env, want := range map[string]string{
-				"LD_LIBRARY_PATH=/.gpuslice/driver":                 "the directory of the driver",
-				"LD_PRELOAD=/.gpuslice/driver/cuda":                 "before the limiter",
-				"LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libcuda.so.1": "before the limiter",
+				"LD_LIBRARY_PATH=/.gpuslice/driver":                        "the directory of the driver",
+				"LD_PRELOAD=/.gpuslice/driver/cuda":                        "before the limiter",
+				"LD_PRELOAD=/usr/lib/" + harness.Triplet + "/libcuda.so.1": "before the limiter",
 			} {
 				r := m.run(t, mode, rootfs, false, []string{env}, harness.WorkloadDir+"/meminfo")
 				require.ErrorContains(t, r.refused, want, "%s %s", mode, env)
@@ -357,7 +357,7 @@ func sanitizedRoot(t *testing.T, static bool) harness.Root {
 		require.NoError(t, err)
 		for line := range strings.Lines(string(out)) {
 			if f := strings.Fields(line); len(f) > 2 && f[1] == "=>" {
-				root.Files["lib/x86_64-linux-gnu/"+f[0]] = f[2]
+				root.Files["lib/"+harness.Triplet+"/"+f[0]] = f[2]
 			}
 		}
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 func openLibrary(t *testing.T) *elf.File {
@@ -35,7 +37,7 @@ func TestExports(t *testing.T) {
 	allowed := regexp.MustCompile(`^(cu[A-Z]\w*|nvml[A-Z]\w*|dlsym|dlvsym)$`)
 	exported := map[string]bool{}
 	for _, s := range symbols {
-		if s.Section == elf.SHN_UNDEF {
+		if s.Section == elf.SHN_UNDEF || elf.ST_BIND(s.Info) == elf.STB_LOCAL {
 			continue
 		}
 		exported[s.Name] = true
@@ -148,7 +150,7 @@ func TestOtherProgramsAreLeftAlone(t *testing.T) {
 	require.NoError(t, compile(filepath.Join(dir, "sanitized"), source, "-fsanitize=address", "-static-libasan"))
 	lookup := filepath.Join(dir, "lookup.c")
 	require.NoError(t, os.WriteFile(lookup, []byte("#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n#include <stdlib.h>\n"+
-		"const char interp[] __attribute__((section(\".interp\"), used)) = \"/lib64/ld-linux-x86-64.so.2\";\n"+
+		"const char interp[] __attribute__((section(\".interp\"), used)) = \""+harness.Loader+"\";\n"+
 		"__attribute__((force_align_arg_pointer)) void run(void) { printf(\"%d %d\\n\", dlsym(RTLD_NEXT, \"getpid\") != NULL, dlsym(RTLD_DEFAULT, \"no such\") != NULL); exit(0); }\n"+
 		"#ifndef SHARED\nint main(void) { run(); }\n#endif\n"), 0o644))
 	require.NoError(t, compile(filepath.Join(dir, "lookup"), lookup))
@@ -156,7 +158,7 @@ func TestOtherProgramsAreLeftAlone(t *testing.T) {
 	c := oneGPU(t, giB)
 	commands := [][]string{
 		{filepath.Join(dir, "sanitized")},
-		{"/lib64/ld-linux-x86-64.so.2", filepath.Join(dir, "lookup")},
+		{harness.Loader, filepath.Join(dir, "lookup")},
 		{filepath.Join(dir, "runnable.so")}, // has no DT_DEBUG
 		{"bash", "-c", "for i in 1 2 3; do (echo $i; exit $i) | cat; done; ls / | wc -l; echo $((6*7)); ulimit -n"},
 		{"perl", "-e", "use POSIX; print join(',', map { $_ * 2 } 1..5), \"\\n\"; exit 3"},

@@ -76,7 +76,7 @@ func auditedNode(t *testing.T, policy string) (n *harness.Node, raw string) {
 }
 
 // copied is a shell's line that copies the driver and has a cheat use the copy.
-const copied = "cat /usr/lib/x86_64-linux-gnu/libcuda.so.1 >/tmp/innocent.so; /opt/cheat /tmp/innocent.so "
+var copied = "cat /usr/lib/" + harness.Triplet + "/libcuda.so.1 >/tmp/innocent.so; /opt/cheat /tmp/innocent.so "
 
 // matches reports whether a line of a text has a pattern.
 func matches(text, pattern string) bool { return regexp.MustCompile(pattern).MatchString(text) }

@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 func TestConfigFile(t *testing.T) {
@@ -185,8 +187,8 @@ func TestCDISpec(t *testing.T) {
 		}
 		require.Equal(t, s.State, mounts["/run/simgpu/state"].Source)
 		require.Contains(t, mounts["/run/simgpu/state"].Options, "rw")
-		require.Contains(t, mounts["/usr/lib/x86_64-linux-gnu/libcuda.so.1"].Options, "ro")
-		require.FileExists(t, mounts["/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"].Source)
+		require.Contains(t, mounts["/usr/lib/"+harness.Triplet+"/libcuda.so.1"].Options, "ro")
+		require.FileExists(t, mounts["/usr/lib/"+harness.Triplet+"/libnvidia-ml.so.1"].Source)
 	}
 	text, err := s.Command("sim/simctl", "cdi", "--lib-dir", "/usr", "--dev-dir", "/dev").Output()
 	require.NoError(t, err)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 // stamp changes when a file is written.
@@ -144,7 +146,7 @@ func TestGenerateDriver(t *testing.T) {
 	require.NoFileExists(t, n.path("cdi/gpuslice-nvidia.yaml"))
 
 	require.NoError(t, os.Remove(n.path("cdi/nvidia.yaml")))
-	libs := n.path("usr/lib/x86_64-linux-gnu")
+	libs := n.path("usr/lib/" + harness.Triplet)
 	require.NoError(t, os.MkdirAll(libs, 0o755))
 	for _, name := range []string{"libcuda.so", "libnvidia-ml.so"} {
 		data, err := os.ReadFile(artefact(t, "sim", name+".1"))
@@ -166,7 +168,7 @@ func TestGenerateDriver(t *testing.T) {
 	out, status := c.run()
 	require.Zero(t, status, out)
 	require.Contains(t, out, "total_bytes=4294967296")
-	target, err := os.Readlink(filepath.Join(c.bundle, "rootfs/usr/lib/x86_64-linux-gnu/libcuda.so"))
+	target, err := os.Readlink(filepath.Join(c.bundle, "rootfs/usr/lib", harness.Triplet, "libcuda.so"))
 	require.NoError(t, err)
 	require.Equal(t, "libcuda.so.1", target)
 	require.FileExists(t, filepath.Join(c.bundle, "rootfs/etc/ld.so.cache"))

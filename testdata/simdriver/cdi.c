@@ -11,7 +11,11 @@
 #include <unistd.h>
 
 #define CAPS_DIR "nvidia-caps"
+#ifdef __aarch64__
+#define CONTAINER_LIB_DIR "/usr/lib/aarch64-linux-gnu"
+#else
 #define CONTAINER_LIB_DIR "/usr/lib/x86_64-linux-gnu"
+#endif
 
 static void print_mount(FILE *out, const char *host_dir, const char *name, const char *container, const char *mode)
 {
