@@ -1,5 +1,6 @@
 /* Open addressing with linear probing and backward-shift deletion: no tombstones,
- * so its cost does not grow with its history. Sharded by hash, with one lock per shard. */
+ * so its cost does not grow with its history. Sharded by hash, with one lock per shard.
+ * A signal handler that has interrupted its thread under the lock of a shard uses the next ones. */
 #include "ledger.h"
 
 #include <string.h>
@@ -12,9 +13,10 @@ static uint64_t hash_of(uint64_t kind, uint64_t key)
 	return h ^ h >> 29;
 }
 
-static struct ledger_shard *shard_of(struct ledger *ledger, uint64_t hash)
+/* The i-th shard to look for a hash in; the first is its own. */
+static struct ledger_shard *shard_of(struct ledger *ledger, uint64_t hash, int i)
 {
-	return &ledger->shards[hash >> 58];
+	return &ledger->shards[((hash >> 58) + (uint64_t)i) % LEDGER_SHARDS];
 }
 
 static uint64_t places(const struct ledger_shard *s)
@@ -59,9 +61,26 @@ static bool grow(struct ledger_shard *s)
 	return true;
 }
 
+static struct ledger_shard *shard_for(struct ledger *ledger, uint64_t hash)
+{
+	struct ledger_shard *s = shard_of(ledger, hash, 0);
+
+	for (int i = 1; __builtin_expect(lock_mine(&s->lock), 0); i++) {
+		if (i == LEDGER_SHARDS)
+			return NULL;
+		/* Relaxed: the lock of the shard orders it for a thread that got the key from this one. */
+		atomic_store_explicit(&ledger->displaced, true, memory_order_relaxed);
+		s = shard_of(ledger, hash, i);
+	}
+	return s;
+}
+
 bool ledger_put(struct ledger *ledger, struct ledger_entry entry)
 {
-	struct ledger_shard *s = shard_of(ledger, hash_of(entry.kind, entry.key));
+	struct ledger_shard *s = shard_for(ledger, hash_of(entry.kind, entry.key));
+
+	if (!s)
+		return false;
 
 	/* Relaxed: stamps need only be distinct and rising. */
 	entry.stamp = atomic_fetch_add_explicit(&ledger->stamp, 1, memory_order_relaxed) + 1;
@@ -92,12 +111,13 @@ static void erase(struct ledger_shard *s, uint64_t i)
 	s->count--;
 }
 
-static bool seek(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out, bool take)
+static bool seek_in(struct ledger_shard *s, enum ledger_kind kind, uint64_t key, struct ledger_entry *out, bool take)
 {
 	uint64_t hash = hash_of(kind, key);
-	struct ledger_shard *s = shard_of(ledger, hash);
 	bool found = false;
 
+	if (__builtin_expect(lock_mine(&s->lock), 0))
+		return false; /* if it is here, it stays charged */
 	lock_take(&s->lock);
 	struct ledger_entry *table = entries(s);
 	uint64_t mask = places(s) - 1;
@@ -111,6 +131,18 @@ static bool seek(struct ledger *ledger, enum ledger_kind kind, uint64_t key, str
 		break;
 	}
 	lock_give(&s->lock);
+	return found;
+}
+
+static bool seek(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out, bool take)
+{
+	uint64_t hash = hash_of(kind, key);
+	bool found = seek_in(shard_of(ledger, hash, 0), kind, key, out, take);
+
+	if (__builtin_expect(found || !atomic_load_explicit(&ledger->displaced, memory_order_relaxed), 1))
+		return found;
+	for (int i = 1; i < LEDGER_SHARDS && !found; i++)
+		found = seek_in(shard_of(ledger, hash, i), kind, key, out, take);
 	return found;
 }
 
@@ -150,6 +182,8 @@ void ledger_drop(struct ledger *ledger, uint64_t context, uint64_t stamp,
 	for (int i = 0; i < LEDGER_SHARDS; i++) {
 		struct ledger_shard *s = &ledger->shards[i];
 
+		if (lock_mine(&s->lock))
+			continue;
 		lock_take(&s->lock);
 		drop_in_shard(s, context, stamp, each, data);
 		lock_give(&s->lock);

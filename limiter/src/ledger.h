@@ -37,6 +37,7 @@ struct ledger_shard {
 
 struct ledger { /* fresh zeroed memory is an empty ledger */
 	_Atomic uint64_t stamp;
+	_Atomic bool displaced; /* an entry may be in another shard than its own */
 	struct ledger_shard shards[LEDGER_SHARDS];
 };
 

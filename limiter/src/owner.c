@@ -168,7 +168,7 @@ struct borrowed owner_borrow(struct owner *o)
 {
 	int fd = usage_open();
 
-	if (__builtin_expect(fd >= 0, 1) || !owner_wait(o))
+	if (__builtin_expect(fd >= 0, 1) || !owner_wait(o) || lock_mine(&o->lent))
 		return (struct borrowed){ fd, false };
 	lock_take(&o->lent);
 	if (has_fd(o))

@@ -49,6 +49,8 @@ enum pages_result pages_enter(struct process *p, uint64_t context, int cell, uin
 	struct pages *all = &p->pages;
 	enum pages_result result = PAGES_NO_PLACE;
 
+	if (lock_mine(&all->lock))
+		return PAGES_NO_PLACE;
 	lock_take(&all->lock);
 	struct pages_of *of = find(all, context, cell);
 	if (!of)
@@ -74,6 +76,8 @@ void pages_leave(struct process *p, uint64_t context, int cell, uint64_t size)
 	struct pages *all = &p->pages;
 	uint64_t bytes = 0;
 
+	if (lock_mine(&all->lock))
+		return; /* it stays charged */
 	lock_take(&all->lock);
 	struct pages_of *of = find(all, context, cell);
 	if (of) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // requireWithin: the driver never gave the container more than the limit and a hundredth.
@@ -159,4 +160,20 @@ func TestDriverRefusesGrowth(t *testing.T) {
 	lines, _ := c.probe(t, "init ctx 0 heap 268435456 info heap 268435456 info")
 	assert.Equal(t, []string{"init 0", "ctx 0", "heap 2", fmt.Sprintf("info 0 free %d total %d", limit-context, limit),
 		"heap 0", fmt.Sprintf("info 0 free %d total %d", limit-context-248*miB, limit)}, lines)
+}
+
+// A signal handler that allocates does not wait for the thread that it has interrupted, on a driver without locks.
+func TestSignalHandlerAllocates(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "handler")
+	require.NoError(t, compile(program, "testdata/handler.c"))
+	for _, pages := range []bool{false, true} {
+		c := oneGPU(t, giB)
+		if pages {
+			c.inPages(t)
+		}
+		c.sim = fakeDriver(t)
+		lines, stderr := c.run(t, program, "20000")
+		assert.Equal(t, []string{"1073741824 of 1073741824 free"}, lines, "pages: %v", pages)
+		assert.Empty(t, stderr)
+	}
 }

@@ -1,0 +1,54 @@
+/* Allocates and frees, and a signal handler that interrupts it does the same: "SIGNALS FREE", the bytes that are free at
+ * the end. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+
+typedef unsigned long long ptr_t;
+
+static int (*alloc)(ptr_t *, size_t), (*release)(ptr_t);
+static volatile int signals, failures, wanted;
+static const struct itimerval soon = { { 0, 0 }, { 0, 50 } };
+
+static void once(void)
+{
+	ptr_t p;
+
+	if (alloc(&p, 4096) || release(p))
+		failures++;
+}
+
+static void handler(int number)
+{
+	(void)number;
+	once();
+	if (++signals < wanted)
+		setitimer(ITIMER_REAL, &soon, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+	int (*init)(unsigned) = dlsym(driver, "cuInit");
+	int (*info)(size_t *, size_t *) = dlsym(driver, "cuMemGetInfo_v2");
+	size_t free, total;
+
+	(void)argc;
+	alloc = dlsym(driver, "cuMemAlloc_v2");
+	release = dlsym(driver, "cuMemFree_v2");
+	if (init(0))
+		return 1;
+	once();
+	signal(SIGALRM, handler);
+	wanted = atoi(argv[1]);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	while (signals < wanted)
+		once();
+	if (failures || info(&free, &total))
+		return 1;
+	printf("%zu of %zu free\n", free, total);
+	return 0;
+}
