@@ -17,20 +17,26 @@ static uint64_t own_pid_namespace(void)
 	return stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 }
 
-/* The process that the caller knows by that PID; -1: it uses no GPU, or there is none. */
-static int find(int pid)
+/* The clients of one process: one for each copy of the driver in it. */
+struct found {
+	unsigned count, slots[MAX_CLIENTS];
+};
+
+/* The process that the caller knows by that PID. False: it uses no GPU, or there is none. */
+static bool find(int pid, struct found *f)
 {
 	struct state *s = process.view.s;
 	uint64_t here = own_pid_namespace();
 
+	f->count = 0;
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
 		const struct client *cl = &s->clients[i];
 		unsigned known = cl->pid_namespace == here ? cl->pid : atomic_load(&cl->host_pid);
 
 		if (atomic_load(&cl->taken) && known == (unsigned)pid && client_lives(&process.view, i))
-			return (int)i;
+			f->slots[f->count++] = i;
 	}
-	return -1;
+	return f->count;
 }
 
 static CUresult result(int err)
@@ -84,74 +90,87 @@ static bool shares_memory(unsigned slot)
 	return false;
 }
 
-#define FIND(slot, pid)                                  \
+#define FIND(found, pid)                                 \
 	do {                                             \
 		CUresult r_ = enter_locked(__func__);    \
 		if (r_)                                  \
 			return r_;                       \
-		slot = find(pid);                        \
-		if (slot < 0)                            \
+		if (!find(pid, &(found)))                \
 			return CUDA_ERROR_INVALID_VALUE; \
 	} while (0)
 
 CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 {
 	uint64_t deadline = args && args->timeoutMs ? now_ns() + args->timeoutMs * 1000000ull : UINT64_MAX;
-	int slot, err;
+	struct found f;
+	bool idle = true;
+	int err;
 
-	FIND(slot, pid);
-	err = client_stage(&process.view, (unsigned)slot, STAGE_RUNNING, STAGE_LOCKED);
-	if (err || wait_idle((unsigned)slot, deadline))
+	FIND(f, pid);
+	err = clients_stage(&process.view, f.slots, f.count, STAGE_RUNNING, STAGE_LOCKED);
+	for (unsigned i = 0; !err && idle && i < f.count; i++)
+		idle = wait_idle(f.slots[i], deadline);
+	if (err || idle)
 		return result(err);
-	client_stage(&process.view, (unsigned)slot, STAGE_LOCKED, STAGE_RUNNING);
+	clients_stage(&process.view, f.slots, f.count, STAGE_LOCKED, STAGE_RUNNING);
 	return CUDA_ERROR_NOT_READY;
 }
 
-/* Documented not to be possible with memory that is shared between processes. */
-CUresult cuCheckpointProcessCheckpoint(int pid, void *args)
+/* A later driver checkpoints a process that shares memory; that memory stays for those that hold it. */
+static bool can_be_shared(void)
 {
-	int slot;
-
-	(void)args;
-	FIND(slot, pid);
-	return shares_memory((unsigned)slot) ? CUDA_ERROR_NOT_SUPPORTED : result(client_save(&process.view, (unsigned)slot));
+	return process.view.s->cuda_version >= 13050;
 }
 
-CUresult cuCheckpointProcessRestore(int pid, void *args)
+CUresult cuCheckpointProcessCheckpoint(int pid, void *args)
 {
-	int slot;
+	struct found f;
 
 	(void)args;
-	FIND(slot, pid);
-	return result(client_restore(&process.view, (unsigned)slot));
+	FIND(f, pid);
+	for (unsigned i = 0; i < f.count; i++) {
+		if (shares_memory(f.slots[i]) && !can_be_shared())
+			return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	return result(clients_save(&process.view, f.slots, f.count));
+}
+
+CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
+{
+	struct found f;
+
+	FIND(f, pid);
+	if (args && args->gpuPairsCount)
+		return process.view.s->cuda_version >= 13000 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+	return result(clients_restore(&process.view, f.slots, f.count));
 }
 
 CUresult cuCheckpointProcessUnlock(int pid, void *args)
 {
-	int slot;
+	struct found f;
 
 	(void)args;
-	FIND(slot, pid);
-	return result(client_stage(&process.view, (unsigned)slot, STAGE_LOCKED, STAGE_RUNNING));
+	FIND(f, pid);
+	return result(clients_stage(&process.view, f.slots, f.count, STAGE_LOCKED, STAGE_RUNNING));
 }
 
 CUresult cuCheckpointProcessGetState(int pid, int *state)
 {
-	int slot;
+	struct found f;
 
-	FIND(slot, pid);
+	FIND(f, pid);
 	if (!state)
 		return CUDA_ERROR_INVALID_VALUE;
-	*state = (int)atomic_load(&process.view.s->clients[slot].stage);
+	*state = (int)atomic_load(&process.view.s->clients[f.slots[0]].stage);
 	return CUDA_SUCCESS;
 }
 
 /* Any thread will do, as the driver has none of its own here: the process' first. */
 CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 {
-	int slot;
+	struct found f;
 
-	FIND(slot, pid);
+	FIND(f, pid);
 	if (!tid)
 		return CUDA_ERROR_INVALID_VALUE;
 	*tid = pid;

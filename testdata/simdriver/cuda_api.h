@@ -199,13 +199,24 @@ typedef struct {
 	cuuint64_t reserved1[7];
 } CUcheckpointLockArgs;
 
+typedef struct {
+	CUuuid oldUuid, newUuid;
+} CUcheckpointGpuPair;
+
+typedef struct { /* before CUDA 13: zeros */
+	CUcheckpointGpuPair *gpuPairs;
+	unsigned int gpuPairsCount;
+	char reserved[44];
+	cuuint64_t reserved1;
+} CUcheckpointRestoreArgs;
+
 enum { CU_PROCESS_STATE_RUNNING, CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_FAILED };
 
 CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid);
 CUresult cuCheckpointProcessGetState(int pid, int *state);
 CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args);
 CUresult cuCheckpointProcessCheckpoint(int pid, void *args);
-CUresult cuCheckpointProcessRestore(int pid, void *args);
+CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args);
 CUresult cuCheckpointProcessUnlock(int pid, void *args);
 
 #pragma GCC visibility pop

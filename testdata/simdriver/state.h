@@ -359,10 +359,10 @@ bool client_lives(const struct view *v, unsigned slot);
 int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
 void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
 /* Takes what a client has of all GPUs away from it, to give it back later: both only in the right stage (EINVAL). ENOMEM. Take the lock. */
-int client_save(struct view *v, unsigned slot);
-int client_restore(struct view *v, unsigned slot);
+int clients_save(struct view *v, const unsigned *slots, unsigned count);
+int clients_restore(struct view *v, const unsigned *slots, unsigned count);
 /* From one stage to another; EINVAL: it is in none of the first. Takes the lock. */
-int client_stage(struct view *v, unsigned slot, enum stage from, enum stage to);
+int clients_stage(struct view *v, const unsigned *slots, unsigned count, enum stage from, enum stage to);
 /* What a library takes of a GPU for itself: part of the client's context there, until the process ends. ENOMEM. Takes the lock. */
 int client_grow(struct view *v, unsigned slot, unsigned gpu, uint64_t bytes);
 /* Until the own client runs. */
