@@ -69,7 +69,7 @@ func (r *Runtime) enter(pid int) error {
 	if space == r.space {
 		return nil
 	}
-	own, ownSpace, err := openNamespace("/proc/self/ns/mnt")
+	own, ownSpace, err := openNamespace("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return fmt.Errorf("find the agent's mount namespace: %w", err)
 	}
@@ -139,14 +139,26 @@ type thread struct {
 
 func newThread() *thread {
 	t := &thread{work: make(chan func())}
-	t.gone.Go(func() {
-		// Without UnlockOSThread, Go ends the thread with the goroutine.
-		runtime.LockOSThread()
-		for work := range t.work {
-			work()
-		}
-	})
+	locked := make(chan struct{})
+	t.gone.Go(func() { t.run(locked) })
+	<-locked
 	return t
+}
+
+// run leaves the main thread, which /proc shows as the process and Go never ends, and closes locked when it has its own.
+func (t *thread) run(locked chan struct{}) {
+	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		t.gone.Go(func() { t.run(locked) })
+		<-locked
+		runtime.UnlockOSThread()
+		return
+	}
+	close(locked)
+	// Without UnlockOSThread, Go ends the thread with the goroutine.
+	for work := range t.work {
+		work()
+	}
 }
 
 func (t *thread) do(fn func() error) error {
