@@ -65,13 +65,14 @@ type Cache struct {
 	silent  bool    // the last attempt to open events failed and was logged
 	broken  bool
 
-	sampled map[string]uint64
+	timing  map[string]timing
+	sources atomic.Pointer[map[string]TimeSource]
 }
 
 // NewCache returns an empty cache. NVML is opened by Run or Refresh.
 func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 	c := &Cache{
-		reader:   reader{lib: lib, numa: sysfsNUMA(hostSysfs())},
+		reader:   reader{lib: lib, numa: sysfsNUMA(hostSysfs()), info: processesInfo},
 		interval: cmp.Or(max(o.Interval, 0), DefaultInterval),
 		listen:   o.Events,
 		connect:  o.Topology,
@@ -79,10 +80,11 @@ func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 		now:      time.Now,
 		kernel:   kernelGPUs(hostProc()),
 		changed:  make(chan struct{}, 1),
-		sampled:  map[string]uint64{},
+		timing:   map[string]timing{},
 		tracker:  newTracker(cmp.Or(max(o.Settle, 0), DefaultSettle), o.IgnoreXIDs),
 	}
 	c.current.Store(&Snapshot{})
+	c.sources.Store(&map[string]TimeSource{})
 	return c
 }
 

@@ -100,6 +100,7 @@ func Discover(lib nvml.Interface) (Node, error) {
 type reader struct {
 	lib  nvml.Interface
 	numa func(pciBusID string) (node int, known bool)
+	info func(uuid string, since uint64) ([]timeSample, nvml.Return)
 }
 
 func (r reader) open() error {
