@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -89,6 +90,30 @@ func TestInstallLibrary(t *testing.T) {
 	assert.NotEqual(t, lib, other)
 	assert.Equal(t, before, inode(t, lib), "an old version stays for its containers")
 	assert.Equal(t, 3, countFiles(t, dir), "and no other file")
+}
+
+// The list of libraries has no version in its name. So its line is every version's: a container, or a slice of an earlier
+// version, has its library at that path. And a container keeps the list that it has mounted.
+func TestInstallLibraryKeepsTheListOfContainers(t *testing.T) {
+	dir := t.TempDir()
+	_, preload, err := InstallLibrary(library(t, "one"), dir)
+	require.NoError(t, err)
+	text, err := os.ReadFile(preload)
+	require.NoError(t, err)
+	assert.Equal(t, "/.gpuslice/libvgpu-before-libasan.so\n", string(text), "with another line, the list's name needs a version")
+
+	require.NoError(t, os.WriteFile(preload, []byte("/another\n"), 0o644))
+	mounted, err := os.Open(preload)
+	require.NoError(t, err)
+	defer mounted.Close()
+	_, _, err = InstallLibrary(library(t, "two"), dir)
+	require.NoError(t, err)
+	kept, err := io.ReadAll(mounted)
+	require.NoError(t, err)
+	assert.Equal(t, "/another\n", string(kept))
+	after, err := os.ReadFile(preload)
+	require.NoError(t, err)
+	assert.Equal(t, text, after)
 }
 
 // A file that was changed in place is replaced, not written to: containers map it.
