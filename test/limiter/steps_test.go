@@ -60,7 +60,7 @@ type talker struct {
 	longest time.Duration // that a survivor's call took
 }
 
-func talk(t *testing.T, cmd *exec.Cmd) *talker {
+func talk(t testing.TB, cmd *exec.Cmd) *talker {
 	t.Helper()
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func (p *talker) tell(t *testing.T, line string) {
 }
 
 // hear reads a line; one that doesn't come is a hang.
-func (p *talker) hear(t *testing.T) string {
+func (p *talker) hear(t testing.TB) string {
 	t.Helper()
 	timer := time.AfterFunc(stepHang, func() { p.cmd.Process.Kill() })
 	line, err := p.out.ReadString('\n')
