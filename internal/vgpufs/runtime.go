@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -18,6 +19,8 @@ type Runtime struct {
 	space   namespace
 	thread  *thread
 	problem error
+	// turns is the state directory with turn files that are mounted in space.
+	turns string
 }
 
 // NewRuntime returns a Runtime that can mount after Follow.
@@ -40,16 +43,39 @@ func (r *Runtime) Follow(conn syscall.Conn) {
 func (r *Runtime) Mount(claimDir string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.mount(claimDir, Name, func() error { return mount(claimDir, Name, options) })
+}
+
+// MountTurns is MountTurns in the runtime's mount namespace. It fails if this process can't see the mount.
+func (r *Runtime) MountTurns(stateDir string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.turns == stateDir && r.problem == nil {
+		if there, err := mounted(stateDir, TurnsName); there && err == nil {
+			return nil
+		}
+	}
+	err := r.mount(stateDir, TurnsName, func() error { return mountTurns(stateDir) })
+	if err == nil {
+		r.turns = stateDir
+	}
+	return err
+}
+
+func (r *Runtime) mount(dir, name string, mount func() error) error {
 	if r.problem != nil {
-		return fmt.Errorf("mount a container's file system: %w", r.problem)
+		return fmt.Errorf("mount gpuslice's file system on %s: %w", filepath.Join(dir, name), r.problem)
 	}
 	if r.thread == nil {
-		return Mount(claimDir)
+		if err := mount(); err != nil {
+			return err
+		}
+		return seenIn(hostRoot, dir, name)
 	}
-	if err := r.thread.do(func() error { return mount(claimDir) }); err != nil {
+	if err := r.thread.do(mount); err != nil {
 		return err
 	}
-	return requireMounted(claimDir, claimDir, "the container runtime sees the mount and the agent does not: mount the agent's --state-dir with mountPropagation: HostToContainer, "+
+	return requireMounted(dir, dir, name, "the container runtime sees the mount and the agent does not: mount the agent's --state-dir with mountPropagation: HostToContainer, "+
 		"and make its mount on the host shared (mount --make-shared)")
 }
 
@@ -83,7 +109,7 @@ func (r *Runtime) enter(pid int) error {
 		}
 	}
 	r.thread.end()
-	r.thread, r.space = entered, space
+	r.thread, r.space, r.turns = entered, space, ""
 	return nil
 }
 

@@ -1,5 +1,6 @@
 // Package vgpufs mounts a tmpfs for the limits and usage files of a container, on the directory "vgpu" of its
-// claim. The container has it mounted as /.gpuslice, and can fill only this file system.
+// claim. The container has it mounted as /.gpuslice, and can fill only this file system. Another tmpfs has the turn
+// files of all containers of the node.
 package vgpufs
 
 import (
@@ -20,8 +21,10 @@ const Name = "vgpu"
 const (
 	// filesBytes is the size of both files; a test compares it with package limiter.
 	filesBytes = 4096 + 1_314_816
-	inodes     = 16
-	flags      = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	inodes     = 16 + mountPoints
+	// mountPoints are those of the turns of 16 GPUs, and their directory.
+	mountPoints = 1 + 16
+	flags       = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 )
 
 // options returns the mount options: two pages more than the files, for a new limits file and for rounding.
@@ -29,11 +32,14 @@ const (
 func options(label string) string {
 	page := os.Getpagesize()
 	pages := (filesBytes+page-1)/page + 2
-	text := fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", pages*page, inodes)
+	return labelled(fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", pages*page, inodes), label)
+}
+
+func labelled(options, label string) string {
 	if label != "" {
-		text += fmt.Sprintf(`,context="%s"`, label)
+		options += fmt.Sprintf(`,context="%s"`, label)
 	}
-	return text
+	return options
 }
 
 var seLinux = sync.OnceValue(func() bool {
@@ -59,15 +65,15 @@ func labelOf(dir string, selinux bool) (string, error) {
 
 // Mount mounts a claim's file system in this mount namespace. It fails if the host can't see the mount.
 func Mount(claimDir string) error {
-	if err := mount(claimDir); err != nil {
+	if err := mount(claimDir, Name, options); err != nil {
 		return err
 	}
-	return seenIn(hostRoot, claimDir)
+	return seenIn(hostRoot, claimDir, Name)
 }
 
-func mount(claimDir string) error {
-	return onPoint(claimDir, func(point string) error {
-		label, err := labelOf(claimDir, seLinux())
+func mount(dir, name string, options func(label string) string) error {
+	return onPoint(dir, name, func(point string) error {
+		label, err := labelOf(dir, seLinux())
 		if err != nil {
 			return err
 		}
@@ -77,45 +83,45 @@ func mount(claimDir string) error {
 
 // Bind mounts the file system of from for a claim.
 func Bind(from, claimDir string) error {
-	err := onPoint(claimDir, func(point string) error {
+	err := onPoint(claimDir, Name, func(point string) error {
 		return unix.Mount(filepath.Join(from, Name), point, "", unix.MS_BIND, "")
 	})
 	if err != nil {
 		return err
 	}
-	return seenIn(hostRoot, claimDir)
+	return seenIn(hostRoot, claimDir, Name)
 }
 
 const hostRoot = "/proc/1/root"
 
-// seenIn fails if the claim's directory is visible below root but the mount is not.
-func seenIn(root, claimDir string) error {
-	host := filepath.Join(root, claimDir)
+// seenIn fails if the directory is visible below root but the mount in it is not.
+func seenIn(root, dir, name string) error {
+	host := filepath.Join(root, dir)
 	var here, there unix.Stat_t
-	if unix.Lstat(claimDir, &here) != nil || unix.Lstat(host, &there) != nil || here.Dev != there.Dev || here.Ino != there.Ino {
+	if unix.Lstat(dir, &here) != nil || unix.Lstat(host, &there) != nil || here.Dev != there.Dev || here.Ino != there.Ino {
 		return nil
 	}
-	return requireMounted(host, claimDir, "the container runtime has its own mount namespace, and the host does not see its mounts: "+
+	return requireMounted(host, dir, name, "the container runtime has its own mount namespace, and the host does not see its mounts: "+
 		"remove MountFlags and PrivateMounts from the runtime's systemd unit, and restart it")
 }
 
-func requireMounted(seenAs, claimDir, reason string) error {
-	seen, err := Mounted(seenAs)
+func requireMounted(seenAs, dir, name, reason string) error {
+	seen, err := mounted(seenAs, name)
 	if err == nil && !seen {
 		err = errors.New(reason)
 	}
 	if err != nil {
-		return fmt.Errorf("mount the container's file system on %s: %w", filepath.Join(claimDir, Name), err)
+		return fmt.Errorf("mount gpuslice's file system on %s: %w", filepath.Join(dir, name), err)
 	}
 	return nil
 }
 
-func onPoint(claimDir string, mount func(point string) error) error {
-	point := filepath.Join(claimDir, Name)
+func onPoint(dir, name string, mount func(point string) error) error {
+	point := filepath.Join(dir, name)
 	err := unix.Mkdir(point, 0o755)
 	if errors.Is(err, unix.EEXIST) {
 		var done bool
-		if done, err = Mounted(claimDir); done {
+		if done, err = mounted(dir, name); done {
 			return nil
 		}
 	}
@@ -123,26 +129,29 @@ func onPoint(claimDir string, mount func(point string) error) error {
 		err = mount(point)
 	}
 	if err != nil {
-		return fmt.Errorf("mount the container's file system on %s: %w", point, err)
+		return fmt.Errorf("mount gpuslice's file system on %s: %w", point, err)
 	}
 	return nil
 }
 
 // Mounted returns whether a claim's file system is visible.
-func Mounted(claimDir string) (bool, error) {
+func Mounted(claimDir string) (bool, error) { return mounted(claimDir, Name) }
+
+func mounted(in, name string) (bool, error) {
 	var dir, point unix.Stat_t
-	if err := unix.Lstat(claimDir, &dir); err != nil {
-		return false, fmt.Errorf("stat %s: %w", claimDir, err)
+	if err := unix.Lstat(in, &dir); err != nil {
+		return false, fmt.Errorf("stat %s: %w", in, err)
 	}
-	if err := unix.Lstat(filepath.Join(claimDir, Name), &point); err != nil {
-		return false, fmt.Errorf("stat %s: %w", filepath.Join(claimDir, Name), err)
+	if err := unix.Lstat(filepath.Join(in, name), &point); err != nil {
+		return false, fmt.Errorf("stat %s: %w", filepath.Join(in, name), err)
 	}
 	return dir.Dev != point.Dev, nil
 }
 
 // Unmount unmounts a claim's file system. Containers keep their mounts of it.
-func Unmount(claimDir string) error {
-	point := filepath.Join(claimDir, Name)
+func Unmount(claimDir string) error { return unmount(filepath.Join(claimDir, Name)) }
+
+func unmount(point string) error {
 	err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("unmount %s: %w", point, err)
