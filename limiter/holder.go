@@ -11,17 +11,18 @@ import (
 )
 
 // Holder keeps claims' files open for writing: then no process gets a lease on them, and opening them neither waits nor
-// fails. It is safe for concurrent use. The zero value is ready.
+// fails. It is safe for concurrent use. The zero value is ready; a nil one holds no turn files.
 type Holder struct {
 	mu      sync.Mutex
 	held    map[heldName]*heldFile
 	waiting int
 }
 
-// A new claim's directory is renamed, so heldName has no path.
+// A new claim's directory is renamed, so heldName has no path. id is the container's, or the turn ID with gpu.
 type heldName struct {
 	id    string
 	usage bool
+	gpu   string
 }
 
 type heldFile struct {
@@ -36,7 +37,7 @@ const mostWaiting = 32
 func (h *Holder) Hold(id, claimDir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return errors.Join(h.hold(heldName{id, false}, LimitsPath(claimDir)), h.hold(heldName{id, true}, UsagePath(claimDir)))
+	return errors.Join(h.hold(heldName{id: id}, LimitsPath(claimDir)), h.hold(heldName{id: id, usage: true}, UsagePath(claimDir)))
 }
 
 func (h *Holder) hold(name heldName, path string) error {
@@ -53,7 +54,7 @@ func (h *Holder) hold(name heldName, path string) error {
 	}
 	f.release()
 	var err error
-	if name.usage {
+	if name.usage || name.gpu != "" {
 		err = f.file.open(path, unix.O_RDWR)
 	} else {
 		err = f.openToWrite(path)
@@ -104,7 +105,7 @@ func (h *Holder) Follow(list func() (map[string]string, error)) error {
 		return err
 	}
 	for _, name := range before {
-		if _, there := dirs[name.id]; !there {
+		if _, there := dirs[name.id]; !there && name.gpu == "" {
 			h.release(name)
 		}
 	}
@@ -113,6 +114,53 @@ func (h *Holder) Follow(list func() (map[string]string, error)) error {
 		errs = append(errs, h.Hold(id, dirs[id]))
 	}
 	return errors.Join(errs...)
+}
+
+// FollowTurns holds the node's turn files, and closes those that are gone.
+func (h *Holder) FollowTurns(stateDir string) error {
+	before := h.names()
+	there := map[heldName]bool{}
+	var errs []error
+	errs = append(errs, EachTurn(stateDir, func(gpu string, id TurnID) {
+		there[turnName(gpu, id)] = true
+		errs = append(errs, h.holdTurn(stateDir, gpu, id))
+	}))
+	for _, name := range before {
+		if name.gpu != "" && !there[name] {
+			h.release(name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func turnName(gpu string, id TurnID) heldName { return heldName{id: id.String(), gpu: gpu} }
+
+func (h *Holder) holdTurn(stateDir, gpu string, id TurnID) error {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.hold(turnName(gpu, id), TurnPath(stateDir, gpu, id))
+}
+
+// withTurn calls do with a turn file that is open for writing. A container can take a lease on one that is not held, and
+// with a mode it can shut out an agent without CAP_DAC_OVERRIDE.
+func (h *Holder) withTurn(stateDir, gpu string, id TurnID, do func(*file) error) error {
+	path := TurnPath(stateDir, gpu, id)
+	if h != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if f := h.held[turnName(gpu, id)]; f != nil && f.open && f.same(path) {
+			return do(&f.file)
+		}
+	}
+	var f file
+	if err := f.open(path, unix.O_WRONLY); err != nil {
+		return err
+	}
+	defer f.close()
+	return do(&f)
 }
 
 func (h *Holder) Close() {
@@ -128,6 +176,9 @@ func (h *Holder) names() []heldName {
 }
 
 func (h *Holder) release(name heldName) {
+	if h == nil {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if f := h.held[name]; f != nil {

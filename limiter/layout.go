@@ -34,6 +34,11 @@ const (
 	usageLockSlow   = 1 << 40 // processes lock the bytes past the end of the file
 
 	futexOwnerDied = 0x40000000 // linux/futex.h
+
+	tableMagic  = "GPUSTAB1"
+	tableShares = 1022
+	turnMagic   = "GPUSTUR1"
+	turnPeers   = 64
 )
 
 type limitsFile struct {
@@ -50,10 +55,11 @@ type limitsHeader struct {
 	generation                                    uint64
 	flags, crc32                                  uint32
 	identity                                      Identity
-	reserved                                      [56]byte
+	turnID                                        uint64
+	reserved                                      [48]byte
 }
 
-// checksum excludes the generation.
+// checksum excludes what changes: the generation, the identity, and the turn's ID.
 func (h *limitsHeader) checksum() uint32 {
 	b := bytesOf(h)
 	crc := crc32.ChecksumIEEE(b[:unsafe.Offsetof(h.generation)])
@@ -114,6 +120,44 @@ type usageCell struct {
 	_ structs.HostLayout
 
 	committed, tentative, context, pool, vmm, graph, array, spilled uint64
+}
+
+// tableFile has the shares of all containers of a GPU.
+type tableFile struct {
+	_ structs.HostLayout
+
+	magic                                [8]byte
+	sequence, crc32, count, floorPercent uint32
+	_                                    uint64
+	shares                               [tableShares]tableShare
+}
+
+// checksum excludes the magic number, the sequence and itself.
+func (t *tableFile) checksum() uint32 {
+	return crc32.ChecksumIEEE(bytesOf(t)[unsafe.Offsetof(t.count):])
+}
+
+type tableShare struct {
+	_ structs.HostLayout
+
+	id                       uint64
+	corePercent, softPercent uint16
+	policy, priority         uint8
+	_                        uint16
+}
+
+// turnFile is a container's word to its peers on a GPU. Its processes write it; the host only creates it.
+type turnFile struct {
+	_ structs.HostLayout
+
+	magic                   [8]byte
+	id                      uint64
+	wantUntil, holdUntil    uint64
+	lag                     int64
+	busy, looked, workUntil uint64
+	cap                     int64
+	_                       [56]byte
+	_                       [3968]byte // of processes only
 }
 
 func bytesOf[T any](v *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)) }

@@ -50,6 +50,8 @@ type Limits struct {
 	// Generation increases with each update. WriteLimits starts at 1.
 	Generation uint64
 	Identity   Identity
+	// TurnID names the container's turn files; 0: it has none. It does not change.
+	TurnID TurnID
 	// Oversubscribe allows more memory, in host memory.
 	Oversubscribe bool
 	// Devices are 1 to MaxDevices GPUs. The usage file has the same order.
@@ -131,6 +133,7 @@ func encodeLimits(l Limits, generation uint64) (*limitsFile, error) {
 	file := &limitsFile{limitsHeader: limitsHeader{
 		layout: layoutNumber, headerBytes: uint32(unsafe.Sizeof(limitsHeader{})), recordBytes: uint32(unsafe.Sizeof(limitsRecord{})),
 		recordCount: uint32(len(l.Devices)), generation: generation, identity: l.Identity,
+		turnID: uint64(l.TurnID),
 	}}
 	copy(file.magic[:], limitsMagic)
 	if l.Oversubscribe {
@@ -182,7 +185,7 @@ func decodeLimits(content []byte) (*limitsFile, Limits, error) {
 	if file.recordCount < 1 || file.recordCount > MaxDevices {
 		return nil, Limits{}, fmt.Errorf("header record_count is %d, not 1 to %d", file.recordCount, MaxDevices)
 	}
-	l := Limits{Generation: file.generation, Oversubscribe: file.flags&flagOversubscribe != 0, Identity: file.identity}
+	l := Limits{Generation: file.generation, Oversubscribe: file.flags&flagOversubscribe != 0, Identity: file.identity, TurnID: TurnID(file.turnID)}
 	for i := range file.recordCount {
 		d, err := file.records[i].decode()
 		if err != nil {

@@ -81,6 +81,7 @@ func rewrite(file, want *limitsFile, count int) error {
 	if file.identity != want.identity {
 		file.limitsHeader, count = want.limitsHeader, MaxDevices
 	} else {
+		want.turnID = file.turnID
 		if file.limitsHeader != want.limitsHeader {
 			return errors.New("the header is invalid, or has other GPUs or oversubscription")
 		}

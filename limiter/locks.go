@@ -36,7 +36,7 @@ func (h *Holder) Locks(id, claimDir string) (found []Lock, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, usage := range []bool{false, true} {
-		name, path := heldName{id, usage}, LimitsPath(claimDir)
+		name, path := heldName{id: id, usage: usage}, LimitsPath(claimDir)
 		if usage {
 			path = UsagePath(claimDir)
 		}

@@ -86,6 +86,24 @@ func (f *file) ReadAt(p []byte, at int64) (n int, err error) {
 	return n, nil
 }
 
+// createFile writes a file with all of its pages, or none.
+func createFile(path string, mode uint32, content []byte) error {
+	var f file
+	if err := f.open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL); err != nil {
+		return err
+	}
+	defer f.close()
+	err := f.writeAt(content, 0)
+	if err == nil {
+		err = unix.Fchmod(f.fd, mode)
+	}
+	if err != nil {
+		_ = unix.Unlink(path) // the first error is returned
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
 // A writer needs microseconds.
 const lockWait = 500 * time.Millisecond
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // containerRuntime is a process in a mount namespace of its own.
@@ -80,6 +81,14 @@ func TestMountsInTheRuntimesNamespace(t *testing.T) {
 	mounts.Follow(r.raw())
 	require.NoError(t, mounts.Mount(claim))
 	require.NoError(t, mounts.Mount(claim))
+	require.NoError(t, mounts.MountTurns(dir))
+	require.NoError(t, mounts.MountTurns(dir))
+	require.NoError(t, limiter.CreateTurns(dir, []string{gpu}, 1, true), "room is made in our own namespace")
+	for range 2 { // as --retire does; rmdir also removes the runtime's mount
+		require.NoError(t, mounts.MountTurns(dir))
+		require.NoError(t, vgpufs.UnmountTurns(dir))
+		require.NoError(t, os.RemoveAll(vgpufs.TurnsDir(dir)))
+	}
 	require.Equal(t, "mounted\n", r.sees(t))
 	mounted, err := vgpufs.Mounted(claim)
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-/* The two files that the limiter shares with the host. This header is their
+/* The files that the limiter shares with the host. This header is their
  * definition; limiter/layout.go repeats it and a test compares the two.
  *
  * All numbers are little-endian, all fields naturally aligned. Layouts only
@@ -34,7 +34,22 @@
  *   5376 ├──────────────┤
  *        │ slot 1 …     │
  *
- * Cell i belongs to record i of the limits file. A slot never moves. */
+ * Cell i belongs to record i of the limits file. A slot never moves.
+ *
+ *   table, 16384 bytes, one per GPU, written by the host only (mapped read-only here): the shares of
+ *   all containers of the GPU. It is changed in place, between two even values of its sequence.
+ *
+ *   turn, 4096 bytes, one per container and GPU, created by the host, then written by the CUDA
+ *   processes of that container. Other containers read the first 128 bytes, with pread. They trust
+ *   none of it.
+ *
+ *      0 ┌──────────────┐
+ *        │ words, 128   │  the container's turn, for its peers (turn.c)
+ *    128 ├──────────────┤
+ *        │ 64 seen      │  what the container has seen of each peer
+ *   1152 ├──────────────┤
+ *        │ 3 times 64   │  of each process, by its slot modulo 64: until when it has work, and how it waits
+ *   2688 └──────────────┘  zeros to the end */
 #ifndef GPUSLICE_LAYOUT_H
 #define GPUSLICE_LAYOUT_H
 
@@ -62,10 +77,19 @@ enum {
 	VGPU_BUCKET_BYTES = 128,
 	VGPU_MAX_IMPORTS = 40, /* processes of which one process has imported memory at a time */
 	VGPU_USAGE_BYTES = VGPU_USAGE_HEADER_BYTES + VGPU_SLOT_COUNT * VGPU_SLOT_BYTES,
+
+	VGPU_TABLE_BYTES = 16384,
+	VGPU_TABLE_SHARES = 1022,
+	VGPU_TURN_BYTES = 4096,
+	VGPU_TURN_WORDS_BYTES = 128,
+	VGPU_TURN_PEERS = 64, /* that one container looks at */
+	VGPU_TURN_PROCESSES = 64,
 };
 
 #define VGPU_LIMITS_MAGIC "GPUSLIM1"
 #define VGPU_USAGE_MAGIC "GPUSUSE1"
+#define VGPU_TABLE_MAGIC "GPUSTAB1"
+#define VGPU_TURN_MAGIC "GPUSTUR1"
 
 struct vgpu_record {
 	_Atomic uint32_t sequence; /* even: stable; odd: being rewritten */
@@ -97,7 +121,8 @@ struct vgpu_limits {
 	uint32_t flags;
 	uint32_t crc32;
 	uint8_t identity[32]; /* of the container: the host's own check, not in the crc; a slice's is zero */
-	uint8_t reserved[56];
+	uint64_t turn_id; /* the container's name in the tables and in turn files, not in the crc; 0: it has none */
+	uint8_t reserved[48];
 	struct vgpu_record records[VGPU_MAX_DEVICES];
 };
 
@@ -161,6 +186,52 @@ struct vgpu_usage {
 	struct vgpu_slot slots[VGPU_SLOT_COUNT];
 };
 
+/* A container's share of one GPU. */
+struct vgpu_share {
+	uint64_t id;           /* the container's turn_id; 0: this entry is empty */
+	uint16_t core_percent; /* 0: no share */
+	uint16_t soft_percent; /* 0: none */
+	uint8_t policy;        /* as in a record */
+	uint8_t priority;
+	uint16_t reserved;
+};
+
+struct vgpu_table {
+	uint8_t magic[8];
+	_Atomic uint32_t sequence; /* even: stable; odd: being rewritten */
+	uint32_t crc32;            /* IEEE, of bytes 16 to 16384; for the host */
+	uint32_t count;            /* of shares */
+	uint32_t floor_percent;    /* the least of a container without a share */
+	uint64_t reserved;
+	struct vgpu_share shares[VGPU_TABLE_SHARES];
+};
+
+/* What a container shows its peers about itself on one GPU. Times are CLOCK_MONOTONIC in nanoseconds. */
+struct vgpu_turn_words {
+	uint8_t magic[8];
+	uint64_t id;
+	_Atomic uint64_t want_until; /* it wants the GPU until then */
+	_Atomic uint64_t hold_until; /* it has the turn until then */
+	_Atomic int64_t lag;         /* time that it should have had and did not have */
+	_Atomic uint64_t busy;       /* time in which it had work under way */
+	_Atomic uint64_t looked;     /* when the above were right */
+	_Atomic uint64_t work_until; /* it has work under way until then, as it expects */
+	_Atomic int64_t cap;         /* what it may use of its ceiling */
+	_Atomic uint64_t processes;  /* that have work: the GPU divides its time among them */
+	uint8_t reserved[48];
+};
+
+struct vgpu_turn {
+	struct vgpu_turn_words words;
+	struct {
+		_Atomic uint64_t id, busy;
+	} seen[VGPU_TURN_PEERS];
+	_Atomic uint64_t work_until[VGPU_TURN_PROCESSES];
+	/* A process that waits for its turn: since when, and until when the others let it go first. */
+	_Atomic uint64_t waits_since[VGPU_TURN_PROCESSES], waits_until[VGPU_TURN_PROCESSES];
+	uint8_t reserved[1408];
+};
+
 /* The bytes of the usage file that are locked (open-file-description locks). They lie behind its
  * end, separate from the data. */
 #define VGPU_LOCK_SLOW ((int64_t)1 << 40)             /* held in the slow path */
@@ -181,6 +252,12 @@ _Static_assert(sizeof(struct vgpu_cell) == VGPU_CELL_BYTES, "cell");
 _Static_assert(sizeof(struct vgpu_bucket) == VGPU_BUCKET_BYTES, "bucket");
 _Static_assert(offsetof(struct vgpu_usage, buckets) == 2048, "usage.buckets");
 _Static_assert(offsetof(struct vgpu_record, core_correction) == 52, "record.core_correction");
+_Static_assert(offsetof(struct vgpu_limits, turn_id) == 72, "limits.turn_id");
+_Static_assert(sizeof(struct vgpu_table) == VGPU_TABLE_BYTES, "table");
+_Static_assert(offsetof(struct vgpu_table, shares) == 32, "table.shares");
+_Static_assert(sizeof(struct vgpu_turn_words) == VGPU_TURN_WORDS_BYTES, "turn.words");
+_Static_assert(offsetof(struct vgpu_turn, work_until) == 1152, "turn.work_until");
+_Static_assert(sizeof(struct vgpu_turn) == VGPU_TURN_BYTES, "turn");
 _Static_assert(offsetof(struct vgpu_slot, exports_byte) == 24, "slot.exports_byte");
 _Static_assert(offsetof(struct vgpu_slot, imports) == 48, "slot.imports");
 _Static_assert(offsetof(struct vgpu_slot, exported) == 1152, "slot.exported");
