@@ -32,5 +32,6 @@ const (
 	ContainerPreloadedPath = ContainerDir + "/libvgpu-before-libasan.so"
 	ContainerLimitsPath    = ContainerDir + "/limits"
 	ContainerUsagePath     = ContainerDir + "/usage"
+	ContainerTurnsDir      = ContainerDir + "/turns"
 	ContainerPreloadPath   = "/etc/ld.so.preload"
 )

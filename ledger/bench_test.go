@@ -25,7 +25,7 @@ func fill500(b *testing.B) (dir string, ledger *ledger.Ledger, gpus map[string]g
 	dir = shmDir(b)
 	ledger = openLedger(b, dir)
 	for i := range 500 {
-		c := claimOf(fmt.Sprintf("%064x", i), grant.Share{UUID: uuids[i%8], MemoryMiB: 1000, CorePercent: 1})
+		c := withTurns(fmt.Sprintf("%064x", i), grant.Share{UUID: uuids[i%8], MemoryMiB: 1000, CorePercent: 1})
 		_, err := ledger.Claim(background, c, gpus, nil)
 		require.NoError(b, err)
 	}
@@ -34,7 +34,7 @@ func fill500(b *testing.B) (dir string, ledger *ledger.Ledger, gpus map[string]g
 
 // benchClaim is one more container.
 func benchClaim() ledger.Claim {
-	return claimOf(fmt.Sprintf("%064x", 1<<20), grant.Share{UUID: "GPU-00000000-0000-0000-0000-000000000000", MemoryMiB: 1000, CorePercent: 1})
+	return withTurns(fmt.Sprintf("%064x", 1<<20), grant.Share{UUID: "GPU-00000000-0000-0000-0000-000000000000", MemoryMiB: 1000, CorePercent: 1})
 }
 
 // BenchmarkClaim500 is a claim, and its removal, beside 500 others; ns/claim

@@ -145,7 +145,7 @@ func TestBlockOfAKnownEntry(t *testing.T) {
 	_, err = openLedger(t, dir).Claim(background, claimOf("recovered", share(10_000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	require.NoError(t, os.Truncate(filepath.Join(dir, "containers", "recovered", "grant.json"), 3))
-	store := openLedger(t, dir, ledger.WithRecovery(func(string) ([]grant.Share, error) { return []grant.Share{share(10_000, 1)}, nil }))
+	store := openLedger(t, dir, ledger.WithRecovery(func(string) (ledger.Claim, error) { return ledger.Claim{Shares: []grant.Share{share(10_000, 1)}}, nil }))
 	for _, id := range []string{"active", "recovered"} {
 		require.NoError(t, store.Block(background, id, ledger.OwnerNRI, "why"))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // Owners of claims. Each owner reconciles only its own claims.
@@ -33,6 +34,10 @@ type Claim struct {
 	// CoreCeiling is the soft ceiling of compute time, in percent; 0: none.
 	CoreCeiling  int  `json:"coreCeiling,omitempty"`
 	HighPriority bool `json:"highPriority,omitempty"`
+	// CorePolicy is when its shares of compute time are enforced.
+	CorePolicy limiter.Policy `json:"corePolicy,omitempty"`
+	// TurnID names the container's turn files; 0: it has none.
+	TurnID limiter.TurnID `json:"turnID,omitzero"`
 	// Mode is the enforcement, for information.
 	Mode string `json:"mode,omitempty"`
 	// CreatedAt is the time of the reservation. The ledger sets it if it is zero.
@@ -57,6 +62,48 @@ func (c *Claim) validate() error {
 		return grant.Errorf(grant.ErrMalformed, "claim without a container name")
 	}
 	return grant.ValidateShares(c.Shares)
+}
+
+// SoftPercent is the soft ceiling of a share; 0: none.
+func (c *Claim) SoftPercent(share grant.Share) int {
+	if share.CorePercent == 0 || c.CoreCeiling <= share.CorePercent {
+		return 0
+	}
+	return c.CoreCeiling
+}
+
+// Priority is the priority of the container's work.
+func (c *Claim) Priority() limiter.Priority {
+	if c.HighPriority {
+		return limiter.PriorityHigh
+	}
+	return limiter.PriorityLow
+}
+
+// TurnGPUs are the GPUs on which the container has turns: all but MIG devices, which it does not share.
+func (c *Claim) TurnGPUs() []string {
+	if c.TurnID == 0 {
+		return nil
+	}
+	return c.sharedGPUs()
+}
+
+func (c *Claim) sharedGPUs() (gpus []string) {
+	for _, share := range c.Shares {
+		if !grant.IsMIG(share.UUID) {
+			gpus = append(gpus, share.UUID)
+		}
+	}
+	return gpus
+}
+
+// tableID is the turn ID in the tables. A container with a limiter from before there were turns has no turn file, so its
+// peers regard it as one that always wants the GPU.
+func (c *Claim) tableID() limiter.TurnID {
+	if c.TurnID == 0 {
+		return limiter.TurnIDOf(c.ContainerID, "")
+	}
+	return c.TurnID
 }
 
 func (c *Claim) sameAs(other *Claim) bool {

@@ -82,6 +82,10 @@ type index struct {
 	gpus    map[string]Usage
 	pods    map[string][]*entry
 	unknown map[string]*entry
+	// holders have turns on a GPU. changed are the GPUs with tables that must be written; dropped had turn files.
+	holders map[string][]*entry
+	changed map[string]bool
+	dropped []*entry
 }
 
 func newIndex() *index {
@@ -90,6 +94,8 @@ func newIndex() *index {
 		gpus:    map[string]Usage{},
 		pods:    map[string][]*entry{},
 		unknown: map[string]*entry{},
+		holders: map[string][]*entry{},
+		changed: map[string]bool{},
 	}
 }
 
@@ -108,6 +114,9 @@ func (x *index) drop(id string) {
 		return
 	}
 	x.count(e, -1)
+	if e.TurnID != 0 {
+		x.dropped = append(x.dropped, e)
+	}
 	delete(x.entries, id)
 	if e.PodUID == "" {
 		return
@@ -145,6 +154,18 @@ func (x *index) count(e *entry, sign int) {
 			delete(x.gpus, share.UUID)
 		} else {
 			x.gpus[share.UUID] = usage
+		}
+	}
+	x.countTurns(e, sign)
+}
+
+func (x *index) countTurns(e *entry, sign int) {
+	for _, gpu := range e.sharedGPUs() {
+		x.changed[gpu] = true
+		if sign > 0 {
+			x.holders[gpu] = append(x.holders[gpu], e)
+		} else {
+			x.holders[gpu] = slices.DeleteFunc(x.holders[gpu], func(other *entry) bool { return other == e })
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // TestMain is also the main of the helper processes that the tests below start from their own binary. The
@@ -87,7 +88,8 @@ func churn(dir, name string) error {
 		fmt.Fprintf(log, "begin %s %s\n", step, id)
 		switch step {
 		case "claim":
-			c := claimOf(id, share(100, 1))
+			c := withTurns(id, share(100, 1))
+			c.TurnID = limiter.TurnIDOf(id, "nonce") // files of others stay until Reconcile
 			_, err = ledger.Claim(background, c, testGPUs(), writeFiles)
 		case "release":
 			err = ledger.Release(background, id)
@@ -184,6 +186,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		}
 		require.Equal(t, want, states(got), "round %d", round)
 		requireConsistent(t, state, got)
+		requireTurns(t, state, openLedger(t, state))
 	}
 	t.Logf("%d of %d rounds ended inside a change", interrupted, rounds)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // Ledger is the node's store of claims: a directory for each container, on a tmpfs, shared by processes.
@@ -24,12 +25,15 @@ import (
 //	<dir>/containers/<id>/released.json   the same file, renamed: it does not count
 //	<dir>/containers/<id>/…               files of populate
 //	<dir>/containers/.new-…, .old-…       a change in progress
+//	<dir>/turns/<GPU>/table               the shares of the GPU, for its containers (limiter.Table)
+//	<dir>/turns/<GPU>/<turn ID>           made with the claim, and removed with its directory
 //
-// One rename commits a change; after a kill before it, the next process removes the hidden directory. A Ledger
-// caches the content. It is safe for concurrent use.
+// One rename commits a change; after a kill before it, the next process removes the hidden directory. The tables are
+// written after it; after a kill before that, the next process writes them. A Ledger caches the content. It is safe
+// for concurrent use.
 type Ledger struct {
 	dir     string
-	recover func(dir string) ([]grant.Share, error)
+	recover func(dir string) (Claim, error)
 	// readOnly: scan changes nothing, for a Reader.
 	readOnly bool
 
@@ -40,14 +44,27 @@ type Ledger struct {
 	// seen is the generation of the index; current: it is valid.
 	seen    uint64
 	current bool
+	floor   int
+	tables  limiter.TableWriter
+	holder  *limiter.Holder
 }
 
 type Option func(*Ledger)
 
-// WithRecovery sets a second source of a container's shares if grant.json is unreadable. Without it, claims
-// are refused until the entry is fixed or removed.
-func WithRecovery(shares func(dir string) ([]grant.Share, error)) Option {
-	return func(l *Ledger) { l.recover = shares }
+// WithRecovery sets a second source of a claim's shares, and of what belongs to them, if grant.json is unreadable.
+// Without it, claims are refused until the entry is fixed or removed.
+func WithRecovery(claim func(dir string) (Claim, error)) Option {
+	return func(l *Ledger) { l.recover = claim }
+}
+
+// WithFloor sets the least percentage of a GPU's time for containers without a share, in the tables of all GPUs.
+func WithFloor(percent int) Option {
+	return func(l *Ledger) { l.floor = percent }
+}
+
+// WithHolder sets the holder of the turn files that the ledger makes.
+func WithHolder(holder *limiter.Holder) Option {
+	return func(l *Ledger) { l.holder = holder }
 }
 
 // Open opens the ledger in dir, and makes it if it is missing. It does not wait for the lock.
@@ -270,6 +287,15 @@ func (l *Ledger) refresh() error {
 		next = max(next, e.Sequence)
 	}
 	next += next % 2
+	if interrupted {
+		err = l.repairTurns(func(id limiter.TurnID) bool { return !id.Restorable() })
+	} else {
+		err = l.writeTables() // an operator can have removed an entry
+	}
+	if err != nil {
+		return err
+	}
+	l.index.settled()
 	if next != generation {
 		if err := l.files.setGeneration(next); err != nil {
 			return err
@@ -297,6 +323,11 @@ func (l *Ledger) change(fn func(sequence uint64) error) error {
 		return err
 	}
 	err := fn(odd)
+	if !errors.Is(err, errUnfinished) {
+		if turns := l.publish(); turns != nil {
+			err = errors.Join(err, errUnfinished, turns)
+		}
+	}
 	// Without the even generation, the next reader reads everything again.
 	if !errors.Is(err, errUnfinished) && l.files.setGeneration(odd+1) == nil {
 		l.seen, l.current = odd+1, err == nil
@@ -309,6 +340,7 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 	hidden := l.hidden(newPrefix, r.ContainerID)
 	defer func() {
 		if err != nil {
+			l.abandonTurns(r)
 			if cleanup := vgpufs.RemoveAll(hidden); cleanup != nil {
 				err = fmt.Errorf("%w; %w: %w", err, errUnfinished, cleanup)
 			}
@@ -321,6 +353,9 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 		if err := populate(hidden); err != nil {
 			return fmt.Errorf("write the container's files: %w", err)
 		}
+	}
+	if err := l.createTurns(r); err != nil {
+		return err
 	}
 	if err := writeRecord(filepath.Join(hidden, recordName), r); err != nil {
 		return err

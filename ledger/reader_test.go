@@ -141,10 +141,10 @@ func readAndSuspend(dir string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var suspend sync.Once
-	reader, err := ledger.OpenReadOnly(filepath.Join(dir, "state"), ledger.WithRecovery(func(string) ([]grant.Share, error) {
+	reader, err := ledger.OpenReadOnly(filepath.Join(dir, "state"), ledger.WithRecovery(func(string) (ledger.Claim, error) {
 		var err error
 		suspend.Do(func() { err = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP) })
-		return []grant.Share{share(1, 1)}, err
+		return ledger.Claim{Shares: []grant.Share{share(1, 1)}}, err
 	}))
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func TestSuspendedReaderBlocksNoClaim(t *testing.T) {
 	require.NoError(t, unix.Waitid(unix.P_PID, command.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil))
 	require.Equal(t, "T", processState(command.Process.Pid), "it is suspended")
 
-	store := openLedger(t, state, ledger.WithRecovery(func(string) ([]grant.Share, error) { return []grant.Share{share(1, 1)}, nil }))
+	store := openLedger(t, state, ledger.WithRecovery(func(string) (ledger.Claim, error) { return ledger.Claim{Shares: []grant.Share{share(1, 1)}}, nil }))
 	_, err := store.Claim(background, claimOf("c1", share(1, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	require.NoError(t, store.Remove(background, "c1"))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // Report is the result of a reconciliation: container IDs, sorted.
@@ -48,6 +49,7 @@ func ForWholeNode() ReconcileOption {
 type reconciliation struct {
 	owner     string
 	live      map[string]bool
+	turns     map[limiter.TurnID]bool
 	alive     func(dir string) bool // may be nil
 	wholeNode bool
 	report    Report
@@ -56,19 +58,22 @@ type reconciliation struct {
 // Reconcile removes the owner's entries that are not in live, the IDs of its runtime's containers, and not
 // alive by WithLiveness. It reads all directories again.
 func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string, options ...ReconcileOption) (*Report, error) {
-	r := &reconciliation{owner: owner, live: make(map[string]bool, len(live))}
+	r := &reconciliation{owner: owner, live: make(map[string]bool, len(live)), turns: make(map[limiter.TurnID]bool, len(live))}
 	for _, option := range options {
 		option(r)
 	}
 	for _, id := range live {
 		r.live[id] = true
+		r.turns[limiter.TurnIDOf(id, "")] = true
 	}
 	err := l.locked(ctx, func() error {
 		if err := l.look(); err != nil {
 			return err
 		}
 		doomed := l.judge(r)
-		return l.change(func(uint64) error { return l.sweep(r, doomed) })
+		return l.change(func(uint64) error {
+			return errors.Join(l.sweep(r, doomed), l.repairTurns(r.obsolete))
+		})
 	})
 	if err != nil {
 		return &r.report, fmt.Errorf("reconcile the claims of %q: %w", owner, err)
@@ -94,6 +99,11 @@ func (l *Ledger) judge(r *reconciliation) (doomed []*entry) {
 		}
 	}
 	return doomed
+}
+
+// obsolete: Restore follows for listed containers that have lost their claim.
+func (r *reconciliation) obsolete(id limiter.TurnID) bool {
+	return !id.Restorable() || r.owner == OwnerNRI && !r.turns[id]
 }
 
 func (r *reconciliation) isGone(e *entry, dir string) bool {
@@ -183,6 +193,9 @@ func (l *Ledger) wouldRefuse(claim *Claim, gpus map[string]grant.GPU) error {
 
 func (l *Ledger) reactivate(r *record) error {
 	r.stampTime()
+	if err := l.createTurns(r); err != nil {
+		return fmt.Errorf("%w: %w", errUnfinished, err)
+	}
 	if err := l.replaceRecord(r); err != nil {
 		return fmt.Errorf("%w: %w", errUnfinished, err)
 	}

@@ -182,9 +182,9 @@ func TestDamagedRecordWithRecovery(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Truncate(filepath.Join(dir, "containers", "c1", "grant.json"), 10))
 
-	store := openLedger(t, dir, ledger.WithRecovery(func(dir string) ([]grant.Share, error) {
+	store := openLedger(t, dir, ledger.WithRecovery(func(dir string) (ledger.Claim, error) {
 		assert.FileExists(t, filepath.Join(dir, "limits"))
-		return []grant.Share{share(60_000, 1)}, nil
+		return ledger.Claim{Shares: []grant.Share{share(60_000, 1)}}, nil
 	}))
 	_, err = store.Claim(background, claimOf("c2", share(60_000, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrOverbooked)
@@ -192,7 +192,7 @@ func TestDamagedRecordWithRecovery(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 100_000, snapshot(t, store).GPUs[gpuA].MemoryMiB)
 
-	failing := openLedger(t, dir, ledger.WithRecovery(func(string) ([]grant.Share, error) { return nil, errors.New("no limits") }))
+	failing := openLedger(t, dir, ledger.WithRecovery(func(string) (ledger.Claim, error) { return ledger.Claim{}, errors.New("no limits") }))
 	_, err = failing.Claim(background, claimOf("c3", share(1, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, ledger.ErrCorrupt)
 	assert.ErrorContains(t, err, "no limits")

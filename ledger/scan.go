@@ -179,15 +179,16 @@ func (l *Ledger) corrupt(id string, problem error) *entry {
 	if l.recover == nil {
 		return e
 	}
-	shares, err := l.recover(l.Dir(id))
+	claim, err := l.recover(l.Dir(id))
 	if err == nil {
-		err = grant.ValidateShares(shares)
+		err = grant.ValidateShares(claim.Shares)
 	}
 	if err != nil {
 		e.problem = fmt.Errorf("%w; recover its shares: %w", problem, err)
 		return e
 	}
-	e.Shares = shares
+	claim.ContainerID = id
+	e.Claim = claim
 	return e
 }
 

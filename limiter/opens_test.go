@@ -27,7 +27,7 @@ import (
 //   - nothing anywhere waits in flock: each has LOCK_NB.
 
 // claimFiles are the functions of package limiter that return such a path.
-var claimFiles = []string{"FilesDir", "LimitsPath", "UsagePath"}
+var claimFiles = []string{"FilesDir", "LimitsPath", "UsagePath", "TurnPath"}
 
 // harmless are the calls outside of package limiter that may have such a path: none opens it.
 // Cores and Usage are those of a limiter.Reader, InUse is limiter.UsageInUse.
@@ -36,8 +36,8 @@ var harmless = []string{"os.Lstat", "unix.Lstat", "unix.Stat", "os.Rename", "fil
 // identities are the functions that have such a path to compare it with mounts, to look at
 // it or to make it. They open nothing that is there.
 var identities = []string{
-	"monitor/audit/snapshot.go usageFile", "monitor/audit/inspect.go expected", "limiter/feedback/loop.go Once", "oci/mounts.go limiterMounts",
-	"oci/populate.go makePlaces", "oci/recover.go RecoverShares", "oci/runtime/create.go mountsLimits",
+	"monitor/audit/snapshot.go usageFile", "monitor/audit/inspect.go expected", "limiter/feedback/loop.go Once", "oci/mounts.go limiterMounts", "oci/mounts.go turnMounts",
+	"oci/populate.go makePlaces", "oci/recover.go RecoverClaim", "oci/runtime/create.go mountsLimits",
 }
 
 // opens are calls that open a file or wait for a lease on it.

@@ -164,24 +164,37 @@ func (p *Plugin) almostFull() bool {
 	return err != nil || fs.Bavail < fs.Blocks/4
 }
 
-// trim truncates usage files, which containers can extend to fill the state directory.
+// trim restores the sizes of usage and turn files, which containers can extend to fill the node's memory.
 func (p *Plugin) trim(ctx context.Context) {
 	snapshot, err := p.Ledger.Snapshot(ctx)
 	if err != nil {
-		p.Log.Error("failed to check usage files", "error", err)
+		p.Log.Error("failed to check the files of containers", "error", err)
 		return
 	}
+	byTurn := make(map[limiter.TurnID]ledger.Entry, len(snapshot.Entries))
 	for _, e := range snapshot.Entries {
+		byTurn[e.TurnID] = e
 		trimmed, err := limiter.TrimUsage(limiter.UsagePath(p.Ledger.Dir(e.ContainerID)))
 		switch {
 		case trimmed:
-			p.Log.Warn("a container changed the size of its usage file; truncated",
-				"pod", e.PodNamespace+"/"+e.PodName, "container", e.Container, "id", e.ContainerID)
-			if p.Trimmed != nil {
-				p.Trimmed(e.ContainerID)
-			}
+			p.reportTrimmed(e, "usage file", nil)
 		case err != nil:
 			p.Log.Debug("failed to check a usage file", "id", e.ContainerID, "error", err)
 		}
+	}
+	if err := p.Ledger.TrimTurns(func(_ string, id limiter.TurnID, err error) { p.reportTrimmed(byTurn[id], "turn file", err) }); err != nil {
+		p.Log.Error("failed to check the turn files", "error", err)
+	}
+}
+
+func (p *Plugin) reportTrimmed(e ledger.Entry, what string, failed error) {
+	attributes := []any{"pod", e.PodNamespace + "/" + e.PodName, "container", e.Container, "id", e.ContainerID}
+	if failed != nil {
+		p.Log.Error("a container keeps its changed "+what+" from being restored", append(attributes, "error", failed)...)
+	} else {
+		p.Log.Warn("a container changed the size of its "+what+"; truncated", attributes...)
+	}
+	if p.Trimmed != nil && e.ContainerID != "" {
+		p.Trimmed(e.ContainerID)
 	}
 }

@@ -91,6 +91,9 @@ func newBenchNode(b *testing.B, keys grant.Verifier) (*runtime, *timedPlugin) {
 	}
 	config.GPUs = func() map[string]grant.GPU { return gpus }
 	config.Populate = func(dir string, claim ledger.Claim) error {
+		if err := vgpufs.MountTurns(filepath.Dir(filepath.Dir(dir))); err != nil {
+			return err
+		}
 		if err := vgpufs.Mount(dir); err != nil {
 			return err
 		}

@@ -155,6 +155,8 @@ func (f *facts) claim(g *grant.Grant, mode oci.Enforcement) ledger.Claim {
 	return ledger.Claim{
 		CoreCeiling:  f.ceiling,
 		HighPriority: f.highPriority,
+		CorePolicy:   f.settings.LimiterPolicy(),
+		TurnID:       f.container.TurnID,
 		ContainerID:  f.container.ID,
 		Owner:        ledger.OwnerNRI,
 		PodUID:       f.pod.UID,

@@ -9,6 +9,7 @@ import (
 
 	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -54,6 +55,8 @@ func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
 	}
 	f.ceiling, f.ceilingErr = grant.CoreCeiling(f.pod, f.name)
 	f.container.Dir = p.Ledger.Dir(f.container.ID)
+	// Without a nonce, so that a restored container has its own: runtimes of pods make random IDs.
+	f.container.TurnID = limiter.TurnIDOf(f.container.ID, "")
 	f.container.NoLimiter = requestsOptOut(ctr) && p.allowsOptOut(pod.GetNamespace())
 	if reason := p.unreconciled.Load(); reason != nil {
 		f.unreconciled = *reason

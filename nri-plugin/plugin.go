@@ -54,7 +54,7 @@ type Config struct {
 	Observer         Observer
 	// Progress is called at each turn of the background work; optional, and set before Run.
 	Progress func()
-	// Trimmed is called for a container that changed the size of its usage file; optional, and set before Run.
+	// Trimmed is called for a container that changed the size of its usage file or of a turn file; optional, and set before Run.
 	Trimmed func(containerID string)
 	Log     *slog.Logger
 }

@@ -139,9 +139,9 @@ func TestNewestGrant(t *testing.T) {
 	ctr := newContainer("main")
 	_, err := f.runtime.create(sandbox, ctr)
 	require.NoError(t, err)
-	shares, err := oci.RecoverShares(f.ledger.Dir(ctr.Id))
+	recovered, err := oci.RecoverClaim(f.ledger.Dir(ctr.Id))
 	require.NoError(t, err)
-	require.Equal(t, []grant.Share{{UUID: gpuA, MemoryMiB: 3000, CorePercent: 20}}, shares)
+	require.Equal(t, []grant.Share{{UUID: gpuA, MemoryMiB: 3000, CorePercent: 20}}, recovered.Shares)
 
 	newest = forged
 	_, err = f.runtime.create(sandbox, newContainer("main"))

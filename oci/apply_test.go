@@ -23,7 +23,7 @@ func TestApplyToLittle(t *testing.T) {
 	empty := &rspec.Spec{Version: "1.2.0"}
 	require.NoError(t, Apply(empty, result.Edits), "a spec without any section")
 	assert.Contains(t, empty.Process.Env, "CUDA_DEVICE_MEMORY_LIMIT_0=8000m")
-	assert.Len(t, empty.Mounts, 6)
+	assert.Len(t, empty.Mounts, 8)
 }
 
 func TestApplyLeavesTheSpecOnErrors(t *testing.T) {

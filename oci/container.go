@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // Container is what the runtime reports before it creates a container.
@@ -17,7 +19,9 @@ type Container struct {
 	// RuntimeHandler is the sandbox's RuntimeClass handler; empty: the default.
 	RuntimeHandler string
 	// Dir is the directory of its claim; only with a grant.
-	Dir     string
+	Dir string
+	// TurnID is the claim's; 0: it gets no turns.
+	TurnID  limiter.TurnID
 	Mounts  []rspec.Mount
 	Devices []rspec.LinuxDevice
 	// Annotations are the container's own, not its pod's.

@@ -53,7 +53,7 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 	}
 	edits, err := compose(visible, s.Stubs, how, &cdispec.ContainerEdits{
 		Env:    environment(shares, s, c, way),
-		Mounts: limiterMounts(s, c, how),
+		Mounts: append(limiterMounts(s, c, how), turnMounts(shares, c)...),
 		Hooks:  mountCheck(s.MountCheck),
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/ocitest"
 )
@@ -91,6 +92,7 @@ var variants = map[string]func(*rspec.Spec){
 func factsOf(spec *rspec.Spec, handler string) Container {
 	c := ContainerOf("c0ffee", spec)
 	c.Dir = "/run/gpuslice/containers/c0ffee"
+	c.TurnID = limiter.TurnIDOf(c.ID, "")
 	c.RuntimeHandler = handler
 	return c
 }

@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -16,6 +17,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
@@ -49,6 +51,31 @@ func limiterMounts(s Settings, c Container, how Enforcement) []*cdispec.Mount {
 	}
 	return mounts
 }
+
+// turnMounts have the turn files of all containers of a GPU, and the container's own for writing.
+func turnMounts(shares []grant.Share, c Container) (mounts []*cdispec.Mount) {
+	if c.TurnID == 0 {
+		return nil
+	}
+	stateDir := filepath.Dir(filepath.Dir(c.Dir))
+	for i, share := range shares {
+		if grant.IsMIG(share.UUID) {
+			continue
+		}
+		dir := turnsPlace(i)
+		mounts = append(mounts,
+			bindMount(limiter.TurnsDirOf(stateDir, share.UUID), dir, "ro", "noexec"),
+			bindMount(limiter.TurnPath(stateDir, share.UUID, c.TurnID), path.Join(dir, c.TurnID.String()), "rw", "noexec"),
+		)
+	}
+	return mounts
+}
+
+// IsTurns reports whether a place is that of turn files.
+func IsTurns(place string) bool { return within(cleanDestination(place), api.ContainerTurnsDir) }
+
+// turnsPlace is for the record of that index in the limits file.
+func turnsPlace(index int) string { return path.Join(api.ContainerTurnsDir, strconv.Itoa(index)) }
 
 // replacedMounts returns the container's mounts at the edits' paths, and at or below the limiter's. Mounts above
 // (/etc) stay: runtimes mount by depth.

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/api"
-	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -36,7 +35,7 @@ func Populate(dir string, claim ledger.Claim, s Settings) error {
 }
 
 func WriteFiles(dir string, limits limiter.Limits) error {
-	if err := makePlaces(dir); err != nil {
+	if err := makePlaces(dir, limits); err != nil {
 		return err
 	}
 	// With the limits the directory is complete. An existing usage file can use all of the space.
@@ -49,11 +48,18 @@ func WriteFiles(dir string, limits limiter.Limits) error {
 }
 
 // makePlaces makes the mount points, and the library's link: for the runtime the directory is read-only.
-func makePlaces(claimDir string) error {
+func makePlaces(claimDir string, limits limiter.Limits) error {
 	inDir := func(place string) string { return limiter.FilesDir(claimDir) + strings.TrimPrefix(place, limiterDir) }
-	for _, dir := range []string{inDir(limiterDir), inDir(driverDir)} {
-		if err := unix.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("make the mount point %s: %w", dir, err)
+	dirs := []string{limiterDir, driverDir}
+	if limits.TurnID != 0 {
+		dirs = append(dirs, api.ContainerTurnsDir)
+		for i := range limits.Devices {
+			dirs = append(dirs, turnsPlace(i))
+		}
+	}
+	for _, dir := range dirs {
+		if err := unix.Mkdir(inDir(dir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("make the mount point %s: %w", inDir(dir), err)
 		}
 	}
 	link := inDir(api.ContainerPreloadedPath)
@@ -92,11 +98,7 @@ func ensureLimits(dir string, want limiter.Limits) error {
 }
 
 func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
-	limits := limiter.Limits{Identity: limiter.IdentityOf(claim.ContainerID)}
-	priority := taskPriority
-	if claim.HighPriority {
-		priority = limiter.PriorityHigh
-	}
+	limits := limiter.Limits{Identity: limiter.IdentityOf(claim.ContainerID), TurnID: claim.TurnID}
 	for _, share := range claim.Shares {
 		memory, physical := uint64(share.MemoryMiB)*bytesPerMiB, uint64(0)
 		if s.oversubscribed(share.UUID) {
@@ -108,9 +110,9 @@ func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
 			MemoryLimitBytes: memory,
 			PhysicalBytes:    physical,
 			CorePercent:      uint32(share.CorePercent),
-			Policy:           limiterPolicies[s.corePolicy()],
-			CoreSoftPercent:  softPercent(share, claim.CoreCeiling),
-			Priority:         priority,
+			Policy:           claim.CorePolicy,
+			CoreSoftPercent:  uint32(claim.SoftPercent(share)),
+			Priority:         claim.Priority(),
 			ContextBytes:     uint64(max(s.ContextMiB[share.UUID], 0)) * bytesPerMiB,
 			Pages:            limiter.Pages{KiB: api.NVIDIAPages.KiB, SmallKiB: api.NVIDIAPages.SmallKiB},
 		})
@@ -118,12 +120,8 @@ func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
 	return limits
 }
 
-func softPercent(share grant.Share, ceiling int) uint32 {
-	if share.CorePercent == 0 || ceiling <= share.CorePercent {
-		return 0
-	}
-	return uint32(ceiling)
-}
+// LimiterPolicy is the node's policy, for claims.
+func (s Settings) LimiterPolicy() limiter.Policy { return limiterPolicies[s.corePolicy()] }
 
 var limiterPolicies = map[CorePolicy]limiter.Policy{
 	CoreDefault: limiter.PolicyDefault,

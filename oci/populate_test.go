@@ -18,14 +18,16 @@ func TestPopulate(t *testing.T) {
 	dir := t.TempDir()
 	shares := []grant.Share{{UUID: gpu1, MemoryMiB: 8000, CorePercent: 30}, {UUID: mig0, MemoryMiB: 9856}}
 	s := testSettings()
-	s.CorePolicy, s.Oversubscription = CoreForce, map[string]float64{gpu1: 2, mig0: 1}
+	s.Oversubscription = map[string]float64{gpu1: 2, mig0: 1}
 	s.ContextMiB = map[string]int64{gpu1: 300}
-	require.NoError(t, Populate(dir, ledger.Claim{Shares: shares}, s))
+	id := limiter.TurnIDOf("c1", "")
+	require.NoError(t, Populate(dir, ledger.Claim{Shares: shares, CorePolicy: limiter.PolicyForce, TurnID: id}, s))
 
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	require.NoError(t, err)
 	assert.Equal(t, limiter.Limits{
 		Generation:    1,
+		TurnID:        id,
 		Oversubscribe: true,
 		Devices: []limiter.DeviceLimit{
 			{UUID: gpu1, MemoryLimitBytes: 8000 << 20, PhysicalBytes: 4000 << 20, CorePercent: 30, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow, ContextBytes: 300 << 20, Pages: limiter.Pages{KiB: 2048, SmallKiB: 1024}},
@@ -38,10 +40,11 @@ func TestPopulate(t *testing.T) {
 	require.Len(t, usage.Devices, 2)
 	assert.Equal(t, gpu1, usage.Devices[0].UUID)
 	assert.Equal(t, 2, countFiles(t, dir), "and the list of libraries")
-	assert.Equal(t, 5, countFiles(t, limiter.FilesDir(dir)), "and the mount points, and the library's link")
+	assert.Equal(t, 6, countFiles(t, limiter.FilesDir(dir)), "and the mount points, and the library's link")
 	link, err := os.Readlink(filepath.Join(limiter.FilesDir(dir), "libvgpu-before-libasan.so"))
 	require.NoError(t, err)
 	assert.Equal(t, "libvgpu.so", link)
+	assert.Equal(t, 2, countFiles(t, filepath.Join(limiter.FilesDir(dir), "turns")), "by the index of the limits")
 }
 
 func TestPopulateRefuses(t *testing.T) {

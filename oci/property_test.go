@@ -110,9 +110,17 @@ func contradictions(spec *rspec.Spec, shares []grant.Share, s Settings, c Contai
 		api.ContainerUsagePath:   limiter.UsagePath(c.Dir),
 		api.ContainerPreloadPath: s.PreloadPath,
 	}
+	for i, share := range shares {
+		if share.UUID != mig0 {
+			place := fmt.Sprintf("/.gpuslice/turns/%d", i)
+			sources[place] = "/run/gpuslice/turns/" + share.UUID
+			sources[place+"/"+c.TurnID.String()] = "/run/gpuslice/turns/" + share.UUID + "/" + c.TurnID.String()
+		}
+	}
+	count := len(sources)
 	for i, m := range spec.Mounts {
 		dest := cleanDestination(m.Destination)
-		last := i >= len(spec.Mounts)-len(sources)
+		last := i >= len(spec.Mounts)-count
 		source, ours := sources[dest]
 		switch {
 		case last != ours:

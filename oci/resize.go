@@ -26,7 +26,7 @@ func Resize(dir string, claim ledger.Claim) error {
 	changed := false
 	for i, share := range claim.Shares {
 		old := limits.Devices[i]
-		limits.Devices[i] = resized(old, share, claim.CoreCeiling)
+		limits.Devices[i] = resized(old, share, claim.SoftPercent(share))
 		changed = changed || limits.Devices[i] != old
 	}
 	if !changed {
@@ -48,7 +48,7 @@ func ResizeOrPopulate(dir string, claim ledger.Claim, populate func(reason error
 }
 
 // resized keeps the proportion of the memory that is on the GPU.
-func resized(d limiter.DeviceLimit, share grant.Share, ceiling int) limiter.DeviceLimit {
+func resized(d limiter.DeviceLimit, share grant.Share, softPercent int) limiter.DeviceLimit {
 	memory := uint64(share.MemoryMiB) * bytesPerMiB
 	if d.PhysicalBytes > 0 && memory != d.MemoryLimitBytes {
 		part := float64(d.PhysicalBytes) / float64(d.MemoryLimitBytes)
@@ -56,6 +56,6 @@ func resized(d limiter.DeviceLimit, share grant.Share, ceiling int) limiter.Devi
 	}
 	d.MemoryLimitBytes = memory
 	d.CorePercent = uint32(share.CorePercent)
-	d.CoreSoftPercent = softPercent(share, ceiling)
+	d.CoreSoftPercent = uint32(softPercent)
 	return d
 }

@@ -28,7 +28,7 @@ func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {
 	claim.Shares = []grant.Share{{UUID: resizedGPU, MemoryMiB: 2000, CorePercent: 20}}
 	require.ErrorIs(t, oci.Resize(dir, claim), limiter.ErrHalfWritten)
 	require.NoError(t, oci.ResizeOrPopulate(dir, claim, func(error) error { return oci.Populate(dir, claim, oci.Settings{}) }))
-	shares, err := oci.RecoverShares(dir)
+	recovered, err := oci.RecoverClaim(dir)
 	require.NoError(t, err)
-	assert.Equal(t, claim.Shares, shares)
+	assert.Equal(t, claim.Shares, recovered.Shares)
 }

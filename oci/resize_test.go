@@ -40,9 +40,9 @@ func TestResizeChangesOnlyTheAmounts(t *testing.T) {
 	states, err := limiter.ReadCores(path)
 	require.NoError(t, err)
 	assert.Equal(t, state, states, "the agent's state stays")
-	shares, err := oci.RecoverShares(dir)
+	recovered, err := oci.RecoverClaim(dir)
 	require.NoError(t, err)
-	assert.Equal(t, claim.Shares, shares, "a recovery returns the last amounts")
+	assert.Equal(t, claim.Shares, recovered.Shares, "a recovery returns the last amounts")
 
 	generation := now.Generation
 	require.NoError(t, oci.Resize(dir, claim))
@@ -64,9 +64,9 @@ func TestResizeOfARestoredClaimFails(t *testing.T) {
 	err := oci.Resize(dir, less)
 	require.ErrorIs(t, err, oci.ErrUnknownLibraries)
 	require.ErrorContains(t, err, "restart the container")
-	shares, err := oci.RecoverShares(dir)
+	recovered, err := oci.RecoverClaim(dir)
 	require.NoError(t, err)
-	assert.Equal(t, claim.Shares, shares)
+	assert.Equal(t, claim.Shares, recovered.Shares)
 }
 
 func TestResizeOfOtherGPUs(t *testing.T) {

@@ -57,7 +57,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer unlock()
-	ledger, err := ledger.Open(o.StateDir, ledger.WithRecovery(oci.RecoverShares))
+	var holder limiter.Holder
+	ledger, err := ledger.Open(o.StateDir, ledger.WithRecovery(oci.RecoverClaim), ledger.WithFloor(o.UnlimitedCoreFloor), ledger.WithHolder(&holder))
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,6 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	reportBarrier(os.Getenv, shown.registry, log)
-	var holder limiter.Holder
 	mounts := vgpufs.NewRuntime()
 	defer mounts.Close()
 	plugin, err := o.nriPlugin(ledger, mounts, &holder, registry, published, shown.nri, &first, log)
@@ -118,7 +118,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	published.progress = loops.loop("offers", offerInterval)
 	connection := deviceplugin.NewConnection(plugin.Ready, log)
 	published.connection = connection
-	then = append(then, connection.Run, published.run, shares.Run, holdFiles(ledger, &holder, loops.loop("files", holdInterval), log))
+	then = append(then, connection.Run, published.run, shares.Run, holdFiles(ledger, o.StateDir, &holder, loops.loop("files", holdInterval), log))
 	if err := o.followPods(api, events, published.keeper, &then, log); err != nil {
 		return err
 	}
@@ -206,7 +206,10 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 		Missing:   func(uuid string) string { return p.now().missing(uuid) },
 		Connected: mounts.Follow,
 		Populate: func(dir string, claim ledger.Claim) error {
-			err := mounts.Mount(dir)
+			err := mounts.MountTurns(o.StateDir)
+			if err == nil {
+				err = mounts.Mount(dir)
+			}
 			if err == nil {
 				err = oci.Populate(dir, claim, p.ociSettings(settings))
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -52,13 +53,14 @@ func coreContainers(s *ledger.Snapshot, dir func(id string) string) []feedback.C
 
 const holdInterval = time.Second
 
-func holdFiles(ledger *ledger.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
+func holdFiles(ledger *ledger.Ledger, stateDir string, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
 	return func(ctx context.Context) {
 		defer holder.Close()
 		var problem logonce.Problem
 		periodic.Vary(ctx, nil, func() time.Duration {
 			turn.tick()
 			err := holder.Follow(func() (map[string]string, error) { return claimDirs(ctx, ledger) })
+			err = errors.Join(err, holder.FollowTurns(stateDir))
 			if ctx.Err() == nil {
 				problem.Warn(log, "failed to open files of containers; retrying", err)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -63,7 +64,7 @@ func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 
 // removeFiles refuses if the runtime wrapper needs the files.
 func removeFiles(ctx context.Context, o options) error {
-	if err := checkNoWrapper(ctx, o.StateDir); err != nil {
+	if err := removeReleased(ctx, o.StateDir); err != nil {
 		return err
 	}
 	sockets, err := filepath.Glob(filepath.Join(o.DevicePluginDir, "gpuslice-*.sock"))
@@ -75,11 +76,13 @@ func removeFiles(ctx context.Context, o options) error {
 		errs = append(errs, os.Remove(socket))
 	}
 	errs = append(errs, removeClaims(o.StateDir))
+	turnsUsed, err := unmountTurns(o.StateDir)
+	errs = append(errs, err)
 	state, err := os.ReadDir(o.StateDir)
 	errs = append(errs, err)
 	for _, entry := range state {
 		// --state-dir can be a wrong directory: delete known names only.
-		if ours(entry.Name()) {
+		if ours(entry.Name()) && !(turnsUsed && entry.Name() == vgpufs.TurnsName) {
 			errs = append(errs, os.RemoveAll(filepath.Join(o.StateDir, entry.Name())))
 		}
 	}
@@ -98,8 +101,17 @@ func removeClaims(stateDir string) error {
 	return errors.Join(errs...)
 }
 
+// unmountTurns leaves what containers have mounted: those that the next agent creates must see it, and be seen.
+func unmountTurns(stateDir string) (used bool, err error) {
+	err = limiter.EachTurn(stateDir, func(string, limiter.TurnID) { used = true })
+	if used || err != nil {
+		return true, err
+	}
+	return false, vgpufs.UnmountTurns(stateDir)
+}
+
 var stateNames = []string{
-	"containers", "lock", "generation", "cordoned", "resized", "agent.lock", api.NodeFileName, allowedFile,
+	"containers", vgpufs.TurnsName, "lock", "generation", "cordoned", "resized", "agent.lock", api.NodeFileName, allowedFile,
 	api.NodeCacheName, "cdi.json", "limiter.json",
 }
 
@@ -113,8 +125,8 @@ func ours(name string) bool {
 	})
 }
 
-// checkNoWrapper refuses while the runtime wrapper's containers have claims.
-func checkNoWrapper(ctx context.Context, stateDir string) error {
+// removeReleased refuses while the runtime wrapper's containers have claims.
+func removeReleased(ctx context.Context, stateDir string) error {
 	store, err := ledger.Open(stateDir)
 	if err != nil {
 		return err
@@ -127,6 +139,13 @@ func checkNoWrapper(ctx context.Context, stateDir string) error {
 	for _, claim := range snapshot.Claims() {
 		if claim.Owner == ledger.OwnerRuntime {
 			return fmt.Errorf("container %s was created by gpuslice-runtime: stop it and run `gpuslice uninstall` for its engine first", claim.ContainerID)
+		}
+	}
+	for _, e := range snapshot.Entries {
+		if e.State == ledger.StateReleased {
+			if err := store.Remove(ctx, e.ContainerID); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

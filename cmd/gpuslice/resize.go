@@ -249,7 +249,7 @@ func openNode(c *cobra.Command) (*ledger.Ledger, node.File, error) {
 	if err != nil {
 		return nil, file, err
 	}
-	ledger, err := ledger.Open(stateDir(c), ledger.WithRecovery(oci.RecoverShares))
+	ledger, err := ledger.Open(stateDir(c), ledger.WithRecovery(oci.RecoverClaim))
 	return ledger, file, err
 }
 

@@ -38,13 +38,13 @@ func dockerNode(t *testing.T) *nodetest.StateDir {
 
 func sharesOf(t *testing.T, s *nodetest.StateDir, id string) []grant.Share {
 	t.Helper()
-	recovered, err := oci.RecoverShares(s.Ledger.Dir(id))
+	recovered, err := oci.RecoverClaim(s.Ledger.Dir(id))
 	require.NoError(t, err)
 	snapshot, err := s.Ledger.Snapshot(context.Background())
 	require.NoError(t, err)
 	claim, err := findClaim(snapshot.Claims(), id)
 	require.NoError(t, err)
-	assert.Equal(t, claim.Shares, recovered, "the ledger and the limits are equal")
+	assert.Equal(t, claim.Shares, recovered.Shares, "the ledger and the limits are equal")
 	return claim.Shares
 }
 

@@ -89,7 +89,7 @@ func (a *Auditor) Violations() []Violation {
 	return slices.Clone(a.now)
 }
 
-// Resized reports a usage file that was cut back to its size.
+// Resized reports a container with a usage file or a turn file that was cut back to its size.
 func (a *Auditor) Resized(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -161,7 +161,7 @@ func (a *Auditor) take(ctx context.Context, thorough bool) (Snapshot, bool) {
 		if at[id] || a.damaged[id] || a.cut[id] > 0 || thorough && a.touched(c) {
 			err = errors.Join(err, a.read(c))
 			if c.Damage == "" && a.cut[id] > 0 {
-				c.Damage = "a process of the container changed the size of its usage file (/.gpuslice/usage)"
+				c.Damage = "a process of the container changed the size of its usage file (/.gpuslice/usage) or of a turn file (/.gpuslice/turns)"
 			}
 			a.allow(c, snapshot.Processes, devices)
 		}

@@ -23,7 +23,7 @@ import (
 
 // Read reads the node's files. Only an unreadable ledger is an error.
 func Read(ctx context.Context, stateDir string) (Node, error) {
-	store, err := ledger.OpenReadOnly(stateDir, ledger.WithRecovery(oci.RecoverShares))
+	store, err := ledger.OpenReadOnly(stateDir, ledger.WithRecovery(oci.RecoverClaim))
 	if errors.Is(err, fs.ErrPermission) {
 		return Node{}, fmt.Errorf("%w: run it as root", err)
 	}

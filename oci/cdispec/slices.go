@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
@@ -55,7 +56,7 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 	settings := n.Settings
 	settings.Injection = oci.InjectCDI
 	dir := slice.Dir(n.StateDir, p.Name)
-	result, err := oci.Edits(p.Shares, settings, oci.Container{ID: p.Name, Dir: dir}, n.Devices)
+	result, err := oci.Edits(p.Shares, settings, oci.Container{ID: p.Name, Dir: dir, TurnID: limiter.SliceTurnID(p.Name)}, n.Devices)
 	if err != nil {
 		return cdispec.Device{}, slice.Slice{}, err
 	}
@@ -67,6 +68,7 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 	}
 	s := slice.Slice{
 		Name: p.Name, Definition: p.Definition, Shares: p.Shares, HighPriority: p.HighPriority, Mode: string(result.Enforcement),
+		CorePolicy: settings.LimiterPolicy(),
 	}
 	for _, share := range p.Shares {
 		s.GPUs = append(s.GPUs, n.GPUs[share.UUID])
@@ -76,7 +78,7 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 	}
 	library := filepath.Dir(settings.LibraryPath)
 	for _, m := range edits.Mounts {
-		if below(m.HostPath, dir) || below(m.HostPath, library) {
+		if below(m.HostPath, dir) || below(m.HostPath, library) || oci.IsTurns(m.ContainerPath) {
 			s.Files = append(s.Files, slice.File{Host: m.HostPath, Container: m.ContainerPath})
 		}
 	}

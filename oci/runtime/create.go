@@ -107,7 +107,7 @@ func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spe
 	if err != nil {
 		return undo, adviseRoot(err)
 	}
-	ledger, err := ledger.Open(r.Config.StateDir, ledger.WithRecovery(oci.RecoverShares))
+	ledger, err := ledger.Open(r.Config.StateDir, ledger.WithRecovery(oci.RecoverClaim))
 	if err != nil {
 		return undo, adviseRoot(err)
 	}

@@ -71,6 +71,7 @@ func (b *bench) bundle(t testing.TB, name string) string {
 var (
 	rootPath = regexp.MustCompile(`"root":\{"path":"[^"]*"`)
 	nonce    = regexp.MustCompile(`--claim=[A-Z2-7]{26}`)
+	turnID   = regexp.MustCompile(`/[0-9a-f]{16}"`)
 )
 
 // make is create of a bundle.
@@ -81,7 +82,8 @@ func (b *bench) make(bundle string) error {
 
 // stable names what differs from run to run.
 func (b *bench) stable(data string) string {
-	return nonce.ReplaceAllString(strings.ReplaceAll(data, b.dir, "/DIR"), "--claim=NONCE")
+	data = turnID.ReplaceAllString(strings.ReplaceAll(data, b.dir, "/DIR"), `/TURN"`)
+	return nonce.ReplaceAllString(data, "--claim=NONCE")
 }
 
 // Without a request only one variable changes.

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
 )
@@ -40,6 +41,7 @@ func (r *reservation) reserve(ctx context.Context, spec *rspec.Spec) error {
 	if err != nil {
 		return err
 	}
+	r.container.TurnID = limiter.TurnIDOf(r.container.ID, r.record.Nonce)
 	config := r.runtime.Config
 	registry, err := oci.NewSavedRegistry(oci.RegistryConfig{Dirs: config.CDISpecDirs}, filepath.Join(config.StateDir, "cdi.json"))
 	if err != nil {
@@ -164,12 +166,14 @@ func (r *reservation) claim(ctx context.Context, shares []grant.Share, enforceme
 		Container:    nameOf(r.container),
 		Shares:       shares,
 		HighPriority: r.request.HighPriority,
+		CorePolicy:   r.settings.LimiterPolicy(),
+		TurnID:       r.container.TurnID,
 		Mode:         string(enforcement),
 	}
 	created := false
 	_, err := r.releaser.Ledger.Claim(ctx, claim, r.gpus.Capacity, func(dir string) error {
 		created = true
-		if err := vgpufs.Mount(dir); err != nil {
+		if err := errors.Join(vgpufs.MountTurns(r.runtime.Config.StateDir), vgpufs.Mount(dir)); err != nil {
 			return err
 		}
 		return errors.Join(

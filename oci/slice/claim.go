@@ -69,7 +69,7 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 }
 
 func openLedger(stateDir string) (orphans.Releaser, error) {
-	opened, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
+	opened, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverClaim))
 	return orphans.Releaser{Ledger: opened, Judge: orphans.NewJudge()}, err
 }
 

@@ -77,7 +77,7 @@ func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (
 	if c.same && (c.inUse || !marked(dir)) {
 		return s, false, s.write(dir)
 	}
-	return s, false, build(dir, s, settings)
+	return s, false, build(stateDir, dir, s, settings)
 }
 
 // Peek is Put without changes.
@@ -99,7 +99,7 @@ type comparison struct {
 
 func compare(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (c comparison, err error) {
 	dir := Dir(stateDir, s.Name)
-	if c.old, err = Read(stateDir, s.Name); err != nil || !complete(dir) {
+	if c.old, err = Read(stateDir, s.Name); err != nil || !c.old.complete(stateDir) {
 		return comparison{}, nil // Put builds a new one
 	}
 	c.same = c.old.equal(s) && samePattern(dir, s, settings)
@@ -136,13 +136,18 @@ func samePattern(dir string, s Slice, settings oci.Settings) bool {
 	return err == nil && haveErr == nil && want.Oversubscribe == have.Oversubscribe && slices.Equal(want.Devices, have.Devices)
 }
 
-func build(dir string, s Slice, settings oci.Settings) error {
+func build(stateDir, dir string, s Slice, settings oci.Settings) error {
+	if old, err := Read(stateDir, s.Name); err == nil {
+		if err := old.removeTurns(stateDir); err != nil {
+			return fmt.Errorf("make slice %s: %w", s.Name, err)
+		}
+	}
 	temp, err := os.MkdirTemp(filepath.Dir(dir), newPrefix)
 	if err != nil {
 		return fmt.Errorf("make slice %s: %w", s.Name, err)
 	}
 	defer vgpufs.RemoveAll(temp) // after the exchange: the old directory
-	if err = fill(temp, s, settings); err == nil {
+	if err = fill(stateDir, temp, s, settings); err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE)
 		if errors.Is(err, unix.ENOENT) {
 			err = os.Rename(temp, dir)
@@ -154,7 +159,18 @@ func build(dir string, s Slice, settings oci.Settings) error {
 	return nil
 }
 
-func fill(dir string, s Slice, settings oci.Settings) error {
+func (s Slice) createTurns(stateDir string) error {
+	if err := vgpufs.MountTurns(stateDir); err != nil {
+		return err
+	}
+	return limiter.CreateTurns(stateDir, s.turnGPUs(), limiter.SliceTurnID(s.Name), true)
+}
+
+func (s Slice) removeTurns(stateDir string) error {
+	return limiter.RemoveTurns(stateDir, s.turnGPUs(), limiter.SliceTurnID(s.Name))
+}
+
+func fill(stateDir, dir string, s Slice, settings oci.Settings) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
@@ -162,6 +178,9 @@ func fill(dir string, s Slice, settings oci.Settings) error {
 		return err
 	}
 	if err := oci.Populate(dir, s.claim(""), settings); err != nil {
+		return err
+	}
+	if err := s.createTurns(stateDir); err != nil {
 		return err
 	}
 	pattern, err := limiter.ReadLimits(limiter.LimitsPath(dir))
@@ -174,13 +193,17 @@ func fill(dir string, s Slice, settings oci.Settings) error {
 	return s.write(dir)
 }
 
-// renew gives a slice a new file system: nothing of its last container reaches the next.
+// renew gives a slice a new file system and new turn files: nothing of its last container reaches the next.
 func renew(dir string) error {
-	limits, err := limiter.ReadLimits(filepath.Join(dir, patternName))
+	stateDir := filepath.Dir(filepath.Dir(dir))
+	s, err := Read(stateDir, filepath.Base(dir))
+	limits, limitsErr := limiter.ReadLimits(filepath.Join(dir, patternName))
+	err = errors.Join(err, limitsErr)
 	for _, step := range []func() error{
 		func() error { return vgpufs.Unmount(dir) },
 		func() error { return vgpufs.Mount(dir) },
 		func() error { return oci.WriteFiles(dir, limits) },
+		func() error { return s.createTurns(stateDir) },
 		func() error { return os.RemoveAll(filepath.Join(dir, markName)) }, // last: until then they are renewed again
 	} {
 		if err == nil {
@@ -209,6 +232,11 @@ func Remove(ctx context.Context, stateDir, name string) (inUse bool, err error) 
 	dir := Dir(stateDir, name)
 	if err := releaseUser(ctx, stateDir, dir, u); err != nil {
 		return false, err
+	}
+	if s, err := Read(stateDir, name); err == nil {
+		if err := s.removeTurns(stateDir); err != nil {
+			return false, err
+		}
 	}
 	gone := filepath.Join(filepath.Dir(dir), oldPrefix+name)
 	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {

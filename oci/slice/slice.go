@@ -37,6 +37,8 @@ type Slice struct {
 	Definition   string        `json:"definition"`
 	Shares       []grant.Share `json:"shares"`
 	HighPriority bool          `json:"highPriority,omitempty"`
+	// CorePolicy is the node's.
+	CorePolicy limiter.Policy `json:"corePolicy,omitempty"`
 	// GPUs are for the ledger.
 	GPUs []grant.GPU `json:"gpus"`
 	// Nodes are in the CDI spec.
@@ -64,7 +66,7 @@ func Dir(stateDir, name string) string { return filepath.Join(stateDir, dirsName
 func (s Slice) claim(id string) ledger.Claim {
 	return ledger.Claim{
 		ContainerID: id, Owner: ledger.OwnerRuntime, Container: "slice " + s.Name,
-		Shares: s.Shares, HighPriority: s.HighPriority, Mode: s.Mode,
+		Shares: s.Shares, HighPriority: s.HighPriority, CorePolicy: s.CorePolicy, TurnID: limiter.SliceTurnID(s.Name), Mode: s.Mode,
 	}
 }
 
@@ -137,10 +139,26 @@ func (s Slice) write(dir string) error {
 	return atomicfile.Write(filepath.Join(dir, recordName), append(data, '\n'), 0o644)
 }
 
-func complete(dir string) bool {
+func (s Slice) complete(stateDir string) bool {
+	dir := Dir(stateDir, s.Name)
+	for _, gpu := range s.turnGPUs() {
+		if !isFile(os.Lstat(limiter.TurnPath(stateDir, gpu, limiter.SliceTurnID(s.Name)))) {
+			return false
+		}
+	}
 	mounted, err := vgpufs.Mounted(dir)
 	return mounted && err == nil && isFile(os.Lstat(limiter.LimitsPath(dir))) && isFile(os.Lstat(limiter.UsagePath(dir))) &&
 		isFile(os.Lstat(filepath.Join(dir, patternName)))
+}
+
+// turnGPUs are those of the slice's turn files.
+func (s Slice) turnGPUs() (gpus []string) {
+	for _, share := range s.Shares {
+		if !grant.IsMIG(share.UUID) {
+			gpus = append(gpus, share.UUID)
+		}
+	}
+	return gpus
 }
 
 func isFile(info fs.FileInfo, err error) bool { return err == nil && info.Mode().IsRegular() }

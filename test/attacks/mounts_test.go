@@ -49,7 +49,7 @@ func TestLimitersDirectoryCannotBeReplaced(t *testing.T) {
 	}
 	require.Equal(t, fmt.Sprint(1000*mib), total(t, n, id))
 	require.NoError(t, pod.Remove(context.Background()))
-	left, err := harness.MountsBelow(n.StateDir())
+	left, err := harness.ClaimMounts(n.StateDir())
 	require.NoError(t, err)
 	require.Equal(t, []string{n.StateDir()}, left)
 }
@@ -181,7 +181,7 @@ func TestImageWithALinkIsRefused(t *testing.T) {
 	status, err := n.Status(ctx)
 	require.NoError(t, err)
 	require.Zero(t, status.GPUs[0].GrantedMemoryMiB, "a refused container holds nothing")
-	left, err := harness.MountsBelow(n.StateDir())
+	left, err := harness.ClaimMounts(n.StateDir())
 	require.NoError(t, err)
 	require.Equal(t, []string{n.StateDir()}, left)
 }

@@ -151,7 +151,7 @@ func requireNothingLeft(t testing.TB, m *harness.Machine) {
 		require.NoError(t, err)
 	}
 	require.Empty(t, dirs, "directories")
-	mounts, err := harness.MountsBelow(m.StateDir())
+	mounts, err := harness.ClaimMounts(m.StateDir())
 	require.NoError(t, err)
 	mounts = slices.DeleteFunc(mounts, func(point string) bool { // the operator's slices stay
 		return strings.HasPrefix(point, filepath.Join(m.StateDir(), "slices")+"/")

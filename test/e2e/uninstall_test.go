@@ -94,7 +94,9 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 
 	s.requireGoesOn("job")
 	assert.Empty(t, ours(t))
-	assert.Empty(t, filesBelow(t, cluster.StateDir()))
+	for _, file := range filesBelow(t, cluster.StateDir()) {
+		assert.Equal(t, filepath.Join(cluster.StateDir(), "turns"), filepath.Dir(filepath.Dir(file)), "the job has only these mounted from there")
+	}
 	assert.Empty(t, filesBelow(t, cluster.LibraryDir()))
 	sockets, err := filepath.Glob(filepath.Join(cluster.DevicePluginDir(), "*gpuslice*"))
 	require.NoError(t, err)

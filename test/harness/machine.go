@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // Machine is a machine with simulated GPUs and a state directory for gpuslice, and with
@@ -171,6 +175,20 @@ func MountsBelow(dir string) ([]string, error) {
 	}
 	sort.Sort(sort.Reverse(sort.StringSlice(points)))
 	return points, nil
+}
+
+// ClaimMounts are the mounts below a state directory, without the one of all turn files, which stays. It is an error if
+// one of these files is left that is not a slice's.
+func ClaimMounts(stateDir string) ([]string, error) {
+	mounts, err := MountsBelow(stateDir)
+	errs := []error{err}
+	errs = append(errs, limiter.EachTurn(stateDir, func(gpu string, id limiter.TurnID) {
+		if !id.OfSlice() {
+			errs = append(errs, fmt.Errorf("turn file %s is left", limiter.TurnPath(stateDir, gpu, id)))
+		}
+	}))
+	mounts = slices.DeleteFunc(mounts, func(at string) bool { return at == vgpufs.TurnsDir(stateDir) })
+	return mounts, errors.Join(errs...)
 }
 
 // LoseClaims simulates the loss of a ledger's file system: it removes the claims, and containers

@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -190,6 +192,9 @@ func connects(t *testing.T, n *harness.Node) {
 		}
 		return err
 	}))
+	var turn string
+	require.NoError(t, limiter.EachTurn(n.StateDir(), func(gpu string, id limiter.TurnID) { turn = limiter.TurnPath(n.StateDir(), gpu, id) }))
+	require.NoError(t, os.Truncate(turn, 100))
 	// The audit finds a process on the GPU without a grant: by NVML, with the library that the chart gives
 	// the agent, and the host's PIDs.
 	thief, err := n.RunPod(ctx, harness.Pod{Name: "thief"})
@@ -212,25 +217,32 @@ func connects(t *testing.T, n *harness.Node) {
 		return fmt.Errorf("the thief is not found: %v %s %s", err, said, log())
 	}))
 	require.NoError(t, thief.Remove(ctx))
+	require.NoError(t, harness.Until(ctx, 60*time.Second, func(context.Context) error {
+		if info, err := os.Stat(turn); err != nil || info.Size() < 4096 {
+			return fmt.Errorf("the turn file is not restored: %v %s", err, log())
+		}
+		return nil
+	}))
 	stdout, stderr, code, err := n.Exec(ctx, id, harness.WorkloadDir+"/meminfo")
 	require.NoError(t, err)
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, fmt.Sprint(4096<<20), "the container sees its share")
 
-	// Only the agent may write there, and each container its own usage.
+	// Only the agent may write there, and each container its own usage and turns.
 	for _, dir := range []string{n.StateDir(), n.LibraryDir()} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 			require.NoError(t, err)
 			info, err := d.Info()
 			require.NoError(t, err)
-			if filepath.Base(path) != "usage" && info.Mode().Type() != os.ModeSymlink {
+			turns := filepath.Dir(filepath.Dir(path)) == vgpufs.TurnsDir(n.StateDir()) && filepath.Base(path) != "table"
+			if filepath.Base(path) != "usage" && !turns && info.Mode().Type() != os.ModeSymlink {
 				require.Zero(t, info.Mode().Perm()&0o022, "%s: %v", path, info.Mode())
 			}
 			return nil
 		}))
 	}
 	require.NoError(t, pod.Remove(ctx))
-	left, err := harness.MountsBelow(n.StateDir())
+	left, err := harness.ClaimMounts(n.StateDir())
 	require.NoError(t, err)
 	require.Equal(t, []string{n.StateDir()}, left, "the agent removed the container's file system, which it had mounted in the runtime's mount namespace")
 	for _, refusal := range []string{"permission denied", "operation not permitted", "read-only file system", "function not implemented"} {

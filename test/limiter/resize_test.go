@@ -27,7 +27,7 @@ type reserved struct {
 
 func newReserved(t *testing.T, state string, memoryMiB int64, cores int) *reserved {
 	t.Helper()
-	store, err := ledger.Open(t.TempDir(), ledger.WithRecovery(oci.RecoverShares))
+	store, err := ledger.Open(t.TempDir(), ledger.WithRecovery(oci.RecoverClaim))
 	require.NoError(t, err)
 	t.Cleanup(func() { store.Close() })
 	b := &reserved{container: newContainer(t, state, gpu{gpuIDs[0], giB}), ledger: store,

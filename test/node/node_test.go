@@ -132,7 +132,7 @@ func requireNothingLeft(t testing.TB, n *harness.Node) {
 	dirs, err := os.ReadDir(filepath.Join(n.StateDir(), "containers"))
 	require.NoError(t, err)
 	require.Empty(t, dirs, "directories")
-	mounts, err := harness.MountsBelow(n.StateDir())
+	mounts, err := harness.ClaimMounts(n.StateDir())
 	require.NoError(t, err)
 	require.Equal(t, []string{n.StateDir()}, mounts, "mounts")
 }

@@ -171,7 +171,10 @@ func (s *soak) whatIsThere(ctx context.Context) func() {
 		mounts, err := harness.MountsBelow(s.Dir)
 		require.NoError(s.t, err)
 		// A dockerd that is killed as it makes a container forgets its network namespace, gpuslice or not.
-		mounts = slices.DeleteFunc(mounts, func(at string) bool { return strings.Contains(at, "/exec/netns/") })
+		// The turn files' file system stays.
+		mounts = slices.DeleteFunc(mounts, func(at string) bool {
+			return strings.Contains(at, "/exec/netns/") || strings.HasSuffix(at, "/turns")
+		})
 		library, err := os.ReadDir(s.LibraryDir())
 		require.NoError(s.t, err)
 		groups, err := busyGroups(s.Dir)

@@ -114,7 +114,7 @@ func TestEarlierLedger(t *testing.T) {
 	ctx := context.Background()
 	for _, version := range versions {
 		dir := ledgerOf(t, version)
-		l, err := ledger.Open(dir, ledger.WithRecovery(oci.RecoverShares))
+		l, err := ledger.Open(dir, ledger.WithRecovery(oci.RecoverClaim))
 		require.NoError(t, err, version)
 		snapshot, err := l.Snapshot(ctx)
 		require.NoError(t, err, version)

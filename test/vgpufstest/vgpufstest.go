@@ -2,6 +2,8 @@
 package vgpufstest
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -28,8 +30,8 @@ func Unmount(tb testing.TB, stateDir string) {
 	tb.Cleanup(func() { Lose(tb, stateDir) })
 }
 
-// Lose simulates the loss of a state directory's file system: it removes the claims and slices,
-// and containers keep their mounts.
+// Lose simulates the loss of a state directory's file system: it removes the claims, slices and turn files, and
+// containers keep their mounts.
 func Lose(tb testing.TB, stateDir string) {
 	for _, kind := range []string{"containers", "slices"} {
 		dirs, err := filepath.Glob(filepath.Join(stateDir, kind, "*"))
@@ -41,5 +43,8 @@ func Lose(tb testing.TB, stateDir string) {
 				tb.Error(err)
 			}
 		}
+	}
+	if err := errors.Join(vgpufs.UnmountTurns(stateDir), os.RemoveAll(vgpufs.TurnsDir(stateDir))); err != nil {
+		tb.Error(err)
 	}
 }
