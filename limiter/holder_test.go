@@ -46,17 +46,17 @@ func TestNothingWaitsForAFileThatAProcessHoldsALeaseOn(t *testing.T) {
 	}
 	var r Reader
 	for name, do := range map[string]func() error{
-		"ReadLimits":    func() error { _, err := ReadLimits(LimitsPath(dir)); return err },
-		"ReadCores":     func() error { _, err := ReadCores(LimitsPath(dir)); return err },
-		"UpdateLimits":  func() error { return UpdateLimits(dir, testLimits()) },
-		"UpdateCores":   func() error { return UpdateCores(dir, make([]CoreState, len(testLimits().Devices))) },
-		"Wake":          func() error { return Wake(dir) },
-		"ReadUsage":     func() error { _, err := ReadUsage(UsagePath(dir)); return err },
-		"ReadCoreUsage": func() error { _, err := ReadCoreUsage(UsagePath(dir)); return err },
-		"CheckUsage":    func() error { return CheckUsage(UsagePath(dir), testLimits().UUIDs()) },
-		"UsageInUse":    func() error { _, err := UsageInUse(UsagePath(dir)); return err },
-		"Reader.Usage":  func() error { _, err := r.Usage(UsagePath(dir), nil); return err },
-		"Reader.Cores":  func() error { _, err := r.Cores(LimitsPath(dir)); return err },
+		"ReadLimits":     func() error { _, err := ReadLimits(LimitsPath(dir)); return err },
+		"ReadResidue":    func() error { _, err := ReadResidue(LimitsPath(dir)); return err },
+		"UpdateLimits":   func() error { return UpdateLimits(dir, testLimits()) },
+		"UpdateResidue":  func() error { return UpdateResidue(dir, make([]uint64, len(testLimits().Devices))) },
+		"Wake":           func() error { return Wake(dir) },
+		"ReadUsage":      func() error { _, err := ReadUsage(UsagePath(dir)); return err },
+		"ReadCoreUsage":  func() error { _, err := ReadCoreUsage(UsagePath(dir)); return err },
+		"CheckUsage":     func() error { return CheckUsage(UsagePath(dir), testLimits().UUIDs()) },
+		"UsageInUse":     func() error { _, err := UsageInUse(UsagePath(dir)); return err },
+		"Reader.Usage":   func() error { _, err := r.Usage(UsagePath(dir), nil); return err },
+		"Reader.Residue": func() error { _, err := r.Residue(LimitsPath(dir)); return err },
 	} {
 		assert.ErrorIs(t, do(), ErrLeased, name)
 	}
@@ -78,7 +78,7 @@ func TestALockOnTheLimitsFileDelaysNoWriter(t *testing.T) {
 	defer file.Close()
 	require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 	require.NoError(t, UpdateLimits(dir, testLimits()))
-	require.NoError(t, UpdateCores(dir, make([]CoreState, len(testLimits().Devices))))
+	require.NoError(t, UpdateResidue(dir, make([]uint64, len(testLimits().Devices))))
 	require.NoError(t, Wake(dir))
 }
 

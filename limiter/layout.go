@@ -19,8 +19,6 @@ const (
 	flagOversubscribe = 1
 
 	recordFlagMIG        = 1
-	recordFlagContended  = 2
-	recordFlagBlocked    = 4
 	maxMemoryLimitBytes  = 1 << 56 // sums stay far from 2^64
 	maxRecordCorePercent = 100
 
@@ -97,14 +95,17 @@ type usageHeader struct {
 	_                                                                                         [704]byte
 	highWater                                                                                 uint32
 	_                                                                                         [1020]byte // of processes only
-	buckets                                                                                   [MaxDevices]usageBucket
+	compute                                                                                   [MaxDevices]usageCompute
 }
 
-type usageBucket struct {
+type usageCompute struct {
 	_ structs.HostLayout
 
-	earned, spent, refilled, throttled, launches, lastLaunch, refused uint64
-	_                                                                 [72]byte
+	_                                        uint64
+	busy                                     uint64
+	_                                        uint64
+	throttled, launches, lastLaunch, refused uint64
+	_                                        [72]byte
 }
 
 type usageSlot struct {

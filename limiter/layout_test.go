@@ -52,20 +52,14 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_record, small_kib)", recordOffSmall},
 		{"offsetof(struct vgpu_record, residue_bytes)", recordOffResidue},
 		{"offsetof(struct vgpu_record, physical_bytes)", recordOffPhysical},
-		{"offsetof(struct vgpu_record, core_correction)", recordOffCorrection},
-		{"offsetof(struct vgpu_record, core_elastic_percent)", recordOffElastic},
-		{"VGPU_RECORD_CONTENDED", recordFlagContended},
-		{"VGPU_RECORD_BLOCKED", recordFlagBlocked},
-		{"offsetof(struct vgpu_usage, buckets)", usageOffBuckets},
-		{"sizeof(struct vgpu_bucket)", usageBucketSize},
-		{"offsetof(struct vgpu_bucket, earned)", bucketOffEarned},
-		{"offsetof(struct vgpu_bucket, spent)", bucketOffSpent},
-		{"offsetof(struct vgpu_bucket, refilled)", bucketOffRefilled},
-		{"offsetof(struct vgpu_bucket, throttled)", bucketOffThrottled},
-		{"offsetof(struct vgpu_bucket, launches)", bucketOffLaunches},
-		{"offsetof(struct vgpu_bucket, last_launch)", bucketOffLastLaunch},
-		{"offsetof(struct vgpu_bucket, refused)", bucketOffRefused},
 		{"offsetof(struct vgpu_limits, turn_id)", int(unsafe.Offsetof(limitsHeader{}.turnID))},
+		{"offsetof(struct vgpu_usage, compute)", usageOffCompute},
+		{"sizeof(struct vgpu_compute)", usageComputeSize},
+		{"offsetof(struct vgpu_compute, busy)", computeOffBusy},
+		{"offsetof(struct vgpu_compute, throttled)", computeOffThrottled},
+		{"offsetof(struct vgpu_compute, launches)", computeOffLaunches},
+		{"offsetof(struct vgpu_compute, last_launch)", computeOffLastLaunch},
+		{"offsetof(struct vgpu_compute, refused)", computeOffRefused},
 		{"sizeof(struct vgpu_table)", int(unsafe.Sizeof(tableFile{}))},
 		{"offsetof(struct vgpu_table, sequence)", int(unsafe.Offsetof(tableFile{}.sequence))},
 		{"offsetof(struct vgpu_table, crc32)", int(unsafe.Offsetof(tableFile{}.crc32))},
@@ -175,24 +169,22 @@ const (
 	limitsOffIdentity = int(unsafe.Offsetof(limitsHeader{}.identity))
 	identitySize      = int(unsafe.Sizeof(limitsHeader{}.identity))
 
-	recordOffSequence   = int(unsafe.Offsetof(limitsRecord{}.sequence))
-	recordOffCRC        = int(unsafe.Offsetof(limitsRecord{}.crc32))
-	recordOffUUID       = int(unsafe.Offsetof(limitsRecord{}.uuid))
-	recordOffMemory     = int(unsafe.Offsetof(limitsRecord{}.memoryLimitBytes))
-	recordOffCore       = int(unsafe.Offsetof(limitsRecord{}.corePercent))
-	recordOffCoreSoft   = int(unsafe.Offsetof(limitsRecord{}.coreSoftPercent))
-	recordOffPolicy     = int(unsafe.Offsetof(limitsRecord{}.policy))
-	recordOffPriority   = int(unsafe.Offsetof(limitsRecord{}.priority))
-	recordOffFlags      = int(unsafe.Offsetof(limitsRecord{}.flags))
-	recordOffCorrection = int(unsafe.Offsetof(limitsRecord{}.correction))
-	recordOffElastic    = int(unsafe.Offsetof(limitsRecord{}.elasticPercent))
-	recordOffContext    = int(unsafe.Offsetof(limitsRecord{}.contextBytes))
-	recordOffName       = int(unsafe.Offsetof(limitsRecord{}.name))
-	recordNameSize      = int(unsafe.Sizeof(limitsRecord{}.name))
-	recordOffPage       = int(unsafe.Offsetof(limitsRecord{}.pageKiB))
-	recordOffSmall      = int(unsafe.Offsetof(limitsRecord{}.smallKiB))
-	recordOffResidue    = int(unsafe.Offsetof(limitsRecord{}.residueBytes))
-	recordOffPhysical   = int(unsafe.Offsetof(limitsRecord{}.physicalBytes))
+	recordOffSequence = int(unsafe.Offsetof(limitsRecord{}.sequence))
+	recordOffCRC      = int(unsafe.Offsetof(limitsRecord{}.crc32))
+	recordOffUUID     = int(unsafe.Offsetof(limitsRecord{}.uuid))
+	recordOffMemory   = int(unsafe.Offsetof(limitsRecord{}.memoryLimitBytes))
+	recordOffCore     = int(unsafe.Offsetof(limitsRecord{}.corePercent))
+	recordOffCoreSoft = int(unsafe.Offsetof(limitsRecord{}.coreSoftPercent))
+	recordOffPolicy   = int(unsafe.Offsetof(limitsRecord{}.policy))
+	recordOffPriority = int(unsafe.Offsetof(limitsRecord{}.priority))
+	recordOffFlags    = int(unsafe.Offsetof(limitsRecord{}.flags))
+	recordOffContext  = int(unsafe.Offsetof(limitsRecord{}.contextBytes))
+	recordOffName     = int(unsafe.Offsetof(limitsRecord{}.name))
+	recordNameSize    = int(unsafe.Sizeof(limitsRecord{}.name))
+	recordOffPage     = int(unsafe.Offsetof(limitsRecord{}.pageKiB))
+	recordOffSmall    = int(unsafe.Offsetof(limitsRecord{}.smallKiB))
+	recordOffResidue  = int(unsafe.Offsetof(limitsRecord{}.residueBytes))
+	recordOffPhysical = int(unsafe.Offsetof(limitsRecord{}.physicalBytes))
 
 	usageOffLayout     = int(unsafe.Offsetof(usageHeader{}.layout))
 	usageOffHeader     = int(unsafe.Offsetof(usageHeader{}.headerBytes))
@@ -205,8 +197,8 @@ const (
 	usageOffMIG        = int(unsafe.Offsetof(usageHeader{}.mig))
 	usageOffUUID       = int(unsafe.Offsetof(usageHeader{}.uuids))
 	usageOffHighWater  = int(unsafe.Offsetof(usageHeader{}.highWater))
-	usageOffBuckets    = int(unsafe.Offsetof(usageHeader{}.buckets))
-	usageBucketSize    = int(unsafe.Sizeof(usageBucket{}))
+	usageOffCompute    = int(unsafe.Offsetof(usageHeader{}.compute))
+	usageComputeSize   = int(unsafe.Sizeof(usageCompute{}))
 
 	slotOffOwner = int(unsafe.Offsetof(usageSlot{}.owner))
 	slotOffPID   = int(unsafe.Offsetof(usageSlot{}.pid))
@@ -220,13 +212,11 @@ const (
 	cellOffArray     = int(unsafe.Offsetof(usageCell{}.array))
 	cellOffSpilled   = int(unsafe.Offsetof(usageCell{}.spilled))
 
-	bucketOffEarned     = int(unsafe.Offsetof(usageBucket{}.earned))
-	bucketOffSpent      = int(unsafe.Offsetof(usageBucket{}.spent))
-	bucketOffRefilled   = int(unsafe.Offsetof(usageBucket{}.refilled))
-	bucketOffThrottled  = int(unsafe.Offsetof(usageBucket{}.throttled))
-	bucketOffLaunches   = int(unsafe.Offsetof(usageBucket{}.launches))
-	bucketOffLastLaunch = int(unsafe.Offsetof(usageBucket{}.lastLaunch))
-	bucketOffRefused    = int(unsafe.Offsetof(usageBucket{}.refused))
+	computeOffBusy       = int(unsafe.Offsetof(usageCompute{}.busy))
+	computeOffThrottled  = int(unsafe.Offsetof(usageCompute{}.throttled))
+	computeOffLaunches   = int(unsafe.Offsetof(usageCompute{}.launches))
+	computeOffLastLaunch = int(unsafe.Offsetof(usageCompute{}.lastLaunch))
+	computeOffRefused    = int(unsafe.Offsetof(usageCompute{}.refused))
 )
 
 func recordAt(file []byte, i int) []byte {

@@ -58,8 +58,8 @@ func readLimits(path string) (limits *limitsFile, l Limits, err error) {
 	return limits, l, nil
 }
 
-// UpdateLimits changes a claim's limits file in place, so that running containers follow. The GPUs, Oversubscribe and
-// CoreStates stay. It fixes half-written files and those with another identity.
+// UpdateLimits changes a claim's limits file in place, so that running containers follow. The GPUs, Oversubscribe, the
+// turn ID and the residue stay. It fixes half-written files and those with another identity.
 func UpdateLimits(claimDir string, l Limits) error {
 	want, err := encodeLimits(l, 0)
 	if err != nil {
@@ -91,7 +91,7 @@ func rewrite(file, want *limitsFile, count int) error {
 				return fmt.Errorf("record %d has GPU %s, not %s", i, formatUUID(is.uuid, false), formatUUID(be.uuid, false))
 			}
 			if is.intact() {
-				be.setCores(is.cores())
+				be.keep(is)
 			}
 		}
 	}

@@ -232,10 +232,17 @@ func FuzzReadLimits(f *testing.F) {
 			}
 			seal(file)
 		}
+		var r Reader
+		copy(bytesOf(&r.limits), file)
+		whole, residueErr := r.decodeResidue()
+		require.LessOrEqual(t, len(r.residue), MaxDevices)
 		_, l, err := decodeLimits(file)
 		if err != nil {
 			return
 		}
+		require.NoError(t, residueErr)
+		require.True(t, whole)
+		require.Len(t, r.residue, len(l.Devices))
 		require.NoError(t, l.validate())
 		again, err := encodeLimits(l, l.Generation)
 		require.NoError(t, err)

@@ -30,8 +30,8 @@ import (
 var claimFiles = []string{"FilesDir", "LimitsPath", "UsagePath", "TurnPath"}
 
 // harmless are the calls outside of package limiter that may have such a path: none opens it.
-// Cores and Usage are those of a limiter.Reader, InUse is limiter.UsageInUse.
-var harmless = []string{"os.Lstat", "unix.Lstat", "unix.Stat", "os.Rename", "filepath.Base", "filepath.Dir", "exists", "r.Cores", "r.Usage", "j.InUse"}
+// Residue and Usage are those of a limiter.Reader, InUse is limiter.UsageInUse.
+var harmless = []string{"os.Lstat", "unix.Lstat", "unix.Stat", "os.Rename", "filepath.Base", "filepath.Dir", "exists", "r.Residue", "r.Usage", "j.InUse"}
 
 // identities are the functions that have such a path to compare it with mounts, to look at
 // it or to make it. They open nothing that is there.

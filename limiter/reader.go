@@ -11,12 +11,12 @@ import (
 
 // Reader reuses its memory for many containers. It is for one goroutine; the zero value is ready.
 type Reader struct {
-	file   file
-	header usageHeader
-	slots  []usageSlot
-	usage  Usage
-	limits limitsFile
-	cores  []CoreState
+	file    file
+	header  usageHeader
+	slots   []usageSlot
+	usage   Usage
+	limits  limitsFile
+	residue []uint64
 }
 
 // Usage reads a usage file for these GPUs, without UUIDs in the result, which the next call overwrites. An error can have
@@ -80,49 +80,44 @@ func (h *usageHeader) checkGPUs(uuids []string) error {
 	return nil
 }
 
-// Cores is ReadCores, with zero for records that are still being changed. The next call overwrites the result.
-func (r *Reader) Cores(path string) ([]CoreState, error) {
+// Residue is ReadResidue, with zero for records that are still being changed. The next call overwrites the result.
+func (r *Reader) Residue(path string) ([]uint64, error) {
 	if err := r.file.open(path, unix.O_RDONLY); err != nil {
-		return nil, fmt.Errorf("read cores: %w", err)
+		return nil, fmt.Errorf("read residue: %w", err)
 	}
 	defer r.file.close()
 	for try := 1; ; try++ {
 		if _, err := r.file.ReadAt(bytesOf(&r.limits), 0); err != nil {
-			return nil, fmt.Errorf("read cores of %s: %w", path, err)
+			return nil, fmt.Errorf("read residue of %s: %w", path, err)
 		}
-		whole, err := r.decodeCores()
+		whole, err := r.decodeResidue()
 		if err != nil {
-			return nil, fmt.Errorf("read cores of %s: %w", path, err)
+			return nil, fmt.Errorf("read residue of %s: %w", path, err)
 		}
-		if whole || try == coreTries {
-			return r.cores, nil
+		if whole || try == residueTries {
+			return r.residue, nil
 		}
 	}
 }
 
 // A change takes less than a microsecond.
-const coreTries = 5
+const residueTries = 5
 
-// decodeCores reports whether all records were complete.
-func (r *Reader) decodeCores() (whole bool, err error) {
+// decodeResidue reports whether all records were complete.
+func (r *Reader) decodeResidue() (whole bool, err error) {
 	file := &r.limits
 	if string(file.magic[:]) != limitsMagic || file.layout != layoutNumber || file.crc32 != file.checksum() {
 		return false, fmt.Errorf("%w: invalid header", ErrLimits)
 	}
-	r.cores, whole = r.cores[:0], true
+	r.residue, whole = r.residue[:0], true
 	for i := range min(file.recordCount, MaxDevices) {
-		var state CoreState
+		bytes := uint64(0)
 		if record := &file.records[i]; record.intact() {
-			state = record.cores()
+			bytes = record.residueBytes
 		} else {
 			whole = false
 		}
-		r.cores = append(r.cores, state)
+		r.residue = append(r.residue, bytes)
 	}
 	return whole, nil
-}
-
-// Enforced reports whether launches on a GPU of the last Cores are charged now.
-func (r *Reader) Enforced(gpu int) bool {
-	return gpu < len(r.cores) && r.limits.records[gpu].intact() && r.limits.records[gpu].enforced()
 }

@@ -135,30 +135,30 @@ func TestReaderProperty(t *testing.T) {
 	})
 }
 
-func TestReaderOfCores(t *testing.T) {
+func TestReaderOfResidue(t *testing.T) {
 	var r Reader
 	dir := claimDir(t)
 	path := LimitsPath(dir)
 	require.NoError(t, WriteLimits(path, Limits{Devices: []DeviceLimit{{UUID: testGPU, MemoryLimitBytes: 1 << 30}, {UUID: testMIG, MemoryLimitBytes: 1 << 30}}}))
-	states := []CoreState{{ResidueBytes: 77, Contended: true}, {ResidueBytes: 5}}
-	require.NoError(t, UpdateCores(dir, states))
-	got, err := r.Cores(path)
+	residue := []uint64{77, 5}
+	require.NoError(t, UpdateResidue(dir, residue))
+	got, err := r.Residue(path)
 	require.NoError(t, err)
-	assert.Equal(t, states, got)
+	assert.Equal(t, residue, got)
 
 	file, err := os.ReadFile(path)
 	require.NoError(t, err)
 	half := filepath.Join(t.TempDir(), "half")
 	recordAt(file, 0)[recordOffSequence] |= 1
 	require.NoError(t, os.WriteFile(half, file, 0o600))
-	got, err = r.Cores(half)
+	got, err = r.Residue(half)
 	require.NoError(t, err)
-	assert.Equal(t, []CoreState{{}, {ResidueBytes: 5}}, got, "one record's writer was killed")
+	assert.Equal(t, []uint64{0, 5}, got, "one record's writer was killed")
 
 	require.NoError(t, os.Truncate(half, 100))
-	_, err = r.Cores(half)
+	_, err = r.Residue(half)
 	require.Error(t, err)
-	_, err = r.Cores(filepath.Join(t.TempDir(), "none"))
+	_, err = r.Residue(filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -180,45 +180,5 @@ func BenchmarkReadUsage(b *testing.B) {
 		if _, err := ReadUsage(path); err != nil {
 			b.Fatal(err)
 		}
-	}
-}
-
-// A share is charged where the library makes a rate of it: rate_of in src/rate.c.
-func TestReaderEnforced(t *testing.T) {
-	limit := func(p Policy, hard, soft uint32) DeviceLimit {
-		return DeviceLimit{UUID: testGPU, MemoryLimitBytes: 1 << 30, Policy: p, CorePercent: hard, CoreSoftPercent: soft}
-	}
-	contended := CoreState{Contended: true}
-	for _, test := range []struct {
-		name  string
-		limit DeviceLimit
-		state CoreState
-		want  bool
-	}{
-		{"default, not contended", limit(PolicyDefault, 30, 0), CoreState{}, false},
-		{"default, contended", limit(PolicyDefault, 30, 0), contended, true},
-		{"force, not contended", limit(PolicyForce, 30, 0), CoreState{}, true},
-		{"disabled", limit(PolicyDisable, 30, 80), contended, false},
-		{"no limit", limit(PolicyForce, 0, 80), contended, false},
-		{"the whole GPU", limit(PolicyForce, 100, 0), contended, false},
-		{"a soft ceiling, not contended", limit(PolicyDefault, 30, 80), CoreState{}, true},
-		{"a soft ceiling of 100, not contended", limit(PolicyForce, 30, 100), CoreState{}, false},
-		{"a soft ceiling, contended", limit(PolicyDefault, 30, 100), contended, true},
-		{"a soft ceiling, elastic 100", limit(PolicyDefault, 30, 100), CoreState{Contended: true, ElasticPercent: 100}, false},
-		{"a soft ceiling below the share", limit(PolicyDefault, 30, 20), CoreState{}, false},
-		{"blocked", limit(PolicyDisable, 0, 0), CoreState{Blocked: true}, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			dir := claimDir(t)
-			path := LimitsPath(dir)
-			require.NoError(t, WriteLimits(path, Limits{Devices: []DeviceLimit{test.limit}}))
-			require.NoError(t, UpdateCores(dir, []CoreState{test.state}))
-			var r Reader
-			assert.False(t, r.Enforced(0), "nothing is read yet")
-			_, err := r.Cores(path)
-			require.NoError(t, err)
-			assert.Equal(t, test.want, r.Enforced(0))
-			assert.False(t, r.Enforced(1), "the file is of one GPU")
-		})
 	}
 }

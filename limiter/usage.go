@@ -243,7 +243,7 @@ func (h *usageHeader) decode(u *Usage) error {
 		return fmt.Errorf("%w: header device_count is %d, not 1 to %d", ErrUsage, h.devices, MaxDevices)
 	}
 	for i := range h.devices {
-		u.Devices = append(u.Devices, DeviceUsage{Cores: h.buckets[i].usage(), RefusedAllocations: h.buckets[i].refused})
+		u.Devices = append(u.Devices, DeviceUsage{Cores: h.compute[i].usage(), RefusedAllocations: h.compute[i].refused})
 	}
 	return nil
 }

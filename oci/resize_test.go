@@ -26,8 +26,8 @@ func TestResizeChangesOnlyTheAmounts(t *testing.T) {
 	path := limiter.LimitsPath(dir)
 	was, err := limiter.ReadLimits(path)
 	require.NoError(t, err)
-	state := []limiter.CoreState{{Contended: true, ResidueBytes: 77}}
-	require.NoError(t, limiter.UpdateCores(dir, state))
+	residue := []uint64{77}
+	require.NoError(t, limiter.UpdateResidue(dir, residue))
 
 	claim.Shares = []grant.Share{{UUID: resizedGPU, MemoryMiB: 3000, CorePercent: 50}}
 	require.NoError(t, oci.Resize(dir, claim))
@@ -37,9 +37,9 @@ func TestResizeChangesOnlyTheAmounts(t *testing.T) {
 	want.MemoryLimitBytes, want.PhysicalBytes, want.CorePercent, want.CoreSoftPercent = 3000<<20, 1500<<20, 50, 0
 	assert.Equal(t, []limiter.DeviceLimit{want}, now.Devices)
 	assert.Equal(t, was.Oversubscribe, now.Oversubscribe)
-	states, err := limiter.ReadCores(path)
+	still, err := limiter.ReadResidue(path)
 	require.NoError(t, err)
-	assert.Equal(t, state, states, "the agent's state stays")
+	assert.Equal(t, residue, still)
 	recovered, err := oci.RecoverClaim(dir)
 	require.NoError(t, err)
 	assert.Equal(t, claim.Shares, recovered.Shares, "a recovery returns the last amounts")

@@ -101,7 +101,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	})
 	// Also without enforced compute shares: it finds memory that is not charged.
 	loops := newWatchdog()
-	shares := coreLoop(ledger, inventory, loops.loop("cores", feedback.LongestPause), o.UnlimitedCoreFloor, log)
+	shares := coreLoop(ledger, inventory, loops.loop("cores", feedback.LongestPause), log)
 	shown, err := newMonitor(&o, ledger, inventory, published, shares.Use, log)
 	if err != nil {
 		return err

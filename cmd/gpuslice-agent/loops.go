@@ -18,7 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, turn *progress, unlimitedFloor int, log *slog.Logger) *feedback.Loop {
+func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, turn *progress, log *slog.Logger) *feedback.Loop {
 	return feedback.New(feedback.Config{
 		Containers: func(ctx context.Context) ([]feedback.Container, error) {
 			turn.tick()
@@ -38,8 +38,6 @@ func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, turn *progress, un
 		},
 		Owners: feedback.NewOwners("/proc").Find,
 		Log:    log,
-
-		UnlimitedFloor: unlimitedFloor,
 	})
 }
 

@@ -50,9 +50,7 @@ func TestDescribeContainer(t *testing.T) {
 	require.NoError(t, err)
 	limits.Devices[0].CoreSoftPercent = 60
 	require.NoError(t, limiter.UpdateLimits(s.Ledger.Dir("c-train"), limits))
-	require.NoError(t, limiter.UpdateCores(s.Ledger.Dir("c-train"), []limiter.CoreState{
-		{Contended: true, Blocked: true, ElasticPercent: 45, ResidueBytes: 300 << 20}, {},
-	}))
+	require.NoError(t, limiter.UpdateResidue(s.Ledger.Dir("c-train"), []uint64{300 << 20, 0}))
 	show := func(args ...string) string {
 		return without(s, shows(t, append([]string{"describe", "container", "--state-dir", s.Dir}, args...)...))
 	}

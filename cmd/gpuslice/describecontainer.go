@@ -39,15 +39,12 @@ type shareDescribed struct {
 }
 
 type limitDescribed struct {
-	MemoryBytes    uint64 `json:"memoryBytes"`
-	PhysicalBytes  uint64 `json:"physicalBytes,omitempty"`
-	Cores          uint32 `json:"cores"`
-	CoresCeiling   uint32 `json:"coresCeiling,omitempty"`
-	Policy         string `json:"policy"`
-	Priority       string `json:"priority"`
-	Contended      bool   `json:"contended"`
-	Blocked        bool   `json:"blocked"`
-	ElasticPercent uint16 `json:"elasticPercent,omitempty"`
+	MemoryBytes   uint64 `json:"memoryBytes"`
+	PhysicalBytes uint64 `json:"physicalBytes,omitempty"`
+	Cores         uint32 `json:"cores"`
+	CoresCeiling  uint32 `json:"coresCeiling,omitempty"`
+	Policy        string `json:"policy"`
+	Priority      string `json:"priority"`
 }
 
 func describeContainerCommand() *cobra.Command {
@@ -114,14 +111,11 @@ func describeContainer(n view.Node, c view.Container, dir string) containerDescr
 	d := containerDescribed{Container: c, Node: n.Name, Dir: dir, Shares: []shareDescribed{}, Problems: problemsOf(n, c.ContainerID)}
 	var (
 		limits limiter.Limits
-		states []limiter.CoreState
 		usage  limiter.Usage
 	)
 	if dir != "" {
-		var err, errCores error
-		limits, err = limiter.ReadLimits(limiter.LimitsPath(dir))
-		states, errCores = limiter.ReadCores(limiter.LimitsPath(dir))
-		if err := errors.Join(err, errCores); err != nil && c.State == string(ledger.StateActive) {
+		var err error
+		if limits, err = limiter.ReadLimits(limiter.LimitsPath(dir)); err != nil && c.State == string(ledger.StateActive) {
 			d.Problems = append(d.Problems, "limits: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 		usage, _ = limiter.ReadUsage(limiter.UsagePath(dir)) // the view reports the error
@@ -134,8 +128,8 @@ func describeContainer(n view.Node, c view.Container, dir string) containerDescr
 	}
 	for i, s := range c.Shares {
 		share := shareDescribed{Share: s, GPU: gpu(s.UUID, labels), Model: models[s.UUID]}
-		if i < len(limits.Devices) && i < len(states) {
-			share.Limit = limitOfShare(limits.Devices[i], states[i])
+		if i < len(limits.Devices) {
+			share.Limit = limitOfShare(limits.Devices[i])
 		}
 		if i < len(usage.Devices) {
 			share.Parts = partsOf(usage.Devices[i])
@@ -145,13 +139,12 @@ func describeContainer(n view.Node, c view.Container, dir string) containerDescr
 	return d
 }
 
-func limitOfShare(l limiter.DeviceLimit, s limiter.CoreState) *limitDescribed {
+func limitOfShare(l limiter.DeviceLimit) *limitDescribed {
 	policies := map[limiter.Policy]string{limiter.PolicyDefault: "default", limiter.PolicyForce: "force", limiter.PolicyDisable: "disable"}
 	priorities := map[limiter.Priority]string{limiter.PriorityHigh: "high", limiter.PriorityLow: "low"}
 	return &limitDescribed{
 		MemoryBytes: l.MemoryLimitBytes, PhysicalBytes: l.PhysicalBytes, Cores: l.CorePercent, CoresCeiling: l.CoreSoftPercent,
 		Policy: policies[l.Policy], Priority: priorities[l.Priority],
-		Contended: s.Contended, Blocked: s.Blocked, ElasticPercent: s.ElasticPercent,
 	}
 }
 
@@ -231,14 +224,13 @@ func (s shareDescribed) write(p page) error {
 		}
 		f.add("Cores", "%s", l.coresText())
 		f.add("Priority", "%s", l.Priority)
-		f.add("Now", "%s", l.nowText())
 	} else {
 		f.add("Cores", "%s", cores(s.CorePercent))
 	}
 	if s.CoreUsedPercent != nil {
 		f.add("Cores used", "%.0f %% of the GPU's time, by NVML", *s.CoreUsedPercent)
 	}
-	f.add("Compute time", "%s charged, %s waited, %d launches", span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches)
+	f.add("Compute time", "%s with work, %s waited, %d launches", span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches)
 	if !s.LastLaunch.IsZero() {
 		f.add("Last launch", "%s", moment(s.LastLaunch))
 	}
@@ -255,18 +247,4 @@ func (l limitDescribed) coresText() string {
 		text += fmt.Sprintf("; up to %d %% of borrowed time", l.CoresCeiling)
 	}
 	return text
-}
-
-func (l limitDescribed) nowText() string {
-	var is []string
-	if l.Contended {
-		is = append(is, "other containers use the GPU")
-	}
-	if l.Blocked {
-		is = append(is, "waits for a container of higher priority")
-	}
-	if l.ElasticPercent > 0 {
-		is = append(is, fmt.Sprintf("elastic share %d %%", l.ElasticPercent))
-	}
-	return strings.Join(is, "; ")
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
@@ -97,6 +96,5 @@ func screenNode(t *testing.T) *nodetest.StateDir {
 	s.Use("c17e6d2b90fa", 0, 2048<<20)
 	s.Compute("3f2a9c51d0e4", 0, 10*time.Second, time.Second, 1000)
 	s.Compute("8d01b7e6aa92", 0, time.Second, 0, 50)
-	require.NoError(t, limiter.UpdateCores(s.Ledger.Dir("3f2a9c51d0e4"), []limiter.CoreState{{Contended: true}})) // by the notebook
 	return s
 }

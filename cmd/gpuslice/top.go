@@ -191,7 +191,7 @@ type topRow struct {
 	UsedBytes   uint64 `json:"usedBytes"`
 	MemoryMiB   int64  `json:"memoryMiB"`
 	Cores       int    `json:"cores"` // 0: no limit
-	// CoresUsedPercent is its use of the GPU's time by NVML, or else what was charged to its launches;
+	// CoresUsedPercent is its use of the GPU's time by NVML, or else the time that its limiter measured;
 	// WaitedPercent is the time in which they waited. Nil: only one reading, or no limit was enforced.
 	CoresUsedPercent *float64 `json:"coresUsedPercent,omitempty"`
 	WaitedPercent    *float64 `json:"waitedPercent,omitempty"`
@@ -271,14 +271,11 @@ func (r *topRow) rates(was, is view.Share, elapsed time.Duration) {
 		percent := min(100*float64(is-was)/float64(elapsed.Nanoseconds()), 100)
 		return &percent
 	}
-	if is.CorePercent == 0 { // not counted
+	stood := was.ComputeNanoseconds == is.ComputeNanoseconds && was.Launches == is.Launches
+	if stood && (is.CorePercent == 0 || is.CorePercent >= 100) { // it may have worked without being counted
 		return
 	}
 	r.WaitedPercent = part(was.ThrottledNanoseconds, is.ThrottledNanoseconds)
-	stood := was.ComputeNanoseconds == is.ComputeNanoseconds && was.Launches == is.Launches
-	if stood && !(was.Enforced && is.Enforced) { // it may have used the GPU without being charged
-		return
-	}
 	r.CoresUsedPercent = part(was.ComputeNanoseconds, is.ComputeNanoseconds)
 	const most = 1e8 // a launch takes longer than 10 ns
 	if launches := float64(is.Launches-was.Launches) / elapsed.Seconds(); is.Launches >= was.Launches && launches <= most {

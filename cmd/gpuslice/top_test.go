@@ -17,7 +17,6 @@ import (
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -95,8 +94,8 @@ func TestTopOfAnAgentsView(t *testing.T) {
 	assert.InDelta(t, 12.5, *shown.GPUs[1].CoresUsedPercent, 0)
 	assert.InDelta(t, 12.5, *shown.Containers[0].CoresUsedPercent, 0)
 	again := topOf(reading{at: nodetest.Time, node: n}, reading{at: nodetest.Time.Add(time.Second), node: n})
-	assert.InDelta(t, 12.5, *again.Containers[1].CoresUsedPercent, 0, "NVML sees what no share is charged, too")
-	assert.Nil(t, again.Containers[1].LaunchesPerSec)
+	assert.InDelta(t, 12.5, *again.Containers[1].CoresUsedPercent, 0, "NVML sees what no limiter counts, too")
+	assert.Nil(t, again.Containers[0].LaunchesPerSec)
 
 	memory, power, temperature := uint64(5<<20), uint32(350_500), 61
 	n.GPUs[0].Telemetry = &nvidia.Telemetry{MemoryUsedBytes: &memory, UtilizationPercent: &busy, TemperatureCelsius: &temperature, PowerMilliwatts: &power}
@@ -106,32 +105,22 @@ func TestTopOfAnAgentsView(t *testing.T) {
 	assert.Contains(t, out.String(), "-          -     -            -\n")
 }
 
-// Without enforcement the limiter charges no launch: unchanged counters are not known as 0.
-func TestTopWithoutEnforcement(t *testing.T) {
-	s := nodetest.NewStateDir(t)
-	s.Claim("c-single", "single", grant.Share{UUID: nodetest.T4, MemoryMiB: 4000, CorePercent: 50})
-	s.Compute("c-single", 0, time.Second, time.Second, 50)
-	enforced := func(is bool) {
-		require.NoError(t, limiter.UpdateCores(s.Ledger.Dir("c-single"), []limiter.CoreState{{Contended: is}}))
-	}
+// Without a share the limiter may not count: unchanged counters are not known as 0.
+func TestTopWithoutAShare(t *testing.T) {
 	at := nodetest.Time
-	read := func() reading { at = at.Add(time.Second); return readingOf(t, s, at) }
-	first := read()
-	row := topOf(first, read()).Containers[0]
-	assert.Nil(t, row.CoresUsedPercent)
-	assert.Nil(t, row.LaunchesPerSec)
-	assert.Zero(t, *row.WaitedPercent, "nothing waits")
-	assert.Equal(t, "-/50%", percentCell(row.CoresUsedPercent, row.Cores).Text)
-
-	before := read()
-	enforced(true)
-	contended := read()
-	assert.Nil(t, topOf(before, contended).Containers[0].CoresUsedPercent, "not charged before")
-	assert.Zero(t, *topOf(contended, read()).Containers[0].CoresUsedPercent, "charged from now on")
-	before = read()
-	s.Compute("c-single", 0, time.Second+250*time.Millisecond, time.Second, 60)
-	enforced(false)
-	assert.InDelta(t, 25, *topOf(before, read()).Containers[0].CoresUsedPercent, 0.001, "charged before")
+	for cores, known := range map[int]bool{0: false, 100: false, 50: true} {
+		s := nodetest.NewStateDir(t)
+		s.Claim("c-single", "single", grant.Share{UUID: nodetest.T4, MemoryMiB: 4000, CorePercent: cores})
+		s.Compute("c-single", 0, time.Second, time.Second, 50)
+		read := func() reading { at = at.Add(time.Second); return readingOf(t, s, at) }
+		first := read()
+		row := topOf(first, read()).Containers[0]
+		assert.Equal(t, known, row.CoresUsedPercent != nil, cores)
+		assert.Equal(t, known, row.LaunchesPerSec != nil, cores)
+		before := read()
+		s.Compute("c-single", 0, 3*time.Second/2, time.Second, 60)
+		assert.InDelta(t, 50, *topOf(before, read()).Containers[0].CoresUsedPercent, 0.1, cores)
+	}
 }
 
 // Without a limit it is 100 %.
@@ -154,7 +143,6 @@ func TestTopRatesAreBounded(t *testing.T) {
 			return view.Share{
 				CorePercent: rapid.IntRange(0, 100).Draw(t, "cores"), ComputeNanoseconds: rapid.Uint64().Draw(t, "compute"),
 				ThrottledNanoseconds: rapid.Uint64().Draw(t, "throttled"), Launches: rapid.Uint64().Draw(t, "launches"),
-				Enforced: rapid.Bool().Draw(t, "enforced"),
 			}
 		}
 		var r topRow
@@ -315,9 +303,8 @@ func TestTopOfManyGPUs(t *testing.T) {
 
 func TestTopOnce(t *testing.T) {
 	s, _, _ := workingNode(t)
-	require.NoError(t, limiter.UpdateCores(s.Ledger.Dir("c-train"), []limiter.CoreState{{Contended: true}, {}}))
 	table := shows(t, "top", "--once", "--interval", "100ms", "--state-dir", s.Dir, "--filter", "infer")
-	assert.Contains(t, table, "default/infer-7c9d8f6b5-x2x4q  main       1    [|||||||||| 3900M/4000M]  [                 -/50%]      0%     1  active")
+	assert.Contains(t, table, "default/infer-7c9d8f6b5-x2x4q  main       1    [|||||||||| 3900M/4000M]  [                 0/50%]      0%     1  active")
 	assert.NotContains(t, table, "default/train")
 	assert.Contains(t, table, "problem: container c-corrupt")
 

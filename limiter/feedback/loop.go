@@ -22,7 +22,8 @@ const (
 	LongestPause = 3 * time.Second
 )
 
-const wantsPart = 0.02
+// stranger is the ID for processes without a claim.
+const stranger = ""
 
 type Container struct {
 	ID string
@@ -37,31 +38,27 @@ type Config struct {
 	Memories func(context.Context) (map[string][]nvidia.ProcessMemory, error)
 	// Owners returns the containers of processes (see Owners.Find).
 	Owners func(pids []int, usageFiles map[string]string) map[int]string
-	// UnlimitedFloor is the minimum percentage for a container without a share while others use theirs.
-	UnlimitedFloor int
-	Log            *slog.Logger
+	Log    *slog.Logger
 }
 
-// Loop corrects the shares of a node's containers.
+// Loop measures the use of a node's containers.
 type Loop struct {
 	config  Config
-	past    map[string]map[string]Past // by GPU and container
-	waited  map[string][]uint64        // total wait of launches, by container
-	written map[string][]limiter.CoreState
+	written map[string][]uint64 // residues by container
 	beyond  residues
 	problem logonce.Problem
 	use     atomic.Pointer[Use]
 }
 
 func New(c Config) *Loop {
-	return &Loop{config: c, past: map[string]map[string]Past{}, waited: map[string][]uint64{}, written: map[string][]limiter.CoreState{}, beyond: residues{}}
+	return &Loop{config: c, written: map[string][]uint64{}, beyond: residues{}}
 }
 
-// Run runs until ctx ends. Containers keep the last state, and the next agent continues from there.
+// Run runs until ctx ends. Containers keep the last residue.
 func (l *Loop) Run(ctx context.Context) {
 	periodic.Vary(ctx, nil, func() time.Duration {
 		atWork, err := l.Once(ctx)
-		l.problem.Warn(l.config.Log, "shares of compute time are not corrected for some containers", err)
+		l.problem.Warn(l.config.Log, "the use of some containers is not measured", err)
 		if atWork {
 			return Step
 		}
@@ -71,9 +68,8 @@ func (l *Loop) Run(ctx context.Context) {
 
 type member struct {
 	Container
-	limits limiter.Limits
-	wants  []bool
-	states []limiter.CoreState
+	limits  limiter.Limits
+	residue []uint64
 }
 
 // Once is one step. atWork reports whether a process has a GPU open; otherwise no file is read.
@@ -120,9 +116,6 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	}
 	busy := attribute(times, owners)
 	l.use.Store(l.use.Load().next(time.Now(), busy, files))
-	for gpu := range times {
-		l.decide(gpu, members, busy[gpu])
-	}
 	observed := observe(memories, owners)
 	for _, m := range members {
 		l.residue(m, observed)
@@ -134,9 +127,9 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	return len(owners) > 0, failed
 }
 
-// concerned reports whether a container's files must be read: it has a GPU open, or a state to reset.
+// concerned reports whether a container's files must be read: it has a GPU open, or a residue to reset.
 func (l *Loop) concerned(id string, active map[string]bool) bool {
-	return active[id] || slices.ContainsFunc(l.written[id], func(s limiter.CoreState) bool { return s != limiter.CoreState{} })
+	return active[id] || slices.ContainsFunc(l.written[id], func(bytes uint64) bool { return bytes > 0 })
 }
 
 func (l *Loop) read(c Container) (*member, error) {
@@ -144,23 +137,10 @@ func (l *Loop) read(c Container) (*member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("container %s: %w", c.ID, err)
 	}
-	m := &member{Container: c, limits: limits, wants: make([]bool, len(limits.Devices))}
-	if m.states, err = limiter.ReadCores(limiter.LimitsPath(c.Dir)); err != nil {
+	m := &member{Container: c, limits: limits}
+	if m.residue, err = limiter.ReadResidue(limiter.LimitsPath(c.Dir)); err != nil {
 		return nil, err
 	}
-	usage, err := limiter.ReadCoreUsage(limiter.UsagePath(c.Dir))
-	if err != nil {
-		return m, nil // damaged by its container, which then never wants more
-	}
-	last := l.waited[c.ID]
-	waited := make([]uint64, len(usage))
-	for i, u := range usage {
-		waited[i] = u.ThrottledNanoseconds
-		if i < len(last) && i < len(m.wants) {
-			m.wants[i] = waited[i]-last[i] > uint64(wantsPart*float64(Step)) && waited[i] > last[i]
-		}
-	}
-	l.waited[c.ID] = waited
 	return m, nil
 }
 
@@ -192,32 +172,11 @@ func attribute(times map[string][]nvidia.ProcessTime, owners map[int]string) map
 	return busy
 }
 
-func (l *Loop) decide(gpu string, members map[string]*member, busy map[string]float64) {
-	var tenants []Tenant
-	for _, id := range slices.Sorted(maps.Keys(members)) {
-		m := members[id]
-		if i := m.gpu(gpu); i >= 0 {
-			tenants = append(tenants, Tenant{ID: id, Limit: m.limits.Devices[i], Busy: busy[id], Wants: m.wants[i]})
-		}
-	}
-	next, states := Decide(l.past[gpu], tenants, busy[stranger], float64(l.config.UnlimitedFloor))
-	l.past[gpu] = next
-	for id, s := range states {
-		now := &members[id].states[members[id].gpu(gpu)]
-		s.ResidueBytes = now.ResidueBytes
-		*now = s
-	}
-}
-
-func (m *member) gpu(uuid string) int {
-	return slices.IndexFunc(m.limits.Devices, func(d limiter.DeviceLimit) bool { return d.UUID == uuid })
-}
-
 func (l *Loop) write(m *member) error {
-	if slices.Equal(l.written[m.ID], m.states) {
+	if slices.Equal(l.written[m.ID], m.residue) {
 		return nil
 	}
-	if err := limiter.UpdateCores(m.Dir, m.states); err != nil {
+	if err := limiter.UpdateResidue(m.Dir, m.residue); err != nil {
 		return err
 	}
 	if _, known := l.written[m.ID]; !known { // the last agent may have been killed before
@@ -225,12 +184,11 @@ func (l *Loop) write(m *member) error {
 			return err
 		}
 	}
-	l.written[m.ID] = m.states
+	l.written[m.ID] = m.residue
 	return nil
 }
 
 func (l *Loop) forget(members map[string]*member) {
-	maps.DeleteFunc(l.waited, func(id string, _ []uint64) bool { return members[id] == nil })
 	maps.DeleteFunc(l.beyond, func(id string, _ map[string][]uint64) bool { return members[id] == nil })
-	maps.DeleteFunc(l.written, func(id string, _ []limiter.CoreState) bool { return members[id] == nil })
+	maps.DeleteFunc(l.written, func(id string, _ []uint64) bool { return members[id] == nil })
 }

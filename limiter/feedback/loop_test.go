@@ -2,7 +2,6 @@ package feedback
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"log/slog"
 	"os"
@@ -75,38 +74,18 @@ func (s *scene) once() error {
 	return err
 }
 
-func (s *scene) state(t *testing.T, i int) limiter.CoreState {
+func (s *scene) residueOf(t *testing.T, i int) uint64 {
 	t.Helper()
-	states, err := limiter.ReadCores(limiter.LimitsPath(s.containers[i].Dir))
+	residue, err := limiter.ReadResidue(limiter.LimitsPath(s.containers[i].Dir))
 	require.NoError(t, err)
-	return states[0]
+	return residue[0]
 }
 
-// wait sets the total time that a container's launches waited.
-func (s *scene) wait(t *testing.T, i int, ns uint64) {
-	t.Helper()
-	f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)
-	require.NoError(t, err)
-	defer f.Close()
-	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, ns), 2048+24)
-	require.NoError(t, err)
-}
-
+// Damaged or missing files of one container do not stop the others, and nothing is written where nothing has changed.
 func TestLoop(t *testing.T) {
 	s := newScene(t)
 	s.times = map[string][]nvidia.ProcessTime{gpu0: {{PID: 1, Percent: 15}, {PID: 3, Percent: 5}, {PID: 2, Percent: 40}}}
 	require.NoError(t, s.once())
-	assert.Equal(t, limiter.CoreState{Contended: true}, s.state(t, 0))
-	assert.Equal(t, limiter.CoreState{Contended: true}, s.state(t, 1))
-
-	for step := range uint64(5) {
-		s.wait(t, 0, (step+1)*uint64(Step)/2)
-		require.NoError(t, s.once())
-	}
-	assert.Greater(t, s.state(t, 0).Correction, uint16(1500), "it waits and has half of its share")
-	assert.Zero(t, s.state(t, 1).Correction)
-
-	// Nothing is written where nothing has changed.
 	before, err := os.ReadFile(limiter.LimitsPath(s.containers[1].Dir))
 	require.NoError(t, err)
 	require.NoError(t, s.once())
@@ -114,37 +93,14 @@ func TestLoop(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
 
-	// Damaged or missing files of one container do not stop the others.
 	require.NoError(t, os.Remove(limiter.LimitsPath(s.containers[0].Dir)))
-	s.times[gpu0] = []nvidia.ProcessTime{{PID: 2, Percent: 40}}
-	var failed error
-	for range activeSteps + 2 {
-		failed = errors.Join(failed, s.once())
-	}
-	assert.ErrorContains(t, failed, limiter.LimitsPath(s.containers[0].Dir))
-	assert.False(t, s.state(t, 1).Contended)
-	require.NoError(t, os.WriteFile(limiter.UsagePath(s.containers[1].Dir), []byte("spoilt"), 0o644))
-	s.containers = s.containers[1:]
-	s.times[gpu0] = []nvidia.ProcessTime{{PID: 2, Percent: 40}, {PID: 99, Percent: 40}}
-	require.NoError(t, s.once())
-	assert.True(t, s.state(t, 0).Contended, "a stranger works")
+	assert.ErrorContains(t, s.once(), limiter.LimitsPath(s.containers[0].Dir))
+	assert.Contains(t, s.Use().Percent[gpu0], "b")
 
 	s.containers, s.failure = nil, errors.New("no NVML")
 	assert.NoError(t, s.once(), "no containers")
-	assert.Empty(t, s.waited)
 	assert.Empty(t, s.written)
-}
-
-// Where NVML can't be asked nothing is decided, and what was stays.
-func TestLoopWithoutNVML(t *testing.T) {
-	s := newScene(t)
-	s.times = map[string][]nvidia.ProcessTime{gpu0: {{PID: 1, Percent: 20}, {PID: 2, Percent: 40}}}
-	require.NoError(t, s.once())
-	s.times, s.failure = nil, errors.New("no NVML")
-	for range 20 {
-		assert.ErrorContains(t, s.once(), "no NVML")
-	}
-	assert.True(t, s.state(t, 0).Contended)
+	assert.Empty(t, s.beyond)
 }
 
 func TestUse(t *testing.T) {

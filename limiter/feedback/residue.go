@@ -65,7 +65,7 @@ func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
 			charged -= min(charged, usage.Devices[i].SpilledBytes)
 			charged -= min(charged, usage.Devices[i].HeldBytes)
 		}
-		m.states[i].ResidueBytes = l.beyond.see(m.ID, d.UUID, of[m.ID], charged)
+		m.residue[i] = l.beyond.see(m.ID, d.UUID, of[m.ID], charged)
 	}
 }
 

@@ -60,27 +60,27 @@ func TestResidue(t *testing.T) {
 	s.charge(t, 0, 1000)
 	s.charge(t, 1, 5000)
 	for range residueLooks {
-		assert.Zero(t, s.state(t, 0).ResidueBytes, "one look proves nothing")
+		assert.Zero(t, s.residueOf(t, 0), "one look proves nothing")
 		look(1400, 4000)
 	}
-	assert.Equal(t, uint64(400), s.state(t, 0).ResidueBytes, "two processes together have more than is charged")
-	assert.Zero(t, s.state(t, 1).ResidueBytes, "less than is charged, and a stranger's memory, are no residue")
+	assert.Equal(t, uint64(400), s.residueOf(t, 0), "two processes together have more than is charged")
+	assert.Zero(t, s.residueOf(t, 1), "less than is charged, and a stranger's memory, are no residue")
 
 	look(9000, 4000)
-	assert.Equal(t, uint64(400), s.state(t, 0).ResidueBytes, "what is allocated meanwhile is none")
+	assert.Equal(t, uint64(400), s.residueOf(t, 0), "what is allocated meanwhile is none")
 	look(1100, 4000)
-	assert.Equal(t, uint64(100), s.state(t, 0).ResidueBytes, "a lower residue counts at once")
+	assert.Equal(t, uint64(100), s.residueOf(t, 0), "a lower residue counts at once")
 	look(0, 4000)
-	assert.Zero(t, s.state(t, 0).ResidueBytes)
+	assert.Zero(t, s.residueOf(t, 0))
 
 	s.chargeManaged(t, 0, 1000, 700)
 	for range residueLooks {
 		look(500, 4000)
 	}
-	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "of 500 bytes 300 are charged: the driver has managed memory for no process")
+	assert.Equal(t, uint64(200), s.residueOf(t, 0), "of 500 bytes 300 are charged: the driver has managed memory for no process")
 	s.hold(t, 0, 300)
 	look(500, 4000)
-	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "nor what an ended process exported")
+	assert.Equal(t, uint64(200), s.residueOf(t, 0), "nor what an ended process exported")
 	look(0, 4000)
 
 	// A container that spoils its file is held to what the driver sees.
@@ -88,15 +88,13 @@ func TestResidue(t *testing.T) {
 	for range residueLooks {
 		look(0, 4000)
 	}
-	assert.Equal(t, uint64(4000), s.state(t, 1).ResidueBytes)
+	assert.Equal(t, uint64(4000), s.residueOf(t, 1))
 
-	// All processes are gone: the states are reset, and then no file is read.
+	// All processes are gone: the residue is reset, and then no file is read.
 	s.memories = map[string][]nvidia.ProcessMemory{gpu0: {}}
 	require.NoError(t, s.once())
-	assert.Zero(t, s.state(t, 1).ResidueBytes)
-	for range activeSteps + 2 { // and that others were at work
-		require.NoError(t, s.once())
-	}
+	assert.Zero(t, s.residueOf(t, 1))
+	require.NoError(t, s.once())
 	for _, c := range s.containers {
 		require.NoError(t, os.Remove(limiter.LimitsPath(c.Dir)))
 	}

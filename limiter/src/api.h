@@ -83,6 +83,35 @@ enum {
 	CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
 };
 
+enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_UNIFIED = 4 };
+#define ROWS(side, number, address)                                          \
+	number side##XInBytes, side##Y;                                      \
+	unsigned int side##MemoryType;                                       \
+	const void *side##Host;                                              \
+	address side##Device;                                                \
+	CUarray side##Array;                                                 \
+	number side##Pitch;
+#define PLANES(side, number, address)                                        \
+	number side##XInBytes, side##Y, side##Z, side##LOD;                  \
+	unsigned int side##MemoryType;                                       \
+	const void *side##Host;                                              \
+	address side##Device;                                                \
+	CUarray side##Array;                                                 \
+	CUcontext side##Context; /* or reserved */                           \
+	number side##Pitch, side##Height;
+typedef struct { ROWS(src, size_t, CUdeviceptr) ROWS(dst, size_t, CUdeviceptr) size_t WidthInBytes, Height; } CUDA_MEMCPY2D;
+typedef struct {
+	ROWS(src, unsigned int, CUdeviceptr_v1) ROWS(dst, unsigned int, CUdeviceptr_v1)
+	unsigned int WidthInBytes, Height;
+} CUDA_MEMCPY2D_v1;
+typedef struct { PLANES(src, size_t, CUdeviceptr) PLANES(dst, size_t, CUdeviceptr) size_t WidthInBytes, Height, Depth; } CUDA_MEMCPY3D;
+typedef struct {
+	PLANES(src, unsigned int, CUdeviceptr_v1) PLANES(dst, unsigned int, CUdeviceptr_v1)
+	unsigned int WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D_v1;
+_Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && sizeof(CUDA_MEMCPY2D_v1) == 96, "as the driver reads them");
+_Static_assert(sizeof(CUDA_MEMCPY3D) == 200 && sizeof(CUDA_MEMCPY3D_v1) == 144, "as the driver reads them");
+
 typedef struct { /* the beginning of CUmemAllocationProp */
 	int type;
 	int requestedHandleTypes;
@@ -231,7 +260,7 @@ CUresult cuCtxSynchronize(void);
 CUresult cuCtxSynchronize_v2(CUcontext ctx);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
-CUresult cuEventSynchronize(CUevent event);
+CUresult cuEventSynchronize(CUevent event), cuEventQuery(CUevent event), cuStreamQuery(CUstream stream), cuStreamQuery_ptsz(CUstream stream);
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                      unsigned long long flags);
@@ -285,6 +314,43 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 CUresult cuLaunch(CUfunction f);
 CUresult cuLaunchGrid(CUfunction f, int width, int height);
 CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream);
+CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
+CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
+CUresult cuMemcpyDtoH(void *dst, CUdeviceptr_v1 src, unsigned int bytes);
+CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes);
+CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes);
+CUresult cuMemcpyAtoH(void *dst, CUarray src, unsigned int at, unsigned int bytes);
+CUresult cuMemcpyAtoH_v2(void *dst, CUarray src, size_t at, size_t bytes);
+CUresult cuMemcpyAtoH_v2_ptds(void *dst, CUarray src, size_t at, size_t bytes);
+CUresult cuMemcpyHtoD(CUdeviceptr_v1 dst, const void *src, unsigned int bytes);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes);
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dst, const void *src, size_t bytes);
+CUresult cuMemcpyHtoA(CUarray dst, unsigned int at, const void *src, unsigned int bytes);
+CUresult cuMemcpyHtoA_v2(CUarray dst, size_t at, const void *src, size_t bytes);
+CUresult cuMemcpyHtoA_v2_ptds(CUarray dst, size_t at, const void *src, size_t bytes);
+CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1 *copy);
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy);
+CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *copy);
+CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1 *copy);
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy);
+CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *copy);
+CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1 *copy);
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy);
+CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *copy);
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D *copy);
+CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D *copy);
+#define FILLS(bits, type)                                                                                             \
+	CUresult cuMemsetD##bits(CUdeviceptr_v1 dst, type value, unsigned int count);                                 \
+	CUresult cuMemsetD##bits##_v2(CUdeviceptr dst, type value, size_t count);                                     \
+	CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr dst, type value, size_t count);                                \
+	CUresult cuMemsetD2D##bits(CUdeviceptr_v1 dst, unsigned int pitch, type value, unsigned int width, unsigned int height); \
+	CUresult cuMemsetD2D##bits##_v2(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height);      \
+	CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height);
+FILLS(8, unsigned char)
+FILLS(16, unsigned short)
+FILLS(32, unsigned int)
+CUresult cuStreamDestroy(CUstream stream);
+CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamBeginCapture(CUstream stream);
 CUresult cuStreamBeginCapture_ptsz(CUstream stream);
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
@@ -319,6 +385,8 @@ CUresult cuCtxGetLimit(size_t *value, int limit);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice dev);
 CUresult cuCtxPushCurrent_v2(CUcontext ctx);
 CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
+CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr ptr);
+CUresult cuCtxFromGreenCtx(CUcontext *ctx, void *green);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx);
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
@@ -338,8 +406,6 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *acti
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
 CUresult cuEventDestroy_v2(CUevent event);
 CUresult cuEventRecord(CUevent event, CUstream stream);
-CUresult cuEventQuery(CUevent event);
-CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent stop);
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length);
 
 #endif

@@ -3,9 +3,12 @@
 #include "clock.h"
 #include "hooks.h"
 
-/* Number of open captures, so that launches need not query the driver. It stays too high if a
- * stream is destroyed during its capture: then launches query the driver. */
+/* Number of open captures, so that launches need not query the driver. */
 _Atomic unsigned captures_open;
+
+/* The streams in which they were begun, but threads' own ones, which are not destroyed. NULL: a free place. */
+enum { ORIGINS = 64 };
+static _Atomic(CUstream) origins[ORIGINS];
 
 /* Number of threads that make calls that would break a capture. */
 static _Atomic unsigned measuring;
@@ -70,19 +73,41 @@ static void end(void)
 		;
 }
 
-static CUresult begun(CUresult result)
+/* Puts one in place of the other. False: there is none. seq_cst: the driver's call lies between. */
+static bool replace(CUstream stream, CUstream by)
+{
+	for (int i = 0; i < ORIGINS; i++) {
+		CUstream one = stream;
+
+		if (atomic_load(&origins[i]) == stream && atomic_compare_exchange_strong(&origins[i], &one, by))
+			return true;
+	}
+	return false;
+}
+
+static CUresult begun(CUresult result, CUstream stream)
 {
 	if (result != CUDA_SUCCESS)
 		end();
+	else if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD)
+		replace(NULL, stream);
 	return result;
+}
+
+void capture_destroyed(CUstream stream)
+{
+	if (capture_any() && stream && replace(stream, NULL))
+		end();
 }
 
 /* Some errors end a capture and some don't: it has ended if the stream was captured before the
  * call and is not captured after it. */
 static CUresult ended(CUresult result, bool captured, CUstream stream)
 {
-	if (captured && !capture_of(stream))
+	if (captured && !capture_of(stream)) {
+		replace(stream, NULL);
 		end();
+	}
 	return result;
 }
 
@@ -94,39 +119,39 @@ static CUstream per_thread(CUstream stream)
 CUresult cuStreamBeginCapture(CUstream stream)
 {
 	begin();
-	return begun(REAL(cuStreamBeginCapture)(stream));
+	return begun(REAL(cuStreamBeginCapture)(stream), stream);
 }
 
 CUresult cuStreamBeginCapture_ptsz(CUstream stream)
 {
 	begin();
-	return begun(REAL(cuStreamBeginCapture_ptsz)(stream));
+	return begun(REAL(cuStreamBeginCapture_ptsz)(stream), stream);
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
 	begin();
-	return begun(REAL(cuStreamBeginCapture_v2)(stream, mode));
+	return begun(REAL(cuStreamBeginCapture_v2)(stream, mode), stream);
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
 {
 	begin();
-	return begun(REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode));
+	return begun(REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode), stream);
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges,
                                      size_t count, int mode)
 {
 	begin();
-	return begun(REAL(cuStreamBeginCaptureToGraph)(stream, graph, deps, edges, count, mode));
+	return begun(REAL(cuStreamBeginCaptureToGraph)(stream, graph, deps, edges, count, mode), stream);
 }
 
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges,
                                           size_t count, int mode)
 {
 	begin();
-	return begun(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, deps, edges, count, mode));
+	return begun(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, deps, edges, count, mode), stream);
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)

@@ -31,5 +31,7 @@ CUresult capture_wait(CUstream stream);
 
 /* Whether this stream is captured, or can't be queried. Disturbs no capture. */
 bool capture_of(CUstream stream);
+/* After a stream has been destroyed: its capture has ended with it. */
+void capture_destroyed(CUstream stream);
 
 #endif

@@ -4,14 +4,17 @@
 #include "charge.h"
 #include "hooks.h"
 #include "pace.h"
-#include "sample.h"
+#include "turnends.h"
+#include "turnstate.h"
 
 /* After the driver's call: keeps the charge, or gives it back if the call failed. If the charge can't
  * be recorded, destroys the context. */
 static CUresult settle(struct charge *charge, CUresult result, CUcontext *ctx)
 {
-	if (result == CUDA_SUCCESS && charge_keep_context(charge, *ctx))
+	if (result == CUDA_SUCCESS && charge_keep_context(charge, *ctx)) {
+		turn_context(charge->here.cell, *ctx);
 		return CUDA_SUCCESS;
+	}
 	if (result == CUDA_SUCCESS) {
 		REAL(cuCtxDestroy_v2)(*ctx);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -84,38 +87,52 @@ CUresult cuVDPAUCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev, u
 	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuVDPAUCtxCreate_v2)(ctx, flags, dev, vdp, get_proc_address), ctx);
 }
 
-/* The process; *stamp is the newest entry before the call that may end the context. */
-static struct process *before_end(uint64_t *stamp)
+/* A call that may end a context. */
+struct end {
+	struct process *process; /* NULL: there is none */
+	CUcontext context;       /* NULL: not known */
+	bool waits;              /* announced: the driver waits for the context's work */
+	uint64_t stamp;          /* the newest entry before the call */
+};
+
+/* The limiter's events must not outlive their context. */
+static struct end before_end(CUcontext ctx)
 {
 	struct process *p = process_peek();
+	struct end end = { p, ctx, turn_ever_used(), p ? ledger_stamp(&p->ledger) : 0 };
 
-	sample_drop_all(); /* the limiter's events must not outlive their context */
+	if (end.waits)
+		turn_context_ending(ctx);
 	pace_forget_contexts();
-	*stamp = p ? ledger_stamp(&p->ledger) : 0;
-	return p;
+	return end;
 }
 
-static CUresult after_end(CUresult result, struct process *p, CUcontext ctx, uint64_t stamp)
+static void after_end(const struct end *end, bool gone)
 {
-	if (result == CUDA_SUCCESS && p)
-		discharge_context(p, ctx, stamp);
+	if (end->waits)
+		turn_context_ended(end->context, gone);
+}
+
+static CUresult destroyed(const struct end *end, CUresult result)
+{
+	after_end(end, result == CUDA_SUCCESS);
+	if (result == CUDA_SUCCESS && end->process)
+		discharge_context(end->process, end->context, end->stamp);
 	return result;
 }
 
 CUresult cuCtxDestroy(CUcontext ctx)
 {
-	uint64_t stamp;
-	struct process *p = before_end(&stamp);
+	struct end end = before_end(ctx);
 
-	return after_end(REAL(cuCtxDestroy)(ctx), p, ctx, stamp);
+	return destroyed(&end, REAL(cuCtxDestroy)(ctx));
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
-	uint64_t stamp;
-	struct process *p = before_end(&stamp);
+	struct end end = before_end(ctx);
 
-	return after_end(REAL(cuCtxDestroy_v2)(ctx), p, ctx, stamp);
+	return destroyed(&end, REAL(cuCtxDestroy_v2)(ctx));
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
@@ -128,6 +145,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 	result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
 	if (result == CUDA_SUCCESS && ctx) /* Relaxed: a handle, the same for every thread. */
 		atomic_store_explicit(&p->primary[device_cell(dev)].handle, *ctx, memory_order_relaxed);
+	if (result == CUDA_SUCCESS) {
+		atomic_fetch_add_explicit(&p->primary[device_cell(dev)].retained, 1, memory_order_relaxed);
+		turn_context(device_cell(dev), ctx ? *ctx : FLIGHT_SEVERAL);
+	}
 	return primary_end(p, dev, result);
 }
 
@@ -138,7 +159,10 @@ CUresult cuGreenCtxCreate(void **ctx, void *desc, CUdevice dev, unsigned int fla
 	struct process *p;
 	CUresult result = primary_begin(&p, dev);
 
-	return result != CUDA_SUCCESS ? result : primary_end(p, dev, REAL(cuGreenCtxCreate)(ctx, desc, dev, flags));
+	if (result != CUDA_SUCCESS)
+		return result;
+	turn_context(device_cell(dev), FLIGHT_SEVERAL);
+	return primary_end(p, dev, REAL(cuGreenCtxCreate)(ctx, desc, dev, flags));
 }
 
 /* All that was allocated in the primary context ends with it. */
@@ -151,64 +175,105 @@ static void primary_gone(struct process *p, CUdevice dev, uint64_t stamp)
 	primary_may_have_ended(p, dev);
 }
 
-/* The context ends with its last release, which only the driver counts. */
-static CUresult after_release(CUresult result, CUdevice dev, struct process *p, uint64_t stamp)
+static struct primary *primary_of(CUdevice dev)
 {
-	if (result == CUDA_SUCCESS && p && device_cell(dev) >= 0 && !primary_active(dev))
-		primary_gone(p, dev, stamp);
-	return result;
+	struct process *p = process_peek();
+	int cell = p ? device_cell(dev) : -1;
+
+	return cell >= 0 ? &p->primary[cell] : NULL;
+}
+
+static CUcontext primary_handle(CUdevice dev)
+{
+	struct primary *primary = primary_of(dev);
+
+	return primary ? atomic_load_explicit(&primary->handle, memory_order_relaxed) : NULL;
+}
+
+/* Whether the context stays, because the program has retained it once more. */
+static bool release_one(CUdevice dev)
+{
+	struct primary *primary = primary_of(dev);
+	uint32_t had = primary ? atomic_load_explicit(&primary->retained, memory_order_relaxed) : 0;
+
+	while (had && !atomic_compare_exchange_weak_explicit(&primary->retained, &had, had - 1, memory_order_relaxed, memory_order_relaxed))
+		;
+	return had > 1;
 }
 
 /* The GPU of a green context is not known here: each GPU with a primary context is checked. */
 CUresult cuGreenCtxDestroy(void *ctx)
 {
-	uint64_t stamp;
-	struct process *p = before_end(&stamp);
+	CUcontext context = NULL;
+
+	if (REAL(cuCtxFromGreenCtx)(&context, ctx) != CUDA_SUCCESS)
+		context = NULL;
+	struct end end = before_end(context);
 	CUresult result = REAL(cuGreenCtxDestroy)(ctx);
 	CUdevice dev;
 
-	for (int cell = 0; result == CUDA_SUCCESS && p && cell < VGPU_MAX_DEVICES; cell++)
-		if (primary_held(p, cell, &dev))
-			after_release(CUDA_SUCCESS, dev, p, stamp);
+	after_end(&end, result == CUDA_SUCCESS);
+	for (int cell = 0; result == CUDA_SUCCESS && end.process && cell < VGPU_MAX_DEVICES; cell++)
+		if (primary_held(end.process, cell, &dev) && !primary_active(dev))
+			primary_gone(end.process, dev, end.stamp);
+	return result;
+}
+
+/* The context ends with its last release, which only the driver counts. */
+static CUresult released(const struct end *end, CUresult result, CUdevice dev)
+{
+	bool gone = result == CUDA_SUCCESS && !primary_active(dev);
+
+	after_end(end, gone);
+	if (gone && end->process && device_cell(dev) >= 0)
+		primary_gone(end->process, dev, end->stamp);
 	return result;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 {
-	uint64_t stamp;
-	struct process *p = before_end(&stamp);
-
-	return after_release(REAL(cuDevicePrimaryCtxRelease)(dev), dev, p, stamp);
+	if (release_one(dev))
+		return REAL(cuDevicePrimaryCtxRelease)(dev);
+	struct end end = before_end(primary_handle(dev));
+	return released(&end, REAL(cuDevicePrimaryCtxRelease)(dev), dev);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
-	uint64_t stamp;
-	struct process *p = before_end(&stamp);
-
-	return after_release(REAL(cuDevicePrimaryCtxRelease_v2)(dev), dev, p, stamp);
+	if (release_one(dev))
+		return REAL(cuDevicePrimaryCtxRelease_v2)(dev);
+	struct end end = before_end(primary_handle(dev));
+	return released(&end, REAL(cuDevicePrimaryCtxRelease_v2)(dev), dev);
 }
 
 /* A reset frees everything, even if other code has retained the context. */
-static CUresult after_reset(CUresult result, CUdevice dev, struct process *p, uint64_t stamp)
+static struct end before_reset(CUdevice dev)
 {
-	if (result == CUDA_SUCCESS && p && device_cell(dev) >= 0)
-		primary_gone(p, dev, stamp);
+	struct primary *primary = primary_of(dev);
+
+	if (primary)
+		atomic_store_explicit(&primary->retained, 0, memory_order_relaxed);
+	return before_end(primary_handle(dev));
+}
+
+static CUresult reset(const struct end *end, CUresult result, CUdevice dev)
+{
+	after_end(end, result == CUDA_SUCCESS);
+	if (result == CUDA_SUCCESS && end->process && device_cell(dev) >= 0)
+		primary_gone(end->process, dev, end->stamp);
 	return result;
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 {
-	uint64_t stamp;
-	struct process *p = before_end(&stamp);
+	struct end end = before_reset(dev);
 
-	return after_reset(REAL(cuDevicePrimaryCtxReset)(dev), dev, p, stamp);
+	return reset(&end, REAL(cuDevicePrimaryCtxReset)(dev), dev);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
-	uint64_t stamp;
-	struct process *p = before_end(&stamp);
+	struct end end = before_reset(dev);
 
-	return after_reset(REAL(cuDevicePrimaryCtxReset_v2)(dev), dev, p, stamp);
+	return reset(&end, REAL(cuDevicePrimaryCtxReset_v2)(dev), dev);
 }

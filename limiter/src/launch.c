@@ -99,19 +99,22 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 	return result != CUDA_SUCCESS ? result : graph_end(&call, paced_cuGraphLaunch_ptsz(exec, stream));
 }
 
-/* One kernel on several GPUs, each charged on its own. CUDA 13 has it no more; it
- * is not measured: an unknown one is charged as a typical launch. */
+/* One kernel on several GPUs, a launch on each. The driver refuses two on one GPU. CUDA 13 has it no more. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count, unsigned int flags)
 {
 	uint32_t limited = cores_limited();
+	struct pace paces[VGPU_MAX_DEVICES];
+	unsigned paced = limited && list ? count < VGPU_MAX_DEVICES ? count : VGPU_MAX_DEVICES : 0;
 
-	for (unsigned i = 0; limited && list && i < count; i++) {
+	for (unsigned i = 0; i < paced; i++) {
 		const CUDA_LAUNCH_PARAMS *l = &list[i];
-		struct pace pace;
 
-		pace_begin_elsewhere(&pace, limited, l->function,
+		pace_begin_elsewhere(&paces[i], limited, l->function,
 		                     volume_of(l->gridDimX, l->gridDimY, l->gridDimZ, l->blockDimX, l->blockDimY, l->blockDimZ),
 		                     l->hStream);
 	}
-	return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+	CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+	for (unsigned i = 0; i < paced; i++)
+		pace_end(&paces[i], result);
+	return result;
 }

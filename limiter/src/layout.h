@@ -22,8 +22,8 @@
  *        │ header, 1024 │  by the host, once
  *   1024 │ high_water   │  by a process that claims a slot; it only rises
  *   1032 │ charged      │  a bit per slot: set by the slot's process, cleared by a reaper
- *   2048 │ 16 buckets   │  of compute time, 128 each, one per cell: by every process
- *        │ of 128       │      that launches (bucket.c) or is refused; new ones are zero
+ *   2048 │ 16 compute   │  only displayed, 128 each, one per cell: by every process
+ *        │ of 128       │      that launches (pace.c) or is refused; new ones are zero
  *   4096 ├──────────────┤
  *        │ slot 0, 1280 │    0 header, 128: owner word by the kernel and the
  *        │              │      helper thread, the rest by the claiming process
@@ -66,15 +66,13 @@ enum {
 	VGPU_LIMITS_RECORD_BYTES = 128,
 	VGPU_LIMITS_OVERSUBSCRIBE = 1, /* header flags, bit 0 */
 	VGPU_RECORD_MIG = 1,           /* record flags, bit 0 */
-	VGPU_RECORD_CONTENDED = 2,     /* others use the GPU now */
-	VGPU_RECORD_BLOCKED = 4,       /* a container of higher priority uses it now */
 
 	VGPU_USAGE_HEADER_BYTES = 4096,
 	VGPU_SLOT_COUNT = 1024,
 	VGPU_SLOT_BYTES = 1280,
 	VGPU_SLOT_HEADER_BYTES = 128,
 	VGPU_CELL_BYTES = 64,
-	VGPU_BUCKET_BYTES = 128,
+	VGPU_COMPUTE_BYTES = 128,
 	VGPU_MAX_IMPORTS = 40, /* processes of which one process has imported memory at a time */
 	VGPU_USAGE_BYTES = VGPU_USAGE_HEADER_BYTES + VGPU_SLOT_COUNT * VGPU_SLOT_BYTES,
 
@@ -101,8 +99,7 @@ struct vgpu_record {
 	uint32_t policy;             /* 0 default, 1 force, 2 disable */
 	uint32_t priority;           /* 0 high, 1 low */
 	uint32_t flags;
-	uint16_t core_correction;      /* thousandths, 250 to 4000; 0: none, as 1000 */
-	uint16_t core_elastic_percent; /* of a soft share, what it is now; 0: the hard share */
+	uint32_t reserved;      /* the host writes it, and bits 1 and 2 of the flags, for limiters from before turns */
 	uint64_t context_bytes; /* 0: unknown */
 	char name[44];          /* the UUID as text */
 	uint16_t page_kib;      /* the GPU's memory is taken in pages of that size; 0: to the byte */
@@ -137,17 +134,16 @@ struct vgpu_cell {
 	_Atomic uint64_t spilled; /* may lie in the host's memory; not only displayed, see reserve.c */
 };
 
-/* Compute time of one GPU, in nanoseconds of it. earned and spent only rise and may wrap; only
- * their difference is used. */
-struct vgpu_bucket {
-	_Atomic uint64_t earned;    /* nanoseconds that could be used so far */
-	_Atomic uint64_t spent;     /* nanoseconds that were charged so far */
-	_Atomic uint64_t refilled;  /* CLOCK_MONOTONIC, until when time was turned into earned; 0: never */
-	_Atomic uint64_t throttled; /* this to refused: only displayed. Wall time that launches waited */
+/* Compute time of one GPU; only displayed. Times are in nanoseconds. */
+struct vgpu_compute {
+	uint64_t reserved;
+	_Atomic uint64_t busy;        /* time in which the container had work on the GPU, divided with those that had at once */
+	uint64_t reserved2;
+	_Atomic uint64_t throttled;   /* time that launches waited */
 	_Atomic uint64_t launches;
 	_Atomic uint64_t last_launch; /* CLOCK_MONOTONIC, to some milliseconds */
-	_Atomic uint64_t refused;     /* refused allocations; 0 with older libraries */
-	uint8_t reserved[72];
+	_Atomic uint64_t refused;     /* refused allocations */
+	uint8_t reserved3[72];
 };
 
 struct vgpu_slot {
@@ -182,7 +178,7 @@ struct vgpu_usage {
 	uint8_t reserved3[4];
 	_Atomic uint64_t charged[VGPU_SLOT_COUNT / 64]; /* bit i % 64 of word i / 64: slot i may have bytes */
 	uint8_t reserved4[888];
-	struct vgpu_bucket buckets[VGPU_MAX_DEVICES]; /* of cell i */
+	struct vgpu_compute compute[VGPU_MAX_DEVICES]; /* of cell i */
 	struct vgpu_slot slots[VGPU_SLOT_COUNT];
 };
 
@@ -249,9 +245,8 @@ _Static_assert(offsetof(struct vgpu_limits, generation) == 24, "limits.generatio
 _Static_assert(offsetof(struct vgpu_limits, crc32) == 36, "limits.crc32");
 _Static_assert(offsetof(struct vgpu_limits, records) == VGPU_LIMITS_HEADER_BYTES, "limits.records");
 _Static_assert(sizeof(struct vgpu_cell) == VGPU_CELL_BYTES, "cell");
-_Static_assert(sizeof(struct vgpu_bucket) == VGPU_BUCKET_BYTES, "bucket");
-_Static_assert(offsetof(struct vgpu_usage, buckets) == 2048, "usage.buckets");
-_Static_assert(offsetof(struct vgpu_record, core_correction) == 52, "record.core_correction");
+_Static_assert(sizeof(struct vgpu_compute) == VGPU_COMPUTE_BYTES, "compute");
+_Static_assert(offsetof(struct vgpu_usage, compute) == 2048, "usage.compute");
 _Static_assert(offsetof(struct vgpu_limits, turn_id) == 72, "limits.turn_id");
 _Static_assert(sizeof(struct vgpu_table) == VGPU_TABLE_BYTES, "table");
 _Static_assert(offsetof(struct vgpu_table, shares) == 32, "table.shares");

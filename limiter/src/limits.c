@@ -13,7 +13,6 @@
 #include "hooks.h"
 #include "layout.h"
 #include "paths.h"
-#include "rate.h"
 #include "log.h"
 
 /* Mapped once and never unmapped; a forked child inherits it. */
@@ -29,7 +28,7 @@ static _Atomic uint64_t last_good[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_context[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_residue[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_physical[VGPU_MAX_DEVICES];
-static _Atomic uint32_t last_rate[VGPU_MAX_DEVICES];
+static _Atomic uint32_t last_share[VGPU_MAX_DEVICES]; /* policy << 16 | soft_percent << 8 | percent */
 static _Atomic uint32_t last_pages[VGPU_MAX_DEVICES]; /* small_kib in the upper half, page_kib in the lower */
 static _Atomic uint32_t begun[VGPU_MAX_DEVICES];
 static _Atomic uint32_t ended[VGPU_MAX_DEVICES];
@@ -88,6 +87,11 @@ static bool read_record(const struct vgpu_limits *l, int i, struct vgpu_record *
 	return false;
 }
 
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
 static void keep_record(int i, const struct vgpu_record *r)
 {
 	uint64_t limit = r->memory_limit_bytes < CEILING ? r->memory_limit_bytes : CEILING;
@@ -98,7 +102,8 @@ static void keep_record(int i, const struct vgpu_record *r)
 	atomic_store_explicit(&last_context[i], context, memory_order_relaxed);
 	atomic_store_explicit(&last_physical[i], r->physical_bytes < limit ? r->physical_bytes : 0, memory_order_relaxed);
 	atomic_store_explicit(&last_residue[i], r->residue_bytes < CEILING ? r->residue_bytes : CEILING, memory_order_relaxed);
-	atomic_store_explicit(&last_rate[i], rate_of(r), memory_order_relaxed);
+	atomic_store_explicit(&last_share[i], least(r->policy, 2) << 16 | least(r->core_soft_percent, 100) << 8 | least(r->core_percent, 100),
+	                      memory_order_relaxed);
 	atomic_store_explicit(&last_pages[i], (uint32_t)r->small_kib << 16 | r->page_kib, memory_order_relaxed);
 }
 
@@ -294,12 +299,20 @@ uint64_t limits_room(int cell)
 	return residue < limit ? limit - residue : 0;
 }
 
-uint32_t limits_core_rate(int cell)
+struct limits_share limits_share(int cell)
 {
 	if (limits_from_environment())
-		return 0;
+		return (struct limits_share){ .disabled = true };
 	limits_bytes(cell); /* reads the record again if it has changed */
-	return atomic_load_explicit(&last_rate[cell], memory_order_relaxed);
+	uint32_t all = atomic_load_explicit(&last_share[cell], memory_order_relaxed), policy = all >> 16;
+	return (struct limits_share){ (uint8_t)all, (uint8_t)(all >> 8), policy == 1, policy == 2 };
+}
+
+uint64_t limits_turn_id(void)
+{
+	const struct vgpu_limits *l = atomic_load_explicit(&mapped, memory_order_acquire);
+
+	return l && !limits_mig() ? l->turn_id : 0;
 }
 
 const _Atomic uint64_t *limits_generation(void)

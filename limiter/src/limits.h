@@ -44,8 +44,15 @@ uint64_t limits_physical_bytes(int cell);
  * cell's limit may only be in the host's. */
 void limits_warn_unmovable(int cell);
 
-/* The compute share of a cell now, in the units of rate.h; 0: not limited. */
-uint32_t limits_core_rate(int cell);
+/* The compute share of a cell now, in percent. */
+struct limits_share {
+	uint8_t percent;      /* 0: none */
+	uint8_t soft_percent; /* 0: none */
+	bool force, disabled; /* the policy */
+};
+struct limits_share limits_share(int cell);
+/* The container's name in the tables of turns; 0: it has none. */
+uint64_t limits_turn_id(void);
 /* The counter that the host increments after each rewrite; NULL: there is no file. */
 const _Atomic uint64_t *limits_generation(void);
 

@@ -11,10 +11,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "filelock.h"
 #include "loader.h"
 #include "log.h"
 #include "slot.h"
+#include "turnends.h"
 #include "usage.h"
 #include "witness.h"
 
@@ -102,8 +104,11 @@ static void *own(void *argument)
 	syscall(SYS_futex, &o->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	if (owns) /* after the state, so that the program does not wait for /proc */
 		atomic_store(&o->slot->start_time, witness_start_time());
-	while (owns)
-		futex_wait(&o->state, OWNS);
+	while (owns) {
+		futex_wait(&turn_beating, 0);
+		clock_nap_ns(TURN_BEAT_NS);
+		turn_beat();
+	}
 	return NULL;
 }
 

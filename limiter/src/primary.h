@@ -15,6 +15,7 @@ struct process;
 
 struct primary { /* fresh zeroed memory: not active */
 	_Atomic(CUcontext) handle; /* as last retained */
+	_Atomic uint32_t retained; /* retains that the program has not released; the driver counts no fewer */
 	lock_t lock;     /* of the rest; never held across a driver call */
 	bool held;       /* it is charged */
 	bool doubt;      /* it may have ended since it was charged */

@@ -8,6 +8,7 @@
 #include "limits.h"
 #include "log.h"
 #include "slot.h"
+#include "turnstate.h"
 #include "usage.h"
 
 #ifndef MADV_WIPEONFORK
@@ -93,7 +94,7 @@ static struct process *join(void)
 		return NULL;
 	p->pid = getpid();
 	p->usage = usage;
-	if (take_slot(p))
+	if (turn_start() && take_slot(p))
 		return p;
 	munmap(p, sizeof(*p));
 	return NULL;
@@ -131,4 +132,11 @@ struct process *process_get(void)
 	struct process *p = process_peek();
 
 	return __builtin_expect(p != NULL, 1) ? p : join_once();
+}
+
+int process_slot(void)
+{
+	struct process *p = process_peek();
+
+	return p && owner_wait(&p->owner) ? (int)(p->owner.slot - p->usage->slots) : -1;
 }

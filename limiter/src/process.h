@@ -52,6 +52,9 @@ struct process *process_get(void);
 /* Returns the state; NULL: there is none. */
 struct process *process_peek(void);
 
+/* The number of its slot; -1: it has none. */
+int process_slot(void);
+
 /* Starts the thread that owns a slot of usage for the lifetime of this process: the claimed slot
  * with the byte that fd locks, or another one if another process has taken that one meanwhile.
  * Does not wait for the thread to run, because on a busy machine that would be the longest part of

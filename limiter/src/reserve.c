@@ -242,5 +242,5 @@ void reserve_refused(struct process *p, int cell)
 {
 	for (int i = 0; i < VGPU_MAX_DEVICES; i++)
 		if (i == cell || (cell == LEDGER_EVERY_CELL && limits_granted(i))) /* Relaxed: only displayed. */
-			atomic_fetch_add_explicit(&p->usage->buckets[i].refused, 1, memory_order_relaxed);
+			atomic_fetch_add_explicit(&p->usage->compute[i].refused, 1, memory_order_relaxed);
 }

@@ -114,9 +114,9 @@ var shareFamilies = group(shareLabels, (*reading).shares,
 	known("gpuslice_container_memory_residue_bytes", "GPU memory of the container that the driver counts and its limiter does not; it is subtracted from the limit.", func(r *row) float64 { return float64(r.share.ResidueBytes) }),
 	known("gpuslice_container_core_limit_ratio", "Compute time granted to the container, 0 to 1; 1 if it is not limited.", func(r *row) float64 { return float64(cmp.Or(r.share.CorePercent, 100)) / 100 }),
 	gauge("gpuslice_container_core_used_ratio", "Compute time used by the container in the last seconds, 0 to 1, from NVML; absent in MIG mode.", func(r *row) (float64, bool) { return optional(r.share.CoreUsedPercent, 100) }),
-	counter("gpuslice_container_compute_seconds_total", "Compute time charged to the container while its share was enforced.", func(r *row) float64 { return float64(r.share.ComputeNanoseconds) * nanosecond }),
+	counter("gpuslice_container_compute_seconds_total", "Time in which the container had work on the GPU, by its limiter.", func(r *row) float64 { return float64(r.share.ComputeNanoseconds) * nanosecond }),
 	counter("gpuslice_container_throttled_seconds_total", "Time that launches of the container waited for its share.", func(r *row) float64 { return float64(r.share.ThrottledNanoseconds) * nanosecond }),
-	counter("gpuslice_container_launches_total", "Launches of the container while its share was enforced.", func(r *row) float64 { return float64(r.share.Launches) }),
+	counter("gpuslice_container_launches_total", "Launches of the container, by its limiter.", func(r *row) float64 { return float64(r.share.Launches) }),
 	gauge("gpuslice_container_last_launch_timestamp_seconds", "Time of the container's last work on the GPU; absent before the first.", func(r *row) (float64, bool) {
 		return float64(r.share.LastLaunch.UnixMilli()) / 1000, !r.share.LastLaunch.IsZero()
 	}),

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -116,22 +114,13 @@ func containers(snapshot *ledger.Snapshot, dir func(id string) string) []Contain
 	for i := range snapshot.Entries {
 		shares += len(snapshot.Entries[i].Shares)
 	}
-	r := reading{now: time.Now(), monotonic: monotonic(), shares: make([]Share, 0, shares)}
+	r := reading{now: time.Now(), monotonic: limiter.Now(), shares: make([]Share, 0, shares)}
 	all := make([]Container, 0, len(snapshot.Entries))
 	for i := range snapshot.Entries {
 		e := &snapshot.Entries[i]
 		all = append(all, r.container(e, dir(e.ContainerID)))
 	}
 	return all
-}
-
-// monotonic is the clock of containers' launches.
-func monotonic() uint64 {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
-		return 0
-	}
-	return uint64(now.Nano())
 }
 
 func (r *reading) container(e *ledger.Entry, dir string) Container {
@@ -157,7 +146,7 @@ func (r *reading) container(e *ledger.Entry, dir string) Container {
 	}
 	c.problem = problemOf(e, c.UsageProblem, dir)
 	// Another part of the agent reports unreadable files.
-	states, _ := r.Cores(limiter.LimitsPath(dir))
+	residue, _ := r.Residue(limiter.LimitsPath(dir))
 	first := len(r.shares)
 	for i, s := range e.Shares {
 		share := Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}
@@ -165,8 +154,8 @@ func (r *reading) container(e *ledger.Entry, dir string) Container {
 		if i < len(usage.Devices) {
 			r.used(&share, &usage.Devices[i])
 		}
-		if i < len(states) {
-			share.ResidueBytes, share.Enforced = states[i].ResidueBytes, r.Enforced(i)
+		if i < len(residue) {
+			share.ResidueBytes = residue[i]
 		}
 		r.shares = append(r.shares, share)
 	}
@@ -177,7 +166,7 @@ func (r *reading) container(e *ledger.Entry, dir string) Container {
 func (r *reading) used(share *Share, d *limiter.DeviceUsage) {
 	share.UsedBytes, share.ContextBytes, share.Processes = d.UsedBytes, d.ContextBytes, d.Processes
 	share.RefusedAllocations = d.RefusedAllocations
-	share.ComputeNanoseconds, share.ThrottledNanoseconds, share.Launches = d.Cores.ChargedNanoseconds, d.Cores.ThrottledNanoseconds, d.Cores.Launches
+	share.ComputeNanoseconds, share.ThrottledNanoseconds, share.Launches = d.Cores.BusyNanoseconds, d.Cores.ThrottledNanoseconds, d.Cores.Launches
 	if last := d.Cores.LastLaunchNanoseconds; last != 0 && last <= r.monotonic {
 		share.LastLaunch = r.now.Add(-time.Duration(r.monotonic - last)).UTC()
 	}

@@ -92,15 +92,13 @@ type Share struct {
 	// ResidueBytes is what the driver counts beyond that.
 	ResidueBytes uint64 `json:"residueBytes"`
 	Processes    int    `json:"processes"`
-	// Charged and waited time and launches while the share was enforced.
+	// Time with work on the GPU, time that launches waited, and launches; by the limiter.
 	ComputeNanoseconds   uint64 `json:"computeNs"`
 	ThrottledNanoseconds uint64 `json:"throttledNs"`
 	Launches             uint64 `json:"launches"`
 	// LastLaunch has a precision of some milliseconds; zero: never, or unknown.
 	LastLaunch         time.Time `json:"lastLaunch,omitzero"`
 	RefusedAllocations uint64    `json:"refusedAllocations"`
-	// Enforced: launches are charged now.
-	Enforced bool `json:"enforced,omitempty"`
 	// CoreUsedPercent is the recent part of the GPU's time, from NVML; optional.
 	CoreUsedPercent *float64 `json:"coreUsedPercent,omitempty"`
 }

@@ -52,21 +52,21 @@ func claimDir(n *harness.Node, id string) string {
 	return filepath.Join(n.StateDir(), "containers", id)
 }
 
-// contended waits until the agent has written into the limits of containers that others use
-// the GPU too.
-func contended(t *testing.T, n *harness.Node, ids ...string) {
+// waitMeasured waits until the agent has measured the work of so many containers.
+func waitMeasured(t *testing.T, at metrics, containers int) {
 	t.Helper()
-	until(t, func(context.Context) error {
-		for _, id := range ids {
-			states, err := limiter.ReadCores(limiter.LimitsPath(claimDir(n, id)))
-			if err == nil && !states[0].Contended {
-				err = fmt.Errorf("%s: nothing was written: %+v", id, states)
-			}
-			if err != nil {
-				return err
+	until(t, func(ctx context.Context) error {
+		all, err := at.all(ctx)
+		work := 0
+		for name, ratio := range all {
+			if strings.HasPrefix(name, "gpuslice_container_core_used_ratio{") && ratio > 0 {
+				work++
 			}
 		}
-		return nil
+		if err == nil && work < containers {
+			err = fmt.Errorf("%d of %d containers at work were measured", work, containers)
+		}
+		return err
 	})
 }
 
@@ -83,12 +83,12 @@ func grants(t *testing.T, n *harness.Node, pod string) {
 func TestLockOnLimitsStopsNoLoopAndNoGrant(t *testing.T) {
 	t.Parallel()
 	n, at := auditedNode(t)
-	s, lockerID := run(t, n, harness.Pod{Name: "attacker", Annotations: granted(gpu(t, n, 0), 2000, 10)}, harness.Container{
+	s, _ := run(t, n, harness.Pod{Name: "attacker", Annotations: granted(gpu(t, n, 0), 2000, 10)}, harness.Container{
 		User: 1000, Command: []string{"/bin/sh", "-c", spin + " & exec " + workload("attack") + " flock /.gpuslice/limits"},
 	})
 	wait(t, s, "ready", "1")
-	_, victim := run(t, n, harness.Pod{Name: "victim", Annotations: granted(gpu(t, n, 0), 2000, 60)}, harness.Container{Command: strings.Fields(spin)})
-	contended(t, n, victim, lockerID)
+	run(t, n, harness.Pod{Name: "victim", Annotations: granted(gpu(t, n, 0), 2000, 60)}, harness.Container{Command: strings.Fields(spin)})
+	waitMeasured(t, at, 2)
 	tampered(t, at, 1)
 	grants(t, n, "new")
 	require.NoError(t, n.Agent.Signal(syscall.SIGTERM))
@@ -153,9 +153,9 @@ func TestNoLeaseWhileTheAgentRuns(t *testing.T) {
 		pods = append(pods, s)
 		wait(t, s, "refused", "1")
 	}
-	_, one := run(t, n, harness.Pod{Name: "one", Annotations: granted(gpu(t, n, 0), 2000, 30)}, harness.Container{Command: strings.Fields(spin)})
-	_, two := run(t, n, harness.Pod{Name: "two", Annotations: granted(gpu(t, n, 0), 2000, 30)}, harness.Container{Command: strings.Fields(spin)})
-	contended(t, n, one, two)
+	run(t, n, harness.Pod{Name: "one", Annotations: granted(gpu(t, n, 0), 2000, 30)}, harness.Container{Command: strings.Fields(spin)})
+	run(t, n, harness.Pod{Name: "two", Annotations: granted(gpu(t, n, 0), 2000, 30)}, harness.Container{Command: strings.Fields(spin)})
+	waitMeasured(t, at, 2)
 	found, err := at.violations(context.Background(), "tampered-files")
 	require.NoError(t, err)
 	require.Zero(t, found)
@@ -200,7 +200,7 @@ func TestLeaseWhileTheAgentIsAway(t *testing.T) {
 		require.Contains(t, spec.Process.Env, "NVIDIA_VISIBLE_DEVICES=void")
 		require.NoError(t, greedy.Remove(context.Background()))
 	}
-	contended(t, n, spinners...)
+	waitMeasured(t, at, len(spinners))
 	for _, l := range lessees {
 		_, err := n.WaitExit(context.Background(), l.id, patience)
 		require.NoError(t, err, "its process is ended")

@@ -34,7 +34,8 @@ func BenchmarkAdded(b *testing.B) {
 		}{{"others=0", 0, 0, false}, {"others=63", 63, 0, false}, {"former=1023", 0, limiter.MaxProcesses - 1, false}, {"pages", 0, 0, true}} {
 			b.Run(fmt.Sprintf("share=%d/%s", share, row.name), func(b *testing.B) {
 				program, c := benchProgram(b)
-				c.share(b, share, limiter.PolicyForce)
+				takeTurns(b, c)
+				c.share(b, share, limiter.PolicyDefault)
 				holdSlots(b, c, program, row.others)
 				formerProcesses(b, c, row.former)
 				if row.pages {

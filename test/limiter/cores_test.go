@@ -4,12 +4,13 @@ package limiter_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,7 +21,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/limiter/feedback"
 )
 
 // The tests of shares measure the GPU's time by the simulated driver's clock: how long calls take does not matter.
@@ -43,11 +43,9 @@ func (c *container) share(tb testing.TB, percent uint32, policy limiter.Policy) 
 		limits.Devices[i].CorePercent, limits.Devices[i].Policy = percent, policy
 	}
 	require.NoError(tb, limiter.UpdateLimits(c.dir, limits))
-}
-
-func (c *container) setCores(tb testing.TB, states ...limiter.CoreState) {
-	tb.Helper()
-	require.NoError(tb, limiter.UpdateCores(c.dir, states))
+	if c.node != nil {
+		c.node.write(tb)
+	}
 }
 
 func (c *container) cores(tb testing.TB) limiter.CoreUsage {
@@ -143,6 +141,17 @@ func pace(tb testing.TB) string {
 	return program
 }
 
+// beforeOthers starts a process that other programs of the machine do not keep from its processor: a GPU's host has more of them.
+func beforeOthers(start func() error) error {
+	const nice = -15
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice); err != nil { // this thread's, which its children inherit
+		return err
+	}
+	return errors.Join(start(), syscall.Setpriority(syscall.PRIO_PROCESS, 0, 0))
+}
+
 // start runs testdata/pace.c; the answer comes when it has ended.
 func (c *container) start(tb testing.TB, program string, seconds float64, how, kernels string, more ...string) (*exec.Cmd, <-chan ran) {
 	tb.Helper()
@@ -150,7 +159,7 @@ func (c *container) start(tb testing.TB, program string, seconds float64, how, k
 	out, err := cmd.StdoutPipe()
 	require.NoError(tb, err)
 	cmd.Stderr = os.Stderr
-	require.NoError(tb, cmd.Start())
+	require.NoError(tb, beforeOthers(cmd.Start))
 	tb.Cleanup(func() { cmd.Process.Kill() })
 	done := make(chan ran, 1)
 	go func() {
@@ -162,19 +171,25 @@ func (c *container) start(tb testing.TB, program string, seconds float64, how, k
 	return cmd, done
 }
 
+type paced struct {
+	percent      uint32
+	how, kernels string
+}
+
 // A share holds for kernels of any length, for programs that wait for each kernel and
-// for such that wait for none.
+// for such that wait for none. Four at a time: more keep the machine from waking one that waits.
 func TestShare(t *testing.T) {
+	testShares(t, paced{10, "async", "500"}, paced{30, "sync", "500"}, paced{50, "async", "20"}, paced{70, "queue", "500"})
+	testShares(t, paced{90, "async", "500"}, paced{30, "async", "5,500,5000"}, paced{50, "sync", "50000"}, paced{30, "async", "50000"})
+}
+
+// Each has a machine of its own.
+func testShares(t *testing.T, programs ...paced) {
+	t.Helper()
 	program := pace(t)
 	var dues []*due
 	var ends []func() ran
-	for _, r := range []struct {
-		percent      uint32
-		how, kernels string
-	}{
-		{10, "async", "500"}, {30, "sync", "500"}, {50, "async", "20"}, {70, "queue", "500"}, {90, "async", "500"},
-		{30, "async", "5,500,5000"}, {50, "sync", "50000"}, {30, "async", "50000"},
-	} { // each on a machine of its own, all at once
+	for _, r := range programs {
 		c := sharing(t, newMachine(t, "H200"), "7", r.percent, limiter.PolicyForce)
 		cmd, done := c.start(t, program, forever, r.how, r.kernels)
 		dues = append(dues, &due{c: c, share: float64(r.percent), what: fmt.Sprintf("%d %% %s %s", r.percent, r.how, r.kernels)})
@@ -185,7 +200,7 @@ func TestShare(t *testing.T) {
 		got, usage := ends[i](), d.c.cores(t)
 		assert.NotZero(t, usage.ThrottledNanoseconds, d.what)
 		assert.LessOrEqual(t, usage.Launches, got.launches, d.what)
-		assert.InEpsilon(t, float64(got.busy), float64(usage.ChargedNanoseconds), 0.3, "%s: what is charged is what it took", d.what)
+		assert.InEpsilon(t, float64(got.busy), float64(usage.BusyNanoseconds), 0.3, "%s: what is counted is what it took", d.what)
 	}
 }
 
@@ -193,6 +208,7 @@ func TestShare(t *testing.T) {
 func TestShareIsTheContainers(t *testing.T) {
 	program := pace(t)
 	c := sharing(t, newMachine(t, "H200"), "7", 30, limiter.PolicyForce)
+	takeTurns(t, c)
 	for range 3 {
 		c.start(t, program, forever, "sync", "300", "4")
 	}
@@ -206,28 +222,37 @@ func TestShareIsTheContainers(t *testing.T) {
 	})
 }
 
-// Another program of the container writes noise over the buckets of the usage file, without end. The
-// process is held to the share by what it has charged itself.
-func TestShareUnderNoiseInTheBuckets(t *testing.T) {
+// A container that writes noise over its words, without end, takes nothing of a share beside it, and is held to its own by
+// what each of its processes accounts for itself.
+func TestShareUnderNoiseInTheWords(t *testing.T) {
 	program := pace(t)
 	for _, how := range []string{"async", "sync"} {
-		c := sharing(t, newMachine(t, "H200"), "7", 10, limiter.PolicyForce)
+		state := newMachine(t, "H200")
+		c, neighbour := sharing(t, state, "1", 20, limiter.PolicyForce), sharing(t, state, "2", 80, limiter.PolicyDefault)
+		takeTurns(t, c, neighbour)
 		ctx, cancel := context.WithCancel(context.Background())
 		c.start(t, program, forever, how, "500")
-		file, err := os.OpenFile(c.usage(), os.O_WRONLY, 0)
+		neighbour.start(t, program, forever, how, "500")
+		file, err := os.OpenFile(c.turnFile(t, 0), os.O_WRONLY, 0)
 		require.NoError(t, err)
 		written := make(chan error)
 		go func() {
-			noise := make([]byte, 2048)
+			noise := make([]byte, turnBytes-offTurnWords)
 			for ctx.Err() == nil && err == nil {
 				for i := range noise {
 					noise[i] = byte(rand.Uint32())
 				}
-				_, err = file.WriteAt(noise, 2048)
+				_, err = file.WriteAt(noise, offTurnWords)
 			}
 			written <- err
 		}()
-		holdShares(t, 3*time.Second, &due{c: c, share: 10, what: how})
+		// It is never above 25 % in what follows: the neighbour has the rest, as far as its launcher can use it.
+		least := map[string]float64{"async": 70, "sync": 40}[how]
+		holdShares(t, 3*time.Second, &due{c: neighbour, share: 100, least: least, what: how + ", the neighbour"})
+		from, had := c.worked(t, 0)
+		time.Sleep(3 * time.Second)
+		to, has := c.worked(t, 0)
+		require.LessOrEqual(t, 100*float64(has-had)/float64(to-from), 25.0, how)
 		cancel()
 		require.NoError(t, <-written)
 		require.NoError(t, file.Close())
@@ -242,8 +267,9 @@ func TestSharesOfTwo(t *testing.T) {
 	}{{30, 70, "async", "500"}, {10, 90, "async", "500"}, {50, 50, "queue", "500"}} {
 		state := newMachine(t, "H200")
 		var dues []*due
-		for i, share := range []uint32{test.a, test.b} {
-			c := sharing(t, state, fmt.Sprint(1+i), share, limiter.PolicyForce)
+		a, b := sharing(t, state, "1", test.a, limiter.PolicyForce), sharing(t, state, "2", test.b, limiter.PolicyForce)
+		takeTurns(t, a, b)
+		for c, share := range map[*container]uint32{a: test.a, b: test.b} {
 			c.start(t, program, forever, test.how, test.kernels)
 			dues = append(dues, &due{c: c, share: float64(share), what: fmt.Sprint(test)})
 		}
@@ -251,8 +277,7 @@ func TestSharesOfTwo(t *testing.T) {
 	}
 }
 
-// The default policy does not limit a container while no other container is there. A blocked container gets
-// next to nothing, limited or not. The states that the host writes take effect.
+// What each policy gives a container that is next to one without work.
 func TestPolicies(t *testing.T) {
 	program := pace(t)
 	var dues []*due
@@ -260,25 +285,22 @@ func TestPolicies(t *testing.T) {
 		percent uint32
 		policy  limiter.Policy
 		soft    uint32
-		state   limiter.CoreState
+		turns   bool
 		want    float64
 	}{
-		"default, single":         {30, limiter.PolicyDefault, 0, limiter.CoreState{}, 99},
-		"default, contended":      {30, limiter.PolicyDefault, 0, limiter.CoreState{Contended: true}, 30},
-		"force, single":           {30, limiter.PolicyForce, 0, limiter.CoreState{}, 30},
-		"disabled":                {30, limiter.PolicyDisable, 0, limiter.CoreState{Contended: true}, 99},
-		"no limit":                {0, limiter.PolicyForce, 0, limiter.CoreState{Contended: true}, 99},
-		"what shares leave":       {0, limiter.PolicyDefault, 0, limiter.CoreState{Contended: true, ElasticPercent: 20}, 20},
-		"corrected":               {30, limiter.PolicyForce, 0, limiter.CoreState{Correction: 2000}, 60},
-		"soft, single":            {30, limiter.PolicyForce, 60, limiter.CoreState{}, 60},
-		"soft, contended":         {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true}, 30},
-		"soft, found room":        {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true, ElasticPercent: 45}, 45},
-		"blocked":                 {30, limiter.PolicyDefault, 0, limiter.CoreState{Blocked: true}, 1},
-		"blocked, with a rest":    {30, limiter.PolicyDefault, 0, limiter.CoreState{Blocked: true, ElasticPercent: 20}, 20},
-		"a rest without a limit":  {0, limiter.PolicyDisable, 0, limiter.CoreState{Blocked: true, ElasticPercent: 40}, 40},
-		"blocked without a limit": {0, limiter.PolicyDisable, 0, limiter.CoreState{Blocked: true}, 1},
+		"default":             {30, limiter.PolicyDefault, 0, true, 99},
+		"default, no turns":   {30, limiter.PolicyDefault, 0, false, 30},
+		"force":               {30, limiter.PolicyForce, 0, true, 30},
+		"disabled":            {30, limiter.PolicyDisable, 0, true, 99},
+		"disabled, no turns":  {30, limiter.PolicyDisable, 0, false, 99},
+		"no share":            {0, limiter.PolicyForce, 0, true, 99},
+		"no share, no turns":  {0, limiter.PolicyForce, 0, false, 99},
+		"soft":                {30, limiter.PolicyDefault, 60, true, 60},
+		"soft, no turns":      {30, limiter.PolicyForce, 60, false, 60},
+		"soft, the whole GPU": {30, limiter.PolicyForce, 100, true, 99},
 	} {
-		d := &due{c: sharing(t, newMachine(t, "H200"), "7", r.percent, r.policy), share: r.want, what: name}
+		state := newMachine(t, "H200")
+		d := &due{c: sharing(t, state, "7", r.percent, r.policy), share: r.want, what: name}
 		if r.want > 90 {
 			d.least = 65 // more than any share here
 		}
@@ -286,16 +308,13 @@ func TestPolicies(t *testing.T) {
 		require.NoError(t, err)
 		limits.Devices[0].CoreSoftPercent = r.soft
 		require.NoError(t, limiter.UpdateLimits(d.c.dir, limits))
-		d.c.setCores(t, r.state)
+		if r.turns {
+			takeTurns(t, d.c, sharing(t, state, "8", 70, limiter.PolicyDefault))
+		}
 		d.c.start(t, program, forever, "queue", "2000")
 		dues = append(dues, d)
 	}
 	holdShares(t, 4*time.Second, dues...)
-	for _, d := range dues {
-		if d.least > 0 {
-			assert.Zero(t, d.c.cores(t).ThrottledNanoseconds, "%s: nothing limits it, so nothing waits", d.what)
-		}
-	}
 }
 
 // Four processes of a container without a share take nothing of a share of 80 % beside it,
@@ -303,42 +322,13 @@ func TestPolicies(t *testing.T) {
 func TestShareHoldsBesideContainerWithoutShare(t *testing.T) {
 	program := pace(t)
 	state := newMachine(t, "H200")
-	t.Setenv("SIMGPU_STATE", state)
 	sharer, other := sharing(t, state, "1", 80, limiter.PolicyDefault), sharing(t, state, "2", 0, limiter.PolicyDefault)
-	owners := map[int]string{}
-	begin := func(c *container) {
-		cmd, _ := c.start(t, program, forever, "queue", "2000")
-		owners[cmd.Process.Pid] = c.group
-	}
+	takeTurns(t, sharer, other)
 	for range 4 {
-		begin(other)
+		other.start(t, program, forever, "queue", "2000")
 	}
-	begin(sharer)
-	stop := agentLoop(t, []feedback.Container{
-		{ID: "1", Dir: sharer.dir}, {ID: "2", Dir: other.dir},
-	}, owners)
-	defer stop()
-	// A period of the GPU in which both had what is theirs. In the first periods what was queued before still runs,
-	// and a busy machine may start no launcher for a while.
-	var sharers, others float64
-	for end := time.Now().Add(90 * time.Second); ; {
-		from, a, b := sharer.truth(t).GPUs[0].ClockNs, sharer.busy(t), other.busy(t)
-		var seconds float64
-		eventually(t, time.Minute, "the GPU works for five seconds", func() bool {
-			seconds = float64(sharer.truth(t).GPUs[0].ClockNs-from) / 1e9
-			return seconds >= 5
-		})
-		sharers, others = 100*(sharer.busy(t)-a)/seconds, 100*(other.busy(t)-b)/seconds
-		if math.Abs(sharers-80) <= 3 && others > 10 && others <= 23 {
-			return
-		}
-		states, err := limiter.ReadCores(other.limits())
-		require.NoError(t, err)
-		t.Logf("the share of 80 %% had %.1f %%, the container without one %.1f %%; the limits file has %+v", sharers, others, states[0])
-		if time.Now().After(end) {
-			require.FailNow(t, "the share of 80 % does not hold")
-		}
-	}
+	sharer.start(t, program, forever, "queue", "2000")
+	holdShares(t, 5*time.Second, &due{c: sharer, share: 80, least: 75, what: "the share"}, &due{c: other, share: 30, least: 10, what: "the container without one"})
 }
 
 // A process that has used less than an idle container may use at once is not throttled.
@@ -352,7 +342,7 @@ func TestNoStallAtTheStart(t *testing.T) {
 		lines, stderr := c.run(t, program, strings.Fields(kernels)...)
 		assert.Empty(t, stderr)
 		assert.Equal(t, []string{fmt.Sprint("launches ", launches)}, lines, "kernels of %s µs: no time but theirs passes", kernels)
-		assert.NotZero(t, c.cores(t).ChargedNanoseconds, kernels)
+		assert.NotZero(t, c.cores(t).BusyNanoseconds, kernels)
 		assert.Zero(t, c.cores(t).ThrottledNanoseconds, "kernels of %s µs", kernels)
 	}
 }
@@ -378,7 +368,7 @@ func TestShareChangesWhileItRuns(t *testing.T) {
 
 func (c *container) waitsForItsShare(t *testing.T) {
 	t.Helper()
-	eventually(t, waitLong, "it has a debt", func() bool { return c.cores(t).ChargedNanoseconds >= uint64(100*time.Millisecond) })
+	eventually(t, waitLong, "it has a debt", func() bool { return c.cores(t).BusyNanoseconds >= uint64(100*time.Millisecond) })
 	last, grown := c.cores(t), 0
 	eventually(t, waitLong, "a wait is counted while it lasts", func() bool {
 		now := c.cores(t)
@@ -396,6 +386,7 @@ func (c *container) waitsForItsShare(t *testing.T) {
 func TestShareUnderKills(t *testing.T) {
 	program := pace(t)
 	c := sharing(t, newMachine(t, "H200"), "7", 40, limiter.PolicyForce)
+	takeTurns(t, c)
 	running := make([]*exec.Cmd, 6)
 	launch := func(i int) {
 		running[i], _ = c.start(t, program, forever, []string{"sync", "async", "queue"}[i%3], "500")
@@ -424,48 +415,11 @@ func TestShareUnderKills(t *testing.T) {
 	holdShares(t, 2*time.Second, &due{c: c, share: 40, what: "a later process has the whole share"})
 }
 
-// A container that writes nonsense where its time is accounted harms itself at most,
-// and is not held up for ever.
-func TestSpoiltBucket(t *testing.T) {
-	program := pace(t)
-	state := newMachine(t, "H200")
-	c, neighbour := sharing(t, state, "1", 90, limiter.PolicyForce), sharing(t, state, "2", 20, limiter.PolicyForce)
-	_, done := c.start(t, program, 1, "async", "500", "4")
-	neighbour.start(t, program, forever, "async", "500")
-	f, err := os.OpenFile(c.usage(), os.O_RDWR, 0)
-	require.NoError(t, err)
-	defer f.Close()
-	ctx, cancel := context.WithCancel(context.Background())
-	written := make(chan error)
-	go func() {
-		var err error
-		for ctx.Err() == nil && err == nil {
-			var garbage [24]byte
-			if rand.IntN(3) > 0 {
-				for i := range garbage {
-					garbage[i] = byte(rand.Uint32())
-				}
-			}
-			_, err = f.WriteAt(garbage[:], 2048)
-			time.Sleep(5 * time.Millisecond)
-		}
-		written <- err
-	}()
-	holdShares(t, 3*time.Second, &due{c: neighbour, share: 20, what: "the neighbour"})
-	cancel()
-	require.NoError(t, <-written)
-	select {
-	case r := <-done:
-		assert.NotZero(t, r.launches)
-	case <-time.After(50 * time.Second): // the largest debt that there is is 10 s of the GPU
-		require.Fail(t, "it hangs")
-	}
-}
-
 // A stopped process keeps its place in the queue, and takes no other place.
 func TestStoppedLauncherDelaysNoProcess(t *testing.T) {
 	program := pace(t)
 	c := sharing(t, newMachine(t, "H200"), "7", 40, limiter.PolicyForce)
+	takeTurns(t, c)
 	for range 3 {
 		had := c.busy(t)
 		cmd, _ := c.start(t, program, forever, "sync", "500", "2")
@@ -488,8 +442,8 @@ func TestCaptureIsLeftAlone(t *testing.T) {
 	assert.Equal(t, []string{"begin 0", "captured 50000", "nested 401", "end of another 401", "end 0", "broken 0", "launched 50008"}, lines)
 	assert.Empty(t, stderr)
 	usage := c.cores(t)
-	// 12 kernels of 20 ms, and three in another thread, of unknown cost: 1 ms.
-	assert.Equal(t, uint64(243*time.Millisecond), usage.ChargedNanoseconds)
+	// 15 kernels of 20 ms did run, of which the last one or two have no look after them.
+	assert.InDelta(t, float64(280*time.Millisecond), float64(usage.BusyNanoseconds), float64(25*time.Millisecond))
 	assert.NotZero(t, usage.ThrottledNanoseconds)
 }
 
@@ -498,7 +452,8 @@ func TestCaptureIsLeftAlone(t *testing.T) {
 func TestStillStreamDelaysNoProcess(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "still")
 	require.NoError(t, compile(program, "testdata/still.c", "-D_GNU_SOURCE", "-rdynamic"))
-	c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)
+	c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyDefault)
+	takeTurns(t, c)
 	c.sim = fakeDriver(t)
 	lines, stderr := c.run(t, program)
 	assert.Empty(t, stderr)

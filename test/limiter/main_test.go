@@ -116,6 +116,8 @@ type container struct {
 	sim     string
 	front   string // in mode library: the directory of the fronts
 	env     []string
+	node    *node // nil: it takes no turns
+	turnID  uint64
 }
 
 // newMachine makes the state of a simulated machine with these GPUs.
@@ -198,7 +200,7 @@ func (c *container) command(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(),
 		"SIMGPU_STATE="+c.state, "SIMGPU_GROUP="+c.group, "LD_LIBRARY_PATH="+c.sim,
-		"VGPU_LIMITS_PATH="+c.limits(), "VGPU_USAGE_PATH="+c.usage())
+		"VGPU_LIMITS_PATH="+c.limits(), "VGPU_USAGE_PATH="+c.usage(), "VGPU_TURNS_PATH="+c.turns())
 	if c.front != "" {
 		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+c.front)
 	}

@@ -15,7 +15,7 @@ import (
 func TestResidueCounts(t *testing.T) {
 	c := oneGPU(t, 1<<30)
 	residue := func(bytes uint64) {
-		require.NoError(t, limiter.UpdateCores(c.dir, []limiter.CoreState{{ResidueBytes: bytes}}))
+		require.NoError(t, limiter.UpdateResidue(c.dir, []uint64{bytes}))
 	}
 	residue(1 << 20)
 	lines, _ := c.probe(t, "init ctx 0 info alloc 1072693249 alloc 1072693248 alloc 1 nvml")

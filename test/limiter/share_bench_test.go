@@ -3,21 +3,11 @@
 package limiter_test
 
 import (
-	"context"
-	"fmt"
-	"log/slog"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/limiter/feedback"
-	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // BenchmarkShare measures how exact the share of a single container is, the worst of eight, in percent of the
@@ -56,106 +46,56 @@ func BenchmarkShare(b *testing.B) {
 	}
 }
 
-// BenchmarkSharesOfTwo is the same for two containers on a GPU, with the agent's loop: what they have in the
-// six seconds after the first sixteen. By then all that each container had queued while it was the only one
-// has run. Launchers that wait spin, so their pairs run in sequence.
+// BenchmarkSharesOfTwo is the same for two containers on a GPU that take turns: what they have from the second second on,
+// 30 s of it with kernels of 2 s. idle is the part of the GPU that neither has.
 func BenchmarkSharesOfTwo(b *testing.B) {
 	program := pace(b)
-	for _, kernels := range []string{"5", "500", "50000", "5,500,50000"} {
+	for _, kernels := range []string{"5", "500", "50000", "5,500,50000", "2000000"} {
 		for _, how := range []string{"sync", "async", "graph"} {
 			b.Run(how+"/kernels="+kernels, func(b *testing.B) {
-				var worst, loss float64
-				batches := [][][2]uint32{{{30, 70}, {10, 90}, {50, 50}}}
-				if how == "sync" {
-					batches = [][][2]uint32{{{30, 70}}, {{10, 90}}, {{50, 50}}}
-				}
+				var worst, idle float64
 				for range b.N {
-					for _, pairs := range batches {
-						off, lost := sharesOfTwo(b, program, pairs, how, kernels)
-						worst, loss = max(worst, off), max(loss, lost)
+					for _, pair := range [][2]uint32{{30, 70}, {10, 90}, {50, 50}} {
+						off, unused := sharesOfTwo(b, program, pair, how, kernels)
+						worst, idle = max(worst, off), max(idle, unused)
 					}
 				}
 				b.ReportMetric(worst, "error-points")
-				b.ReportMetric(loss, "loss-%")
+				b.ReportMetric(idle, "idle-%")
 				b.ReportMetric(0, "ns/op")
 			})
 		}
 	}
 }
 
-// sharesOfTwo runs each pair on a GPU of its own.
-func sharesOfTwo(b *testing.B, program string, pairs [][2]uint32, how, kernels string) (worst, loss float64) {
+func sharesOfTwo(b *testing.B, program string, pair [2]uint32, how, kernels string) (worst, idle float64) {
 	b.Helper()
-	state := newMachine(b, "H200", "H200", "H200")
-	b.Setenv("SIMGPU_STATE", state)
-	owners := map[int]string{}
-	var containers []feedback.Container
-	var all []*container
-	for i, pair := range pairs {
-		for j, share := range pair {
-			c := newContainer(b, state, gpu{gpuIDs[i], giB})
-			c.group = fmt.Sprint(10*i + j + 1)
-			// What a container queued while it was the only one still runs: with kernels of 50 ms that can be
-			// a minute's work.
-			c.share(b, share, map[bool]limiter.Policy{true: limiter.PolicyDefault, false: limiter.PolicyForce}[len(kernels) <= 3])
-			cmd, _ := c.with("CUDA_VISIBLE_DEVICES="+gpuIDs[i]).start(b, program, 23, how, kernels)
-			owners[cmd.Process.Pid] = c.group
-			containers = append(containers, feedback.Container{ID: c.group, Dir: c.dir})
-			all = append(all, c)
-		}
+	state := newMachine(b, "H200")
+	all := []*container{
+		sharing(b, state, "1", pair[0], limiter.PolicyDefault), sharing(b, state, "2", pair[1], limiter.PolicyDefault),
 	}
-	stop := agentLoop(b, containers, owners)
-	time.Sleep(16 * time.Second)
-	from, before := time.Now(), busyOf(b, all)
-	time.Sleep(6 * time.Second)
-	seconds, after := time.Since(from).Seconds(), busyOf(b, all)
-	stop()
+	takeTurns(b, all...)
+	for _, c := range all {
+		cmd, _ := c.start(b, program, forever, how, kernels)
+		defer cmd.Process.Kill()
+	}
+	window := 5 * time.Second
+	if kernels == "2000000" {
+		window = 30 * time.Second
+	}
+	time.Sleep(time.Second)
+	var clocks, busy [2]uint64
 	for i, c := range all {
-		want := float64(pairs[i/2][i%2])
-		got := 100 * (after[i] - before[i]) / seconds
-		states, err := limiter.ReadCores(c.limits())
-		require.NoError(b, err)
-		b.Logf("%v: %.2f of %.2f, %+v", pairs[i/2], got, want, states[0])
-		worst = max(worst, math.Abs(got-want))
-		loss = max(loss, 100*(want-got)/want)
+		clocks[i], busy[i] = c.worked(b, 0)
 	}
-	return worst, loss
-}
-
-func busyOf(tb testing.TB, all []*container) (seconds []float64) {
-	tb.Helper()
+	time.Sleep(window)
+	idle = 100
 	for i, c := range all {
-		seconds = append(seconds, c.busyOn(tb, i/2))
+		clock, worked := c.worked(b, 0)
+		got := 100 * float64(worked-busy[i]) / float64(clock-clocks[i])
+		b.Logf("%v: %.2f", pair, got)
+		worst = max(worst, math.Abs(got-float64(pair[i])))
+		idle -= got
 	}
-	return seconds
-}
-
-// agentLoop runs the agent's half of the shares on the simulated driver's NVML.
-func agentLoop(tb testing.TB, containers []feedback.Container, owners map[int]string) (stop func()) {
-	tb.Helper()
-	for _, c := range containers { // the loop follows a container's own files only
-		limits, err := limiter.ReadLimits(limiter.LimitsPath(c.Dir))
-		require.NoError(tb, err)
-		limits.Identity = limiter.IdentityOf(c.ID)
-		require.NoError(tb, limiter.UpdateLimits(c.Dir, limits))
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	inventory := nvidia.NewCache(nvml.New(nvml.WithLibraryPath(filepath.Join(built, "sim", "libnvidia-ml.so.1"))), nvidia.CacheOptions{})
-	require.NoError(tb, inventory.Refresh(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		feedback.New(feedback.Config{
-			Containers: func(context.Context) ([]feedback.Container, error) { return containers, nil },
-			Times:      inventory.ProcessTimes,
-			Memories:   inventory.ProcessMemories,
-			Owners:     func([]int, map[string]string) map[int]string { return owners },
-			Log:        slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		}).Run(ctx)
-	}()
-	return func() {
-		cancel()
-		<-done
-		require.NoError(tb, inventory.Close())
-	}
+	return worst, idle
 }

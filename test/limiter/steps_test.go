@@ -127,6 +127,7 @@ func newStepContainer(t *testing.T) *container {
 		UUID: gpuIDs[0], MemoryLimitBytes: stepLimit, ContextBytes: stepContext,
 		CorePercent: stepPercent, Policy: limiter.PolicyForce,
 	}}}))
+	takeTurns(t, c)
 	return c
 }
 
@@ -210,16 +211,16 @@ func (c *container) spilled(t *testing.T) (sum uint64) {
 	return sum
 }
 
-// credit is what GPU 0's bucket has to give: earned less spent.
+// credit is what the container may use of GPU 0 at once.
 func (c *container) credit(t *testing.T) time.Duration {
 	t.Helper()
-	f, err := os.Open(c.usage())
+	f, err := os.Open(c.turnFile(t, 0))
 	require.NoError(t, err)
 	defer f.Close()
-	var b [16]byte
-	_, err = f.ReadAt(b[:], 2048)
+	var b [8]byte
+	_, err = f.ReadAt(b[:], offTurnCap)
 	require.NoError(t, err)
-	return time.Duration(binary.LittleEndian.Uint64(b[:]) - binary.LittleEndian.Uint64(b[8:]))
+	return time.Duration(binary.LittleEndian.Uint64(b[:]))
 }
 
 // gpuTime is GPU 0's clock, and how much of it was worked.
@@ -233,7 +234,7 @@ func (c *container) clock(t *testing.T) gpuTime {
 }
 
 // checkRate: over all the kills the GPU gave the container its share. A killed process can have had what it
-// launched before its cost was known and charged, and no more.
+// under way, and no more.
 func checkRate(t *testing.T, from, to gpuTime, dead int, section string) {
 	t.Helper()
 	const launches = 6

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/limiter/feedback"
 )
 
 // sharer is a container that runs testdata/workloads/spin, or the simulated driver's kernel without an end.
@@ -30,41 +29,35 @@ const (
 // A share holds for what programs do every day: several streams, kernels shorter than an event, and such of one grid that take
 // longer with other data. Each case has a GPU of its own.
 func TestShareOfOrdinaryPrograms(t *testing.T) {
-	const settles, turn = 14 * time.Second, 2 * time.Second // the loop's corrections end in this time
+	const settles, period = time.Second, 2 * time.Second
 	cases := []struct {
 		name    string
-		loop    bool // the agent's
 		sharers []sharer
 	}{
-		{"one stream", false, []sharer{{30, []string{"--kernels-us=500"}}}},
-		{"eight streams that fill the GPU", false, []sharer{{30, []string{"--kernels-us=500", "--streams=8", "--blocks=1000"}}}},
-		{"eight streams that overlap", false, []sharer{{30, []string{"--kernels-us=500", "--streams=8"}}}},
-		{"kernels of 5 µs", false, []sharer{{30, []string{"--kernels-us=5"}}}},
-		{"kernels of 2 µs", false, []sharer{{30, []string{"--kernels-us=2"}}}},
-		{"data decides, up to 20 times", false, []sharer{{30, []string{"--kernels-us=100,2000", dataDecides}}}},
-		{"data decides, up to 50 times", false, []sharer{{30, []string{"--kernels-us=100,5000", dataDecides}}}},
-		{"data decides, waited for", false, []sharer{{30, []string{"--kernels-us=100,5000", dataDecides, "--mode=sync"}}}},
-		{"kernels of 200 ms", false, []sharer{{30, []string{long}}}},
-		{"without an end", false, []sharer{{30, nil}}},
-		{"kernels of 5 µs, corrected", true, []sharer{{30, []string{"--kernels-us=5"}}}},
-		{"kernels of 2 µs, corrected", true, []sharer{{30, []string{"--kernels-us=2"}}}},
-		{"data decides, up to 20 times, corrected", true, []sharer{{30, []string{"--kernels-us=100,2000", dataDecides}}}},
-		{"data decides, up to 50 times, corrected", true, []sharer{{30, []string{"--kernels-us=100,5000", dataDecides}}}},
-		{"beside eight streams that fill the GPU", true, []sharer{{30, []string{"--kernels-us=500"}}, {70, []string{"--kernels-us=500", "--streams=8", "--blocks=1000"}}}},
-		{"beside eight streams that overlap", true, []sharer{{30, []string{"--kernels-us=500"}}, {70, []string{"--kernels-us=500", "--streams=8"}}}},
-		{"beside data that decides", true, []sharer{{90, []string{"--kernels-us=500"}}, {10, []string{"--kernels-us=100,5000", dataDecides}}}},
-		{"beside a kernel without an end", true, []sharer{{90, []string{"--kernels-us=500"}}, {10, nil}}},
+		{"one stream", []sharer{{30, []string{"--kernels-us=500"}}}},
+		{"eight streams that fill the GPU", []sharer{{30, []string{"--kernels-us=500", "--streams=8", "--blocks=1000"}}}},
+		{"eight streams that overlap", []sharer{{30, []string{"--kernels-us=500", "--streams=8"}}}},
+		{"kernels of 5 µs", []sharer{{30, []string{"--kernels-us=5"}}}},
+		{"kernels of 2 µs", []sharer{{30, []string{"--kernels-us=2"}}}},
+		{"data decides, up to 20 times", []sharer{{30, []string{"--kernels-us=100,2000", dataDecides}}}},
+		{"data decides, up to 50 times", []sharer{{30, []string{"--kernels-us=100,5000", dataDecides}}}},
+		{"data decides, waited for", []sharer{{30, []string{"--kernels-us=100,5000", dataDecides, "--mode=sync"}}}},
+		{"kernels of 200 ms", []sharer{{30, []string{long}}}},
+		{"without an end", []sharer{{30, nil}}},
+		{"beside kernels of 5 µs", []sharer{{30, []string{"--kernels-us=500"}}, {70, []string{"--kernels-us=5"}}}},
+		{"beside eight streams that fill the GPU", []sharer{{30, []string{"--kernels-us=500"}}, {70, []string{"--kernels-us=500", "--streams=8", "--blocks=1000"}}}},
+		{"beside eight streams that overlap", []sharer{{30, []string{"--kernels-us=500"}}, {70, []string{"--kernels-us=500", "--streams=8"}}}},
+		{"beside data that decides", []sharer{{90, []string{"--kernels-us=500"}}, {10, []string{"--kernels-us=100,5000", dataDecides}}}},
+		{"beside a kernel without an end", []sharer{{90, []string{"--kernels-us=500"}}, {10, nil}}},
 	}
 	var gpus []string
 	for range cases {
 		gpus = append(gpus, "H200")
 	}
 	state := newMachine(t, gpus...)
-	t.Setenv("SIMGPU_STATE", state) // of the loop
-	owners := map[int]string{}
-	var corrected []feedback.Container
 	var shares []shareOf
 	for i, one := range cases {
+		var beside []*container
 		for j, s := range one.sharers {
 			c := newContainer(t, state, gpu{fmt.Sprintf("GPU-%08x-5151-4000-8000-%012x", i+1, i+1), 8 * giB})
 			c.group = fmt.Sprint(100*i + j + 1)
@@ -74,13 +67,13 @@ func TestShareOfOrdinaryPrograms(t *testing.T) {
 				name += ", the other"
 			}
 			shares = append(shares, shareOf{name: name, c: c, gpu: i, percent: float64(s.share), all: slices.Contains(s.spin, long)})
-			owners[c.workload(t, i, s)] = c.group
-			if one.loop {
-				corrected = append(corrected, feedback.Container{ID: c.group, Dir: c.dir})
-			}
+			beside = append(beside, c)
+		}
+		takeTurns(t, beside...)
+		for j, s := range one.sharers {
+			beside[j].workload(t, i, s)
 		}
 	}
-	defer agentLoop(t, corrected, owners)()
 	look := func() (all []lookAt) {
 		status := shares[0].c.truth(t)
 		for _, s := range shares {
@@ -93,7 +86,7 @@ func TestShareOfOrdinaryPrograms(t *testing.T) {
 	})
 	looks := [][]lookAt{look()}
 	for n := range windows + 1 {
-		time.Sleep(map[bool]time.Duration{true: settles, false: turn}[n == 0])
+		time.Sleep(map[bool]time.Duration{true: settles, false: period}[n == 0])
 		looks = append(looks, look())
 	}
 	for i, s := range shares {
@@ -113,8 +106,8 @@ func TestShareOfOrdinaryPrograms(t *testing.T) {
 	}
 }
 
-// workload starts a sharer's program on that GPU; the PID is its.
-func (c *container) workload(t *testing.T, index int, s sharer) (pid int) {
+// workload starts a sharer's program on that GPU.
+func (c *container) workload(t *testing.T, index int, s sharer) {
 	t.Helper()
 	program, args := filepath.Join(built, "sim", "check"), []string{"waits-forever"}
 	if s.spin != nil {
@@ -124,7 +117,6 @@ func (c *container) workload(t *testing.T, index int, s sharer) (pid int) {
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	return cmd.Process.Pid
 }
 
 // shareOf is what is measured of a container.

@@ -4,6 +4,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -24,7 +25,7 @@ const spoil = `i=0; while true; do
 : >/.gpuslice/usage
 i=$((i+1)); echo rounds=$i; done`
 
-// Only the operator's setting and NVML decide which container goes first. A tenant that claims priority, and
+// Only the operator's setting decides which container goes first. A tenant that claims priority, and
 // writes anything into its usage file, changes neither its own nor others' priority, nor any limits.
 func TestPriorityIsNotTheTenants(t *testing.T) {
 	ctx := context.Background()
@@ -42,14 +43,14 @@ func TestPriorityIsNotTheTenants(t *testing.T) {
 		containers[c.name] = start(t, pods[c.name], harness.Container{Name: "main", Command: []string{"/bin/sh", "-c", c.line},
 			Env: []string{"CUDA_TASK_PRIORITY=0", "GPU_CORE_UTILIZATION_POLICY=DISABLE"}})
 	}
-	read := func(name string) (limiter.Limits, limiter.CoreState) {
+	read := func(name string) (limiter.Limits, uint64) {
 		path := limiter.LimitsPath(filepath.Join(n.StateDir(), "containers", containers[name]))
 		l, err := limiter.ReadLimits(path)
 		require.NoError(t, err)
 		l.Generation = 0 // rises with what the host has seen
-		states, err := limiter.ReadCores(path)
+		residue, err := limiter.ReadResidue(path)
 		require.NoError(t, err)
-		return l, states[0]
+		return l, residue[0]
 	}
 	granted := map[string]limiter.Limits{}
 	for name, priority := range map[string]limiter.Priority{"first": limiter.PriorityHigh, "second": limiter.PriorityLow, "spoiler": limiter.PriorityLow} {
@@ -58,28 +59,28 @@ func TestPriorityIsNotTheTenants(t *testing.T) {
 		require.EqualValues(t, 4000*mib, granted[name].Devices[0].MemoryLimitBytes, name)
 		require.EqualValues(t, 30, granted[name].Devices[0].CorePercent, name)
 	}
-	looked := 0
+	table, err := limiter.ReadTable(limiter.TablePath(n.StateDir(), uuid))
+	require.NoError(t, err)
+	require.Len(t, table.Shares, len(granted))
 	require.NoError(t, harness.Until(ctx, 60*time.Second, func(context.Context) error {
-		stands := false
+		now, err := limiter.ReadTable(limiter.TablePath(n.StateDir(), uuid))
+		require.NoError(t, err)
+		require.Equal(t, table, now)
 		for name := range containers {
-			l, state := read(name)
+			l, residue := read(name)
 			require.Equal(t, granted[name], l, name)
-			switch name {
-			case "first":
-				require.False(t, state.Blocked)
-			case "second":
-				stands = state.Blocked
+			for _, s := range now.Shares {
+				if s.ID == l.TurnID {
+					require.Equal(t, l.Devices[0].Priority, s.Priority, name)
+				}
 			}
 			if name != "spoiler" {
-				require.Zero(t, state.ResidueBytes, "%s has charged what it has", name)
+				require.Zero(t, residue, "%s has charged what it has", name)
 			}
 		}
 		says, err := pods["spoiler"].Logs(harness.Container{Name: "main"})
-		if stands {
-			looked++
-		}
-		if rounds := harness.KeyValues(says)["rounds"]; err != nil || len(rounds) < 2 || looked < 20 {
-			return fmt.Errorf("the spoiler has spoilt %q times; the second stood back in %d looks; its output is %q: %w", rounds, looked, says, err)
+		if rounds := harness.KeyValues(says)["rounds"]; err != nil || len(rounds) < 2 {
+			return fmt.Errorf("the spoiler has spoilt %q times; its output is %q: %w", rounds, says, err)
 		}
 		return nil
 	}))
@@ -89,22 +90,36 @@ func TestPriorityIsNotTheTenants(t *testing.T) {
 	requireNothingLeft(t, n)
 }
 
-// What a container of high priority leaves of a GPU is the others' while it is at work: up
-// to their share, and none of it is taken from it.
+// A container of low priority gets on beside one of high priority.
 func TestPriorityLeavesTheRest(t *testing.T) {
 	ctx := context.Background()
 	n := newNode(t, harness.NodeOptions{AgentArgs: []string{"--high-priority-namespaces=vip"}})
 	uuid := gpu(t, n, 0)
 	spin := []string{workload("spin"), "--seconds=1000", "--kernels-us=2000", "--mode=async"}
 	first := run(t, n, harness.Pod{Name: "first", Namespace: "vip", Annotations: hami(uuid, 4000, 30)})
-	start(t, first, harness.Container{Name: "main", Command: spin})
+	firstID := start(t, first, harness.Container{Name: "main", Command: spin})
 	second := run(t, n, harness.Pod{Name: "second", Annotations: hami(uuid, 4000, 40)})
-	id := start(t, second, harness.Container{Name: "main", Command: spin})
-	limits := limiter.LimitsPath(filepath.Join(n.StateDir(), "containers", id))
+	secondID := start(t, second, harness.Container{Name: "main", Command: spin})
+	launches := func(id string) (uint64, error) {
+		usage, err := limiter.ReadCoreUsage(limiter.UsagePath(filepath.Join(n.StateDir(), "containers", id)))
+		if err != nil {
+			return 0, err
+		}
+		return usage[0].Launches, nil
+	}
+	var hadFirst, hadSecond uint64
+	require.NoError(t, harness.Until(ctx, 90*time.Second, func(context.Context) (err error) {
+		if hadFirst, err = launches(firstID); err != nil || hadFirst == 0 {
+			return fmt.Errorf("the first has not begun: %w", err)
+		}
+		hadSecond, err = launches(secondID)
+		return err
+	}))
 	require.NoError(t, harness.Until(ctx, 90*time.Second, func(context.Context) error {
-		states, err := limiter.ReadCores(limits)
-		if err == nil && !(states[0].Blocked && states[0].ElasticPercent >= 40) {
-			err = fmt.Errorf("it has %+v", states[0])
+		hasFirst, err := launches(firstID)
+		hasSecond, errSecond := launches(secondID)
+		if err = errors.Join(err, errSecond); err == nil && (hasFirst < hadFirst+100 || hasSecond < hadSecond+10) {
+			err = fmt.Errorf("the first has made %d launches, the second %d", hasFirst-hadFirst, hasSecond-hadSecond)
 		}
 		return err
 	}))

@@ -114,16 +114,16 @@ func (s *StateDir) Use(id string, process int, bytes ...uint64) {
 }
 
 // Compute writes the compute time on a GPU.
-func (s *StateDir) Compute(id string, gpu int, charged, waited time.Duration, launches uint64) {
+func (s *StateDir) Compute(id string, gpu int, busy, waited time.Duration, launches uint64) {
 	const (
-		buckets, size              = 2048, 128
-		spent, throttled, launched = 8, 24, 32
+		compute, size               = 2048, 128
+		worked, throttled, launched = 8, 24, 32
 	)
 	file, err := os.OpenFile(s.Path(id, "usage"), os.O_RDWR, 0)
 	require.NoError(s.tb, err)
 	defer file.Close()
-	for offset, value := range map[int]uint64{spent: uint64(charged), throttled: uint64(waited), launched: launches} {
-		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(nil, value), int64(buckets+gpu*size+offset))
+	for offset, value := range map[int]uint64{worked: uint64(busy), throttled: uint64(waited), launched: launches} {
+		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(nil, value), int64(compute+gpu*size+offset))
 		require.NoError(s.tb, err)
 	}
 }

@@ -3,6 +3,7 @@ package upgrade_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -135,6 +136,25 @@ func TestEarlierLedger(t *testing.T) {
 			gpus, func(string) error { return nil })
 		require.ErrorIs(t, err, ledger.ErrBlocked, version)
 		require.NoError(t, l.Close())
+	}
+}
+
+// The limiter of a container that continues writes what this agent shows.
+func TestEarlierComputeTime(t *testing.T) {
+	for _, version := range versions {
+		path := limiter.UsagePath(filepath.Join(ledgerOf(t, version), "containers", "two"))
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		require.NoError(t, err)
+		// Of the second GPU: what could be used, was charged, was due until, was waited, launches, the last one, refused.
+		for i, word := range []uint64{9e9, 5e9, 8e9, 3e9, 70, 6e9, 4} {
+			_, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, word), int64(2048+128+8*i))
+			require.NoError(t, err)
+		}
+		require.NoError(t, f.Close())
+		usage, err := limiter.ReadUsage(path)
+		require.NoError(t, err, version)
+		require.Equal(t, limiter.CoreUsage{BusyNanoseconds: 5e9, ThrottledNanoseconds: 3e9, Launches: 70, LastLaunchNanoseconds: 6e9}, usage.Devices[1].Cores, version)
+		require.Equal(t, uint64(4), usage.Devices[1].RefusedAllocations, version)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Loop runs the agent's correction of shares beside programs that have no containers: `make gpu-test` starts it. Each
+// Loop runs the agent's measurement of use beside programs that have no containers: `make gpu-test` starts it. Each
 // directory in the one that it is given has the limits and usage files of a slice, and the processes of a slice are those
 // that have the path of its usage file in their environment.
 package main

@@ -1,5 +1,5 @@
 // Package creaders has the limiter's readers of what others wrote, in C, for fuzzing in Go: the
-// limits and usage files, the environment's limits, /proc/<pid>/stat. It is called by its own
+// limits and usage files, tables and turn files, the environment's limits, /proc/<pid>/stat. It is called by its own
 // tests only. The readers are limiter/src's files as they are, compiled with checks of undefined
 // behaviour that end the process (ubsan.c), so that no index leaves its array unseen.
 package creaders
@@ -28,8 +28,12 @@ const (
 	Slots       = C.VGPU_SLOT_COUNT
 	HighWater   = C.CREADERS_HIGH_WATER
 	Charged     = C.CREADERS_CHARGED
-	RateOne     = C.RATE_ONE
-	bucketMost  = C.BUCKET_MOST
+	TableSize   = C.VGPU_TABLE_BYTES
+	TurnSize    = C.VGPU_TURN_BYTES
+	TurnWords   = C.VGPU_TURN_WORDS_BYTES
+	TurnPeers   = C.VGPU_TURN_PEERS
+	LagMost     = C.CREADERS_LAG_MOST
+	LagLeast    = C.CREADERS_LAG_LEAST
 )
 
 // SetPaths sets the paths of the two files. It fails inside a container of gpuslice.
@@ -53,7 +57,7 @@ func setenv(name, value string) {
 // GPU is a GPU: what the limiter takes from one record of the limits file.
 type GPU struct {
 	Bytes, Context, Residue, Physical, Room uint64
-	Rate                                    uint32
+	Percent, SoftPercent                    uint8
 }
 
 // Limits reads the limits file as a process that starts does. False: CUDA is denied.
@@ -65,9 +69,11 @@ func Limits() ([]GPU, bool) {
 	gpus := make([]GPU, int(C.limits_count()))
 	for i := range gpus {
 		c := C.int(i)
+		share := C.limits_share(c)
 		gpus[i] = GPU{
 			Bytes: uint64(C.limits_bytes(c)), Context: uint64(C.limits_context_bytes(c)), Residue: uint64(C.limits_residue_bytes(c)),
-			Physical: uint64(C.limits_physical_bytes(c)), Room: uint64(C.limits_room(c)), Rate: uint32(C.limits_core_rate(c)),
+			Physical: uint64(C.limits_physical_bytes(c)), Room: uint64(C.limits_room(c)), Percent: uint8(share.percent),
+			SoftPercent: uint8(share.soft_percent),
 		}
 	}
 	return gpus, true
@@ -130,8 +136,39 @@ func Stat(line string) (state byte, flags, threads, started, pending uint64, ok 
 	return byte(s.state), uint64(s.flags), uint64(s.threads), uint64(s.started), uint64(s.pending), ok
 }
 
-// Turns is how many naps of 10 ms a launch of ns waits for, in a bucket with these numbers.
-// At most `most` are counted.
-func Turns(earned, spent, refilled, now, ns uint64, settle int64, rate uint32, most int) int {
-	return int(C.creaders_turns(C.uint64_t(earned), C.uint64_t(spent), C.uint64_t(refilled), C.uint64_t(now), C.uint64_t(ns), C.int64_t(settle), C.uint32_t(rate), C.int(most)))
+// Shares are what a container takes from a table: its own part of the GPU, and its peers'.
+type Shares struct {
+	Valid  bool
+	Weight float64
+	IDs    []uint64
+	Peers  []float64
+}
+
+// Table reads a table's bytes for a container.
+func Table(file []byte, id uint64) (s Shares) {
+	var c C.struct_shares
+	C.creaders_table(unsafe.Pointer(&file[0]), C.uint64_t(id), &c)
+	s.Valid, s.Weight = bool(c.valid), float64(c.weight)
+	for i := range int(c.count) {
+		s.IDs, s.Peers = append(s.IDs, uint64(c.peers[i].id)), append(s.Peers, float64(c.peers[i].weight))
+	}
+	return s
+}
+
+// Look is a look of a process of a container with one peer: when, and when it had work since the last one.
+type Look struct {
+	Now, From, To, Ns uint64
+	Ceiling           float64
+	Process           int
+	Low, PeerLow      bool
+}
+
+// Turn looks, with the words of both containers, and changes the own ones.
+func Turn(turn, peer []byte, l Look) (charged uint64, contended, mayGo bool) {
+	c := C.struct_creaders_turn{
+		now: C.uint64_t(l.Now), from: C.uint64_t(l.From), to: C.uint64_t(l.To), ns: C.uint64_t(l.Ns), ceiling: C.double(l.Ceiling),
+		process: C.int(l.Process), low: C.bool(l.Low), peer_low: C.bool(l.PeerLow),
+	}
+	C.creaders_turn((*C.struct_vgpu_turn)(unsafe.Pointer(&turn[0])), unsafe.Pointer(&peer[0]), &c)
+	return uint64(c.charged), bool(c.contended), bool(c.may_go)
 }

@@ -90,7 +90,7 @@ func FuzzLimits(f *testing.F) {
 			require.LessOrEqual(t, c.Residue, uint64(ceiling))
 			require.LessOrEqual(t, c.Physical, c.Bytes)
 			require.LessOrEqual(t, c.Room, c.Bytes)
-			require.LessOrEqual(t, c.Rate, uint32(4*RateOne))
+			require.LessOrEqual(t, max(c.Percent, c.SoftPercent), uint8(100))
 		}
 		host, err := limiter.ReadLimits(limits.Name())
 		if err != nil {
@@ -209,22 +209,5 @@ func FuzzStat(f *testing.F) {
 		require.Equal(t, byte('S'), state)
 		require.Equal(t, []uint64{flags, 2, started, 256}, []uint64{gotFlags, threads, gotStarted, pending})
 		Stat(string(comm)) // a line that is cut off
-	})
-}
-
-// Whatever the container's processes have written into a bucket, a launch waits no longer than
-// the largest debt there is takes at its rate.
-func FuzzBucket(f *testing.F) {
-	f.Add(uint64(0), uint64(0), uint64(0), uint64(1), uint64(5e6), int64(0), uint32(RateOne/20))
-	f.Add(^uint64(0), uint64(0), ^uint64(0), uint64(1e15), uint64(5e6), int64(-1<<62), uint32(1))
-	f.Add(uint64(0), ^uint64(0)/2, uint64(1e15), uint64(1e15), uint64(0), int64(1<<62), uint32(4*RateOne))
-	f.Fuzz(func(t *testing.T, earned, spent, refilled, now, ns uint64, settle int64, rate uint32) {
-		rate = max(rate%(4*RateOne+1), RateOne/100) // one percent at least: cores.c
-		now %= 1 << 60
-		ns = min(ns, bucketMost)
-		const nap = 10_000_000
-		// The debt, the refill that a clock ahead by up to a second puts off, and the launch itself.
-		most := int((2*bucketMost*RateOne/uint64(rate)+2_000_000_000)/nap) + 4
-		require.Less(t, Turns(earned, spent, refilled, now, ns, settle, rate, most), most)
 	})
 }

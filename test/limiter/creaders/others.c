@@ -1,9 +1,7 @@
 /* The other files that the readers need, and stubs for what calls the driver. */
-#include "cores.c"
 #include "crc32.c"
 #include "filelock.c"
 #include "paths.c"
-#include "rate.c"
 
 #include <stdarg.h>
 #include <stdio.h>

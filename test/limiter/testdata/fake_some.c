@@ -1,6 +1,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static int contexts = 1;
@@ -110,35 +112,118 @@ int cuGetProcAddress_v2(const char *name, void **pfn, int version, uint64_t flag
 	return *pfn ? 0 : 500;
 }
 #endif
-/* Events that take no time, but in a stream that stands still, where they never come, and of which
- * each knows what kernels took when it was recorded;
- * and captures in the strictest mode: any call of an event, in whatever stream and
- * thread, breaks the one that is open. */
+/* Kernels that take fakeMilliseconds each, one after the other; events that happen behind them, but never in a
+ * stream that stands still; and captures in the strictest mode: any call of an event, in whatever stream and
+ * thread, breaks the one that is open, but in a thread in relaxed mode. */
 float fakeMilliseconds;
 void *fakeStill;
 static void *recorded[64];
-static float took[64];
+static uint64_t happens[64], worked_until;
 static void *captured;
-static int launches, broken;
-int cuEventCreate(void **event) { broken += captured != NULL; *event = (void *)(next += 16); return 0; }
+static int launches, broken, records, lost;
+static void *destroyed;
+static __thread int mode;
+int cuThreadExchangeStreamCaptureMode(int *other) { int before = mode; mode = *other; *other = before; return 0; }
+static void breaks(void) { broken += captured != NULL && mode != 2; }
+static uint64_t clock_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+int cuEventCreate(void **event) { breaks(); *event = (void *)(next += 16); return 0; }
 int cuEventRecord(void *event, void *stream)
 {
+	records++;
+	lost += stream && stream == destroyed;
 	recorded[(uintptr_t)event / 16 % 64] = stream;
-	took[(uintptr_t)event / 16 % 64] = fakeMilliseconds;
-	broken += captured != NULL;
+	happens[(uintptr_t)event / 16 % 64] = worked_until;
+	breaks();
 	return 0;
 }
-int cuEventQuery(void *event) { broken += captured != NULL; return fakeStill && recorded[(uintptr_t)event / 16 % 64] == fakeStill ? 600 : 0; }
-int cuEventElapsedTime(float *ms, void *begin, void *end)
+int cuEventQuery(void *event)
 {
-	(void)begin;
-	broken += captured != NULL;
-	*ms = took[(uintptr_t)end / 16 % 64];
-	return 0;
+	uintptr_t i = (uintptr_t)event / 16 % 64;
+
+	breaks();
+	return (fakeStill && recorded[i] == fakeStill) || (happens[i] && clock_now() < happens[i]) ? 600 : 0;
 }
 int cuStreamBeginCapture_v2(void *stream) { if (captured) return 401; captured = stream; return 0; }
 int cuStreamEndCapture(void *stream, void **graph) { *graph = NULL; if (captured != stream) return 401; captured = NULL; return 0; }
 int cuStreamIsCapturing(void *stream, int *status) { *status = stream && stream == captured; return stream ? 0 : captured ? 906 : 0; }
-int cuLaunchKernel(void) { launches++; return 0; }
+int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream)
+{
+	(void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared;
+	launches++;
+	if (fakeMilliseconds > 0 && (!captured || stream != captured)) {
+		uint64_t now = clock_now();
+		worked_until = (worked_until > now ? worked_until : now) + (uint64_t)(fakeMilliseconds * 1e6f);
+	}
+	return 0;
+}
+/* Copies, fills and frees wait for all work, and keep their arguments. */
+static int wait_for_work(void)
+{
+	if (!worked_until)
+		return 0;
+	uint64_t now = clock_now();
+	struct timespec t = { 0, worked_until > now ? (long)(worked_until - now) : 0 };
+
+	if (t.tv_nsec)
+		syscall(SYS_nanosleep, &t, NULL);
+	return 0;
+}
+static int synchronised;
+int fakeSynchronised(void) { return synchronised; }
+int cuStreamSynchronize(void *stream) { (void)stream; synchronised++; return wait_for_work(); }
+int cuPointerGetAttribute(unsigned *type, int what, unsigned long long ptr)
+{
+	*type = what == 8 ? ptr >> 40 != 0 : 2; /* managed; the GPU's */
+	return ptr < 0x100000 ? 1 : 0; /* no address of the driver's */
+}
+static long copied[5];
+long *fakeCopied(void) { return copied; }
+#define COPY(name)                                        \
+	int name(long a, long b, long c, long d, long e)  \
+	{                                                 \
+		const long args[] = { a, b, c, d, e };    \
+		memcpy(copied, args, sizeof(copied));     \
+		return wait_for_work();                   \
+	}
+#define COPIES(name) COPY(name) COPY(name##_v2) COPY(name##_v2_ptds)
+COPY(cuMemcpy)
+COPY(cuMemcpy_ptds)
+COPIES(cuMemcpyDtoH)
+COPIES(cuMemcpyAtoH)
+COPIES(cuMemcpyHtoD)
+COPIES(cuMemcpyHtoA)
+COPIES(cuMemcpy2D)
+COPIES(cuMemcpy2DUnaligned)
+COPIES(cuMemcpy3D)
+COPY(cuMemcpy3DPeer)
+COPY(cuMemcpy3DPeer_ptds)
+#define FILLS(name) COPIES(name##8) COPIES(name##16) COPIES(name##32)
+FILLS(cuMemsetD)
+FILLS(cuMemsetD2D)
+COPY(cuMemFree)
+COPY(cuMemFree_v2)
+typedef struct { void *f; unsigned gx, gy, gz, bx, by, bz, shared; void *stream, **params; } params_t;
+int cuLaunchCooperativeKernelMultiDevice(params_t *list, unsigned count, unsigned flags)
+{
+	(void)flags;
+	for (unsigned i = 0; i < count; i++)
+		cuLaunchKernel(list[i].f, 1, 1, 1, 1, 1, 1, 0, list[i].stream);
+	return 0;
+}
+int cuStreamDestroy_v2(void *stream)
+{
+	destroyed = stream;
+	if (captured == stream)
+		captured = NULL; /* its capture ends with it */
+	return 0;
+}
+int fakeRecords(void) { return records; } /* events that were recorded */
+int fakeLost(void) { return lost; } /* in a stream that was destroyed before */
 int fakeLaunches(void) { return launches; }
 int fakeBroken(void) { return broken; }

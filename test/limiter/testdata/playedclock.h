@@ -34,7 +34,8 @@ long syscall(long number, ...)
 	for (int i = 0; i < 6; i++)
 		a[i] = va_arg(list, long);
 	va_end(list);
-	if (number == SYS_nanosleep) {
+	/* The limiter's own thread, which shows work while others wait, is not played: its naps are of 10 ms. */
+	if (number == SYS_nanosleep && ((struct timespec *)a[0])->tv_nsec != 10000000) {
 		played_ns += (uint64_t)((struct timespec *)a[0])->tv_nsec;
 		return 0;
 	}

@@ -1,0 +1,276 @@
+/* The lag of a container is the time that it should have had and did not have. It grows with the
+ * container's part of the time in which it wanted the GPU, and shrinks by the time in which it had
+ * work there. So it needs no price of a kernel.
+ *
+ * The container with the greatest lag for its weight takes the turn, and keeps it until it is QUANTUM
+ * behind the best other one. One with more lag than BOUND, or BOUND_BY_WEIGHT for its weight, launches in
+ * any case: whatever the others write, it gets its share.
+ *
+ * All atomics are relaxed: the words are independent, and processes of one container that step at the
+ * same time lose a moment at worst. */
+#include "lag.h"
+
+static const int64_t QUANTUM_NS = 20000000, BOUND_NS = 40000000, BOUND_BY_WEIGHT_NS = 150000000;
+/* One with so much credit is due no more: it does not use it. */
+static const int64_t ENOUGH_NS = 70000000;
+/* Time that no container used is due to all of them. Without this their lags would all pass the bound in the end. */
+static const uint64_t FORGET_NS = 2000000000;
+static const uint64_t PATIENCE_NS = 90000000, RECENT_NS = 50000000;
+static const double CREDIT_NS = 50000000; /* of the whole GPU, that a ceiling lets an idle container save */
+static const double LOW_WEIGHT = 0.01;
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t get(const _Atomic uint64_t *word)
+{
+	return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static int64_t get_signed(const _Atomic int64_t *word)
+{
+	return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static void set(_Atomic uint64_t *word, uint64_t value)
+{
+	atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+/* One that is ahead waits a little for those that pause between two launches. */
+static bool wants(const struct vgpu_turn *turn, const struct view *v, const struct peer *p)
+{
+	int64_t lag = get_signed(&turn->words.lag);
+	uint64_t patience = lag < 0 ? least((uint64_t)-(lag / 4), PATIENCE_NS) : 0;
+
+	return p->want_until + patience > v->now;
+}
+
+void lag_weigh(const struct vgpu_turn *turn, struct view *v)
+{
+	bool high = !v->low;
+
+	for (int i = 0; i < v->count && !high; i++)
+		high = !v->peers[i].low && wants(turn, v, &v->peers[i]);
+	if (!high)
+		return;
+	if (v->low)
+		v->weight = LOW_WEIGHT;
+	for (int i = 0; i < v->count; i++)
+		if (v->peers[i].low)
+			v->peers[i].weight = LOW_WEIGHT;
+}
+
+/* The time in which one of the container's processes had work. Of the others only the end is known. */
+static uint64_t covered_by(const struct vgpu_turn *turn, const struct view *v, uint64_t before, const struct span *s, int process)
+{
+	uint64_t own = 0, others = 0, from = s->from > before ? s->from : before;
+
+	if (s->to > from)
+		own = least(s->ns, s->to - from);
+	for (int i = 0; i < VGPU_TURN_PROCESSES; i++) {
+		uint64_t until = get(&turn->work_until[i]);
+
+		if (i == process || until <= before || until > v->now + LAG_HORIZON_NS)
+			continue;
+		uint64_t one = least(until, v->now) - before;
+		others = one > others ? one : others;
+	}
+	/* It began after the others, or before them. */
+	if (from > before)
+		own += least(others, from - before);
+	return own > others ? own : others;
+}
+
+/* What the peer has worked since this account last looked. */
+static uint64_t worked(struct vgpu_turn *turn, int index, const struct peer *p)
+{
+	int at = index;
+
+	for (int i = 0; i < VGPU_TURN_PEERS; i++)
+		if (get(&turn->seen[i].id) == p->id) {
+			at = i;
+			break;
+		}
+	if (get(&turn->seen[at].id) != p->id) {
+		set(&turn->seen[at].id, p->id);
+		set(&turn->seen[at].busy, p->busy);
+		return 0;
+	}
+	uint64_t before = get(&turn->seen[at].busy), more = p->busy - before;
+	if (more == 0)
+		return 0;
+	/* A sum that is a little lower was extrapolated too far before. */
+	if (more < LAG_HORIZON_NS || -more > LAG_HORIZON_NS)
+		set(&turn->seen[at].busy, p->busy);
+	return more < LAG_HORIZON_NS ? more : 0;
+}
+
+static int64_t bounded(int64_t ns, int64_t most)
+{
+	return ns > most ? most : ns < LAG_LEAST_NS ? LAG_LEAST_NS : ns;
+}
+
+/* A container that does not want the GPU any more, and is still due its part. */
+static bool is_due(const struct view *v, const struct peer *p)
+{
+	return p->lag < ENOUGH_NS && p->want_until + LAG_ABSENT_NS > v->now;
+}
+
+/* When it last was accounted, which is now from here on. It never goes back: a process that was stopped between
+ * its look and here would let the next one account for a time again. */
+static uint64_t advance(_Atomic uint64_t *looked, uint64_t now)
+{
+	uint64_t before = get(looked);
+
+	while ((before < now || before - now > LAG_HORIZON_NS) &&
+	       !atomic_compare_exchange_weak_explicit(looked, &before, now, memory_order_relaxed, memory_order_relaxed))
+		;
+	return before;
+}
+
+uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct span *span, int process)
+{
+	uint64_t before = advance(&turn->words.looked, v->now);
+	double overlap = 0, others = 0, weights = v->weight, processes = (double)least(get(&turn->words.processes), LAG_PROCESSES);
+	int64_t lag, cap;
+
+	if (!before) /* new, and so it may use at once what an idle container has saved */
+		atomic_store_explicit(&turn->words.cap, (int64_t)(v->ceiling * CREDIT_NS), memory_order_relaxed);
+	if (!before || before >= v->now)
+		return 0;
+	if (v->now - before > LAG_HORIZON_NS)
+		before = v->now - LAG_HORIZON_NS;
+	uint64_t passed = v->now - before;
+	uint64_t covered = least(covered_by(turn, v, before, span, process), passed);
+	for (int i = 0; i < v->count; i++) {
+		uint64_t more = worked(turn, i, &v->peers[i]);
+
+		others += (double)more / (double)passed;
+		if (covered)
+			overlap += (double)least(more, covered) / (double)covered * v->peers[i].processes / (processes > 1 ? processes : 1);
+		if (wants(turn, v, &v->peers[i]) || is_due(v, &v->peers[i]))
+			weights += v->peers[i].weight;
+	}
+	uint64_t wanted = get(&turn->words.want_until) + LAG_ABSENT_NS;
+	wanted = wanted > before ? least(wanted - before, passed) : 0;
+	int64_t charge = (int64_t)((double)covered / (1 + overlap)), due = (int64_t)((double)wanted * v->weight / weights);
+	lag = bounded(get_signed(&turn->words.lag), LAG_MOST_NS);
+	if (lag > 0)
+		lag -= (int64_t)((double)lag * (double)least(passed, FORGET_NS) / (double)FORGET_NS);
+	int64_t gaps = others < 1 ? (int64_t)((double)least(span->gaps, passed - covered) * (1 - others)) : 0;
+	if (weights > v->weight)
+		lag = bounded(lag + due - charge - gaps, LAG_MOST_NS);
+	else /* no other container wants it, so there is no debt to one */
+		lag = lag + (int64_t)passed < 0 ? lag + (int64_t)passed : 0;
+	cap = bounded(get_signed(&turn->words.cap), LAG_MOST_NS);
+	if (v->ceiling > 0)
+		cap = bounded(cap + (int64_t)((double)passed * v->ceiling) - charge, (int64_t)(v->ceiling * CREDIT_NS));
+	else /* a ceiling that comes begins with its credit */
+		cap = LAG_MOST_NS;
+	atomic_store_explicit(&turn->words.lag, lag, memory_order_relaxed);
+	atomic_store_explicit(&turn->words.cap, cap, memory_order_relaxed);
+	atomic_fetch_add_explicit(&turn->words.busy, covered, memory_order_relaxed);
+	return (uint64_t)charge;
+}
+
+bool lag_contended(const struct vgpu_turn *turn, const struct view *v)
+{
+	bool some = v->ceiling > 0;
+
+	for (int i = 0; i < v->count && !some; i++)
+		some = wants(turn, v, &v->peers[i]) || v->peers[i].want_until + RECENT_NS > v->now;
+	return some;
+}
+
+static int64_t lesser(const _Atomic int64_t *a, const _Atomic int64_t *b)
+{
+	int64_t x = get_signed(a), y = get_signed(b);
+
+	return x < y ? x : y;
+}
+
+static int64_t least_cap(const struct view *v)
+{
+	return v->rests ? (int64_t)(v->ceiling * CREDIT_NS) / 2 : 0;
+}
+
+bool lag_capped(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
+{
+	return v->ceiling > 0 && lesser(&turn->words.cap, &own->words.cap) <= least_cap(v);
+}
+
+/* The greatest lag for its weight among those that want the GPU, and whether one of them has the turn. False: none wants it. */
+static bool others(const struct vgpu_turn *turn, const struct view *v, double *best, bool *held)
+{
+	bool any = false;
+
+	*held = false;
+	for (int i = 0; i < v->count; i++) {
+		const struct peer *p = &v->peers[i];
+
+		if (!wants(turn, v, p))
+			continue;
+		double other = (double)p->lag / p->weight;
+		*best = !any || other > *best ? other : *best;
+		any = true;
+		*held |= p->hold_until > v->now;
+	}
+	return any;
+}
+
+uint64_t lag_rest(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
+{
+	double best = 0, rest = v->ceiling > 0 ? (double)lesser(&turn->words.cap, &own->words.cap) : (double)LAG_MOST_NS;
+	bool held;
+
+	if (!others(turn, v, &best, &held)) { /* one may come back soon */
+		rest = v->ceiling > 0 ? rest : 0;
+	} else {
+		/* The others' lag grows meanwhile too: in all the distance changes by 1/weight. */
+		double until = (double)lesser(&turn->words.lag, &own->words.lag) - (best - (double)QUANTUM_NS) * v->weight;
+		rest = until < rest ? until : rest;
+	}
+	return rest > 0 ? (uint64_t)rest : 0;
+}
+
+bool lag_may_go(struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
+{
+	int64_t lag = lesser(&turn->words.lag, &own->words.lag);
+	double mine = (double)lag / v->weight, best = 0;
+	bool held;
+
+	if (lag_capped(turn, own, v))
+		return false;
+	if (!others(turn, v, &best, &held) || lag > BOUND_NS || mine > (double)BOUND_BY_WEIGHT_NS)
+		return true;
+	if (get(&turn->words.hold_until) <= v->now)
+		return !held && mine >= best;
+	if (mine > best - (double)QUANTUM_NS)
+		return true;
+	set(&turn->words.hold_until, 0);
+	return false;
+}
+
+uint64_t lag_refused_for(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
+{
+	double mine = (double)lesser(&turn->words.lag, &own->words.lag) / v->weight, left = 0;
+
+	if (lag_capped(turn, own, v))
+		return (uint64_t)((double)(least_cap(v) - lesser(&turn->words.cap, &own->words.cap)) / v->ceiling);
+	for (int i = 0; i < v->count; i++) {
+		const struct peer *p = &v->peers[i];
+		double one = (double)(p->want_until - v->now), turns = (double)p->lag - (mine - (double)QUANTUM_NS) * p->weight;
+
+		if (p->want_until <= v->now)
+			continue;
+		if (p->hold_until > v->now) {
+			one = turns < one ? turns : one;
+			one = (double)(p->hold_until - v->now) < one ? (double)(p->hold_until - v->now) : one;
+		}
+		left = one > left ? one : left;
+	}
+	return left > 0 ? (uint64_t)left : 0;
+}
