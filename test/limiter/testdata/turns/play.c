@@ -1,0 +1,416 @@
+/* Plays containers that share a GPU, on a played clock: the same each time, and faster than it is.
+ *
+ *   play <box.so> <directory> <seconds> <stalls> <container>...
+ *
+ * A container is share:us[,us...][:word...], a word of
+ *
+ *   sync     waits for each launch       sN      N streams            gN     pauses N us after each wait
+ *   bP/W     each P us works W us; with gN: works, waits, pauses         pN      N processes
+ *   force, disable, low, soft=N          from=S  begins after S s
+ *   event    waits, by an event          poll     looks whether it has ended, every 20 us
+ *   data     all lengths are one function's      lies   claims all the time that it wants the GPU, and has no work
+ *   earlier  has no turn file, and no work
+ *
+ * stalls: how often a process stands still for 1 to 31 ms, in 1/100000 for each step.
+ * Prints for each container its part of the GPU, in percent.
+ *
+ * The GPU runs the kernels of one process for 2 ms, then those of the next one that has some; those of one
+ * process in several streams run at the same time. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <ucontext.h>
+
+#include "crc32.h"
+#include "layout.h"
+#include "pace.h"
+#include "played.h"
+
+enum { MOST = 96, STREAMS = 16, LENGTHS = 8, QUEUE = 4096, DRIVER_QUEUE = 1024, EVENTS = 1 << 16 };
+static const uint64_t SLICE_NS = 2000000, STEP_NS = 5000, STACK = 1 << 18;
+
+struct item { uint64_t left; uintptr_t event; };
+struct stream { struct item queue[QUEUE]; unsigned head, tail; };
+
+static struct container {
+	int share, soft, policy, priority, streams, lengths, processes;
+	uint64_t ns[LENGTHS], pause, period, work, from, had, before;
+	bool sync, event, poll, data, lies, earlier;
+	struct vgpu_turn *words;
+} containers[MOST];
+
+static struct process {
+	struct container *of;
+	int slot;
+	ucontext_t context;
+	struct stream streams[STREAMS];
+	uint64_t wakes, stalled;
+	void (*start)(void), (*begin)(struct pace *, const void *, CUstream), (*end)(struct pace *);
+	void (*wait_begin)(void), (*wait_end)(CUstream), (*wait_end_event)(void), (*poll)(bool), (*beat)(void);
+} processes[MOST];
+
+static int container_count, process_count, running = -1;
+static struct process *self;
+static ucontext_t scheduler;
+static uint64_t now = 1000000000000, slice_left;
+static bool pending[EVENTS];
+static uintptr_t event_count;
+static unsigned seed = 12345;
+
+static unsigned chance(void)
+{
+	seed = seed * 1103515245u + 12345u;
+	return seed >> 8;
+}
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "play: %s\n", what);
+	exit(1);
+}
+
+static void nap(uint64_t ns)
+{
+	self->wakes = now + ns;
+	swapcontext(&self->context, &scheduler);
+}
+
+uint64_t play_clock(void) { return now; }
+void play_nap(uint64_t ns) { nap(ns + chance() % 60000); } /* what a real one adds */
+uint64_t play_id(void) { return (uint64_t)(self->of - containers) + 1; }
+int play_slot(void) { return self->slot; }
+
+struct limits_share play_share(void)
+{
+	const struct container *c = self->of;
+
+	return (struct limits_share){ (uint8_t)c->share, (uint8_t)c->soft, c->policy == 1, c->policy == 2 };
+}
+
+CUresult play_cuCtxGetCurrent(CUcontext *ctx) { *ctx = (CUcontext)1; return 0; }
+CUresult play_cuCtxPushCurrent_v2(CUcontext ctx) { return ctx == NULL; }
+CUresult play_cuCtxPopCurrent_v2(CUcontext *ctx) { *ctx = NULL; return 0; }
+CUresult play_cuStreamGetCtx(CUstream stream, CUcontext *ctx) { *ctx = (CUcontext)1; return stream == NULL; }
+CUresult play_cuEventDestroy_v2(CUevent event) { return event == NULL; }
+
+CUresult play_cuEventCreate(CUevent *event, unsigned flags)
+{
+	if (++event_count == EVENTS)
+		fail("too many events");
+	*event = (CUevent)event_count;
+	return flags == 0;
+}
+
+CUresult play_cuEventQuery(CUevent event)
+{
+	return pending[(uintptr_t)event] ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+static void push(struct stream *s, uint64_t ns, uintptr_t event)
+{
+	if (s->tail - s->head == QUEUE)
+		fail("the driver's queue overflows");
+	s->queue[s->tail++ % QUEUE] = (struct item){ ns, event };
+}
+
+CUresult play_cuEventRecord(CUevent event, CUstream stream)
+{
+	pending[(uintptr_t)event] = true;
+	push(&self->streams[(uintptr_t)stream / 16 % STREAMS], 0, (uintptr_t)event);
+	return 0;
+}
+
+static bool settle(struct process *p)
+{
+	bool some = false;
+
+	for (int i = 0; i < STREAMS; i++) {
+		struct stream *s = &p->streams[i];
+
+		for (; s->head != s->tail && !s->queue[s->head % QUEUE].left; s->head++)
+			pending[s->queue[s->head % QUEUE].event] = false;
+		some |= s->head != s->tail;
+	}
+	return some;
+}
+
+static bool choose(void)
+{
+	for (int k = 1; k <= process_count; k++) {
+		int i = (running + k + process_count) % process_count;
+
+		if (settle(&processes[i])) {
+			running = i;
+			slice_left = SLICE_NS;
+			return true;
+		}
+	}
+	running = -1;
+	return false;
+}
+
+static void run_gpu(uint64_t ns)
+{
+	while (ns && ((running >= 0 && slice_left && settle(&processes[running])) || choose())) {
+		struct process *p = &processes[running];
+		uint64_t part = ns < slice_left ? ns : slice_left;
+
+		for (int i = 0; i < STREAMS; i++) {
+			struct stream *s = &p->streams[i];
+
+			if (s->head != s->tail && s->queue[s->head % QUEUE].left < part)
+				part = s->queue[s->head % QUEUE].left;
+		}
+		for (int i = 0; i < STREAMS; i++)
+			if (p->streams[i].head != p->streams[i].tail)
+				p->streams[i].queue[p->streams[i].head % QUEUE].left -= part;
+		settle(p);
+		p->of->had += part;
+		ns -= part;
+		slice_left -= part;
+	}
+}
+
+/* Aligned, as the driver's are. */
+static CUstream handle_of(int stream)
+{
+	return (CUstream)(uintptr_t)(16 * (STREAMS + stream));
+}
+
+static void launch(struct process *p, int stream, int length)
+{
+	struct container *c = p->of;
+	struct pace pace;
+
+	p->begin(&pace, &c->ns[c->data ? 0 : length], handle_of(stream));
+	while (p->streams[stream].tail - p->streams[stream].head > DRIVER_QUEUE)
+		nap(20000);
+	push(&p->streams[stream], c->ns[length], 0);
+	p->end(&pace);
+	if (chance() % 4 == 0)
+		nap(10000); /* what a launch takes */
+}
+
+static void wait_for(struct process *p, int stream)
+{
+	struct stream *s = &p->streams[stream];
+
+	if (p->of->poll) {
+		for (settle(p); s->head != s->tail; settle(p))
+			p->poll(false), nap(20000);
+		p->poll(true);
+		return;
+	}
+	p->wait_begin();
+	for (settle(p); s->head != s->tail; settle(p))
+		nap(5000);
+	if (p->of->event)
+		p->wait_end_event();
+	else
+		p->wait_end(handle_of(stream));
+}
+
+static void lie(struct container *c)
+{
+	for (;; nap(1000000)) {
+		c->words->words.want_until = now + 5000000000;
+		c->words->words.hold_until = now + 5000000000;
+		c->words->words.lag = INT64_MAX;
+		c->words->words.busy = chance();
+		c->words->words.work_until = UINT64_MAX;
+	}
+}
+
+static void body(int index)
+{
+	struct process *p = &processes[index];
+	struct container *c = p->of;
+
+	nap(c->from);
+	p->start();
+	if (c->lies)
+		lie(c);
+	for (unsigned n = 0;; n++) {
+		if (c->period) {
+			for (uint64_t done = 0; done < c->work; done += c->ns[0])
+				launch(p, 0, 0);
+			wait_for(p, 0);
+			nap(c->pause ? c->pause : c->period - now % c->period);
+			continue;
+		}
+		int stream = (int)(n % (unsigned)c->streams);
+		launch(p, stream, (int)(n % (unsigned)c->lengths));
+		if (c->sync)
+			wait_for(p, stream);
+		if (c->pause)
+			nap(c->pause);
+	}
+}
+
+static void parse(char *text)
+{
+	struct container *c = &containers[container_count++];
+	char *rest, *word = strtok_r(text, ":", &rest), *save;
+
+	c->share = atoi(word);
+	c->streams = c->processes = 1;
+	word = strtok_r(NULL, ":", &rest);
+	for (char *one = strtok_r(word, ",", &save); one; one = strtok_r(NULL, ",", &save))
+		c->ns[c->lengths++] = (uint64_t)(atof(one) * 1000);
+	while ((word = strtok_r(NULL, ":", &rest))) {
+		uint64_t number = (uint64_t)(atof(word + strcspn(word, "0123456789")) * 1000);
+
+		if (!strcmp(word, "sync")) c->sync = true;
+		else if (!strcmp(word, "event")) c->event = true;
+		else if (!strcmp(word, "poll")) c->poll = true;
+		else if (!strcmp(word, "data")) c->data = true;
+		else if (!strcmp(word, "lies")) c->lies = true;
+		else if (!strcmp(word, "earlier")) c->earlier = true;
+		else if (!strcmp(word, "force")) c->policy = 1;
+		else if (!strcmp(word, "disable")) c->policy = 2;
+		else if (!strcmp(word, "low")) c->priority = 1;
+		else if (!strncmp(word, "soft=", 5)) c->soft = (int)(number / 1000);
+		else if (!strncmp(word, "from=", 5)) c->from = number * 1000000;
+		else if (*word == 's') c->streams = (int)(number / 1000);
+		else if (*word == 'p') c->processes = (int)(number / 1000);
+		else if (*word == 'g') c->pause = number;
+		else if (*word == 'b') {
+			c->period = number;
+			c->work = (uint64_t)(atof(strchr(word, '/') + 1) * 1000);
+		} else fail(word);
+	}
+}
+
+static void *map_new(const char *dir, const char *name, size_t size)
+{
+	char path[512];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/0/%s", dir, name);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0666);
+	if (fd < 0 || ftruncate(fd, (off_t)size))
+		fail(path);
+	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (at == MAP_FAILED)
+		fail(path);
+	return at;
+}
+
+static void write_files(const char *dir)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s/0", dir);
+	mkdir(name, 0755);
+	struct vgpu_table *table = map_new(dir, "table", sizeof(*table));
+	memcpy(table->magic, VGPU_TABLE_MAGIC, 8);
+	table->count = (uint32_t)container_count;
+	table->floor_percent = 1;
+	for (int i = 0; i < container_count; i++) {
+		struct container *c = &containers[i];
+
+		table->shares[i] = (struct vgpu_share){ .id = (uint64_t)i + 1, .core_percent = (uint16_t)c->share, .soft_percent = (uint16_t)c->soft,
+			.policy = (uint8_t)c->policy, .priority = (uint8_t)c->priority };
+		if (c->earlier)
+			continue;
+		snprintf(name, sizeof(name), "%016x", i + 1);
+		c->words = map_new(dir, name, sizeof(*c->words));
+		memcpy(c->words->words.magic, VGPU_TURN_MAGIC, 8);
+		c->words->words.id = (uint64_t)i + 1;
+	}
+	table->crc32 = crc32_add(0, &table->count, sizeof(*table) - offsetof(struct vgpu_table, count));
+	table->sequence = 2;
+}
+
+static void *function(void *library, const char *name)
+{
+	void *found = dlsym(library, name);
+
+	if (!found)
+		fail(name);
+	return found;
+}
+
+static void load(struct container *c, int slot, const char *box, const char *dir)
+{
+	struct process *p = &processes[process_count];
+	char copy[512], command[1200];
+
+	snprintf(copy, sizeof(copy), "%s/box%d.so", dir, process_count);
+	snprintf(command, sizeof(command), "cp '%s' '%s'", box, copy);
+	if (system(command))
+		fail(command);
+	void *library = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		fail(dlerror());
+	p->of = c;
+	p->slot = slot;
+	p->start = function(library, "box_start");
+	p->begin = function(library, "box_begin");
+	p->end = function(library, "box_end");
+	p->wait_begin = function(library, "box_wait_begin");
+	p->wait_end = function(library, "box_wait_end");
+	p->wait_end_event = function(library, "box_wait_end_event");
+	p->poll = function(library, "box_poll");
+	p->beat = function(library, "box_beat");
+	getcontext(&p->context);
+	p->context.uc_stack.ss_sp = malloc(STACK);
+	p->context.uc_stack.ss_size = STACK;
+	makecontext(&p->context, (void (*)(void))body, 1, process_count++);
+}
+
+static void step(unsigned stalls)
+{
+	int first = (int)(chance() % (unsigned)process_count);
+
+	for (int k = 0; k < process_count; k++) {
+		self = &processes[(first + k) % process_count];
+		if (stalls && self->stalled <= now && chance() % 100000 < stalls)
+			self->stalled = now + 1000000 + chance() % 30000000;
+		if (self->wakes <= now && self->stalled <= now)
+			swapcontext(&scheduler, &self->context);
+	}
+	if (now % 10000000 == 0)
+		for (int i = 0; i < process_count; i++) {
+			self = &processes[i];
+			if (self->stalled <= now)
+				self->beat();
+		}
+	run_gpu(STEP_NS);
+	now += STEP_NS;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t begin = now + 1000000000, end = begin + (uint64_t)(atof(argv[3]) * 1e9);
+
+	for (int i = 5; i < argc; i++)
+		parse(argv[i]);
+	setenv("VGPU_TURNS_PATH", argv[2], 1);
+	write_files(argv[2]);
+	for (int i = 0; i < container_count; i++)
+		for (int k = 0; k < containers[i].processes && !containers[i].earlier; k++)
+			load(&containers[i], k, argv[1], argv[2]);
+	while (now < end) {
+		if (now == begin)
+			for (int i = 0; i < container_count; i++)
+				containers[i].before = containers[i].had;
+		step((unsigned)atoi(argv[4]));
+		if (getenv("PLAY_TRACE") && now % (uint64_t)(atof(getenv("PLAY_TRACE")) * 1e6) == 0)
+			for (int i = 0; i < container_count; i++) {
+				if (containers[i].earlier)
+					continue;
+				struct vgpu_turn_words *w = &containers[i].words->words;
+				fprintf(stderr, "%.3f %d lag %.2f cap %.2f had %.2f busy %.2f want %.2f hold %.2f work %.2f\n", (double)(now % 1000000000000) / 1e6, i, (double)w->lag / 1e6, (double)w->cap / 1e6, (double)containers[i].had / 1e6, (double)w->busy / 1e6, (double)(int64_t)(w->want_until - now) / 1e6, (double)(int64_t)(w->hold_until - now) / 1e6, (double)(int64_t)(w->work_until - now) / 1e6);
+			}
+	}
+	for (int i = 0; i < container_count; i++)
+		printf("%.2f ", 100. * (double)(containers[i].had - containers[i].before) / (double)(end - begin));
+	printf("\n");
+	return 0;
+}

@@ -1,0 +1,48 @@
+/* In front of the limiter's sources of turns: the clock, the driver and the limits are played (play.c). */
+#define GPUSLICE_CLOCK_H
+#define GPUSLICE_HOOKS_H
+#define GPUSLICE_CAPTURE_H
+#define GPUSLICE_LIMITS_H
+#define GPUSLICE_PROCESS_H
+#define GPUSLICE_DEVICE_H
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "api.h"
+
+uint64_t play_clock(void);
+void play_nap(uint64_t ns);
+#define clock_ns play_clock
+#define clock_nap_ns play_nap
+
+#define REAL(name) play_##name
+CUresult play_cuCtxGetCurrent(CUcontext *ctx), play_cuCtxPushCurrent_v2(CUcontext ctx), play_cuCtxPopCurrent_v2(CUcontext *ctx);
+CUresult play_cuStreamGetCtx(CUstream stream, CUcontext *ctx);
+CUresult play_cuEventCreate(CUevent *event, unsigned flags), play_cuEventDestroy_v2(CUevent event);
+CUresult play_cuEventRecord(CUevent event, CUstream stream), play_cuEventQuery(CUevent event);
+
+static inline bool capture_any(void) { return false; }
+static inline bool capture_of(CUstream stream) { return stream == NULL; }
+static inline bool capture_stay_away(void) { return true; }
+static inline void capture_leave(void) {}
+static inline int capture_relax(int mode) { return mode; }
+
+struct limits_share {
+	uint8_t percent, soft_percent;
+	bool force, disabled;
+};
+struct limits_share limits_share(int cell);
+uint64_t limits_turn_id(void);
+int process_slot(void);
+
+struct here {
+	CUcontext context;
+	int cell;
+};
+static inline CUresult device_here(struct here *out) { return out->cell = -1; }
