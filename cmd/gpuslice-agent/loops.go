@@ -32,6 +32,7 @@ func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, turn *progress, lo
 			defer turn.waitForNVML()()
 			return inventory.ProcessTimes(ctx)
 		},
+		Sources: inventory.TimeSources,
 		Memories: func(ctx context.Context) (map[string][]nvidia.ProcessMemory, error) {
 			defer turn.waitForNVML()()
 			return inventory.ProcessMemories(ctx)

@@ -44,6 +44,7 @@ type publisher struct {
 
 	// Used by run's goroutine only.
 	written  time.Time
+	sources  map[string]nvidia.TimeSource
 	problems struct{ offer, stale, write logonce.Problem }
 }
 
@@ -101,7 +102,7 @@ func (p *publisher) run(ctx context.Context) {
 func (p *publisher) due() bool {
 	gpus, now := p.inventory.Snapshot(), p.now()
 	stale := p.options.stale(gpus, time.Now()) != nil
-	return !gpus.Taken.Equal(p.written) || stale != (now.Stale != nil) || !slices.Equal(p.cordons(), now.Cordoned)
+	return !gpus.Taken.Equal(p.written) || !maps.Equal(p.sources, p.inventory.TimeSources()) || stale != (now.Stale != nil) || !slices.Equal(p.cordons(), now.Cordoned)
 }
 
 // cordons returns the previous list if the file can't be read: the ledger then refuses, and the
@@ -134,15 +135,16 @@ func (p *publisher) update() {
 
 // writeNode writes node.json after a new reading or another change.
 func (p *publisher) writeNode(last, next *offer) {
-	if !next.GPUs.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) && maps.Equal(last.health(), next.health()) {
+	file := p.fileOf(next)
+	if !next.GPUs.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) && maps.Equal(last.health(), next.health()) && maps.Equal(p.sources, file.ComputeSource) {
 		return
 	}
-	err := node.Write(p.options.StateDir, p.fileOf(next))
+	err := node.Write(p.options.StateDir, file)
 	p.problems.write.Report(p.log, "node not published", "node published again", err)
 	if err != nil {
 		return
 	}
-	p.written = next.GPUs.Taken
+	p.written, p.sources = next.GPUs.Taken, file.ComputeSource
 }
 
 func (p *publisher) file() node.File { return p.fileOf(p.now()) }
@@ -151,6 +153,7 @@ func (p *publisher) fileOf(o *offer) node.File {
 	return node.File{
 		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: o.GPUs.Taken, Devices: o.Devices,
 		Node: o.GPUs.Node, Health: o.health(), Topology: o.GPUs.Topology,
+		ComputeSource: p.inventory.TimeSources(),
 	}
 }
 

@@ -269,6 +269,7 @@ func (d gpuDescribed) write(p page) error {
 		f.add("By NVML now", "memory %s, busy %s, %s, %s", now...)
 	}
 	f.add("Cores granted", "%s", f.part(float64(d.GrantedCores), float64(d.GrantableCores), fmt.Sprintf("%d of %d %%", d.GrantedCores, d.GrantableCores)))
+	f.add("Core use", "%s", sourceText(d.ComputeSource))
 	f.add("Containers", "%d of %d", d.GrantedContainers, d.GrantableReplicas)
 	for _, to := range sortedGPUs(d.Connections) {
 		f.add("To "+to, "%s", d.Connections[to])
@@ -287,6 +288,17 @@ func (d gpuDescribed) write(p page) error {
 		return err
 	}
 	return errors.Join(noted(p, d.Note), problems(p, view.Node{Problems: d.Problems}))
+}
+
+// sourceText is empty for a source that is not known yet.
+func sourceText(source nvidia.TimeSource) string {
+	switch source {
+	case "":
+		return ""
+	case nvidia.TimesByLimiter:
+		return "by the limiters of the containers: NVML does not show it"
+	}
+	return "by NVML (" + string(source) + ")"
 }
 
 func sortedGPUs(names map[string]string) []string {

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // containerDescribed is the JSON of `gpuslice describe container`.
@@ -32,6 +33,8 @@ type shareDescribed struct {
 	view.Share
 	GPU   string `json:"gpu"` // the GPU's index
 	Model string `json:"model,omitempty"`
+	// ComputeSource is the GPU's.
+	ComputeSource nvidia.TimeSource `json:"computeSource,omitempty"`
 	// Limit is nil if the limits file cannot be read.
 	Limit *limitDescribed `json:"limit,omitempty"`
 	// Parts are the kinds of memory in UsedBytes; the rest is linear memory.
@@ -122,12 +125,12 @@ func describeContainer(n view.Node, c view.Container, dir string) containerDescr
 	}
 	d.Oversubscribe = limits.Oversubscribe
 	labels := gpuLabels(n)
-	models := map[string]string{}
+	gpus := map[string]view.GPU{}
 	for _, gpu := range n.GPUs {
-		models[gpu.UUID] = gpu.Model
+		gpus[gpu.UUID] = gpu
 	}
 	for i, s := range c.Shares {
-		share := shareDescribed{Share: s, GPU: gpu(s.UUID, labels), Model: models[s.UUID]}
+		share := shareDescribed{Share: s, GPU: gpu(s.UUID, labels), Model: gpus[s.UUID].Model, ComputeSource: gpus[s.UUID].ComputeSource}
 		if i < len(limits.Devices) {
 			share.Limit = limitOfShare(limits.Devices[i])
 		}
@@ -228,7 +231,7 @@ func (s shareDescribed) write(p page) error {
 		f.add("Cores", "%s", cores(s.CorePercent))
 	}
 	if s.CoreUsedPercent != nil {
-		f.add("Cores used", "%.0f %% of the GPU's time, by NVML", *s.CoreUsedPercent)
+		f.add("Cores used", "%.0f %% of the GPU's time, %s", *s.CoreUsedPercent, cmp.Or(sourceText(s.ComputeSource), "by NVML"))
 	}
 	f.add("Compute time", "%s with work, %s waited, %d launches", span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches)
 	if !s.LastLaunch.IsZero() {

@@ -206,7 +206,7 @@ func TestDescribeRemoteContainer(t *testing.T) {
 	_, out, _ := describe("default/train:main")
 	here := shows(t, "describe", "container", "c-train", "--state-dir", s.Dir)
 	assert.Equal(t, less(here, "Directory:", "Cores:", "Priority:"), less(out, "Cores", "note:"))
-	assert.Contains(t, out, "\n  Cores used:    97 % of the GPU's time, by NVML\n")
+	assert.Contains(t, out, "\n  Cores used:    97 % of the GPU's time, by NVML (nvmlDeviceGetProcessesUtilizationInfo)\n")
 	assert.Contains(t, out, "note: only the node itself reports the limits and the kinds of memory: run gpuslice describe container c-train there\n")
 	for _, name := range []string{"train:main", "default/train/main"} {
 		_, again, _ := describe(name)

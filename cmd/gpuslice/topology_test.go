@@ -51,6 +51,7 @@ func nodeOf(tb testing.TB, gpus int, scores string) node.File {
 func pcieNode(tb testing.TB) *nodetest.StateDir {
 	f := nodeOf(tb, 7, "topo-7-pcie.txt")
 	f.Health = map[string]nvidia.Health{gpuUUID(6): {Reason: "XID 79: the GPU has fallen off the bus"}}
+	f.ComputeSource = map[string]nvidia.TimeSource{gpuUUID(1): nvidia.TimesByInfo, gpuUUID(6): nvidia.TimesByLimiter}
 	s := nodetest.NewStateDirOf(tb, f)
 	s.Claim("c-train", "train", grant.Share{UUID: gpuUUID(1), MemoryMiB: 40960, CorePercent: 30})
 	s.Claim("c-whole", "whole", grant.Share{UUID: gpuUUID(2), MemoryMiB: 143771, CorePercent: 100})

@@ -34,7 +34,9 @@ type Container struct {
 type Config struct {
 	Containers func(context.Context) ([]Container, error)
 	// Times returns the GPU time of each process since the last call.
-	Times    func(context.Context) (map[string][]nvidia.ProcessTime, error)
+	Times func(context.Context) (map[string][]nvidia.ProcessTime, error)
+	// Sources returns where the time comes from, by GPU; optional: all of it from Times.
+	Sources  func() map[string]nvidia.TimeSource
 	Memories func(context.Context) (map[string][]nvidia.ProcessMemory, error)
 	// Owners returns the containers of processes (see Owners.Find).
 	Owners func(pids []int, usageFiles map[string]string) map[int]string
@@ -46,12 +48,14 @@ type Loop struct {
 	config  Config
 	written map[string][]uint64 // residues by container
 	beyond  residues
+	charged busyTimes
+	now     func() time.Time
 	problem logonce.Problem
 	use     atomic.Pointer[Use]
 }
 
 func New(c Config) *Loop {
-	return &Loop{config: c, written: map[string][]uint64{}, beyond: residues{}}
+	return &Loop{config: c, written: map[string][]uint64{}, beyond: residues{}, now: time.Now}
 }
 
 // Run runs until ctx ends. Containers keep the last residue.
@@ -78,6 +82,7 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	if err != nil || len(containers) == 0 {
 		l.forget(nil)
 		l.use.Store(nil)
+		l.charged = nil
 		return false, err
 	}
 	memories, failed := l.config.Memories(ctx)
@@ -115,7 +120,9 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 		maps.DeleteFunc(owners, func(_ int, owner string) bool { return owner == c.ID })
 	}
 	busy := attribute(times, owners)
-	l.use.Store(l.use.Load().next(time.Now(), busy, files))
+	now := l.now()
+	failed = errors.Join(failed, l.measure(now, busy, members))
+	l.use.Store(l.use.Load().next(now, busy, files))
 	observed := observe(memories, owners)
 	for _, m := range members {
 		l.residue(m, observed)

@@ -2,12 +2,15 @@ package feedback
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -26,6 +29,7 @@ type scene struct {
 	memories   map[string][]nvidia.ProcessMemory // nil: none of those that have time
 	seen       map[string][]nvidia.ProcessMemory
 	failure    error
+	sources    map[string]nvidia.TimeSource
 }
 
 func newScene(t *testing.T) *scene {
@@ -43,6 +47,7 @@ func newScene(t *testing.T) *scene {
 	s.Loop = New(Config{
 		Containers: func(context.Context) ([]Container, error) { return s.containers, nil },
 		Times:      func(context.Context) (map[string][]nvidia.ProcessTime, error) { return s.times, s.failure },
+		Sources:    func() map[string]nvidia.TimeSource { return s.sources },
 		Memories:   func(context.Context) (map[string][]nvidia.ProcessMemory, error) { return s.seen, nil },
 		Owners: func(pids []int, files map[string]string) map[int]string {
 			owners := map[int]string{}
@@ -138,4 +143,58 @@ func TestUse(t *testing.T) {
 	s.containers = nil
 	require.NoError(t, s.once())
 	assert.Nil(t, s.Use())
+}
+
+// Where NVML has no figures, those of the limiters are used. A container can write anything in its usage file.
+func TestUseByTheLimiters(t *testing.T) {
+	s := newScene(t)
+	now := time.Unix(1700000000, 0)
+	s.now = func() time.Time { return now }
+	s.sources = map[string]nvidia.TimeSource{gpu0: nvidia.TimesByLimiter, "GPU-without-containers": nvidia.TimesByLimiter}
+	s.memories = map[string][]nvidia.ProcessMemory{gpu0: {{PID: 1}, {PID: 2}}}
+	charge := func(i int, busy uint64) {
+		t.Helper()
+		const worked = 2048 + 8
+		f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)
+		require.NoError(t, err)
+		defer f.Close()
+		_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, busy), worked)
+		require.NoError(t, err)
+	}
+	step := func(busyA, busyB uint64) {
+		t.Helper()
+		charge(0, busyA)
+		charge(1, busyB)
+		now = now.Add(time.Second)
+		require.NoError(t, s.once())
+	}
+	var sumA, sumB uint64
+	for range 12 {
+		sumA, sumB = sumA+6e8, sumB+25e7
+		step(sumA, sumB)
+	}
+	assert.InDelta(t, 60, s.Use().Percent[gpu0]["a"], 0.1)
+	assert.InDelta(t, 25, s.Use().Percent[gpu0]["b"], 0.1)
+	assert.Equal(t, now, s.Use().Worked[gpu0]["b"])
+	for range 12 {
+		sumA += 6e8
+		step(sumA, sumB)
+	}
+	assert.InDelta(t, 60, s.Use().Percent[gpu0]["a"], 0.1)
+	assert.NotContains(t, s.Use().Percent[gpu0], "b", "it is idle")
+	for _, nonsense := range []uint64{math.MaxUint64, 0, math.MaxUint64, 5} {
+		step(nonsense, sumB)
+		assert.LessOrEqual(t, s.Use().Percent[gpu0]["a"], 100.0)
+	}
+	require.NoError(t, os.WriteFile(limiter.UsagePath(s.containers[0].Dir), []byte("garbage"), 0o600))
+	sumB += 25e7
+	charge(1, sumB)
+	now = now.Add(time.Second)
+	require.ErrorIs(t, s.once(), limiter.ErrUsage)
+	assert.Contains(t, s.Use().Percent[gpu0], "b", "one that is damaged is not in the way of others")
+
+	s.sources[gpu0] = nvidia.TimesBySamples
+	s.times = map[string][]nvidia.ProcessTime{gpu0: {{PID: 2, Percent: 40}}}
+	_ = s.once()
+	assert.NotContains(t, s.charged, gpu0, "by NVML again")
 }

@@ -69,7 +69,7 @@ func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
 	}
 }
 
-// Use is the containers' use of the GPUs, from NVML. It is read-only.
+// Use is the containers' use of the GPUs, from NVML, or else from their limiters. It is read-only.
 type Use struct {
 	At time.Time
 	// Percent is by GPU and container over the last steps. GPUs that can't report it, and idle containers, are missing.

@@ -108,12 +108,26 @@ var gpuFamilies = group(gpuLabels, (*reading).gpus,
 	known("gpuslice_gpu_cores_grantable_ratio", "Compute time that can be granted (--device-cores-scaling); 1 is the whole GPU.", func(r *row) float64 { return float64(r.gpu.GrantableCores) / 100 }),
 )
 
+var sourceFamily = group(append(slices.Clone(gpuLabels), wordLabel("source")), bySource,
+	known("gpuslice_gpu_core_use_source", "1: where gpuslice_container_core_used_ratio comes from: a function of NVML, or limiter; absent until a container has used the GPU.", func(*row) float64 { return 1 }),
+)
+
+func bySource(r *reading) (all []row) {
+	for _, gpu := range r.gpus() {
+		if gpu.gpu.ComputeSource != "" {
+			gpu.word = string(gpu.gpu.ComputeSource)
+			all = append(all, gpu)
+		}
+	}
+	return all
+}
+
 var shareFamilies = group(shareLabels, (*reading).shares,
 	known("gpuslice_container_memory_used_bytes", "GPU memory in use by the container, as its limiter counts it, CUDA contexts included.", func(r *row) float64 { return float64(r.share.UsedBytes) }),
 	known("gpuslice_container_memory_limit_bytes", "GPU memory limit of the container.", func(r *row) float64 { return float64(r.share.MemoryMiB) * bytesPerMiB }),
 	known("gpuslice_container_memory_residue_bytes", "GPU memory of the container that the driver counts and its limiter does not; it is subtracted from the limit.", func(r *row) float64 { return float64(r.share.ResidueBytes) }),
 	known("gpuslice_container_core_limit_ratio", "Compute time granted to the container, 0 to 1; 1 if it is not limited.", func(r *row) float64 { return float64(cmp.Or(r.share.CorePercent, 100)) / 100 }),
-	gauge("gpuslice_container_core_used_ratio", "Compute time used by the container in the last seconds, 0 to 1, from NVML; absent in MIG mode.", func(r *row) (float64, bool) { return optional(r.share.CoreUsedPercent, 100) }),
+	gauge("gpuslice_container_core_used_ratio", "Compute time used by the container in the last seconds, 0 to 1, from NVML or else by its limiter (gpuslice_gpu_core_use_source); absent in MIG mode.", func(r *row) (float64, bool) { return optional(r.share.CoreUsedPercent, 100) }),
 	counter("gpuslice_container_compute_seconds_total", "Time in which the container had work on the GPU, by its limiter.", func(r *row) float64 { return float64(r.share.ComputeNanoseconds) * nanosecond }),
 	counter("gpuslice_container_throttled_seconds_total", "Time that launches of the container waited for its share.", func(r *row) float64 { return float64(r.share.ThrottledNanoseconds) * nanosecond }),
 	counter("gpuslice_container_launches_total", "Launches of the container, by its limiter.", func(r *row) float64 { return float64(r.share.Launches) }),
@@ -144,6 +158,7 @@ var families = slices.Concat(
 	nodeFamily("gpuslice_nri_connected", "1 if the agent is connected to the container runtime and synchronized.", func(r *reading) float64 { return boolean(r.connected) }),
 	group([]label{wordLabel("enforcement")}, byEnforcement, known("gpuslice_containers", "Containers with an active claim, by how their limits are enforced.", (*row).sum)),
 	gpuFamilies,
+	sourceFamily,
 	shareFamilies,
 )
 

@@ -30,7 +30,7 @@ func busy() view.Node {
 		GPUs: []view.GPU{
 			{
 				UUID: nodetest.H200, Index: 0, Model: "NVIDIA H200", MemoryMiB: 1000, GrantableMiB: 2000, GrantedMemoryMiB: 300, GrantableCores: 200, GrantedCores: 30,
-				GrantableReplicas: 10, GrantedContainers: 2, UsedBytes: 9, Healthy: true, Telemetry: &measured,
+				GrantableReplicas: 10, GrantedContainers: 2, UsedBytes: 9, Healthy: true, Telemetry: &measured, ComputeSource: nvidia.TimesByLimiter,
 			},
 			{UUID: nodetest.T4, Index: 1, Model: "Tesla T4", MemoryMiB: 500, Unhealthy: "XID 79"},
 		},
@@ -93,6 +93,7 @@ func TestGather(t *testing.T) {
 			add("gpuslice_gpu_"+name, t4, of[1])
 		}
 	}
+	add("gpuslice_gpu_core_use_source", `{index="0",model="NVIDIA H200",node="node-1",source="limiter",uuid="`+nodetest.H200+`"}`, "1")
 	main := `{container="main",container_id="c1",namespace="ml",node="node-1",pod="train",uuid="` + nodetest.H200 + `"}`
 	web := `{container="web\"\\\n",container_id="c2",namespace="",node="node-1",pod="",uuid="` + nodetest.H200 + `"}`
 	for name, of := range map[string][2]string{

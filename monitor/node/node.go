@@ -30,6 +30,8 @@ type File struct {
 	Node    nvidia.Node `json:"node"`
 	// Health is by UUID; healthy if missing.
 	Health map[string]nvidia.Health `json:"health,omitempty"`
+	// ComputeSource is where the use of a GPU's time by containers comes from, by UUID; missing: not known yet.
+	ComputeSource map[string]nvidia.TimeSource `json:"computeSource,omitempty"`
 	// Topology is the connections between GPUs; optional.
 	Topology nvidia.Topology `json:"topology,omitzero"`
 	// ContextMiB is the expected size of a CUDA context by UUID.

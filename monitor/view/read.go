@@ -79,6 +79,7 @@ func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all [
 		c.UsedBytes = used[c.UUID]
 		c.Unhealthy = file.Unhealthy(c.UUID, gpu)
 		c.Healthy = c.Unhealthy == ""
+		c.ComputeSource = file.ComputeSource[c.UUID]
 		c.Cordoned = ledger.IsCordoned(cordoned, c.UUID, gpu)
 		n.GPUs = append(n.GPUs, c)
 	}

@@ -48,6 +48,8 @@ type GPU struct {
 	Unhealthy string `json:"unhealthy,omitempty"`
 	// Cordoned: it gets no new containers (gpuslice cordon on the node).
 	Cordoned bool `json:"cordoned,omitempty"`
+	// ComputeSource is where CoreUsedPercent of the shares comes from; empty: not known yet, and of MIG devices.
+	ComputeSource nvidia.TimeSource `json:"computeSource,omitempty"`
 	// Telemetry is from NVML; optional.
 	Telemetry *nvidia.Telemetry `json:"telemetry,omitempty"`
 }
@@ -99,7 +101,7 @@ type Share struct {
 	// LastLaunch has a precision of some milliseconds; zero: never, or unknown.
 	LastLaunch         time.Time `json:"lastLaunch,omitzero"`
 	RefusedAllocations uint64    `json:"refusedAllocations"`
-	// CoreUsedPercent is the recent part of the GPU's time, from NVML; optional.
+	// CoreUsedPercent is the recent part of the GPU's time, from the GPU's ComputeSource; optional.
 	CoreUsedPercent *float64 `json:"coreUsedPercent,omitempty"`
 }
 
@@ -135,7 +137,7 @@ type LiveConfig struct {
 	Cordoned func() ([]string, error)
 	// Telemetry reads NVML. It can hang: only Run calls it.
 	Telemetry func(context.Context) (map[string]nvidia.Telemetry, error)
-	// Use returns the containers' use from NVML; optional.
+	// Use returns the containers' use of the GPUs; optional.
 	Use func() *feedback.Use
 	Log *slog.Logger
 }

@@ -136,6 +136,7 @@ var checks = []struct {
 	{"driver-modules", checkModules},
 	{"driver-devices", checkDevices},
 	{"driver-library", checkDriverLibrary},
+	{"compute-source", checkComputeSource},
 	{"cdi", checkCDI},
 	{"host-memory", checkHostMemory},
 	{"state-dir", checkStateDir},

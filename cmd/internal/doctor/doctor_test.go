@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
@@ -216,6 +217,15 @@ func TestChecks(t *testing.T) {
 		h.put("/run/gpuslice/node.json", string(data))
 	}
 	nvidiaDefault := "[plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'nvidia'\n"
+	sources := func(of map[string]nvidia.TimeSource) edit {
+		return func(h *host) {
+			n := nodetest.File()
+			n.ComputeSource = of
+			data, err := n.Encode()
+			require.NoError(t, err)
+			h.put("/run/gpuslice/node.json", string(data))
+		}
+	}
 	crio := func(version string) edit { return func(h *host) { h.name, h.version = "cri-o", version } }
 	agent := func(args ...string) edit {
 		return put("/proc/1234/cmdline", strings.Join(append([]string{"/usr/local/bin/gpuslice-agent"}, args...), "\x00")+"\x00")
@@ -365,6 +375,11 @@ func TestChecks(t *testing.T) {
 		{"not in the loader's cache", "driver-library", without("/etc/ld.so.cache"), OK, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", ""},
 		{"none", "driver-library", without("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), Fail, "not found", "ldconfig"},
 		{"a driver container's", "driver-library", both(without("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), put("/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "")), Warn, "driver container", "--nvml-library /run/nvidia/driver/usr/lib64/libnvidia-ml.so.1"},
+
+		{"nothing measured yet", "compute-source", sources(nil), OK, "no container has used it yet", ""},
+		{"one by NVML, one by the limiter", "compute-source", sources(map[string]nvidia.TimeSource{nodetest.H200: nvidia.TimesByLimiter, nodetest.T4: nvidia.TimesByInfo}), Warn,
+			"GPU 0: NVML does not show which processes use the GPU's time; it is known from the containers' limiters only; GPU 1: nvmlDeviceGetProcessesUtilizationInfo", "nvidia-smi pmon"},
+		{"no agent yet", "compute-source", without("/run/gpuslice/node.json"), OK, "not known before", ""},
 
 		{"no spec", "cdi", without("/etc/cdi/nvidia.yaml"), Fail, "no nvidia.com/gpu devices", "nvidia-ctk cdi generate"},
 		{"no spec, with NVIDIA's runtime", "cdi", both(without("/etc/cdi/nvidia.yaml"), config("version = 3\n"+nvidiaV3)), Warn, "only with NVIDIA's runtime handler", "nvidia-ctk cdi generate"},

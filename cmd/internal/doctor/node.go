@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 func checkCgroup(_ context.Context, e *exam, v *verdict) {
@@ -130,6 +132,34 @@ func checkDriverLibrary(_ context.Context, e *exam, v *verdict) {
 }
 
 const cdiGenerate = "nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml"
+
+// checkComputeSource reports how the agent measures the use of the GPUs' time.
+func checkComputeSource(_ context.Context, e *exam, v *verdict) {
+	n, err := e.readNode()
+	if err != nil {
+		v.ok("not known before the agent's first start")
+		return
+	}
+	gpus := map[nvidia.TimeSource][]string{}
+	for _, gpu := range n.Node.GPUs {
+		gpus[n.ComputeSource[gpu.UUID]] = append(gpus[n.ComputeSource[gpu.UUID]], fmt.Sprintf("GPU %d", gpu.Index))
+	}
+	for _, source := range slices.Sorted(maps.Keys(gpus)) {
+		of := strings.Join(gpus[source], ", ")
+		switch source {
+		case "":
+			v.ok(of + ": no container has used it yet, or it has MIG")
+		case nvidia.TimesByLimiter:
+			v.warn(of+": NVML does not show which processes use the GPU's time; it is known from the containers' limiters only",
+				"if violations of compute shares must be found, use a driver with which `nvidia-smi pmon -c 1` shows the sm of processes that work")
+		default:
+			v.ok(of + ": " + string(source))
+		}
+	}
+	if len(gpus) == 0 {
+		v.ok("no GPU")
+	}
+}
 
 func checkCDI(_ context.Context, e *exam, v *verdict) {
 	devices, broken := e.cdiDevices(v)
