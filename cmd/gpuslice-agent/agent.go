@@ -30,6 +30,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
+	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -102,7 +103,12 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	// Also without enforced compute shares: it finds memory that is not charged.
 	loops := newWatchdog()
 	shares := coreLoop(ledger, inventory, loops.loop("cores", feedback.LongestPause), log)
-	shown, err := newMonitor(&o, ledger, inventory, published, shares.Use, log)
+	var recorder audit.Events // an interface that is nil, not one of a nil pointer
+	if events != nil {
+		recorder = events
+	}
+	held := holdsOf(ledger, o.StateDir, o.UnlimitedCoreFloor, loops.loop("holds", feedback.LongestPause), recorder, log)
+	shown, err := newMonitor(&o, ledger, inventory, published, shares.Use, held.Now, log)
 	if err != nil {
 		return err
 	}
@@ -118,7 +124,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	published.progress = loops.loop("offers", offerInterval)
 	connection := deviceplugin.NewConnection(plugin.Ready, log)
 	published.connection = connection
-	then = append(then, connection.Run, published.run, shares.Run, holdFiles(ledger, o.StateDir, &holder, loops.loop("files", holdInterval), log))
+	then = append(then, connection.Run, published.run, shares.Run, held.Run, holdFiles(ledger, o.StateDir, &holder, loops.loop("files", holdInterval), log))
 	if err := o.followPods(api, events, published.keeper, &then, log); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
+	"github.com/gpuslice/gpuslice/monitor/audit"
+	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -48,6 +51,43 @@ func coreContainers(s *ledger.Snapshot, dir func(id string) string) []feedback.C
 		all = append(all, feedback.Container{ID: claim.ContainerID, Dir: dir(claim.ContainerID)})
 	}
 	return all
+}
+
+// holdsOf finds kernels that hold a GPU while other containers wait; events can be nil.
+func holdsOf(store *ledger.Ledger, stateDir string, floor int, turn *progress, events audit.Events, log *slog.Logger) *feedback.Holds {
+	return feedback.NewHolds(feedback.HoldsConfig{
+		Peers: func(ctx context.Context) (map[string]map[string]feedback.Peer, error) {
+			turn.tick()
+			snapshot, err := store.Snapshot(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return view.Peers(snapshot, snapshot.Turns(stateDir), floor), nil
+		},
+		Began: func(h feedback.Hold) {
+			log.Warn("a kernel holds a GPU beyond its container's share while others wait", "gpu", h.GPU, "id", h.Container, "since", h.Since, "waiting", len(h.Waiting))
+			if events != nil {
+				reportHold(store, events, h, log)
+			}
+		},
+		Log: log,
+	})
+}
+
+const heldReason = "GPUHeld"
+
+func reportHold(store *ledger.Ledger, events audit.Events, h feedback.Hold, log *slog.Logger) {
+	snapshot, err := store.Snapshot(context.Background())
+	if err != nil {
+		log.Warn("no event for a kernel that holds a GPU", "error", err)
+		return
+	}
+	for _, c := range snapshot.Claims() {
+		if c.ContainerID == h.Container && c.PodName != "" {
+			events.Warn(audit.Container{ID: c.ContainerID, Namespace: c.PodNamespace, Pod: c.PodName, PodUID: c.PodUID, Name: c.Container}, heldReason,
+				fmt.Sprintf("a kernel of the container holds GPU %s beyond the container's share, and %d others wait: launch shorter kernels, because a kernel can't be interrupted", h.GPU, len(h.Waiting)))
+		}
+	}
 }
 
 const holdInterval = time.Second

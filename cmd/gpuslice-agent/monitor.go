@@ -37,7 +37,7 @@ type monitor struct {
 }
 
 // newMonitor makes the monitor, and opens its address. What it shows comes with serve.
-func newMonitor(o *options, store *ledger.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
+func newMonitor(o *options, store *ledger.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, holds func() []feedback.Hold, log *slog.Logger) (*monitor, error) {
 	listener, err := listen("metrics-address", o.MetricsAddress)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func newMonitor(o *options, store *ledger.Ledger, inventory *nvidia.Cache, p *pu
 		nri:      metrics.NewNRI(registry, nriplugin.Events, nriplugin.Reasons()),
 		listener: listener,
 		live: view.NewLive(view.LiveConfig{
-			Snapshot: store.Snapshot, Dir: store.Dir, Node: p.file, Cordoned: func() ([]string, error) { return ledger.Cordoned(o.StateDir) }, Telemetry: inventory.Telemetry, Use: use, Log: log,
+			Snapshot: store.Snapshot, Dir: store.Dir, Node: p.file, Cordoned: func() ([]string, error) { return ledger.Cordoned(o.StateDir) }, Telemetry: inventory.Telemetry, Use: use, Holds: holds, Log: log,
 		}),
 	}
 	for _, program := range o.LegacyMetrics {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,10 +11,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
@@ -120,4 +123,15 @@ func TestFactsArePadded(t *testing.T) {
 	_, err := describeGPU(view.Node{}, nodeOf(t, 1, "topo-1.txt"), gpuUUID(0))
 	assert.ErrorContains(t, err, "try again")
 	assert.Equal(t, []string{"GPU1", "GPU2", "GPU10"}, sortedGPUs(map[string]string{"GPU10": "", "GPU2": "", "GPU1": ""}))
+}
+
+func TestExplainNamesHeldGPUs(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, explainPage(page{Writer: &out}, cluster.Explanation{
+		Explanation: engine.Explanation{Pod: "team/train", State: engine.ExplainedReserved, Text: "on n1"},
+		Holds:       []cluster.Hold{{Container: "main\x1b", GPU: nodetest.T4, Since: time.Now()}},
+	}))
+	require.Contains(t, out.String(), "\ncontainer main")
+	require.Contains(t, out.String(), " holds "+nodetest.T4+" since ")
+	require.NotContains(t, out.String(), "\x1b")
 }

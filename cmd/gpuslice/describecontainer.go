@@ -234,6 +234,9 @@ func (s shareDescribed) write(p page) error {
 		f.add("Cores used", "%.0f %% of the GPU's time, %s", *s.CoreUsedPercent, cmp.Or(sourceText(s.ComputeSource), "by NVML"))
 	}
 	f.add("Compute time", "%s with work, %s waited, %d launches", span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches)
+	if !s.HoldsSince.IsZero() {
+		f.add("Holds the GPU", "since %s: a kernel runs beyond the share, and others wait", moment(s.HoldsSince))
+	}
 	if !s.LastLaunch.IsZero() {
 		f.add("Last launch", "%s", moment(s.LastLaunch))
 	}

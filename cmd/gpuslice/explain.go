@@ -69,6 +69,9 @@ func explainPage(p page, x cluster.Explanation) error {
 			return err
 		}
 	}
+	for _, h := range x.Holds {
+		fmt.Fprintln(p, term.Clean(fmt.Sprintf("container %s holds %s since %s: a kernel runs beyond the share, and others wait", h.Container, h.GPU, moment(h.Since))))
+	}
 	if x.Choice == nil {
 		if x.State == engine.ExplainedBound {
 			fmt.Fprintln(p, "the reason for these GPUs is not known: they were chosen before this scheduler started, or by another replica")

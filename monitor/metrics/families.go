@@ -134,6 +134,9 @@ var shareFamilies = group(shareLabels, (*reading).shares,
 	gauge("gpuslice_container_last_launch_timestamp_seconds", "Time of the container's last work on the GPU; absent before the first.", func(r *row) (float64, bool) {
 		return float64(r.share.LastLaunch.UnixMilli()) / 1000, !r.share.LastLaunch.IsZero()
 	}),
+	gauge("gpuslice_container_holds_gpu_since_timestamp_seconds", "Time since which a kernel of the container holds the GPU beyond its share while other containers wait; absent if none does.", func(r *row) (float64, bool) {
+		return float64(r.share.HoldsSince.UnixMilli()) / 1000, !r.share.HoldsSince.IsZero()
+	}),
 	known("gpuslice_container_processes", "Processes of the container that use memory of the GPU.", func(r *row) float64 { return float64(r.share.Processes) }),
 	counter("gpuslice_container_refused_allocations_total", "Allocations of the container that exceeded its limit.", func(r *row) float64 { return float64(r.share.RefusedAllocations) }),
 	gauge("gpuslice_container_usage_file_damaged", "1 if the container damaged its usage file; absent if the file has another version.", func(r *row) (float64, bool) {

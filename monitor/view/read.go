@@ -15,6 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -46,6 +47,7 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	}
 	n := compose(snapshot, file, cordoned, containers(snapshot, store.Dir))
 	n.Problems = append(problems, n.Problems...)
+	hold(n.Containers, feedback.HoldsNow(limiter.Now(), time.Now(), Peers(snapshot, snapshot.Turns(stateDir), 0)))
 	return n, nil
 }
 

@@ -103,6 +103,8 @@ type Share struct {
 	RefusedAllocations uint64    `json:"refusedAllocations"`
 	// CoreUsedPercent is the recent part of the GPU's time, from the GPU's ComputeSource; optional.
 	CoreUsedPercent *float64 `json:"coreUsedPercent,omitempty"`
+	// HoldsSince: since then a kernel holds the GPU beyond the share, while others wait. Without an agent it is as long ago as the container's debt.
+	HoldsSince time.Time `json:"holdsSince,omitzero"`
 }
 
 // Add adds another node's GPUs, containers and problems with the node's name.
@@ -139,7 +141,9 @@ type LiveConfig struct {
 	Telemetry func(context.Context) (map[string]nvidia.Telemetry, error)
 	// Use returns the containers' use of the GPUs; optional.
 	Use func() *feedback.Use
-	Log *slog.Logger
+	// Holds returns the kernels that hold a GPU; optional.
+	Holds func() []feedback.Hold
+	Log   *slog.Logger
 }
 
 // Live is the view of an agent, with telemetry. It is safe for concurrent use.
@@ -200,6 +204,9 @@ func (l *Live) Read(ctx context.Context) (Node, error) {
 			c.Telemetry = &t
 		}
 	}
+	if l.config.Holds != nil {
+		hold(n.Containers, l.config.Holds())
+	}
 	if l.config.Use == nil {
 		return n, nil
 	}
@@ -207,6 +214,18 @@ func (l *Live) Read(ctx context.Context) (Node, error) {
 		seen(n.Containers, use)
 	}
 	return n, nil
+}
+
+func hold(all []Container, holds []feedback.Hold) {
+	for _, h := range holds {
+		for i := range all {
+			for j := range all[i].Shares {
+				if s := &all[i].Shares[j]; all[i].ContainerID == h.Container && s.UUID == h.GPU {
+					s.HoldsSince = h.Since.UTC()
+				}
+			}
+		}
+	}
 }
 
 func seen(all []Container, use *feedback.Use) {

@@ -274,6 +274,24 @@ func TestExplain(t *testing.T) {
 	require.NoError(t, err, "one of them answers")
 	assert.Equal(t, Explanation{Explanation: explained, Scheduled: "0/1 nodes are available"}, x)
 
+	runs := granted(t, "runs", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
+	since := time.Unix(1700000000, 0).UTC()
+	held := []view.Share{{UUID: gpuA, HoldsSince: since}, {UUID: gpuB}}
+	answers := map[string]any{
+		"gpuslice/scheduler-n1:8080/debug/explain": engine.Explanation{Pod: "ns/runs", State: engine.ExplainedBound, Node: "n1"},
+		"gpuslice/agent-n1:9394/api/v1/view": view.Node{Containers: []view.Container{
+			{PodUID: string(runs.UID), Pod: "ns/runs", Name: "main", Shares: held}, {PodUID: "another", Pod: "ns/runs", Name: "main", Shares: held},
+		}},
+	}
+	c, _ = of(answers, runs, server("scheduler", "n1", "http", 8080), server("agent", "n2", "metrics", 9394), server("agent", "n1", "metrics", 9394))
+	x, err = c.Explain(t.Context(), "ns", "runs")
+	require.NoError(t, err)
+	assert.Equal(t, []Hold{{Container: "main", GPU: gpuA, Since: since}}, x.Holds)
+	delete(answers, "gpuslice/agent-n1:9394/api/v1/view")
+	x, err = c.Explain(t.Context(), "ns", "runs")
+	require.NoError(t, err, "the agent does not answer")
+	assert.Empty(t, x.Holds)
+
 	c, _ = of(nil, waiting)
 	_, err = c.Explain(t.Context(), "ns", "p")
 	require.ErrorContains(t, err, "gpuslice's scheduler is not found: no pod has the labels")

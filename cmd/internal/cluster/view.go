@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -153,6 +154,15 @@ type Explanation struct {
 	engine.Explanation
 	// Scheduled is the message of the pod's condition PodScheduled, by kube-scheduler.
 	Scheduled string `json:"scheduled,omitempty"`
+	// Holds are the GPUs that a kernel of the pod holds beyond its share, by the node's agent.
+	Holds []Hold `json:"holds,omitempty"`
+}
+
+// Hold is view.Share.HoldsSince of a container.
+type Hold struct {
+	Container string    `json:"container"`
+	GPU       string    `json:"gpu"`
+	Since     time.Time `json:"since"`
 }
 
 // Explain requests the explanation of a pod from the schedulers.
@@ -188,6 +198,30 @@ func (c *Cluster) Explain(ctx context.Context, namespace, name string) (Explanat
 	}
 	if answered {
 		failed = nil
+		if pod.Spec.NodeName != "" {
+			x.Holds = c.holds(ctx, pod)
+		}
 	}
 	return x, failed
+}
+
+// holds returns nothing if the node's agent does not answer: the scheduler's explanation is right without it.
+func (c *Cluster) holds(ctx context.Context, pod *v1.Pod) (found []Hold) {
+	agents, _, err := c.servers(ctx, componentAgent)
+	i := slices.IndexFunc(agents, func(agent v1.Pod) bool { return agent.Spec.NodeName == pod.Spec.NodeName })
+	if err != nil || i < 0 {
+		return nil
+	}
+	var n view.Node
+	if err := c.request(ctx, &agents[i], portMetrics, "/api/v1/view", nil, &n); err != nil {
+		return nil
+	}
+	for _, container := range n.Containers {
+		for _, s := range container.Shares {
+			if container.PodUID == string(pod.UID) && !s.HoldsSince.IsZero() {
+				found = append(found, Hold{container.Name, s.UUID, s.HoldsSince})
+			}
+		}
+	}
+	return found
 }
