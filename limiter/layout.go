@@ -71,7 +71,7 @@ type limitsRecord struct {
 	uuid                                                  [uuidSize]byte
 	memoryLimitBytes                                      uint64
 	corePercent, coreSoftPercent, policy, priority, flags uint32
-	correction, elasticPercent                            uint16
+	correction, elasticPercent                            uint16 // for earlier limiters
 	contextBytes                                          uint64
 	name                                                  [44]byte
 	pageKiB, smallKiB                                     uint16

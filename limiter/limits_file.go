@@ -59,7 +59,7 @@ func readLimits(path string) (limits *limitsFile, l Limits, err error) {
 }
 
 // UpdateLimits changes a claim's limits file in place, so that running containers follow. The GPUs, Oversubscribe, the
-// turn ID and the residue stay. It fixes half-written files and those with another identity.
+// turn ID, the residue and what HoldEarlier wrote stay. It fixes half-written files and those with another identity.
 func UpdateLimits(claimDir string, l Limits) error {
 	want, err := encodeLimits(l, 0)
 	if err != nil {

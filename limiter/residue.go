@@ -46,6 +46,8 @@ func rewriteRecords(file *limitsFile, count int, change func(i int, r *limitsRec
 // keep takes over what is not a limit.
 func (r *limitsRecord) keep(is *limitsRecord) {
 	r.residueBytes = is.residueBytes
+	r.flags |= is.flags & (flagContended | flagBlocked)
+	r.correction, r.elasticPercent = is.correction, is.elasticPercent
 	r.crc32 = r.checksum()
 }
 

@@ -124,7 +124,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	published.progress = loops.loop("offers", offerInterval)
 	connection := deviceplugin.NewConnection(plugin.Ready, log)
 	published.connection = connection
-	then = append(then, connection.Run, published.run, shares.Run, held.Run, holdFiles(ledger, o.StateDir, &holder, loops.loop("files", holdInterval), log))
+	earlier := func(ctx context.Context) { holdEarlierOnce(ctx, ledger, o.UnlimitedCoreFloor, log) }
+	then = append(then, earlier, connection.Run, published.run, shares.Run, held.Run, holdFiles(ledger, o.StateDir, &holder, loops.loop("files", holdInterval), log))
 	if err := o.followPods(api, events, published.keeper, &then, log); err != nil {
 		return err
 	}
