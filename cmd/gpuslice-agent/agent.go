@@ -102,7 +102,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	})
 	// Also without enforced compute shares: it finds memory that is not charged.
 	loops := newWatchdog()
-	shares := coreLoop(ledger, inventory, loops.loop("cores", feedback.LongestPause), log)
+	shares := coreLoop(ledger, inventory, o.StateDir, o.UnlimitedCoreFloor, loops.loop("cores", feedback.LongestPause), log)
 	var recorder audit.Events // an interface that is nil, not one of a nil pointer
 	if events != nil {
 		recorder = events
@@ -129,7 +129,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err := o.followPods(api, events, published.keeper, &then, log); err != nil {
 		return err
 	}
-	if err := o.startAudit(ledger, inventory, plugin, &holder, shown, events, loops, &then, log); err != nil {
+	if err := o.startAudit(ledger, inventory, plugin, &holder, shares.Excesses, shown, events, loops, &then, log); err != nil {
 		return err
 	}
 	if o.DevicePluginDir != "" {

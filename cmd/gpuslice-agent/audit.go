@@ -13,6 +13,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
@@ -40,7 +41,7 @@ func (o *options) validateAudit(c *checks) {
 }
 
 // audit compares what runs with what was granted; events may be nil.
-func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
+func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, excesses func() []feedback.Excess, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
 	container := func(id string) (audit.Container, bool, bool) {
 		c, known := plugin.Container(id)
 		return audit.Container{ID: id, Namespace: c.Namespace, Pod: c.Pod, PodUID: c.PodUID, Name: c.Name}, c.Exempt, known
@@ -56,6 +57,7 @@ func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *
 		Claims:      func(ctx context.Context) ([]audit.Claim, error) { return auditedClaims(ctx, ledger) },
 		Granted:     func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Dir(c.ID)) },
 		Locks:       func(c *audit.Claim) ([]limiter.Lock, error) { return holder.Locks(c.ID, c.Dir) },
+		Excesses:    excesses,
 		Inspector:   inspector,
 		Ready:       func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
 		AllowedFile: filepath.Join(o.StateDir, allowedFile),
@@ -133,7 +135,7 @@ func grantedDevices(dir string) ([]audit.Device, error) {
 }
 
 // startAudit starts the audit and the export of its findings, as the options require.
-func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, recorder *podevents.Recorder, loops *watchdog, then *background, log *slog.Logger) error {
+func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, excesses func() []feedback.Excess, shown *monitor, recorder *podevents.Recorder, loops *watchdog, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
 	}
@@ -141,7 +143,7 @@ func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plu
 	if recorder != nil {
 		events = recorder
 	}
-	auditor := o.audit(ledger, inventory, plugin, holder, loops.loop("audit", o.AuditInterval), events, log)
+	auditor := o.audit(ledger, inventory, plugin, holder, excesses, loops.loop("audit", o.AuditInterval), events, log)
 	if err := shown.registry.Register(auditor); err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, turn *progress, log *slog.Logger) *feedback.Loop {
+func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, stateDir string, floor int, turn *progress, log *slog.Logger) *feedback.Loop {
 	return feedback.New(feedback.Config{
 		Containers: func(ctx context.Context) ([]feedback.Container, error) {
 			turn.tick()
@@ -36,6 +36,13 @@ func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, turn *progress, lo
 			return inventory.ProcessTimes(ctx)
 		},
 		Sources: inventory.TimeSources,
+		Peers: func(ctx context.Context) (map[string]map[string]feedback.Peer, error) {
+			snapshot, err := ledger.Snapshot(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return view.Peers(snapshot, snapshot.Turns(stateDir), floor), nil
+		},
 		Memories: func(ctx context.Context) (map[string][]nvidia.ProcessMemory, error) {
 			defer turn.waitForNVML()()
 			return inventory.ProcessMemories(ctx)

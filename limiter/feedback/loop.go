@@ -36,7 +36,9 @@ type Config struct {
 	// Times returns the GPU time of each process since the last call.
 	Times func(context.Context) (map[string][]nvidia.ProcessTime, error)
 	// Sources returns where the time comes from, by GPU; optional: all of it from Times.
-	Sources  func() map[string]nvidia.TimeSource
+	Sources func() map[string]nvidia.TimeSource
+	// Peers returns the containers with turns, by GPU and container; optional.
+	Peers    func(context.Context) (map[string]map[string]Peer, error)
 	Memories func(context.Context) (map[string][]nvidia.ProcessMemory, error)
 	// Owners returns the containers of processes (see Owners.Find).
 	Owners func(pids []int, usageFiles map[string]string) map[int]string
@@ -49,6 +51,8 @@ type Loop struct {
 	written map[string][]uint64 // residues by container
 	beyond  residues
 	charged busyTimes
+	excess  excesses
+	beyonds atomic.Pointer[[]Excess]
 	now     func() time.Time
 	problem logonce.Problem
 	use     atomic.Pointer[Use]
@@ -70,6 +74,14 @@ func (l *Loop) Run(ctx context.Context) {
 	})
 }
 
+// Excesses returns those of the last step. It is safe for concurrent use.
+func (l *Loop) Excesses() []Excess {
+	if found := l.beyonds.Load(); found != nil {
+		return *found
+	}
+	return nil
+}
+
 type member struct {
 	Container
 	limits  limiter.Limits
@@ -82,7 +94,8 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	if err != nil || len(containers) == 0 {
 		l.forget(nil)
 		l.use.Store(nil)
-		l.charged = nil
+		l.charged, l.excess = nil, nil
+		l.beyonds.Store(nil)
 		return false, err
 	}
 	memories, failed := l.config.Memories(ctx)
@@ -121,6 +134,15 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	}
 	busy := attribute(times, owners)
 	now := l.now()
+	if l.config.Peers != nil && inUse {
+		peers, err := l.config.Peers(ctx)
+		failed = errors.Join(failed, err)
+		found := l.excess.step(limiter.Now(), busy, peers)
+		l.beyonds.Store(&found)
+	} else {
+		l.excess = nil
+		l.beyonds.Store(nil)
+	}
 	failed = errors.Join(failed, l.measure(now, busy, members))
 	l.use.Store(l.use.Load().next(now, busy, files))
 	observed := observe(memories, owners)

@@ -198,3 +198,26 @@ func TestUseByTheLimiters(t *testing.T) {
 	_ = s.once()
 	assert.NotContains(t, s.charged, gpu0, "by NVML again")
 }
+
+// What was found ends with the work: without processes there are no figures that could end it.
+func TestExcessEndsWithTheWork(t *testing.T) {
+	s := newScene(t)
+	s.memories = map[string][]nvidia.ProcessMemory{gpu0: {{PID: 1}, {PID: 2}}}
+	s.times = map[string][]nvidia.ProcessTime{gpu0: {{PID: 1, Percent: 90}, {PID: 2, Percent: 10}}}
+	s.config.Peers = func(context.Context) (map[string]map[string]Peer, error) {
+		now := limiter.Now()
+		peer := Peer{Turn: limiter.Turn{WantUntil: now + 1e12, Lag: 8e7, Busy: now, Looked: now, WorkUntil: now + 1e12}, Weight: 50}
+		return map[string]map[string]Peer{gpu0: {"a": peer, "b": peer}}, nil
+	}
+	for range ExcessSteps {
+		require.NoError(t, s.once())
+	}
+	require.Len(t, s.Excesses(), 1)
+	s.memories, s.times = map[string][]nvidia.ProcessMemory{gpu0: nil}, nil
+	require.NoError(t, s.once())
+	assert.Empty(t, s.Excesses())
+	s.memories = map[string][]nvidia.ProcessMemory{gpu0: {{PID: 1}, {PID: 2}}}
+	s.times = map[string][]nvidia.ProcessTime{gpu0: {{PID: 1, Percent: 90}, {PID: 2, Percent: 10}}}
+	require.NoError(t, s.once())
+	assert.Empty(t, s.Excesses(), "the time before counts no more")
+}

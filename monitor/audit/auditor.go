@@ -33,7 +33,9 @@ type Config struct {
 	Claims  func(context.Context) ([]Claim, error)
 	Granted func(*Claim) ([]Device, error)
 	// Locks finds locks and leases on a claim's files.
-	Locks     func(*Claim) ([]limiter.Lock, error)
+	Locks func(*Claim) ([]limiter.Lock, error)
+	// Excesses returns the containers with more compute time than they are due; optional.
+	Excesses  func() []feedback.Excess
 	Inspector *Inspector
 	// Ready returns why the containers are not known now. Then nothing is killed.
 	Ready func() error
@@ -154,6 +156,9 @@ func (a *Auditor) take(ctx context.Context, thorough bool) (Snapshot, bool) {
 		return Snapshot{}, false
 	}
 	snapshot := Snapshot{Claims: claims}
+	if a.config.Excesses != nil {
+		snapshot.Excesses = a.config.Excesses()
+	}
 	snapshot.Processes, err = a.config.Inspector.Processes(claims, devices, thorough)
 	err = errors.Join(err, a.config.Inspector.tampering(ctx, claims, a.config.Locks))
 	at := containersOf(snapshot.Processes)

@@ -52,6 +52,12 @@ func Find(l Snapshot) []Finding {
 		f.file(l.Claims[id], l.Processes)
 		f.tampering(l.Claims[id])
 	}
+	for _, e := range l.Excesses {
+		if claim := l.Claims[e.Container]; claim != nil && !claim.Unknown && !claim.Uncontrolled {
+			f.add(Finding{Kind: OverShare, Container: claim.Container, UUID: e.GPU,
+				Detail: fmt.Sprintf("it has %.0f %% of the time of %s according to NVML; it is due %.0f %%, and others wait", e.Used, e.GPU, e.Due)})
+		}
+	}
 	all := make([]Finding, 0, len(f.order))
 	for _, k := range f.order {
 		all = append(all, *f.found[k])

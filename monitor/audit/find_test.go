@@ -7,9 +7,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/ledger/orphans"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 )
 
 const (
@@ -188,4 +190,21 @@ func TestDescriptorsKeptAreBounded(t *testing.T) {
 	assert.Equal(t, first, d.held, "the same ones are kept")
 	assert.ErrorIs(t, d.keep(func(int, uint64) (string, bool) { return "one", true }), errHeld)
 	assert.Len(t, d.held, mostHeldByOne)
+}
+
+// What the agent's loop has found is reported of containers that it limits, and ends no process.
+func TestFindExcesses(t *testing.T) {
+	free, unknown := granted("b"), granted("c")
+	free.Uncontrolled, unknown.Unknown = true, true
+	s := Snapshot{Claims: map[string]*Claim{"a": granted("a", limit(gpuA, 1000)), "b": free, "c": unknown}, Processes: []Process{proc(1, "a", LimiterPresent, gpuA)}}
+	for _, id := range []string{"a", "b", "c", "gone"} {
+		s.Excesses = append(s.Excesses, feedback.Excess{GPU: gpuA, Container: id, Used: 50, Due: 10})
+	}
+	found := Find(s)
+	require.Len(t, found, 1)
+	assert.Equal(t, OverShare, found[0].Kind)
+	assert.Equal(t, "a", found[0].Container.ID)
+	assert.Equal(t, gpuA, found[0].UUID)
+	assert.Equal(t, "it has 50 % of the time of "+gpuA+" according to NVML; it is due 10 %, and others wait", found[0].Detail)
+	assert.Empty(t, found[0].Offenders)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 )
 
 type Kind string
@@ -23,13 +24,15 @@ const (
 	ForeignDescriptor Kind = "foreign-descriptor"
 	// TamperedFiles: a process holds a lock or a lease on a file of its claim.
 	TamperedFiles Kind = "tampered-files"
+	// OverShare: a container has more compute time than its share according to NVML, while others wait. It is only reported.
+	OverShare Kind = "over-share"
 	// PrivilegedContainer: a container with a share has CAP_SYS_ADMIN. It is only reported.
 	PrivilegedContainer Kind = "privileged-container"
 	// HostProcess: a process outside of containers is on a GPU. It is only reported.
 	HostProcess Kind = "host-process"
 )
 
-var Kinds = []Kind{UngrantedProcess, NoLimiter, ForeignFiles, OverLimit, DamagedUsageFile, TamperedFiles, ForeignDescriptor, PrivilegedContainer, HostProcess}
+var Kinds = []Kind{UngrantedProcess, NoLimiter, ForeignFiles, OverLimit, DamagedUsageFile, TamperedFiles, ForeignDescriptor, OverShare, PrivilegedContainer, HostProcess}
 
 // Container identifies a container and its pod, as far as known.
 type Container struct {
@@ -166,4 +169,5 @@ func (p *Process) foreign() (what, spared string) {
 type Snapshot struct {
 	Claims    map[string]*Claim
 	Processes []Process
+	Excesses  []feedback.Excess
 }

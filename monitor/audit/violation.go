@@ -149,6 +149,7 @@ var reasons = map[Kind]string{
 	ForeignFiles:      "GPULimiterFilesForeign",
 	ForeignDescriptor: "GPUDescriptorForeign",
 
+	OverShare:           "GPUComputeOverShare",
 	PrivilegedContainer: "GPUContainerPrivileged",
 }
 
@@ -183,7 +184,7 @@ func newMetrics(registry prometheus.Registerer) metrics {
 	for _, kind := range Kinds {
 		m.now.WithLabelValues(string(kind))
 		for _, action := range []string{actionReported, actionKilled, actionFailed} {
-			if kind != HostProcess && kind != PrivilegedContainer || action == actionReported {
+			if kind != HostProcess && kind != PrivilegedContainer && kind != OverShare || action == actionReported {
 				m.total.WithLabelValues(string(kind), action)
 			}
 		}
