@@ -123,22 +123,20 @@ func checkFree(ctx context.Context, r orphans.Releaser, stateDir, name string) e
 		return err
 	}
 	dir := Dir(stateDir, name)
-	const again = "used it and was killed with its runtime; the slice is free now: start the container again"
+	fresh, who := !marked(dir), "a container"
 	switch {
-	case u == nil && !marked(dir):
-		return nil
 	case u == nil:
-		if err := renew(dir); err != nil {
-			return err
-		}
-		return errors.New("a container " + again)
+		err = renewUsed(dir)
 	case u.running(r.Judge):
 		return fmt.Errorf("container %s uses it, and a slice is for one container at a time: %s", oci.ShortID(u.id), others(ctx, stateDir, name))
+	default:
+		who = "container " + oci.ShortID(u.id)
+		err = releaseOrphan(ctx, r, dir, u)
 	}
-	if err := releaseOrphan(ctx, r, dir, u); err != nil {
+	if err != nil || fresh {
 		return err
 	}
-	return fmt.Errorf("container %s %s", oci.ShortID(u.id), again)
+	return errors.New(who + " used it and was killed with its runtime; the slice is free now: start the container again")
 }
 
 func others(ctx context.Context, stateDir, but string) string {
@@ -179,7 +177,7 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 	if err != nil || record.Slice != name || record.Bundle != state.Bundle || r.Judge.Proc.Lives(record.Creator) {
 		return nil // a claim of the wrapper, the agent, or another container
 	}
-	if err := renewOf(Dir(stateDir, name), dir); err != nil {
+	if err := renewUsed(Dir(stateDir, name)); err != nil {
 		return err
 	}
 	return r.Drop(ctx, state.ID, record.Nonce)
@@ -190,15 +188,15 @@ func releaseOrphan(ctx context.Context, r orphans.Releaser, dir string, u *user)
 	if err != nil && !errors.Is(err, orphans.ErrDamaged) {
 		return err
 	}
-	if err := renewOf(dir, u.dir); err != nil {
+	if err := renewUsed(dir); err != nil {
 		return err
 	}
 	return r.Release(ctx, u.id, record.Nonce, false)
 }
 
-// renewOf precedes the release, which makes the slice free.
-func renewOf(dir, claimDir string) error {
-	if !sameLimits(dir, claimDir) {
+// renewUsed precedes the release, which makes the slice free.
+func renewUsed(dir string) error {
+	if !marked(dir) {
 		return nil
 	}
 	return renew(dir)
@@ -227,9 +225,9 @@ type user struct {
 	dir string // of its claim
 }
 
-// userOf finds the claim with the slice's limits file, or nil. The ledger is the only record of it.
+// userOf finds the slice's claim, or nil. Not by its files, which can be unmounted; by either record, as one can be damaged.
 func userOf(ctx context.Context, stateDir, name string) (*user, error) {
-	if !exists(limiter.LimitsPath(Dir(stateDir, name))) {
+	if !exists(Dir(stateDir, name)) {
 		return nil, nil
 	}
 	now, err := ledger.Read(ctx, stateDir)
@@ -237,17 +235,13 @@ func userOf(ctx context.Context, stateDir, name string) (*user, error) {
 		return nil, fmt.Errorf("find the container of slice %s: %w", name, err)
 	}
 	for _, e := range now.Entries {
-		if dir := ledger.DirOf(stateDir, e.ContainerID); sameLimits(Dir(stateDir, name), dir) {
+		dir := ledger.DirOf(stateDir, e.ContainerID)
+		record, _ := orphans.Read(dir)
+		if e.TurnID == limiter.SliceTurnID(name) || record.Slice == name {
 			return &user{e.ContainerID, dir}, nil
 		}
 	}
 	return nil, nil
-}
-
-func sameLimits(a, b string) bool {
-	first, errA := os.Lstat(limiter.LimitsPath(a))
-	second, errB := os.Lstat(limiter.LimitsPath(b))
-	return errA == nil && errB == nil && os.SameFile(first, second)
 }
 
 // running is true if it is unknown.

@@ -99,14 +99,18 @@ type comparison struct {
 
 func compare(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (c comparison, err error) {
 	dir := Dir(stateDir, s.Name)
-	if c.old, err = Read(stateDir, s.Name); err != nil || !c.old.complete(stateDir) {
+	if c.old, err = Read(stateDir, s.Name); err != nil {
 		return comparison{}, nil // Put builds a new one
 	}
-	c.same = c.old.equal(s) && samePattern(dir, s, settings)
+	complete := c.old.complete(stateDir)
+	c.same = complete && c.old.equal(s) && samePattern(dir, s, settings)
 	if c.same && !marked(dir) {
 		return c, nil
 	}
 	c.user, c.inUse, err = used(ctx, stateDir, s.Name)
+	if !complete && !c.inUse {
+		c.user = nil // such files can't be renewed: Put builds new ones, and the claim is an orphan
+	}
 	return c, err
 }
 
