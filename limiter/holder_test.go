@@ -162,8 +162,8 @@ func TestHolderFindsLocks(t *testing.T) {
 		"byte":                 {limits, bytes(unix.F_OFD_SETLK, unix.F_RDLCK, 1<<50, 1), []Lock{limits}},
 		"usage's byte":         {usage, bytes(unix.F_OFD_SETLK, unix.F_WRLCK, 0, 1), []Lock{usage}},
 		"before the limiter's": {usage, bytes(unix.F_OFD_SETLK, unix.F_WRLCK, usageLockSlow-1, 2), []Lock{usage}},
-		"after the limiter's":  {usage, bytes(unix.F_OFD_SETLK, unix.F_WRLCK, usageLockSlow+1+usageSlots, 1), []Lock{usage}},
-		"the limiter's":        {usage, bytes(unix.F_OFD_SETLK, unix.F_WRLCK, usageLockSlow, 1+usageSlots), nil},
+		"after the limiter's":  {usage, bytes(unix.F_OFD_SETLK, unix.F_WRLCK, usageLockLast+1, 1), []Lock{usage}},
+		"the limiter's":        {usage, bytes(unix.F_OFD_SETLK, unix.F_WRLCK, usageLockSlow, 1+2*usageSlots), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := newClaim(t)

@@ -30,8 +30,10 @@ const (
 	usageCellOffset = int(unsafe.Offsetof(usageSlot{}.cells))
 	usageSize       = int64(usageHeaderSize + usageSlots*usageSlotSize)
 	usageLockSlow   = 1 << 40 // processes lock the bytes past the end of the file
+	usageLockLast   = usageLockSlow + 2*usageSlots
 
 	futexOwnerDied = 0x40000000 // linux/futex.h
+	ownerSuspended = 0x80000000
 
 	tableMagic  = "GPUSTAB1"
 	tableShares = 1022
@@ -114,7 +116,7 @@ type usageSlot struct {
 	owner, pid uint32
 	_          [120]byte // of processes only
 	cells      [MaxDevices]usageCell
-	_          [128]byte // of processes only
+	exported   [MaxDevices]uint64 // of committed
 }
 
 type usageCell struct {

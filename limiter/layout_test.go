@@ -109,7 +109,7 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_slot, exports_dev)", 32},
 		{"offsetof(struct vgpu_slot, exports_ino)", 40},
 		{"offsetof(struct vgpu_slot, imports)", 48},
-		{"offsetof(struct vgpu_slot, exported)", 1152},
+		{"offsetof(struct vgpu_slot, exported)", slotOffExported},
 		{"VGPU_MAX_IMPORTS", 40},
 		{"offsetof(struct vgpu_cell, committed)", cellOffCommitted},
 		{"offsetof(struct vgpu_cell, tentative)", cellOffTentative},
@@ -121,6 +121,9 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_cell, spilled)", cellOffSpilled},
 		{"VGPU_LOCK_SLOW", usageLockSlow},
 		{"VGPU_LOCK_SLOT(0)", usageLockSlow + 1},
+		{"VGPU_LOCK_SUSPEND(VGPU_SLOT_COUNT - 1)", usageLockLast},
+		{"VGPU_OWNER_SUSPENDED", ownerSuspended},
+		{"FUTEX_WAITERS", ownerSuspended},
 		{"FUTEX_OWNER_DIED", futexOwnerDied},
 	}
 	var c, expected strings.Builder
@@ -200,8 +203,9 @@ const (
 	usageOffCompute    = int(unsafe.Offsetof(usageHeader{}.compute))
 	usageComputeSize   = int(unsafe.Sizeof(usageCompute{}))
 
-	slotOffOwner = int(unsafe.Offsetof(usageSlot{}.owner))
-	slotOffPID   = int(unsafe.Offsetof(usageSlot{}.pid))
+	slotOffOwner    = int(unsafe.Offsetof(usageSlot{}.owner))
+	slotOffPID      = int(unsafe.Offsetof(usageSlot{}.pid))
+	slotOffExported = int(unsafe.Offsetof(usageSlot{}.exported))
 
 	cellOffCommitted = int(unsafe.Offsetof(usageCell{}.committed))
 	cellOffTentative = int(unsafe.Offsetof(usageCell{}.tentative))

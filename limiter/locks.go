@@ -16,7 +16,7 @@ type Lock struct{ Usage, Lease bool }
 
 const (
 	LimiterLocks    = usageLockSlow
-	LimiterLocksEnd = usageLockSlow + usageSlots
+	LimiterLocksEnd = usageLockLast
 )
 
 func (l Lock) String() string {

@@ -35,8 +35,8 @@ type DeviceUsage struct {
 	GraphBytes   uint64
 	ArrayBytes   uint64
 	SpilledBytes uint64 // can be in host memory; not a part
-	// HeldBytes is exported memory of ended processes that an import still uses: part of VMMBytes, and not counted by the
-	// driver.
+	// HeldBytes is exported memory of processes that have ended, while an import uses it, or that are checkpointed: part of
+	// VMMBytes, and not counted by the driver.
 	HeldBytes          uint64
 	Processes          int // with memory on this GPU
 	Cores              CoreUsage
@@ -182,7 +182,10 @@ func (u *Usage) addSlots(slots []usageSlot, gone func(slot int) bool) {
 		case slot.owner == 0:
 		case slot.owner&futexOwnerDied == 0 || !gone(i):
 			u.Processes++
-			u.addCells(slot, false)
+			if slot.owner&ownerSuspended != 0 {
+				slot.leaveExported()
+			}
+			u.addCells(slot, slot.owner&ownerSuspended != 0)
 		case slot.pid == 0:
 			held = append(held, slot)
 		}
@@ -192,6 +195,14 @@ func (u *Usage) addSlots(slots []usageSlot, gone func(slot int) bool) {
 	}
 	for _, slot := range held {
 		u.addCells(slot, true)
+	}
+}
+
+// leaveExported: of a checkpointed process the GPU has only what it has exported.
+func (s *usageSlot) leaveExported() {
+	for i := range s.cells {
+		exported := min(s.exported[i], s.cells[i].committed)
+		s.cells[i] = usageCell{committed: exported, vmm: exported}
 	}
 }
 

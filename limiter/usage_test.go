@@ -71,6 +71,25 @@ func TestReadUsageSums(t *testing.T) {
 	assert.Equal(t, uint64(15), u.Devices[1].UsedBytes)
 }
 
+// Of a process that is checkpointed the GPU has what it has exported.
+func TestReadUsageOfCheckpointed(t *testing.T) {
+	file := usageImage(t)
+	slot(file, 0, 100, 5, 7)
+	slot(file, 1, 101|ownerSuspended, 1000, 13)
+	slot(file, 2, futexOwnerDied|ownerSuspended, 1000) // being torn down
+	for i, exported := range map[int]uint64{1: 300, 2: 2000} {
+		at := file[usageHeaderSize+i*usageSlotSize:]
+		le.PutUint64(at[slotOffExported:], exported)
+		le.PutUint64(at[usageCellOffset+cellOffVMM:], 500)
+		le.PutUint64(at[usageCellOffset+cellOffSpilled:], 40)
+	}
+	u, err := decodeUsage(bytes.NewReader(file), func(int) bool { return false })
+	require.NoError(t, err)
+	assert.Equal(t, 3, u.Processes)
+	assert.Equal(t, DeviceUsage{UUID: testGPU, UsedBytes: 1305, VMMBytes: 1300, HeldBytes: 1300, Processes: 1}, u.Devices[0])
+	assert.Equal(t, DeviceUsage{UUID: testMIG, UsedBytes: 7, Processes: 1}, u.Devices[1])
+}
+
 // A process of the container has found that a descriptor holds what a dead one exported.
 func TestReadUsageOfHeldExports(t *testing.T) {
 	file := usageImage(t)

@@ -25,8 +25,8 @@
  *   2048 │ 16 compute   │  only displayed, 128 each, one per cell: by every process
  *        │ of 128       │      that launches (pace.c) or is refused; new ones are zero
  *   4096 ├──────────────┤
- *        │ slot 0, 1280 │    0 header, 128: owner word by the kernel and the
- *        │              │      helper thread, the rest by the claiming process
+ *        │ slot 0, 1280 │    0 header, 128: owner word by the kernel, the helper thread, and by
+ *        │              │      checkpoints; the rest by the claiming process
  *        │              │  128 16 cells of 64: by the slot's own process only,
  *        │              │      zeroed by a reaper after that process has ended, except
  *        │              │      for exported memory that is held (exported.h)
@@ -89,6 +89,10 @@ enum {
 #define VGPU_TABLE_MAGIC "GPUSTAB1"
 #define VGPU_TURN_MAGIC "GPUSTUR1"
 
+/* A bit of the owner word: the process is checkpointed, see suspend.h. It is FUTEX_WAITERS, which the
+ * kernel keeps when the owner dies, and which no thread sets: none waits for the word. */
+#define VGPU_OWNER_SUSPENDED 0x80000000u
+
 struct vgpu_record {
 	_Atomic uint32_t sequence; /* even: stable; odd: being rewritten */
 	uint32_t crc32;            /* IEEE, of bytes 8 to 128 */
@@ -147,7 +151,7 @@ struct vgpu_compute {
 };
 
 struct vgpu_slot {
-	_Atomic uint32_t owner;      /* robust futex: 0 free, TID alive, FUTEX_OWNER_DIED dead */
+	_Atomic uint32_t owner;      /* robust futex: 0 free, TID alive, FUTEX_OWNER_DIED dead; and VGPU_OWNER_SUSPENDED */
 	uint32_t pid;                /* as its own PID namespace names it */
 	_Atomic uint64_t start_time; /* /proc/<pid>/stat field 22; 0: not known (yet) */
 	uint64_t pid_ns;             /* inode of its PID namespace; 0: not known */
@@ -232,6 +236,7 @@ struct vgpu_turn {
  * end, separate from the data. */
 #define VGPU_LOCK_SLOW ((int64_t)1 << 40)             /* held in the slow path */
 #define VGPU_LOCK_SLOT(i) (VGPU_LOCK_SLOW + 1 + (i)) /* held by the owner of slot i */
+#define VGPU_LOCK_SUSPEND(i) VGPU_LOCK_SLOT(VGPU_SLOT_COUNT + (i)) /* held while slot i's process is checkpointed or restored */
 
 _Static_assert(sizeof(struct vgpu_record) == VGPU_LIMITS_RECORD_BYTES, "record");
 _Static_assert(offsetof(struct vgpu_record, uuid) == 8, "record.uuid");

@@ -186,10 +186,10 @@ void owner_return(struct owner *o, struct borrowed b)
 {
 	if (b.fd < 0)
 		return;
-	if (!b.own) {
-		close(b.fd);
-		return;
-	}
+	/* Also before close: a child that was forked meanwhile has the description, and with it the lock. */
 	filelock_give(b.fd, VGPU_LOCK_SLOW);
-	lock_give(&o->lent);
+	if (b.own)
+		lock_give(&o->lent);
+	else
+		close(b.fd);
 }

@@ -12,13 +12,18 @@
  * only towards the limit. The spilled bytes are summed separately, after the other sums. So
  * memory that is spilled between the two sums may be subtracted from what lies on the GPU. As
  * long as that memory exists, more than the allowed part may lie on the GPU; the total never
- * exceeds the limit. */
+ * exceeds the limit.
+ *
+ * A process that is checkpointed has its bytes out of the sums. To count them again is an
+ * announcement of all of them, and before its process is restored a sum follows it. */
 #include "reserve.h"
 
 #include "clock.h"
 #include "filelock.h"
 #include "limits.h"
+#include "resumed.h"
 #include "slot.h"
+#include "suspend.h"
 #include "usage.h"
 
 enum outcome {
@@ -102,34 +107,86 @@ static bool try_repeatedly(struct process *p, int cell, uint64_t bytes, bool spi
 	}
 }
 
+struct request {
+	int cell; /* LEDGER_EVERY_CELL: each granted GPU */
+	uint64_t bytes;
+	bool spilling;
+	const struct suspended *set; /* slots that count again if it succeeds; may be NULL */
+};
+
+static bool is_of(const struct request *r, int cell)
+{
+	return cell == r->cell || (r->cell == LEDGER_EVERY_CELL && limits_granted(cell));
+}
+
+static bool try_cells(struct process *p, const struct request *r)
+{
+	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++)
+		if (is_of(r, cell) && !try_repeatedly(p, cell, r->bytes, r->spilling))
+			return false;
+	return true;
+}
+
+static bool try_counting(struct process *p, const struct request *r)
+{
+	if (!r->set)
+		return try_cells(p, r);
+	suspend_unmark_all(r->set);
+	bool fits = try_cells(p, r);
+	if (!fits)
+		suspend_mark_all(r->set);
+	return fits;
+}
+
 /* One process at a time: the lock is on a file description of this process, so that the kernel ends
  * it with the process. After the time-out the process continues without the lock. */
-static bool reserve_locked(struct process *p, int cell, uint64_t bytes, bool spilling)
+static bool reserve_locked(struct process *p, const struct request *r)
 {
 	struct borrowed file = owner_borrow(&p->owner);
 	bool locked = file.fd >= 0 && filelock_wait(file.fd, VGPU_LOCK_SLOW, SLOW_LOCK_US);
 
 	if (locked)
 		slot_reap(p->usage, file.fd);
-	bool fits = try_repeatedly(p, cell, bytes, spilling);
+	bool fits = try_counting(p, r);
 	owner_return(&p->owner, file);
 	return fits;
 }
 
+static bool dying(const struct process *p, const struct request *r)
+{
+	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++)
+		if (is_of(r, cell) && slot_dying(p->usage, p->owner.slot, cell))
+			return true;
+	return false;
+}
+
+static bool deaths(const struct process *p, const struct request *r)
+{
+	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++)
+		if (is_of(r, cell) && usage_sum(p->usage, cell).deaths)
+			return true;
+	return false;
+}
+
 /* The memory of a process that is being killed is charged until its driver's files are closed, and
  * free right after: so it is waited for, without the lock. */
-static bool reserve_slow(struct process *p, int cell, uint64_t bytes, bool spilling)
+static bool reserve_slow(struct process *p, const struct request *r)
 {
 	uint64_t until = clock_us() + DYING_US;
 
-	while (!reserve_locked(p, cell, bytes, spilling)) {
+	while (!reserve_locked(p, r)) {
 		if (clock_us() > until)
 			return false;
-		if (!slot_dying(p->usage, p->owner.slot, cell)) /* it may have ended since */
-			return usage_sum(p->usage, cell).deaths && reserve_locked(p, cell, bytes, spilling);
+		if (!dying(p, r)) /* it may have ended since */
+			return deaths(p, r) && reserve_locked(p, r);
 		clock_sleep_us(DYING_PAUSE_US);
 	}
 	return true;
+}
+
+bool reserve_again(struct process *p, const struct suspended *set)
+{
+	return reserve_slow(p, &(struct request){ .cell = LEDGER_EVERY_CELL, .set = set });
 }
 
 enum { LOOKS_FIRST = 256, LOOKS_MOST = 65536 };
@@ -159,12 +216,14 @@ static bool reserve_on(struct process *p, int cell, uint64_t bytes, bool spillin
 	struct usage_sum sum = { 0 };
 	struct room room = room_of(cell, spilling);
 
+	if (__builtin_expect(suspended(p->owner.slot), 0))
+		resumed_wait(p->owner.slot);
 	if (__builtin_expect(try(p, cell, bytes, room, &sum) == FITS, 1)) {
 		if (__builtin_expect(sum.deaths, 0))
 			clear_dead(p);
 		return true;
 	}
-	return bytes <= room.limit && reserve_slow(p, cell, bytes, spilling);
+	return bytes <= room.limit && reserve_slow(p, &(struct request){ .cell = cell, .bytes = bytes, .spilling = spilling });
 }
 
 void reserve_force(struct process *p, int cell, uint64_t bytes)

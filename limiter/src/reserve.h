@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "process.h"
+#include "suspend.h"
 
 /* Charges bytes of a cell to this process. With cell LEDGER_EVERY_CELL, charges them on every
  * granted GPU, or on none. False: they do not fit beside what all processes of the container
@@ -20,6 +21,9 @@ bool reserve_spilling(struct process *p, int cell, uint64_t bytes);
 void reserve_spilled(struct process *p, int cell, uint64_t bytes);
 /* Removes that mark. */
 void reserve_spilled_undo(struct process *p, int cell, uint64_t bytes);
+/* Counts all bytes of slots of checkpointed processes again if they fit, on every granted GPU. False:
+ * they do not, and are marked still. Waits as a reservation does. */
+bool reserve_again(struct process *p, const struct suspended *set);
 /* Charges bytes of one cell whether they fit or not, because the driver has taken them already. */
 void reserve_force(struct process *p, int cell, uint64_t bytes);
 /* Gives charged bytes of a cell, or of every granted GPU (LEDGER_EVERY_CELL), back. */

@@ -22,6 +22,7 @@
 #include "clock.h"
 #include "exported.h"
 #include "filelock.h"
+#include "suspend.h"
 #include "witness.h"
 
 static uint32_t owner_of(const struct vgpu_usage *usage, uint32_t slot)
@@ -42,7 +43,8 @@ static bool owner_gone(const struct vgpu_usage *usage, uint32_t slot)
 uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int cell)
 {
 	const struct vgpu_slot *s = &usage->slots[slot];
-	uint64_t bytes = atomic_load_explicit(&s->cells[cell].committed, memory_order_relaxed);
+	uint64_t bytes = suspended(s) ? exported_bytes(s, cell) :
+					atomic_load_explicit(&s->cells[cell].committed, memory_order_relaxed);
 
 	if (!bytes || !(owner_of(usage, slot) & FUTEX_OWNER_DIED) || filelock_taken(fd, VGPU_LOCK_SLOT(slot)) ||
 	    !owner_gone(usage, slot))
@@ -87,8 +89,10 @@ static void clear(struct vgpu_usage *usage, uint32_t slot, bool held)
 	s->pid = 0;
 	atomic_store_explicit(&s->start_time, 0, memory_order_relaxed);
 	s->pid_ns = 0;
-	if (held)
+	if (held) {
+		suspend_unmark(s);
 		return;
+	}
 	atomic_store_explicit(&s->exports_byte, 0, memory_order_relaxed);
 	s->exports_dev = s->exports_ino = 0;
 	/* seq_cst, while the owner word keeps the slot from having another owner: the next owner

@@ -8,10 +8,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "exported.h"
 #include "limits.h"
 #include "paths.h"
 #include "log.h"
 #include "slot.h"
+#include "suspend.h"
 #include "witness.h"
 
 static _Atomic(struct vgpu_usage *) mapped;
@@ -118,13 +120,17 @@ static uint64_t add(uint64_t a, uint64_t b)
 static inline void sum_slot(struct vgpu_slot *s, int cell, struct usage_sum *sum)
 {
 	struct vgpu_cell *c = &s->cells[cell];
+	uint32_t owner = atomic_load(&s->owner); /* seq_cst: see suspend.h */
 
+	sum->deaths |= (owner & FUTEX_OWNER_DIED) != 0;
+	if (__builtin_expect(owner & VGPU_OWNER_SUSPENDED, 0)) {
+		sum->committed = add(sum->committed, exported_bytes(s, cell));
+		return;
+	}
 	/* seq_cst, and in this order: a writer commits before it withdraws its
 	 * announcement, so a reader in between counts twice, and never misses it. */
 	sum->tentative = add(sum->tentative, atomic_load(&c->tentative));
 	sum->committed = add(sum->committed, atomic_load(&c->committed));
-	/* Relaxed: only a hint that reaping may help. */
-	sum->deaths |= (atomic_load_explicit(&s->owner, memory_order_relaxed) & FUTEX_OWNER_DIED) != 0;
 }
 
 struct usage_sum usage_sum(struct vgpu_usage *usage, int cell)
@@ -160,8 +166,12 @@ uint64_t usage_spilled(struct vgpu_usage *usage, int cell)
 	uint32_t words = usage_words(usage);
 
 	for (uint32_t word = 0; word < words; word++)
-		for (uint64_t bits = usage_word(usage, word); bits;) /* seq_cst: with the sums of try() */
-			spilled = add(spilled, atomic_load(&usage->slots[usage_next(word, &bits)].cells[cell].spilled));
+		for (uint64_t bits = usage_word(usage, word); bits;) {
+			struct vgpu_slot *s = &usage->slots[usage_next(word, &bits)];
+
+			if (!suspended(s)) /* seq_cst: with the sums of try() */
+				spilled = add(spilled, atomic_load(&s->cells[cell].spilled));
+		}
 	return spilled;
 }
 

@@ -101,6 +101,64 @@ static bool can_see(uint64_t pid_ns)
 	return pid_ns && pid_ns == witness_visible_namespace();
 }
 
+/* The numbers of a line of /proc/<pid>/status, such as "\nNSpid:": the last, and how many there are. */
+static int numbers_of(const char *text, const char *name, uint32_t *last)
+{
+	const char *at = strstr(text, name);
+	int count = 0;
+
+	if (!at)
+		return 0;
+	for (at += strlen(name); *at == '\t'; count++)
+		for (*last = 0, at++; *at >= '0' && *at <= '9'; at++)
+			*last = *last * 10 + (uint32_t)(*at - '0');
+	return *at == '\n' ? count : 0;
+}
+
+static bool read_status(int pid, char *text, size_t room)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	ssize_t n = read(fd, text, room - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = 0;
+	return n > 0;
+}
+
+int witness_identify(int pid, struct witness_identity *found)
+{
+	char path[32], text[4096];
+	struct stat_line line;
+	uint64_t here = witness_visible_namespace();
+	uint32_t group = 0;
+
+	if (!here)
+		return -1;
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	int known = read_stat(path, &line);
+	if (known != 1)
+		return known;
+	if (!read_status(pid, text, sizeof(text)) || numbers_of(text, "\nTgid:", &group) != 1 || group != (uint32_t)pid)
+		return -1; /* it is the number of a thread */
+	snprintf(path, sizeof(path), "/proc/%d/ns/pid", pid);
+	*found = (struct witness_identity){ (uint32_t)pid, number_in_link(path), line.start_time };
+	if (found->pid_ns == here)
+		return 1;
+	switch (numbers_of(text, "\nNSpid:", &found->pid)) {
+	case 0:
+		return -1;
+	case 1:
+		found->pid_ns = here; /* the link can't be read, but there is one namespace only */
+		return 1;
+	default:
+		return found->pid_ns ? 1 : -1;
+	}
+}
+
 enum state { ENDED, RUNNING, UNKNOWN };
 
 static enum state state_of(uint32_t pid, uint64_t start_time)

@@ -17,6 +17,16 @@ bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns);
 
 /* The PID namespace that the mounted /proc shows, if it is this process's; else 0. */
 uint64_t witness_visible_namespace(void);
+/* How a process records itself in its slot. */
+struct witness_identity {
+	uint32_t pid; /* in its own PID namespace */
+	uint64_t pid_ns, start_time;
+};
+
+/* Finds that of the process with this number in the caller's PID namespace. Returns 1: found; 0: there is no
+ * such process; -1: unknown, or it is the number of a thread. */
+int witness_identify(int pid, struct witness_identity *found);
+
 /* Of a process of that namespace, with its owner word: whether it has been killed or is exiting, and has not
  * ended: it still has its memory of the driver, and soon has not. */
 bool witness_dying(uint32_t pid, uint64_t start_time, uint32_t owner);

@@ -40,7 +40,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	most := map[string]int{"join": 24, "launch": 24, "wait": 12, "graph": 16}
 	const dir = "testdata/steps/"
 	require.NoError(t, compile(filepath.Join(bin, "steps"), dir+"main.c", dir+"sections.c", dir+"trace.c", dir+"survive.c", "-pthread", "-I"+filepath.Join(root, "limiter/src")))
-	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "export", "held", "array", "context", "graph", "managed"} {
+	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "export", "held", "array", "context", "graph", "managed", "suspend", "suspend-other"} {
 		t.Run(section, func(t *testing.T) {
 			t.Parallel()
 			if by := os.Getenv("VGPU_EVERY_STEP"); by != "" {
@@ -151,6 +151,12 @@ func killAtSteps(t *testing.T, section, by string, most int) {
 	for line := killer.hear(t); line != "done"; line = killer.hear(t) {
 		require.Contains(t, line, "killed at ")
 		kills++
+		if _, pid, ok := strings.Cut(line, " beside "); ok {
+			checkCompanion(t, c, living, pid, section+" "+line)
+			killer.tell(t, "")
+			require.Equal(t, "ended", killer.hear(t))
+			goOn(t, living)
+		}
 		checkAfterKill(t, c, living, section+" "+line)
 		goOn(t, living)
 		killer.tell(t, "")
@@ -197,6 +203,39 @@ func checkAfterKill(t *testing.T, c *container, living []*talker, at string) {
 		p.tell(t, "l")
 		require.Zero(t, p.answer(t, "l"), at)
 	}
+}
+
+// companionBytes is what the process has that a section checkpoints.
+const companionBytes = stepContext + 600*miB
+
+// checkCompanion: whatever the dead process has done to a companion, its memory never counts less than the driver has
+// of it, another process can bring it back, and then it counts exactly.
+func checkCompanion(t *testing.T, c *container, living []*talker, pid, at string) {
+	t.Helper()
+	for _, p := range living {
+		p.tell(t, "p")
+	}
+	for _, p := range living {
+		require.Zero(t, p.answer(t, "p"), at)
+	}
+	_, now := c.peakTotal(t)
+	require.GreaterOrEqual(t, c.used(t), now, at)
+	lines, stderr := c.probe(t, strings.ReplaceAll("init checkpoint PID restore PID unlock PID", "PID", pid))
+	require.Empty(t, stderr, at)
+	require.Contains(t, [][]string{
+		{"init 0", "checkpoint 401", "restore 401", "unlock 401"}, // it was running
+		{"init 0", "checkpoint 0", "restore 0", "unlock 0"},       // locked
+		{"init 0", "checkpoint 401", "restore 0", "unlock 0"},     // checkpointed
+	}, lines, at)
+	peak, now := c.peakTotal(t)
+	require.LessOrEqual(t, peak, uint64(stepLimit), at)
+	require.Equal(t, uint64(survivors*stepContext+companionBytes), now, at)
+	require.Equal(t, now, c.used(t), at)
+	one := living[0]
+	one.tell(t, fmt.Sprintf("f %d", stepLimit-now))
+	require.Zero(t, one.answer(t, "f"), at)
+	one.tell(t, fmt.Sprintf("f %d", stepLimit-now+1))
+	require.Equal(t, 2, one.answer(t, "f"), at)
 }
 
 // spilled is the sum over all slots of GPU 0 of what may be in the host's memory, slots without an owner

@@ -19,21 +19,23 @@ import (
 
 // Layout of the two files, by layout.h.
 const (
-	LimitsSize  = C.VGPU_LIMITS_BYTES
-	UsageSize   = C.VGPU_USAGE_BYTES
-	UsageHeader = C.VGPU_USAGE_HEADER_BYTES
-	SlotSize    = C.VGPU_SLOT_BYTES
-	SlotHeader  = C.VGPU_SLOT_HEADER_BYTES
-	CellSize    = C.VGPU_CELL_BYTES
-	Slots       = C.VGPU_SLOT_COUNT
-	HighWater   = C.CREADERS_HIGH_WATER
-	Charged     = C.CREADERS_CHARGED
-	TableSize   = C.VGPU_TABLE_BYTES
-	TurnSize    = C.VGPU_TURN_BYTES
-	TurnWords   = C.VGPU_TURN_WORDS_BYTES
-	TurnPeers   = C.VGPU_TURN_PEERS
-	LagMost     = C.CREADERS_LAG_MOST
-	LagLeast    = C.CREADERS_LAG_LEAST
+	LimitsSize   = C.VGPU_LIMITS_BYTES
+	UsageSize    = C.VGPU_USAGE_BYTES
+	UsageHeader  = C.VGPU_USAGE_HEADER_BYTES
+	SlotSize     = C.VGPU_SLOT_BYTES
+	SlotHeader   = C.VGPU_SLOT_HEADER_BYTES
+	SlotExported = C.CREADERS_EXPORTED
+	Suspended    = C.CREADERS_SUSPENDED
+	CellSize     = C.VGPU_CELL_BYTES
+	Slots        = C.VGPU_SLOT_COUNT
+	HighWater    = C.CREADERS_HIGH_WATER
+	Charged      = C.CREADERS_CHARGED
+	TableSize    = C.VGPU_TABLE_BYTES
+	TurnSize     = C.VGPU_TURN_BYTES
+	TurnWords    = C.VGPU_TURN_WORDS_BYTES
+	TurnPeers    = C.VGPU_TURN_PEERS
+	LagMost      = C.CREADERS_LAG_MOST
+	LagLeast     = C.CREADERS_LAG_LEAST
 )
 
 // SetPaths sets the paths of the two files. It fails inside a container of gpuslice.

@@ -16,6 +16,8 @@
 #include "usage.h"
 
 enum { CREADERS_HIGH_WATER = offsetof(struct vgpu_usage, high_water), CREADERS_CHARGED = offsetof(struct vgpu_usage, charged) };
+#define CREADERS_EXPORTED offsetof(struct vgpu_slot, exported)
+#define CREADERS_SUSPENDED VGPU_OWNER_SUSPENDED
 #define CREADERS_LAG_MOST LAG_MOST_NS
 #define CREADERS_LAG_LEAST LAG_LEAST_NS
 

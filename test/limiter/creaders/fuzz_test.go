@@ -122,6 +122,12 @@ func FuzzUsage(f *testing.F) {
 	f.Add([]byte(nil), slot, uint32(3), uint16(0))
 	f.Add([]byte(nil), slot[:1000], ^uint32(0), uint16(1023))
 	f.Add(good[:64], slot, uint32(1024), uint16(500))
+	suspended := bytes.Clone(slot)
+	for at := range 3 {
+		le.PutUint32(suspended[at*SlotSize:], le.Uint32(suspended[at*SlotSize:])|Suspended)
+		le.PutUint64(suspended[at*SlotSize+SlotExported+fuzzedCell*8:], ^uint64(0)>>(at*4))
+	}
+	f.Add([]byte(nil), suspended, uint32(3), uint16(0))
 	f.Add([]byte("GPUSUSE1"), slot, uint32(0), uint16(0))
 	f.Fuzz(func(t *testing.T, header, slots []byte, high uint32, first uint16) {
 		at := int(first) % Slots * SlotSize
@@ -154,7 +160,11 @@ func FuzzUsage(f *testing.F) {
 		for i := at; i < at+len(slots) && i/SlotSize < int(min(high, Slots)); i += SlotSize {
 			whole := make([]byte, SlotSize)
 			copy(whole, slots[i-at:])
-			want.Add(&want, new(big.Int).SetUint64(le.Uint64(whole[SlotHeader+fuzzedCell*CellSize:])))
+			bytes := le.Uint64(whole[SlotHeader+fuzzedCell*CellSize:])
+			if le.Uint32(whole)&Suspended != 0 {
+				bytes = min(bytes, le.Uint64(whole[SlotExported+fuzzedCell*8:]))
+			}
+			want.Add(&want, new(big.Int).SetUint64(bytes))
 		}
 		if !want.IsUint64() {
 			want.SetUint64(^uint64(0))

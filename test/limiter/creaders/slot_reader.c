@@ -1,2 +1,3 @@
 #include "exported.c"
 #include "slot.c"
+#include "suspend.c"

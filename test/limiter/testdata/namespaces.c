@@ -1,9 +1,9 @@
 /* Uses the driver in namespaces of the dynamic loader, one after the other:
  *
- *   namespaces own|new|PLUGIN...
+ *   namespaces own|new|PLUGIN|wait...
  *
  * own: the program's; new: a new one, looked up from here; PLUGIN: this file built with -DPLUGIN and
- * linked with libcuda.so.1, in a new one. Prints for each the results of cuInit and of an allocation
+ * linked with libcuda.so.1, in a new one; wait: for a line. Prints for each the results of cuInit and of an allocation
  * of 400 MiB, and the total that is shown. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,6 +46,10 @@ static void look_up(void *library, const char *where)
 int main(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "wait")) {
+			getchar();
+			continue;
+		}
 		int plugin = argv[i][0] == '/';
 		const char *file = plugin ? argv[i] : "libcuda.so.1";
 		void *library = dlmopen(strcmp(argv[i], "own") ? LM_ID_NEWLM : LM_ID_BASE, file, RTLD_NOW);

@@ -120,6 +120,13 @@ static unsigned long long number(void)
 	return *args ? strtoull(*args++, NULL, 0) : 0;
 }
 
+static int process(void) /* 0: this one */
+{
+	int pid = (int)number();
+
+	return pid ? pid : getpid();
+}
+
 static void allocated(const char *what, int r, unsigned long long p)
 {
 	printf("%s %d\n", what, r);
@@ -376,6 +383,23 @@ static void run(const char *what)
 	else if (!strcmp(what, "total")) {
 		r = CALL("cuDeviceTotalMem_v2", &x, (int)number());
 		printf("total %d %zu\n", r, x);
+	} else if (!strcmp(what, "lock")) {
+		printf("lock %d\n", CALL("cuCheckpointProcessLock", process(), NULL));
+	} else if (!strcmp(what, "checkpoint")) {
+		printf("checkpoint %d\n", CALL("cuCheckpointProcessCheckpoint", process(), NULL));
+	} else if (!strcmp(what, "restore")) {
+		printf("restore %d\n", CALL("cuCheckpointProcessRestore", process(), NULL));
+	} else if (!strcmp(what, "move")) { /* to other GPUs */
+		struct { void *pairs; unsigned count; char rest[52]; } to = { "01234567890123456789012345678901", 1, { 0 } };
+		printf("move %d\n", CALL("cuCheckpointProcessRestore", process(), &to));
+	} else if (!strcmp(what, "unlock")) {
+		printf("unlock %d\n", CALL("cuCheckpointProcessUnlock", process(), NULL));
+	} else if (!strcmp(what, "export")) {
+		struct { int type, handles, location, id; void *more; unsigned char flags[8]; } prop = { 1, 1, 1, 0, NULL, { 0 } };
+		r = CALL("cuMemCreate", &p, (size_t)number(), &prop, 0ull);
+		int fd = -1;
+		r = r ? r : CALL("cuMemExportToShareableHandle", &fd, p, 1, 0ull);
+		printf("export %d %d\n", r, fd);
 	} else if (!strcmp(what, "stack")) {
 		printf("stack %d\n", CALL("cuCtxSetLimit", 0, number()));
 	} else if (!strcmp(what, "heap")) {

@@ -10,7 +10,9 @@
  *       forks a victim that runs the section, steps it through and counts its steps
  *       ("steps N"), then kills a fresh victim after step 1, one after step 2, ... (at
  *       most so many, evenly). After each it prints "killed at STEP: where" and waits for
- *       a line. The slots from the first on are watched for what the victim writes.
+ *       a line. The slots from the first on are watched for what the victim writes. If the section
+ *       is about another process, which lives on, " beside PID" follows, that process ends after a line
+ *       more, and then it prints "ended".
  *
  * A step is an instruction of the library; or, with "stores", one after which another process
  * can see a difference: a locked instruction, a system call, a change of a watched slot,
@@ -59,7 +61,8 @@ void set_up(void)
 	static const char *const all[] = { "cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocManaged", "cuLaunchKernel", "cuCtxSynchronize",
 		"cuMemAllocAsync", "cuMemFreeAsync", "cuMemPoolTrimTo", "cuMemCreate", "cuMemMap", "cuMemRelease", "cuMemUnmap",
 		"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
-		"cuArrayCreate_v2", "cuArrayDestroy", "cuCtxCreate_v2", "cuCtxDestroy_v2", "cuGraphLaunch", "cuDeviceGraphMemTrim" };
+		"cuArrayCreate_v2", "cuArrayDestroy", "cuCtxCreate_v2", "cuCtxDestroy_v2", "cuGraphLaunch", "cuDeviceGraphMemTrim",
+		"cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint", "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock" };
 	void *context, *module;
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)

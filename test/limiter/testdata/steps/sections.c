@@ -214,6 +214,70 @@ static void graph_section(void)
 	mark();
 }
 
+static void suspend_section(void) /* itself */
+{
+	u64 p = 0;
+
+	set_up();
+	MUST(cuMemAlloc_v2, &p, (size_t)600 * MIB);
+	mark();
+	CALL(cuCheckpointProcessLock, getpid(), NULL);
+	CALL(cuCheckpointProcessCheckpoint, getpid(), NULL);
+	CALL(cuCheckpointProcessRestore, getpid(), NULL);
+	CALL(cuCheckpointProcessUnlock, getpid(), NULL);
+	mark();
+}
+
+pid_t beside;
+
+static void suspend_other_section(void) /* there is no room for its restore at first */
+{
+	u64 p = 0;
+
+	set_up();
+	mark();
+	CALL(cuCheckpointProcessLock, beside, NULL);
+	CALL(cuCheckpointProcessCheckpoint, beside, NULL);
+	CALL(cuMemAlloc_v2, &p, (size_t)500 * MIB);
+	CALL(cuCheckpointProcessRestore, beside, NULL);
+	CALL(cuMemFree_v2, p);
+	CALL(cuCheckpointProcessRestore, beside, NULL);
+	CALL(cuCheckpointProcessUnlock, beside, NULL);
+	mark();
+}
+
+/* One that lives on. */
+void companion(void)
+{
+	int ready[2];
+	char one;
+	u64 p;
+
+	if (pipe(ready))
+		must(1, "pipe");
+	beside = fork();
+	if (!beside) {
+		set_up();
+		MUST(cuMemAlloc_v2, &p, (size_t)600 * MIB);
+		close(ready[1]);
+		for (;;)
+			pause();
+	}
+	close(ready[1]);
+	if (read(ready[0], &one, 1))
+		must(1, "companion");
+	close(ready[0]);
+}
+
+void end_companion(void)
+{
+	if (!beside)
+		return;
+	kill(beside, SIGKILL);
+	waitpid(beside, NULL, 0);
+	beside = 0;
+}
+
 /* One of the dead. Of some of its memory a descriptor is held, which the victim inherits. */
 void corpse(bool exports)
 {
@@ -244,6 +308,7 @@ static const struct section sections[] = {
 	{ "reap", reap_section }, { "launch", launch_section }, { "first-launch", first_launch_section },
 	{ "wait", wait_section }, { "pool", pool_section }, { "vmm", vmm_section }, { "export", export_section }, { "held", held_section }, { "array", array_section },
 	{ "context", context_section }, { "graph", graph_section }, { "managed", managed_section },
+	{ "suspend", suspend_section }, { "suspend-other", suspend_other_section },
 };
 
 const struct section *section_of(const char *name)

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 typedef unsigned long long u64;
 enum { MIB = 1 << 20 };
@@ -19,6 +20,9 @@ extern void *function; /* the kernel */
 struct section { const char *name; void (*run)(void); };
 const struct section *section_of(const char *name);
 void corpse(bool exports);
+void companion(void);
+void end_companion(void);
+extern pid_t beside; /* the companion; 0: there is none */
 extern int held; /* a descriptor of memory of a corpse; -1: none */
 
 int kill_at_steps(char **args);

@@ -163,6 +163,8 @@ static u64 run_to(const struct section *section, u64 stop, const char **what, ui
 
 	if (!strcmp(section->name, "reap") || !strcmp(section->name, "held"))
 		corpse(!strcmp(section->name, "held"));
+	if (!strcmp(section->name, "suspend-other"))
+		companion();
 	pid_t victim = fork();
 	if (!victim) {
 		ptrace(PTRACE_TRACEME, 0, 0, 0);
@@ -230,13 +232,21 @@ int kill_at_steps(char **args)
 	by_instruction = !strcmp(args[2], "instructions");
 	find_code();
 	u64 steps = run_to(section, 0, &what, &where);
+	end_companion();
 	printf("steps %llu\n", steps);
 	most = most && most < steps ? most : steps;
 	for (u64 i = 0; i < most; i++) {
 		u64 stop = most > 1 ? 1 + i * (steps - 1) / (most - 1) : 1;
 		u64 got = run_to(section, stop, &what, &where);
-		printf("killed at %llu: %s at %lx%s\n", got, what, within(&library, where) ? where - library.from : where,
+		printf("killed at %llu: %s at %lx%s", got, what, within(&library, where) ? where - library.from : where,
 		       within(&library, where) ? " of the library" : "");
+		printf(beside ? " beside %d\n" : "\n", (int)beside);
+		if (beside) {
+			if (!fgets(line, sizeof(line), stdin))
+				return 1;
+			end_companion();
+			printf("ended\n");
+		}
 		if (!fgets(line, sizeof(line), stdin))
 			return 1;
 	}
