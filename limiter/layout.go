@@ -19,6 +19,7 @@ const (
 	flagOversubscribe = 1
 
 	recordFlagMIG        = 1
+	recordFlagUnmeasured = 8
 	maxMemoryLimitBytes  = 1 << 56 // sums stay far from 2^64
 	maxRecordCorePercent = 100
 

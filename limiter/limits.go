@@ -69,6 +69,9 @@ type DeviceLimit struct {
 	PhysicalBytes    uint64 // part of the limit that may be on the GPU; 0: all
 	ContextBytes     uint64 // expected size of a context; 0: unknown
 	Pages            Pages
+	// Unmeasured: no agent measures residue on this node, so each process of the container measures its own. It ends with
+	// the first UpdateResidue.
+	Unmeasured bool
 }
 
 // Pages is how a driver takes memory of a GPU: in whole pages, but allocations of up to SmallKiB share pages. Zero: to the
@@ -154,6 +157,9 @@ func encodeLimits(l Limits, generation uint64) (*limitsFile, error) {
 		if mig {
 			r.flags = recordFlagMIG
 		}
+		if d.Unmeasured {
+			r.flags |= recordFlagUnmeasured
+		}
 		copy(r.name[:], formatUUID(id, mig))
 		r.crc32 = r.checksum()
 	}
@@ -217,5 +223,6 @@ func (r *limitsRecord) decode() (DeviceLimit, error) {
 		ContextBytes:     r.contextBytes,
 		PhysicalBytes:    r.physicalBytes,
 		Pages:            Pages{KiB: r.pageKiB, SmallKiB: r.smallKiB},
+		Unmeasured:       r.flags&recordFlagUnmeasured != 0,
 	}, nil
 }

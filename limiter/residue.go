@@ -3,7 +3,7 @@ package limiter
 import "fmt"
 
 // UpdateResidue writes the residue of each GPU into a claim's limits file, in its order: memory that only the driver
-// counts, such as modules. It reduces the limit.
+// counts, such as modules. It reduces the limit. From then on processes do not measure their own.
 func UpdateResidue(claimDir string, bytes []uint64) error {
 	return changeLimits(claimDir, "update residue", func(limits *limitsFile) error { return rewriteResidue(limits, bytes) })
 }
@@ -19,6 +19,7 @@ func Wake(claimDir string) error {
 func rewriteResidue(file *limitsFile, bytes []uint64) error {
 	return rewriteRecords(file, len(bytes), func(i int, r *limitsRecord) {
 		r.residueBytes = bytes[i]
+		r.flags &^= recordFlagUnmeasured
 	})
 }
 
@@ -46,7 +47,7 @@ func rewriteRecords(file *limitsFile, count int, change func(i int, r *limitsRec
 // keep takes over what is not a limit.
 func (r *limitsRecord) keep(is *limitsRecord) {
 	r.residueBytes = is.residueBytes
-	r.flags |= is.flags & (flagContended | flagBlocked)
+	r.flags = r.flags&^recordFlagUnmeasured | is.flags&(flagContended|flagBlocked|recordFlagUnmeasured)
 	r.correction, r.elasticPercent = is.correction, is.elasticPercent
 	r.crc32 = r.checksum()
 }

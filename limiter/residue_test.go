@@ -52,6 +52,27 @@ func TestUpdateResidue(t *testing.T) {
 	assert.Equal(t, want, residue, "new limits keep the residue")
 }
 
+// Processes measure their residue until the agent's loop has written once; new limits change nothing of that.
+func TestUnmeasured(t *testing.T) {
+	dir := claimDir(t)
+	limits := Limits{Devices: []DeviceLimit{{UUID: testGPU, MemoryLimitBytes: 1 << 30, Unmeasured: true}}}
+	unmeasured := func(want bool) {
+		t.Helper()
+		is, err := ReadLimits(LimitsPath(dir))
+		require.NoError(t, err)
+		assert.Equal(t, want, is.Devices[0].Unmeasured)
+	}
+	require.NoError(t, WriteLimits(LimitsPath(dir), limits))
+	unmeasured(true)
+	limits.Devices[0].CorePercent = 50
+	require.NoError(t, UpdateLimits(dir, limits))
+	unmeasured(true)
+	require.NoError(t, UpdateResidue(dir, []uint64{0}))
+	unmeasured(false)
+	require.NoError(t, UpdateLimits(dir, limits))
+	unmeasured(false)
+}
+
 // A writer of limits repairs what another left half-way; the residue was lost with it.
 func TestUpdateLimitsAfterADeadWriterOfAResidue(t *testing.T) {
 	dir, path, limits := residueFile(t)

@@ -115,6 +115,7 @@ func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
 			Priority:         claim.Priority(),
 			ContextBytes:     uint64(max(s.ContextMiB[share.UUID], 0)) * bytesPerMiB,
 			Pages:            limiter.Pages{KiB: api.NVIDIAPages.KiB, SmallKiB: api.NVIDIAPages.SmallKiB},
+			Unmeasured:       s.Unmeasured,
 		})
 	}
 	return limits

@@ -65,6 +65,8 @@ type Settings struct {
 	CorePolicy CorePolicy
 	// ContextMiB is the expected memory of a CUDA context, by the GPU's UUID.
 	ContextMiB map[string]int64
+	// Unmeasured: an agent may not run on the node. Until one does, each process measures its own residue.
+	Unmeasured bool
 }
 
 // Validate reports every invalid field.

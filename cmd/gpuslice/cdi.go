@@ -262,7 +262,7 @@ func sliceSettings(config request.Config, gpus ociruntime.GPUs, program string) 
 	s := oci.Settings{
 		Injection: oci.InjectCDI, LibraryPath: limiter.Library, PreloadPath: limiter.Preload, Stubs: limiter.Fronts,
 		CorePolicy: oci.CorePolicy(config.CorePolicy), LimiterMode: oci.LimiterMode(config.LimiterMode), Graphics: config.Graphics,
-		Oversubscription: gpus.Oversubscription, ContextMiB: gpus.ContextMiB,
+		Oversubscription: gpus.Oversubscription, ContextMiB: gpus.ContextMiB, Unmeasured: true,
 	}
 	if config.ContextMemoryMiB >= 0 {
 		s.ContextMiB = map[string]int64{}

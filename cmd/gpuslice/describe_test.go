@@ -111,6 +111,26 @@ func TestDescribeNothing(t *testing.T) {
 	assert.Contains(t, stderr, "has gpuslice-agent run on this node")
 }
 
+func TestUnaccounted(t *testing.T) {
+	share := func(uuid string, residue uint64) shareDescribed {
+		return shareDescribed{Share: view.Share{UUID: uuid, ResidueBytes: residue}, Limit: &limitDescribed{}}
+	}
+	alone := share("GPU-1", 0)
+	alone.Limit.Unmeasured = true
+	for _, test := range []struct {
+		share shareDescribed
+		want  string
+	}{
+		{share("GPU-1", 0), ""},
+		{share("GPU-1", 5<<20), "5 MiB in the driver, subtracted from the limit"},
+		{share("MIG-1", 0), "not measured in a MIG device"},
+		{alone, "measured by each process, as a part of its contexts"},
+		{shareDescribed{Share: view.Share{UUID: "GPU-1"}}, ""},
+	} {
+		assert.Equal(t, test.want, test.share.unaccounted())
+	}
+}
+
 func TestFactsArePadded(t *testing.T) {
 	var out strings.Builder
 	f := facts{page: page{Writer: &out}, indent: "  "}

@@ -48,6 +48,8 @@ type limitDescribed struct {
 	CoresCeiling  uint32 `json:"coresCeiling,omitempty"`
 	Policy        string `json:"policy"`
 	Priority      string `json:"priority"`
+	// Unmeasured: no agent measures residue.
+	Unmeasured bool `json:"unmeasured,omitempty"`
 }
 
 func describeContainerCommand() *cobra.Command {
@@ -148,6 +150,7 @@ func limitOfShare(l limiter.DeviceLimit) *limitDescribed {
 	return &limitDescribed{
 		MemoryBytes: l.MemoryLimitBytes, PhysicalBytes: l.PhysicalBytes, Cores: l.CorePercent, CoresCeiling: l.CoreSoftPercent,
 		Policy: policies[l.Policy], Priority: priorities[l.Priority],
+		Unmeasured: l.Unmeasured,
 	}
 }
 
@@ -198,6 +201,18 @@ func (d containerDescribed) write(p page) error {
 	return errors.Join(noted(p, d.Note), problems(p, view.Node{Problems: d.Problems}))
 }
 
+func (s shareDescribed) unaccounted() string {
+	switch {
+	case strings.HasPrefix(s.UUID, "MIG-"):
+		return "not measured in a MIG device"
+	case s.ResidueBytes > 0:
+		return fmt.Sprintf("%d MiB in the driver, subtracted from the limit", mebibytes(s.ResidueBytes))
+	case s.Limit != nil && s.Limit.Unmeasured:
+		return "measured by each process, as a part of its contexts"
+	}
+	return ""
+}
+
 func (s shareDescribed) write(p page) error {
 	title := "GPU " + s.GPU
 	if s.Model != "" {
@@ -214,9 +229,7 @@ func (s shareDescribed) write(p page) error {
 		}
 	}
 	f.add("Parts", "%s", strings.Join(parts, ", "))
-	if s.ResidueBytes > 0 {
-		f.add("Unaccounted", "%d MiB in the driver, subtracted from the limit", mebibytes(s.ResidueBytes))
-	}
+	f.add("Unaccounted", "%s", s.unaccounted())
 	f.add("Refused", "%d allocations", s.RefusedAllocations)
 	if l := s.Limit; l != nil {
 		if enforced := mebibytes(l.MemoryBytes); int64(enforced) != s.MemoryMiB {

@@ -141,7 +141,10 @@ CUresult charge_begin_context(struct charge *c, CUdevice dev)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	c->bytes = limits_context_bytes(c->here.cell);
 	c->small = false;
-	return !c->bytes || reserve(c->process, c->here.cell, c->bytes) ? CUDA_SUCCESS : no_room(c);
+	if (c->bytes && !reserve(c->process, c->here.cell, c->bytes))
+		return no_room(c);
+	residue_watch(c->process, c->here.cell, dev);
+	return CUDA_SUCCESS;
 }
 
 CUresult charge_begin_on(struct charge *c, CUdevice dev, uint64_t bytes)

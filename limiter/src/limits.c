@@ -201,6 +201,18 @@ bool limits_mig(void)
 	return l && l->records[0].flags & VGPU_RECORD_MIG;
 }
 
+bool limits_unmeasured(int cell)
+{
+	const struct vgpu_limits *l = atomic_load_explicit(&mapped, memory_order_acquire);
+
+	return l && l->records[cell].flags & VGPU_RECORD_UNMEASURED;
+}
+
+const char *limits_name(int cell)
+{
+	return atomic_load_explicit(&mapped, memory_order_acquire)->records[cell].name;
+}
+
 static const char *why_unlisted(void)
 {
 	if (limits_from_environment())

@@ -60,6 +60,11 @@ const _Atomic uint64_t *limits_generation(void);
  * processes unless a usage file is named. */
 bool limits_from_environment(void);
 
+/* Whether no agent measures what the driver takes of a cell's GPU beyond the charges. */
+bool limits_unmeasured(int cell);
+/* The UUID of the GPU of a cell of the file, as text. */
+const char *limits_name(int cell);
+
 /* Whether the container has MIG devices, and so no whole GPU. */
 bool limits_mig(void);
 

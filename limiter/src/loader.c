@@ -303,11 +303,21 @@ void *loader_function(const char *name)
 	return loader_dlsym(RTLD_DEFAULT, name);
 }
 
-void *loader_loaded(const char *soname)
+static void *open_with(const char *soname, int flags)
 {
 	void *(*open)(const char *, int) = loader_function("dlopen");
 
-	return open ? open(soname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+	return open ? open(soname, flags) : NULL;
+}
+
+void *loader_loaded(const char *soname)
+{
+	return open_with(soname, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+void *loader_load(const char *soname)
+{
+	return open_with(soname, RTLD_LAZY);
 }
 
 void *loader_holding(void *address)

@@ -19,6 +19,8 @@ const char *loader_driver_in_front(void);
 
 /* A handle of the library with this soname if it is loaded, else NULL. */
 void *loader_loaded(const char *soname);
+/* Loads it if it is not. */
+void *loader_load(const char *soname);
 /* A handle of the library that holds this address, else NULL. */
 void *loader_holding(void *address);
 /* Whether the address is own, an address in this library, in another copy of it: one of another

@@ -4,8 +4,6 @@
 #include "process.h"
 
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -13,14 +11,15 @@
 
 #include "clock.h"
 #include "filelock.h"
-#include "loader.h"
 #include "log.h"
 #include "slot.h"
+#include "thread.h"
 #include "turnends.h"
 #include "usage.h"
 #include "witness.h"
 
 enum state { STARTING, OWNS, DENIED };
+enum { STACK_BYTES = 64 * 1024 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t while_value)
 {
@@ -112,49 +111,12 @@ static void *own(void *argument)
 	return NULL;
 }
 
-typedef int create_fn(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-typedef int detach_fn(pthread_t);
-typedef int attr_fn(pthread_attr_t *);
-typedef int attr_size_fn(pthread_attr_t *, size_t);
-typedef int sigmask_fn(int, const sigset_t *, sigset_t *);
-
-/* Small, and larger where the program's thread-local storage needs it. */
-static bool create(struct owner *o)
-{
-	create_fn *start = loader_function("pthread_create");
-	detach_fn *detach = loader_function("pthread_detach");
-	attr_fn *init = loader_function("pthread_attr_init"), *destroy = loader_function("pthread_attr_destroy");
-	attr_size_fn *set_stack = loader_function("pthread_attr_setstacksize");
-	pthread_attr_t attr;
-	pthread_t thread;
-
-	if (!start || !detach || !init || !destroy || !set_stack || init(&attr) != 0)
-		return false;
-	set_stack(&attr, 64 * 1024);
-	int failed = start(&thread, &attr, own, o) && start(&thread, NULL, own, o);
-	destroy(&attr);
-	if (!failed)
-		detach(thread);
-	return !failed;
-}
-
 bool owner_start(struct owner *o, struct vgpu_usage *usage, int fd, int slot)
 {
-	sigmask_fn *mask = loader_function("pthread_sigmask");
-	sigset_t all, before;
-
 	o->usage = usage;
 	o->slot = &usage->slots[slot];
 	o->fd = fd;
-	if (!file_of(fd, &o->dev, &o->ino))
-		return false;
-	sigfillset(&all);
-	/* libc's mask omits its own two signals; if they were blocked, setuid would never return. */
-	if (!mask || mask(SIG_SETMASK, &all, &before) != 0)
-		return false;
-	bool created = create(o);
-	mask(SIG_SETMASK, &before, NULL);
-	return created;
+	return file_of(fd, &o->dev, &o->ino) && thread_start(own, o, STACK_BYTES);
 }
 
 bool owner_wait(struct owner *o)

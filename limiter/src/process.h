@@ -18,6 +18,7 @@
 #include "pages.h"
 #include "pool.h"
 #include "primary.h"
+#include "residue.h"
 
 /* The robust list that the kernel reads when the helper thread dies. Its one element is the owner
  * word of this process's slot. */
@@ -44,6 +45,7 @@ struct process {
 	struct pages pages;
 	struct backing backing;
 	struct exported exported;
+	struct residue residue;
 };
 
 /* Returns the state, and creates it if there is none. NULL: this process may not use CUDA, and one

@@ -232,6 +232,28 @@ void reserve_force(struct process *p, int cell, uint64_t bytes)
 	atomic_fetch_add(&p->owner.slot->cells[cell].committed, bytes);
 }
 
+/* The first half of try(). The bytes are in every sum from here on, and as announced ones they make no
+ * allocation FULL. */
+bool reserve_briefly(struct process *p, int cell, uint64_t bytes)
+{
+	struct room room = room_of(cell, false);
+
+	if (bytes > room.limit)
+		return false;
+	atomic_fetch_add(&p->owner.slot->cells[cell].tentative, bytes);
+	struct usage_sum sum = usage_sum(p->usage, cell);
+	if (!over(p, cell, add(sum.committed, sum.tentative), room))
+		return true;
+	reserve_briefly_undo(p, cell, bytes);
+	return false;
+}
+
+void reserve_briefly_undo(struct process *p, int cell, uint64_t bytes)
+{
+	/* seq_cst: after the driver has freed the memory, as in undo_on(). */
+	atomic_fetch_sub(&p->owner.slot->cells[cell].tentative, bytes);
+}
+
 static void undo_on(struct process *p, int cell, uint64_t bytes)
 {
 	/* seq_cst: after the driver has freed the memory, and visible at once. */

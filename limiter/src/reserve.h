@@ -28,6 +28,10 @@ bool reserve_again(struct process *p, const struct suspended *set);
 void reserve_force(struct process *p, int cell, uint64_t bytes);
 /* Gives charged bytes of a cell, or of every granted GPU (LEDGER_EVERY_CELL), back. */
 void reserve_undo(struct process *p, int cell, uint64_t bytes);
+/* Holds bytes of a cell for some milliseconds without charging them: an allocation that they leave no room
+ * for waits for their end. False: they do not fit. */
+bool reserve_briefly(struct process *p, int cell, uint64_t bytes);
+void reserve_briefly_undo(struct process *p, int cell, uint64_t bytes);
 /* Counts an allocation that was refused for lack of room; the number is only displayed. */
 void reserve_refused(struct process *p, int cell);
 

@@ -154,6 +154,7 @@ func (r *Runtime) settings(cr *creation, limiter Limiter, gpus GPUs) oci.Setting
 		CorePolicy:             oci.CorePolicy(r.Config.CorePolicy),
 		Oversubscription:       gpus.Oversubscription,
 		ContextMiB:             gpus.ContextMiB,
+		Unmeasured:             true,
 	}
 	if r.Config.ContextMemoryMiB >= 0 {
 		s.ContextMiB = map[string]int64{}

@@ -3,6 +3,9 @@
 package limiter_test
 
 import (
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,4 +31,95 @@ func TestResidueCounts(t *testing.T) {
 	residue(0)
 	lines, _ = c.probe(t, "init ctx 0 alloc 1073741824 alloc 1")
 	require.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "alloc 2"}, lines)
+}
+
+// unmeasured is the container on a node without an agent.
+func (c *container) unmeasured(tb testing.TB) *container {
+	tb.Helper()
+	limits, err := limiter.ReadLimits(c.limits())
+	require.NoError(tb, err)
+	for i := range limits.Devices {
+		limits.Devices[i].Unmeasured = true
+	}
+	require.NoError(tb, limiter.WriteLimits(c.limits(), limits))
+	return c
+}
+
+// Without an agent, a process is charged what NVML counts for it beyond its charges: here a context that is larger than
+// the host knows. The driver names processes by PIDs of this namespace or of the host's, and lists other containers' too.
+func TestResidueWithoutAgent(t *testing.T) {
+	const limit, known, real = giB, 100 * miB, 120 * miB
+	for _, test := range []struct {
+		name, pids string
+		namespace  bool
+	}{{"in the host's namespace", "own", false}, {"in a namespace of its own", "own", true}, {"by PIDs of the host", "host", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			state := newMachine(t, "H200:context_mib=120")
+			out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "--state", state, "set", "driver", "pids="+test.pids).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			other := newContainer(t, state, gpu{gpuIDs[0], 8 * giB})
+			other.group = "8"
+			speak(t, other, "init ctx 0 alloc 4294967296 line").says(t, "init 0", "ctx 0", "alloc 0")
+			c := newContainerKnowing(t, state, known, gpu{gpuIDs[0], limit}).inPages(t).unmeasured(t)
+			var in []string
+			if test.namespace {
+				in = []string{"unshare", "-pf", "--kill-child", "--mount-proc"}
+			}
+			uses := func(bytes uint64, what string) {
+				eventually(t, waitLong, what, func() bool {
+					c.truth(t) // the simulator knows the host's PIDs from it
+					return c.used(t) == bytes
+				})
+			}
+
+			s := speak(t, c, "init ctx 0 alloc 209715200 line alloc 738197505 alloc 738197504 info release 0 line", in...)
+			uses(real+200*miB, "the rest of the context is charged")
+			s.goOn(t)
+			s.says(t, "init 0", "ctx 0", "alloc 0", "alloc 2", "alloc 0", "info 0 free 0 total 1073741824", "release 0")
+			uses(0, "with the context its residue ends")
+			s.goOn(t)
+			require.NoError(t, s.cmd.Wait())
+			peak, _ := c.peakTotal(t)
+			require.Equal(t, uint64(limit), peak)
+		})
+	}
+}
+
+// When an agent measures, the process's own correction ends.
+func TestResidueOfAnAgentReplacesTheProcesss(t *testing.T) {
+	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=120"), 100*miB, gpu{gpuIDs[0], giB}).unmeasured(t)
+	speak(t, c, "init ctx 0 line")
+	eventually(t, waitLong, "it is charged", func() bool { return c.used(t) == 120*miB })
+	require.NoError(t, limiter.UpdateResidue(c.dir, []uint64{20 * miB}))
+	eventually(t, waitLong, "the agent's counts", func() bool { return c.used(t) == 100*miB })
+}
+
+// What a library of the process takes without a call is charged too; what a neighbour takes and gives back all the time is
+// not.
+func TestResidueGrowsBesideANeighbour(t *testing.T) {
+	const base = 120*miB + 200*miB
+	state := newMachine(t, "H200:context_mib=120")
+	other := newContainer(t, state, gpu{gpuIDs[0], 8 * giB})
+	other.group = "8"
+	neighbour := other.command(filepath.Join(bin, "churn"), "600", "1", "33554432", "2")
+	require.NoError(t, neighbour.Start())
+	t.Cleanup(func() { neighbour.Process.Kill(); neighbour.Wait() })
+	c := newContainerKnowing(t, state, 120*miB, gpu{gpuIDs[0], giB}).inPages(t).unmeasured(t)
+	s := speak(t, c, "init ctx 0 alloc 209715200 line threads line alloc 536870913 alloc 536870912 info")
+	s.says(t, "init 0", "ctx 0", "alloc 0")
+	for grown := range 3 {
+		out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "--state", state, "grow", strconv.Itoa(s.cmd.Process.Pid), "64").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		want := uint64(base + (grown+1)*64*miB)
+		eventually(t, waitLong, "the growth is charged", func() bool {
+			require.LessOrEqual(t, c.used(t), want)
+			return c.used(t) == want
+		})
+	}
+	s.goOn(t)
+	s.says(t, "threads 3") // the program's, the owner's, and the one that looks
+	s.goOn(t)
+	s.says(t, "alloc 2", "alloc 0", "info 0 free 0 total 1073741824")
+	require.NoError(t, s.cmd.Wait())
 }

@@ -106,6 +106,11 @@ func TestSanitizers(t *testing.T) {
 			out, err = paged.command(filepath.Join(dir, "churn"), "2", "1", fmt.Sprint(3*miB), "8").CombinedOutput()
 			assert.NoError(t, err, "%s", out)
 			assert.NotContains(t, string(out), "anitizer")
+			alone := newContainerKnowing(t, newMachine(t, "H200:context_mib=40"), context, gpu{gpuIDs[0], giB}).inPages(t).unmeasured(t).with(test.quiet)
+			alone.library, alone.sim = c.library, c.sim
+			out, err = alone.command(filepath.Join(dir, "churn"), "4", "1", fmt.Sprint(30*miB), "2").CombinedOutput()
+			assert.NoError(t, err, "%s", out)
+			assert.NotContains(t, string(out), "anitizer")
 			out, err = c.command(filepath.Join(dir, "segments"), "2", "1", "6").CombinedOutput()
 			assert.NoError(t, err, "%s", out)
 			assert.NotContains(t, string(out), "anitizer")
