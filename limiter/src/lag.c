@@ -10,6 +10,8 @@
  * same time lose a moment at worst. */
 #include "lag.h"
 
+#include "least.h"
+
 static const int64_t QUANTUM_NS = 20000000, BOUND_NS = 40000000, BOUND_BY_WEIGHT_NS = 150000000;
 /* One with so much credit is due no more: it does not use it. */
 static const int64_t ENOUGH_NS = 70000000;
@@ -18,11 +20,6 @@ static const uint64_t FORGET_NS = 2000000000;
 static const uint64_t PATIENCE_NS = 90000000, RECENT_NS = 50000000;
 static const double CREDIT_NS = 50000000; /* of the whole GPU, that a ceiling lets an idle container save */
 static const double LOW_WEIGHT = 0.01;
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
 
 static uint64_t get(const _Atomic uint64_t *word)
 {
@@ -66,7 +63,7 @@ void lag_weigh(const struct vgpu_turn *turn, struct view *v)
 /* The time in which one of the container's processes had work. Of the others only the end is known. */
 static uint64_t covered_by(const struct vgpu_turn *turn, const struct view *v, uint64_t before, const struct span *s, int process)
 {
-	uint64_t own = 0, others = 0, from = s->from > before ? s->from : before;
+	uint64_t own = 0, others = 0, from = most(s->from, before);
 
 	if (s->to > from)
 		own = least(s->ns, s->to - from);
@@ -75,13 +72,12 @@ static uint64_t covered_by(const struct vgpu_turn *turn, const struct view *v, u
 
 		if (i == process || until <= before || until > v->now + LAG_HORIZON_NS)
 			continue;
-		uint64_t one = least(until, v->now) - before;
-		others = one > others ? one : others;
+		others = most(others, least(until, v->now) - before);
 	}
 	/* It began after the others, or before them. */
 	if (from > before)
 		own += least(others, from - before);
-	return own > others ? own : others;
+	return most(own, others);
 }
 
 /* What the peer has worked since this account last looked. */
@@ -262,10 +258,11 @@ uint64_t lag_refused_for(const struct vgpu_turn *turn, const struct vgpu_turn *o
 		return (uint64_t)((double)(least_cap(v) - lesser(&turn->words.cap, &own->words.cap)) / v->ceiling);
 	for (int i = 0; i < v->count; i++) {
 		const struct peer *p = &v->peers[i];
-		double one = (double)(p->want_until - v->now), turns = (double)p->lag - (mine - (double)QUANTUM_NS) * p->weight;
 
 		if (p->want_until <= v->now)
 			continue;
+		double one = (double)(p->want_until - v->now), turns = (double)p->lag - (mine - (double)QUANTUM_NS) * p->weight;
+
 		if (p->hold_until > v->now) {
 			one = turns < one ? turns : one;
 			one = (double)(p->hold_until - v->now) < one ? (double)(p->hold_until - v->now) : one;

@@ -12,6 +12,7 @@
 #include "envlimits.h"
 #include "hooks.h"
 #include "layout.h"
+#include "least.h"
 #include "paths.h"
 #include "log.h"
 
@@ -87,11 +88,6 @@ static bool read_record(const struct vgpu_limits *l, int i, struct vgpu_record *
 	return false;
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-	return a < b ? a : b;
-}
-
 static void keep_record(int i, const struct vgpu_record *r)
 {
 	uint64_t limit = r->memory_limit_bytes < CEILING ? r->memory_limit_bytes : CEILING;
@@ -102,8 +98,8 @@ static void keep_record(int i, const struct vgpu_record *r)
 	atomic_store_explicit(&last_context[i], context, memory_order_relaxed);
 	atomic_store_explicit(&last_physical[i], r->physical_bytes < limit ? r->physical_bytes : 0, memory_order_relaxed);
 	atomic_store_explicit(&last_residue[i], r->residue_bytes < CEILING ? r->residue_bytes : CEILING, memory_order_relaxed);
-	atomic_store_explicit(&last_share[i], least(r->policy, 2) << 16 | least(r->core_soft_percent, 100) << 8 | least(r->core_percent, 100),
-	                      memory_order_relaxed);
+	uint64_t share = least(r->policy, 2) << 16 | least(r->core_soft_percent, 100) << 8 | least(r->core_percent, 100);
+	atomic_store_explicit(&last_share[i], (uint32_t)share, memory_order_relaxed);
 	atomic_store_explicit(&last_pages[i], (uint32_t)r->small_kib << 16 | r->page_kib, memory_order_relaxed);
 }
 

@@ -12,6 +12,7 @@
 
 #include "clock.h"
 #include "hooks.h"
+#include "least.h"
 #include "limits.h"
 #include "loader.h"
 #include "process.h"
@@ -29,16 +30,6 @@ enum {
 	MOST_PAUSE = 15,
 	EXIT_US = 1000000, /* a program's exit waits that long at most for a look that is under way */
 };
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-static uint64_t most(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
 
 static uint64_t some_pages(uint64_t page)
 {

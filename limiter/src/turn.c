@@ -122,7 +122,7 @@ static uint64_t nap_of(const struct turn *t, const struct view *v, const struct 
 
 	if (all->marks)
 		ns = least(ns, all->ns / 8);
-	return ns < NAP_NS ? NAP_NS : least(ns, LONG_NAP_NS);
+	return most(NAP_NS, least(ns, LONG_NAP_NS));
 }
 
 static enum verdict try_take(struct turn *t, uint64_t key, CUstream stream, uint64_t since, uint64_t now)

@@ -95,7 +95,7 @@ static void saw_end(struct turn *t, uint64_t now, bool waited)
 	f->begin = none ? 0 : now;
 	t->expected = now + all.ns;
 	flight_mark(f, now);
-	turn_publish(t, now, none ? now : now + least(all.ns > 2 * NAP_NS ? all.ns : 2 * NAP_NS, FORESIGHT_NS));
+	turn_publish(t, now, none ? now : now + least(most(all.ns, 2 * NAP_NS), FORESIGHT_NS));
 }
 
 void turn_saw_end(bool waited)

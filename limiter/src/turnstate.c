@@ -226,7 +226,7 @@ uint64_t turn_probable_end(const struct turn *t, uint64_t now)
 	if (t->expected > t->looked)
 		return least(now, t->expected);
 	uint64_t late = t->looked - t->expected;
-	return t->looked + least(late > LOOK_NS ? late : LOOK_NS, (now - t->looked) / 2);
+	return t->looked + least(most(late, LOOK_NS), (now - t->looked) / 2);
 }
 
 struct turn *turn_next(struct turn *t)

@@ -4,6 +4,7 @@
 
 #include "flight.h"
 #include "lag.h"
+#include "least.h"
 #include "peers.h"
 #include "table.h"
 
@@ -49,11 +50,6 @@ struct turn {
 
 static const uint64_t NAP_NS = 150000, FORESIGHT_NS = 100000000, LOOK_NS = 250000, AGAIN_NS = 50000,
 	GRACE_NS = 300000;
-
-static inline uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
 
 struct turn *turn_of(int cell);
 int turn_cell(const struct turn *turn);

@@ -4,15 +4,11 @@
 
 #include "device.h"
 #include "hooks.h"
+#include "least.h"
 #include "limits.h"
 #include "process.h"
 #include "slot.h"
 #include "usage.h"
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
 
 /* A process has died: clears the slots of dead processes before the sum. */
 static uint64_t used_after_deaths(struct process *p, int cell)
