@@ -160,26 +160,22 @@ static bool dying(const struct process *p, const struct request *r)
 	return false;
 }
 
-static bool deaths(const struct process *p, const struct request *r)
-{
-	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++)
-		if (is_of(r, cell) && usage_sum(p->usage, cell).deaths)
-			return true;
-	return false;
-}
-
 /* The memory of a process that is being killed is charged until its driver's files are closed, and
- * free right after: so it is waited for, without the lock. */
+ * free right after: so it is waited for, without the lock. One that ended between the try and the look
+ * for it leaves no trace, and the next try finds its memory free. */
 static bool reserve_slow(struct process *p, const struct request *r)
 {
 	uint64_t until = clock_us() + DYING_US;
+	int refused = 0; /* without a process that is being killed */
 
 	while (!reserve_locked(p, r)) {
-		if (clock_us() > until)
+		bool waits = dying(p, r);
+
+		refused = waits ? 0 : refused + 1;
+		if (refused == 2 || clock_us() > until)
 			return false;
-		if (!dying(p, r)) /* it may have ended since */
-			return deaths(p, r) && reserve_locked(p, r);
-		clock_sleep_us(DYING_PAUSE_US);
+		if (waits)
+			clock_sleep_us(DYING_PAUSE_US);
 	}
 	return true;
 }
