@@ -159,8 +159,8 @@ uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct spa
 	int64_t gaps = others < 1 ? (int64_t)((double)least(span->gaps, passed - covered) * (1 - others)) : 0;
 	if (weights > v->weight)
 		lag = bounded(lag + due - charge - gaps, LAG_MOST_NS);
-	else /* no other container wants it, so there is no debt to one */
-		lag = lag + (int64_t)passed < 0 ? lag + (int64_t)passed : 0;
+	else /* no other container wants it: debts and credits end */
+		lag = lag < 0 ? bounded(lag + (int64_t)passed, 0) : lag > (int64_t)passed ? lag - (int64_t)passed : 0;
 	cap = bounded(get_signed(&turn->words.cap), LAG_MOST_NS);
 	if (v->ceiling > 0)
 		cap = bounded(cap + (int64_t)((double)passed * v->ceiling) - charge, (int64_t)(v->ceiling * CREDIT_NS));

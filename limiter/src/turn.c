@@ -114,14 +114,17 @@ static bool works(const struct turn *t)
 	return atomic_load_explicit(&t->words->words.processes, memory_order_relaxed) > 0;
 }
 
-/* Until the next look of one that waits. Many that look often would take the processors from the programs; but the end of the
- * container's own work has to be seen in time. */
+/* Until the next look of one that waits. Many that look often would take the processors from the programs. But the end of the
+ * container's own work has to be seen in time, and the pauses of the others, if few containers wait. */
 static uint64_t nap_of(const struct turn *t, const struct view *v, const struct under_way *all)
 {
 	uint64_t ns = t->refused ? lag_refused_for(t->words, &t->own, v) / 2 : 0; /* it can end earlier */
+	uint64_t processes = atomic_load_explicit(&t->words->words.processes, memory_order_relaxed);
 
 	if (all->marks)
 		ns = least(ns, all->ns / 8);
+	if (v->count && !t->rests)
+		ns = least(ns, (uint64_t)v->count * most(1, least(processes, LAG_PROCESSES)) * NAP_NS);
 	return most(NAP_NS, least(ns, LONG_NAP_NS));
 }
 

@@ -151,6 +151,24 @@ func requireShares(tb testing.TB, containers string, has []float64, within float
 	}
 }
 
+// One that pauses between its kernels, for however long, leaves another its share.
+func TestPlayedPauses(t *testing.T) {
+	p := newPlayer(t)
+	for _, shares := range [][2]int{{30, 70}, {50, 50}, {70, 30}} {
+		for _, us := range []int{100, 200, 300, 400, 500, 520, 600, 700, 1000, 2000, 4000, 6000} {
+			t.Run(fmt.Sprintf("%d %d us", shares, us), func(t *testing.T) {
+				t.Parallel()
+				has := p.play(t, 6, fmt.Sprintf("%d:500:sync:g%d", shares[0], us), fmt.Sprintf("%d:500", shares[1]))
+				t.Logf("has %.1f", has)
+				assert.GreaterOrEqual(t, has[1], float64(shares[1])-3)
+				if us >= 300 { // not in the pauses of one that keeps its turn
+					assert.GreaterOrEqual(t, has[0]+has[1], 75., "what both have of the GPU")
+				}
+			})
+		}
+	}
+}
+
 // What the rules give containers of other kinds. Want is in percent of the GPU, in the order of the containers.
 func TestPlayedRules(t *testing.T) {
 	p := newPlayer(t)
@@ -186,7 +204,7 @@ func TestPlayedRules(t *testing.T) {
 		{"low priority beside pauses", "30:500:low 20:500:b50000/10000", []float64{80, 20}},
 		{"one that pauses between its kernels", "50:500:sync:g100 50:500", []float64{40, 51}},
 		{"one that pauses less", "50:500:sync:g50 50:500", []float64{44, 51}},
-		{"one that pauses for longer", "50:500:sync:g1000 50:500", []float64{19, 75}},
+		{"one that pauses for longer", "50:500:sync:g1000 50:500", []float64{19, 78}},
 		{"one that is idle at most times", "50:500:sync:g3000 50:500", []float64{11, 85}},
 		{"training beside training", "30:500:b1/17000:g3000 70:500:b1/17000:g3000", []float64{30, 69}},
 		{"training beside one that never pauses", "70:500:b1/17000:g3000 30:500", []float64{69, 30}},
