@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -101,7 +102,7 @@ func runTests(m *testing.M) int {
 	}
 	code := m.Run()
 	for _, wrong := range followed.close() {
-		fmt.Fprintf(os.Stderr, "--- FAIL: %s\n", wrong)
+		fmt.Fprintf(os.Stderr, "--- FAIL: Reservations/%s\n", strings.ReplaceAll(wrong, " ", "_"))
 		code = 1
 	}
 	return code

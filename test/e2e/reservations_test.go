@@ -76,7 +76,7 @@ func (b *reservations) set(object any) {
 	pod := object.(*corev1.Pod)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.tolerant {
+	if b.tolerant && pod.Status.Phase == corev1.PodFailed {
 		b.forgive(pod)
 	}
 	if pod.Status.Phase == corev1.PodFailed && !b.forgiven[string(pod.UID)] {
@@ -136,8 +136,9 @@ func granted(pods []*corev1.Pod) map[string]scheduler.Use {
 	return total
 }
 
+// forgive forgives a pod that the kubelet rejected, or that it may have rejected and not yet reported.
 func (b *reservations) forgive(pod *corev1.Pod) {
-	if pod.Status.Phase == corev1.PodFailed {
+	if pod.Status.Phase == corev1.PodFailed || pod.Spec.NodeName != "" && pod.Status.StartTime == nil {
 		b.forgiven[string(pod.UID)] = true
 	}
 }
