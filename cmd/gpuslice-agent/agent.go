@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/agent/podwatch"
 	"github.com/gpuslice/gpuslice/agent/resized"
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
@@ -41,11 +42,8 @@ import (
 // take seconds or hang; until it responds, grants are refused and the kubelet retries.
 const firstLook = time.Second
 
-// admission is the time for pods that were bound before the schedulers' notification.
-const admission = time.Second
-
-// run runs the agent until ctx ends. Then it notifies schedulers first and serves the kubelet a moment longer:
-// a pod admitted without the device plugin fails permanently (UnexpectedAdmissionError).
+// run runs the agent until ctx ends. Then it notifies schedulers first, and serves the kubelet until bound pods are
+// admitted: a pod admitted without the device plugin fails permanently (UnexpectedAdmissionError).
 func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.Retire {
 		return retire(ctx, o, log)
@@ -90,15 +88,19 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	var events *podevents.Recorder
+	var admission *podwatch.Admission
 	if api != nil {
 		if events, err = podevents.New(api, o.NodeName, log); err != nil {
+			return err
+		}
+		if admission, err = podwatch.NewAdmission(api, o.NodeName); err != nil {
 			return err
 		}
 		then = append(then, events.Run)
 	}
 	then = append(then, func(ctx context.Context) {
 		defer stop()
-		leave(ctx, leaving, registered)
+		leave(ctx, leaving, registered, admission)
 	})
 	// Also without enforced compute shares: it finds memory that is not charged.
 	loops := newWatchdog()
@@ -259,9 +261,9 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 	return plugin, nil
 }
 
-// leave returns after ctx ended, schedulers are notified and a delay, or when leaving ends.
-// registered can be nil.
-func leave(ctx, leaving context.Context, registered *noderegister.Publisher) {
+// leave returns when ctx ends, or after leaving ended, schedulers are notified, and the kubelet has admitted the
+// bound pods. registered can be nil.
+func leave(ctx, leaving context.Context, registered *noderegister.Publisher, admission interface{ Wait(context.Context) }) {
 	telling, cancel := context.WithCancel(leaving)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
@@ -270,10 +272,7 @@ func leave(ctx, leaving context.Context, registered *noderegister.Publisher) {
 		return
 	}
 	registered.Run(telling)
-	select {
-	case <-ctx.Done():
-	case <-time.After(admission):
-	}
+	admission.Wait(ctx)
 }
 
 // registerNode follows the node configuration. It returns the publisher to run, or nil without an

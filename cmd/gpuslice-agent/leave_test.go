@@ -52,14 +52,28 @@ func newRegistered(t *testing.T, n *nodeObject) *noderegister.Publisher {
 	return registered
 }
 
+// admissions counts how often an agent waited for the pods of its node.
+type admissions struct {
+	waited int
+	never  bool // admitted
+}
+
+func (a *admissions) Wait(ctx context.Context) {
+	a.waited++
+	if a.never {
+		<-ctx.Done()
+	}
+}
+
 // The rest of the agent is stopped only when schedulers know that the node is left: what
 // they bind until then the kubelet has to find a device plugin for.
 func TestSchedulersAreNotifiedBeforeTheAgentStops(t *testing.T) {
 	n := &nodeObject{written: make(chan struct{})}
 	leaving, signal := context.WithCancel(t.Context())
+	var bound admissions
 	left := make(chan string, 1)
 	go func() {
-		leave(t.Context(), leaving, newRegistered(t, n))
+		leave(t.Context(), leaving, newRegistered(t, n), &bound)
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		left <- n.object.Annotations["hami.io/node-nvidia-register"]
@@ -75,6 +89,7 @@ func TestSchedulersAreNotifiedBeforeTheAgentStops(t *testing.T) {
 	}
 	signal()
 	require.NotContains(t, <-left, `"health":true`)
+	require.Equal(t, 1, bound.waited)
 }
 
 // What ends because of a failure doesn't wait for pods.
@@ -83,7 +98,7 @@ func TestAFailureIsNotWaitedFor(t *testing.T) {
 	running, fail := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
-		leave(running, t.Context(), newRegistered(t, n))
+		leave(running, t.Context(), newRegistered(t, n), &admissions{never: true})
 		close(done)
 	}()
 	<-n.written
@@ -100,7 +115,7 @@ func TestLeaveWithoutAnAPIServer(t *testing.T) {
 		leaving, signal := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
-			leave(running, leaving, nil)
+			leave(running, leaving, nil, nil)
 			close(done)
 		}()
 		end(fail, signal)
