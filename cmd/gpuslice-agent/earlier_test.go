@@ -18,7 +18,6 @@ import (
 // The limiter of a container that an earlier release created reads flags, and a correction and a percentage behind them. No
 // agent reports the use of the GPU there any more: it keeps to its share, also after a resize.
 func TestContainersOfAnEarlierReleaseKeepToTheirShares(t *testing.T) {
-
 	dir := filepath.Join(t.TempDir(), "ledger")
 	require.NoError(t, os.CopyFS(dir, os.DirFS("../../testdata/compat/1/ledger")))
 	store, err := ledger.Open(dir, ledger.WithRecovery(oci.RecoverClaim))

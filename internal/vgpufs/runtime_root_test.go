@@ -124,17 +124,11 @@ func TestMountThatTheAgentDoesNotSeeIsAnError(t *testing.T) {
 // A runtime in the agent's own mount namespace needs no thread.
 func TestMountsInOurOwnNamespace(t *testing.T) {
 	dir := t.TempDir()
-	listener, err := net.Listen("unix", filepath.Join(dir, "socket"))
-	require.NoError(t, err)
-	defer listener.Close()
-	conn, err := net.Dial("unix", filepath.Join(dir, "socket"))
-	require.NoError(t, err)
-	defer conn.Close()
 	claim := filepath.Join(dir, "claim")
 	require.NoError(t, os.Mkdir(claim, 0o755))
 	mounts := vgpufs.NewRuntime()
 	defer mounts.Close()
-	mounts.Follow(conn.(syscall.Conn))
+	mounts.Follow(vgpufs.ConnTo(t, dir))
 	require.NoError(t, mounts.Mount(claim))
 	require.NoError(t, vgpufs.RemoveAll(claim))
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,18 +26,25 @@ func TestThreadIsNotTheMainOne(t *testing.T) {
 	}
 }
 
+// ConnTo is a connection to this process, by a socket in dir.
+func ConnTo(t *testing.T, dir string) *net.UnixConn {
+	t.Helper()
+	listener, err := net.Listen("unix", filepath.Join(dir, "socket"))
+	require.NoError(t, err)
+	t.Cleanup(func() { listener.Close() })
+	conn, err := net.Dial("unix", filepath.Join(dir, "socket"))
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return conn.(*net.UnixConn)
+}
+
 // Follow compares with the namespace of its own thread, and not with that of the main one.
 func TestFollowInAThreadWithAnotherNamespace(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	require.NoError(t, unix.Mount("", dir, "", unix.MS_SHARED, ""))
-	listener, err := net.Listen("unix", filepath.Join(dir, "socket"))
-	require.NoError(t, err)
-	defer listener.Close()
-	conn, err := net.Dial("unix", filepath.Join(dir, "socket"))
-	require.NoError(t, err)
-	defer conn.Close()
+	conn := ConnTo(t, dir)
 	claim := filepath.Join(dir, "claim")
 	require.NoError(t, os.Mkdir(claim, 0o755))
 
@@ -52,7 +58,7 @@ func TestFollowInAThreadWithAnotherNamespace(t *testing.T) {
 		if err := unix.Mount("", dir, "", unix.MS_SLAVE, ""); err != nil {
 			return err
 		}
-		mounts.Follow(conn.(syscall.Conn))
+		mounts.Follow(conn)
 		return mounts.Mount(claim)
 	}))
 	mounted, err := Mounted(claim)

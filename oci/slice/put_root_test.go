@@ -28,6 +28,19 @@ func newSlice() Slice {
 	}
 }
 
+// inUseByOne is the ledger with container c1, which uses the slice.
+func inUseByOne(t *testing.T, state string, s Slice) (orphans.Releaser, orphans.Record) {
+	t.Helper()
+	r, err := openLedger(state)
+	require.NoError(t, err)
+	t.Cleanup(func() { r.Ledger.Close() })
+	record, err := orphans.NewRecord(r.Judge.Proc, os.Getpid())
+	require.NoError(t, err)
+	record.Slice = s.Name
+	require.NoError(t, reserve(context.Background(), r, state, s, "c1", record))
+	return r, record
+}
+
 // A container that uses a slice is found, whatever is unmounted or damaged.
 func TestUserOfASliceThatLostItsFiles(t *testing.T) {
 	for name, lose := range map[string]func(state, claimDir string) error{
@@ -48,13 +61,7 @@ func TestUserOfASliceThatLostItsFiles(t *testing.T) {
 			vgpufstest.Unmount(t, state)
 			_, _, err := Put(ctx, state, s, oci.Settings{})
 			require.NoError(t, err)
-			r, err := openLedger(state)
-			require.NoError(t, err)
-			defer r.Ledger.Close()
-			record, err := orphans.NewRecord(r.Judge.Proc, os.Getpid())
-			require.NoError(t, err)
-			record.Slice = s.Name
-			require.NoError(t, reserve(ctx, r, state, s, "c1", record))
+			r, _ := inUseByOne(t, state, s)
 			require.NoError(t, lose(state, r.Ledger.Dir("c1")))
 
 			require.ErrorContains(t, checkFree(ctx, r, state, s.Name), "container c1 uses it")
@@ -99,13 +106,7 @@ func TestPutOfAnIncompleteSliceInUse(t *testing.T) {
 			require.False(t, put())
 			require.False(t, rebuilt())
 
-			r, err := openLedger(state)
-			require.NoError(t, err)
-			defer r.Ledger.Close()
-			record, err := orphans.NewRecord(r.Judge.Proc, os.Getpid())
-			require.NoError(t, err)
-			record.Slice = s.Name
-			require.NoError(t, reserve(ctx, r, state, s, "c1", record))
+			r, record := inUseByOne(t, state, s)
 			require.NoError(t, lose(state))
 			require.True(t, put())
 			require.False(t, rebuilt())

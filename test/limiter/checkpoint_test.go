@@ -114,12 +114,19 @@ func TestCheckpointedProcessEnds(t *testing.T) {
 	}
 }
 
-// Its threads charge nothing until it is restored, as they take nothing of the driver.
-func TestCheckpointedProcessWaits(t *testing.T) {
+// suspended is a container with a checkpointed process, which allocates 200 MiB when it reads a line.
+func suspended(t *testing.T) (*container, *spoken) {
+	t.Helper()
 	c := newSuspendable(t)
 	holder := speak(t, c, "init ctx 0 alloc 104857600 line alloc 209715200 line")
 	holder.says(t, "init 0", "ctx 0", "alloc 0")
 	holder.suspend(t, c)
+	return c, holder
+}
+
+// Its threads charge nothing until it is restored, as they take nothing of the driver.
+func TestCheckpointedProcessWaits(t *testing.T) {
+	c, holder := suspended(t)
 	holder.goOn(t)
 	lines, _ := c.probe(t, "init ctx 0 alloc 511705088")
 	assert.Equal(t, []string{"init 0", "ctx 0", "alloc 0"}, lines)
@@ -131,10 +138,7 @@ func TestCheckpointedProcessWaits(t *testing.T) {
 
 // One that a tool outside of the container has restored counts again with its next allocation.
 func TestRestoredFromOutside(t *testing.T) {
-	c := newSuspendable(t)
-	holder := speak(t, c, "init ctx 0 alloc 104857600 line alloc 209715200 line")
-	holder.says(t, "init 0", "ctx 0", "alloc 0")
-	holder.suspend(t, c)
+	c, holder := suspended(t)
 	ask(t, c.bare(), fmt.Sprintf("init restore %[1]d unlock %[1]d", holder.cmd.Process.Pid), "init 0", "restore 0", "unlock 0")
 	holder.goOn(t)
 	holder.says(t, "alloc 0")
