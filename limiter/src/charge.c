@@ -98,6 +98,7 @@ static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere, bo
 	c->process = process_get();
 	if (!c->process || c->here.cell < 0 || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
+	residue_catch_up(c->process, &c->process->residue, c->here.cell);
 	if (everywhere)
 		c->here.cell = LEDGER_EVERY_CELL;
 	if (take_sized(c, bytes, spilling))
@@ -153,6 +154,7 @@ CUresult charge_begin_on(struct charge *c, CUdevice dev, uint64_t bytes)
 	c->process = c->here.cell < 0 ? NULL : process_get();
 	if (!c->process || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
+	residue_catch_up(c->process, &c->process->residue, c->here.cell);
 	c->bytes = bytes;
 	c->small = false;
 	if (take(c->process, c->here.cell, bytes))

@@ -23,7 +23,9 @@ enum looking { IDLE, LOOKS, ENDED };
 
 enum {
 	STACK_BYTES = 1 << 20, /* NVML's needs are not documented */
-	PERIOD_US = 999999,
+	PERIOD_NS = 999999999,
+	FIRST_US = 300000, /* an allocation waits that long at most for the first look */
+	ASK_US = 5000,
 	LOOKS_OF_ONE_STEP = 3,
 	BETWEEN_US = 10000,
 	MOST_PAGES = 15,
@@ -134,7 +136,7 @@ static bool is_known(struct process *p, int cell)
 		atomic_store_explicit(&gpu->wait, wait - 1, memory_order_relaxed);
 		return false;
 	}
-	if ((gpu->device || figures_device(limits_name(cell), &gpu->device)) && move_twice(p, cell)) {
+	if (move_twice(p, cell)) {
 		gpu->pause = 0;
 		return true;
 	}
@@ -216,7 +218,7 @@ static void settle(struct process *p, int cell, uint64_t bytes)
 
 /* Memory that comes and goes between a charge and a look would be residue of one moment: all looks must
  * show more, or less, than is charged. */
-static void correct(struct process *p, int cell)
+static bool correct(struct process *p, int cell)
 {
 	uint64_t had = p->residue.gpus[cell].charged, low = UINT64_MAX, high = 0, beyond;
 
@@ -224,27 +226,34 @@ static void correct(struct process *p, int cell)
 		if (i > 0)
 			clock_sleep_us(BETWEEN_US);
 		if (!look(p, cell, &beyond))
-			return;
+			return false;
 		low = least(low, beyond);
 		high = most(high, beyond);
 		if (low <= had && high >= had)
-			return;
+			return true;
 	}
 	if (high < had)
 		settle(p, cell, high);
 	else if (!has_imports(p))
 		settle(p, cell, low);
+	return true;
 }
 
 static void step_on(struct process *p, int cell)
 {
+	struct residue_gpu *gpu = &p->residue.gpus[cell];
+	/* Before the look: a context that is created meanwhile has its own. */
+	uint32_t contexts = atomic_load(&gpu->contexts);
+	bool done = true;
+
 	if (!limits_unmeasured(cell)) { /* the host's look has this process's share of it, and these bytes no more */
 		settle(p, cell, 0);
 		atomic_fetch_and_explicit(&p->residue.cells, ~((uint32_t)1 << cell), memory_order_relaxed);
-		return;
+	} else if (gpu->device || figures_device(limits_name(cell), &gpu->device)) {
+		done = is_known(p, cell) && correct(p, cell);
 	}
-	if (is_known(p, cell))
-		correct(p, cell);
+	if (done) /* Release: the allocation that waits for it sees what is charged. */
+		atomic_store_explicit(&gpu->looked, contexts, memory_order_release);
 }
 
 static bool becomes(_Atomic uint32_t *word, uint32_t from, uint32_t to)
@@ -276,21 +285,42 @@ static void begin(struct process *p)
 		register_exit(at_exit, p, NULL);
 }
 
+static void ask(struct residue *r)
+{
+	atomic_fetch_add(&r->asked, 1);
+	syscall(SYS_futex, &r->asked, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void residue_wait(struct process *p, int cell)
+{
+	struct residue_gpu *gpu = &p->residue.gpus[cell];
+	uint32_t contexts = atomic_load(&gpu->contexts);
+
+	for (uint64_t until = clock_us() + FIRST_US; clock_us() < until; clock_sleep_us(ASK_US)) {
+		/* Acquire: see step_on(). */
+		if (atomic_load_explicit(&gpu->looked, memory_order_acquire) == contexts)
+			return;
+		atomic_store_explicit(&gpu->wait, 0, memory_order_relaxed);
+		ask(&p->residue);
+	}
+	atomic_store_explicit(&gpu->looked, contexts, memory_order_relaxed);
+}
+
 static void *watch(void *process)
 {
 	struct process *p = process;
 	struct residue *r = &p->residue;
+	uint32_t asked = 0;
 
 	begin(p);
 	for (;;) {
+		const struct timespec period = { 0, PERIOD_NS };
 		/* Acquire: the GPU's number was written before its bit. */
 		uint32_t cells = atomic_load_explicit(&r->cells, memory_order_acquire);
 
-		if (!cells) {
-			syscall(SYS_futex, &r->cells, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
-			continue;
-		}
-		clock_sleep_us(PERIOD_US);
+		syscall(SYS_futex, &r->asked, FUTEX_WAIT_PRIVATE, asked, cells ? &period : NULL, NULL, 0);
+		asked = atomic_load(&r->asked);
+		cells = atomic_load_explicit(&r->cells, memory_order_acquire);
 		if (!becomes(&r->looking, IDLE, LOOKS))
 			return NULL;
 		for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++)
@@ -308,6 +338,7 @@ void residue_watch(struct process *p, int cell, CUdevice dev)
 	if (!limits_unmeasured(cell) || limits_mig())
 		return;
 	atomic_store_explicit(&r->gpus[cell].wait, 0, memory_order_relaxed);
+	atomic_fetch_add(&r->gpus[cell].contexts, 1);
 	/* Relaxed: another thread that sets the bit does what follows. */
 	if (atomic_load_explicit(&r->cells, memory_order_relaxed) & bit)
 		return;
@@ -316,5 +347,5 @@ void residue_watch(struct process *p, int cell, CUdevice dev)
 	if (!atomic_exchange_explicit(&r->started, 1, memory_order_relaxed))
 		thread_start(watch, p, STACK_BYTES);
 	else
-		syscall(SYS_futex, &r->cells, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+		ask(r);
 }

@@ -15,11 +15,13 @@ struct process;
 enum { RESIDUE_NAMES = 8 };
 
 struct residue { /* fresh zeroed memory: nothing is watched */
-	_Atomic uint32_t cells;   /* a futex; bit i: cell i is watched */
+	_Atomic uint32_t cells;   /* bit i: cell i is watched */
+	_Atomic uint32_t asked;   /* a futex: the thread looks when it changes */
 	_Atomic uint32_t started; /* the thread was started */
 	_Atomic uint32_t looking; /* see residue.c */
 	struct residue_gpu {
 		_Atomic CUdevice dev; /* written before the bit is set */
+		_Atomic uint32_t contexts, looked; /* so many contexts; so many when the last look began, or was given up */
 		/* The thread's own. */
 		nvmlDevice_t device;
 		uint64_t charged;
@@ -31,7 +33,19 @@ struct residue { /* fresh zeroed memory: nothing is watched */
 };
 
 /* This process is about to have a context on the GPU of a cell. Where the host measures no residue,
- * a thread looks once a second from now on. */
+ * a thread looks once a second from now on, and before the first allocation. */
 void residue_watch(struct process *p, int cell, CUdevice dev);
+
+/* Before an allocation: waits for the first look after a context was created, 0.3 s at most. */
+void residue_wait(struct process *p, int cell);
+static inline void residue_catch_up(struct process *p, struct residue *r, int cell)
+{
+	struct residue_gpu *gpu = &r->gpus[cell];
+
+	/* Relaxed: an allocation follows its context in the same thread, or in one that knows of it. */
+	if (__builtin_expect(atomic_load_explicit(&gpu->contexts, memory_order_relaxed) !=
+	                     atomic_load_explicit(&gpu->looked, memory_order_relaxed), 0))
+		residue_wait(p, cell);
+}
 
 #endif

@@ -69,7 +69,7 @@ const contextOfPieces = 24 * miB
 func takePieces(b *testing.B, context uint64, program, kind string, kib uint64) piecesRow {
 	b.Helper()
 	limit := max(512*miB, kib*kiB*7/2) + contextOfPieces + 12345
-	c := newContainerKnowing(b, newMachine(b, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit}).inPages(b)
+	c := newContainerKnowing(b, newMachine(b, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit}).inPages(b).unmeasured(b)
 	p := talk(b, c.command(program, kind, fmt.Sprint(kib)))
 	r := piecesRow{kind: kind, kib: kib}
 	if context == 0 {

@@ -86,6 +86,17 @@ func TestResidueWithoutAgent(t *testing.T) {
 	}
 }
 
+// The first allocation of a context is already within what the context leaves, whatever the host expects of it.
+func TestResidueBeforeTheFirstAllocation(t *testing.T) {
+	for _, known := range []uint64{0, 100 * miB, 120 * miB} {
+		c := newContainerKnowing(t, newMachine(t, "H200:context_mib=120"), known, gpu{gpuIDs[0], giB}).inPages(t).unmeasured(t)
+		lines, _ := c.probe(t, "init ctx 0 alloc 947912705 alloc 947912704")
+		require.Equal(t, []string{"init 0", "ctx 0", "alloc 2", "alloc 0"}, lines, "%d bytes are known", known)
+		peak, _ := c.peakTotal(t)
+		require.EqualValues(t, giB, peak)
+	}
+}
+
 // When an agent measures, the process's own correction ends.
 func TestResidueOfAnAgentReplacesTheProcesss(t *testing.T) {
 	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=120"), 100*miB, gpu{gpuIDs[0], giB}).unmeasured(t)
