@@ -113,7 +113,8 @@ static void deferred(CUmodule module, CUcontext green)
 	atomic_store(&open, true);
 	FINE(cuEventSynchronize(end));
 	FINE(cuEventElapsedTime(&ms, begin, end));
-	CHECK(near((double)ms, 20 * 132 / 64.));
+	/* All of the GPU would take 20 ms. Longer: this machine stopped between the record and the launch. */
+	CHECK(ms > 20 * 132 / 64. * 0.98);
 }
 
 /* What is in one, and nothing else. A destroyed one leaves its streams, which can only be destroyed. */
