@@ -166,19 +166,19 @@ func TestRefusalBesideAProcessWithoutItsFirstThread(t *testing.T) {
 // Two ask for more than half each, at the same moment, again and again: one gets
 // it, every time.
 func TestRaceForTheLast(t *testing.T) {
-	t.Run("to the byte", func(t *testing.T) { raceForTheLast(t, unpaged) })
-	t.Run("in pages", func(t *testing.T) { raceForTheLast(t, "") })
+	t.Run("to the byte", func(t *testing.T) { raceForTheLast(t, unpaged, 100*miB, 100*miB) })
+	t.Run("in pages", func(t *testing.T) { raceForTheLast(t, "", 100*miB, 100*miB) })
+	t.Run("in shared pages", func(t *testing.T) { raceForTheLast(t, "", 10*miB, 3*miB) })
 }
 
-func raceForTheLast(t *testing.T, keys string) {
-	const limit = 100 * miB
+func raceForTheLast(t *testing.T, keys string, limit, largest uint64) {
 	c := newContainer(t, newMachine(t, "H200:context_mib=1"+keys), gpu{gpuIDs[0], limit}).as(t, keys)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			cmd := c.command(filepath.Join(bin, "churn"), "2", fmt.Sprint(i), fmt.Sprint(limit), "2")
+			cmd := c.command(filepath.Join(bin, "churn"), "2", fmt.Sprint(i), fmt.Sprint(largest), "2")
 			out, err := cmd.CombinedOutput()
 			assert.NoError(t, err, "%s", out)
 		}()

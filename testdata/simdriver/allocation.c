@@ -129,6 +129,12 @@ static bool is_charged(enum place place)
 	return place == DEVICE || place == MANAGED;
 }
 
+/* Managed memory has pages of its own: the kernel's driver for managed memory takes them. */
+static enum page_use use_of(enum place place)
+{
+	return place == MANAGED ? PAGE_MANAGED : PAGE_DATA;
+}
+
 static bool is_real(enum place place)
 {
 	return place == MANAGED || place == HOST;
@@ -159,7 +165,7 @@ static void give_back(struct allocation *a)
 	if (a->pool)
 		pool_freed(a->pool, a->size, NULL, NULL, 0);
 	else
-		page_return(a->ctx, CHARGE_DATA, &a->taken);
+		page_return(a->ctx, use_of(a->place), &a->taken);
 }
 
 /* Freed in a stream that has not come so far. */
@@ -198,16 +204,16 @@ static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, b
 
 	settle(NULL);
 	if (is_charged(place))
-		r = page_take(ctx, CHARGE_DATA, bytes, &a.taken);
+		r = page_take(ctx, use_of(place), bytes, &a.taken);
 	if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* as documented, what pools keep unused is let go first */
 		pools_trim(ctx->gpu);
-		r = page_take(ctx, CHARGE_DATA, bytes, &a.taken);
+		r = page_take(ctx, use_of(place), bytes, &a.taken);
 	}
 	if (r)
 		return r;
 	a.base = is_real(place) ? map_host(bytes) : pick_address(bytes, narrow);
 	if (!a.base) {
-		page_return(ctx, CHARGE_DATA, &a.taken);
+		page_return(ctx, use_of(place), &a.taken);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (!insert(a)) {

@@ -150,9 +150,9 @@ static CUresult add(enum object_kind kind, void *object, CUcontext ctx, uint64_t
 	CUresult r = ctx->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 
 	if (!r && bytes)
-		r = page_take(ctx, CHARGE_DATA, bytes, taken);
+		r = page_take(ctx, PAGE_DATA, bytes, taken);
 	if (!r && !object_add(kind, object)) {
-		page_return(ctx, CHARGE_DATA, taken);
+		page_return(ctx, PAGE_DATA, taken);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	return r;
@@ -222,14 +222,14 @@ static void end_array(CUarray a)
 	array_end_planes(a);
 	tiles_drop(a);
 	content_end(&a->content);
-	page_return(a->ctx, CHARGE_DATA, &a->taken);
+	page_return(a->ctx, PAGE_DATA, &a->taken);
 	free(a);
 }
 
 static void end_mipmap(CUmipmappedArray m)
 {
 	tiles_drop(m);
-	page_return(m->ctx, CHARGE_DATA, &m->taken);
+	page_return(m->ctx, PAGE_DATA, &m->taken);
 	free(m);
 }
 

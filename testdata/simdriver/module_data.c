@@ -162,7 +162,7 @@ static bool initialise_all(struct module_data *d)
 static CUresult place(struct module_data *d, CUcontext ctx, uint64_t code)
 {
 	bool pages = process.view.s->gpus[ctx->gpu].page_bytes;
-	CUresult r = page_take(ctx, CHARGE_CONTEXT, pages ? code + d->size : d->size, &d->taken);
+	CUresult r = page_take(ctx, PAGE_CONTEXT, pages ? code + d->size : d->size, &d->taken);
 
 	if (r || !d->size)
 		return r;
@@ -172,7 +172,7 @@ static CUresult place(struct module_data *d, CUcontext ctx, uint64_t code)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (r)
-		page_return(ctx, CHARGE_CONTEXT, &d->taken);
+		page_return(ctx, PAGE_CONTEXT, &d->taken);
 	return r;
 }
 
@@ -207,7 +207,7 @@ void module_data_free(CUmodule m)
 		return;
 	if (m->data->size)
 		allocation_drop(m->data->base);
-	page_return(m->ctx, CHARGE_CONTEXT, &m->data->taken);
+	page_return(m->ctx, PAGE_CONTEXT, &m->data->taken);
 	free_data(m->data);
 }
 

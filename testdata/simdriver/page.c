@@ -12,7 +12,7 @@
 struct page {
 	struct page *next, **at; /* among those with room; at NULL: it is full */
 	CUcontext ctx;
-	enum charge kind;
+	enum page_use use;
 	uint64_t bytes, free;
 	size_t users;
 };
@@ -48,36 +48,41 @@ static void link_page(struct page *p)
 	roomy = p;
 }
 
-static struct page *page_with(CUcontext ctx, enum charge kind, uint64_t room)
+static enum charge charge_of(enum page_use use)
+{
+	return use == PAGE_CONTEXT ? CHARGE_CONTEXT : CHARGE_DATA;
+}
+
+static struct page *page_with(CUcontext ctx, enum page_use use, uint64_t room)
 {
 	struct page *p = roomy;
 
-	while (p && (p->ctx != ctx || p->kind != kind || p->free < room))
+	while (p && (p->ctx != ctx || p->use != use || p->free < room))
 		p = p->next;
 	return p;
 }
 
-static struct page *add_page(CUcontext ctx, enum charge kind, uint64_t bytes, CUresult *r)
+static struct page *add_page(CUcontext ctx, enum page_use use, uint64_t bytes, CUresult *r)
 {
 	struct page *p = malloc(sizeof(*p));
 
-	*r = p ? from_errno(charge_take(&process.view, ctx->gpu, kind, bytes)) : CUDA_ERROR_OUT_OF_MEMORY;
+	*r = p ? from_errno(charge_take(&process.view, ctx->gpu, charge_of(use), bytes)) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (*r) {
 		free(p);
 		return NULL;
 	}
-	*p = (struct page){.ctx = ctx, .kind = kind, .bytes = bytes, .free = bytes};
+	*p = (struct page){.ctx = ctx, .use = use, .bytes = bytes, .free = bytes};
 	link_page(p);
 	return p;
 }
 
-static CUresult take_part(CUcontext ctx, enum charge kind, uint64_t page, uint64_t room, struct taken *taken)
+static CUresult take_part(CUcontext ctx, enum page_use use, uint64_t page, uint64_t room, struct taken *taken)
 {
-	struct page *p = page_with(ctx, kind, room);
+	struct page *p = page_with(ctx, use, room);
 	CUresult r = CUDA_SUCCESS;
 
 	if (!p)
-		p = add_page(ctx, kind, page, &r);
+		p = add_page(ctx, use, page, &r);
 	if (!p)
 		return r;
 	*taken = (struct taken){room, p};
@@ -88,16 +93,16 @@ static CUresult take_part(CUcontext ctx, enum charge kind, uint64_t page, uint64
 	return CUDA_SUCCESS;
 }
 
-CUresult page_take(CUcontext ctx, enum charge kind, uint64_t bytes, struct taken *taken)
+CUresult page_take(CUcontext ctx, enum page_use use, uint64_t bytes, struct taken *taken)
 {
 	const struct gpu *c = &process.view.s->gpus[ctx->gpu];
 	CUresult r;
 
 	*taken = (struct taken){0};
 	if (c->page_bytes && bytes <= c->small_bytes && bytes <= c->page_bytes)
-		return take_part(ctx, kind, c->page_bytes, align_up(bytes, SMALL_UNIT), taken);
+		return take_part(ctx, use, c->page_bytes, align_up(bytes, SMALL_UNIT), taken);
 	bytes = page_whole(ctx, bytes);
-	r = from_errno(charge_take(&process.view, ctx->gpu, kind, bytes));
+	r = from_errno(charge_take(&process.view, ctx->gpu, charge_of(use), bytes));
 	if (!r)
 		taken->bytes = bytes;
 	return r;
@@ -113,15 +118,15 @@ static void leave_page(struct page *p, uint64_t bytes)
 	}
 	if (p->at)
 		unlink_page(p);
-	charge_return(&process.view, p->ctx->gpu, p->kind, p->bytes);
+	charge_return(&process.view, p->ctx->gpu, charge_of(p->use), p->bytes);
 	free(p);
 }
 
-void page_return(CUcontext ctx, enum charge kind, struct taken *taken)
+void page_return(CUcontext ctx, enum page_use use, struct taken *taken)
 {
 	if (taken->page)
 		leave_page(taken->page, taken->bytes);
 	else if (taken->bytes)
-		charge_return(&process.view, ctx->gpu, kind, taken->bytes);
+		charge_return(&process.view, ctx->gpu, charge_of(use), taken->bytes);
 	*taken = (struct taken){0};
 }

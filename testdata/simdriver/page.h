@@ -11,9 +11,12 @@ struct taken {
 	struct page *page; /* that it shares with other small ones; NULL: none */
 };
 
+/* Allocations of two uses share no page. */
+enum page_use { PAGE_CONTEXT, PAGE_DATA, PAGE_MANAGED };
+
 /* Process lock held, both. A second return does nothing. */
-CUresult page_take(CUcontext ctx, enum charge kind, uint64_t bytes, struct taken *taken);
-void page_return(CUcontext ctx, enum charge kind, struct taken *taken);
+CUresult page_take(CUcontext ctx, enum page_use use, uint64_t bytes, struct taken *taken);
+void page_return(CUcontext ctx, enum page_use use, struct taken *taken);
 /* As many as whole pages have. */
 uint64_t page_whole(CUcontext ctx, uint64_t bytes);
 

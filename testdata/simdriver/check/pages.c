@@ -44,6 +44,24 @@ static void small_ones(void)
 	CHECK(used() == before);
 }
 
+/* Managed and linear memory share no page. */
+static void managed_ones(void)
+{
+	size_t before = used();
+	CUdeviceptr linear, managed[2];
+
+	FINE(cuMemAlloc_v2(&linear, 512 * KIB));
+	FINE(cuMemAllocManaged(&managed[0], 512 * KIB, CU_MEM_ATTACH_GLOBAL));
+	CHECK(used() == before + 4 * MIB);
+	FINE(cuMemAllocManaged(&managed[1], 512 * KIB, CU_MEM_ATTACH_GLOBAL));
+	CHECK(used() == before + 4 * MIB);
+	FINE(cuMemFree_v2(linear));
+	CHECK(used() == before + 2 * MIB);
+	FINE(cuMemFree_v2(managed[0]));
+	FINE(cuMemFree_v2(managed[1]));
+	CHECK(used() == before);
+}
+
 static void arrays(void)
 {
 	CUDA_ARRAY_DESCRIPTOR flat = {1024, 768, 0x20, 1};
@@ -81,6 +99,7 @@ void check_pages(void)
 	CHECK(taken_by(2 * MIB + 1) == 4 * MIB);
 	CHECK(taken_by(3 * MIB) == 4 * MIB);
 	small_ones();
+	managed_ones();
 	arrays();
 	FINE(cuMemGetInfo_v2(&left, &(size_t){0}));
 	left -= left % (2 * MIB);
