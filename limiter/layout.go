@@ -160,7 +160,8 @@ type turnFile struct {
 	lag                     int64
 	busy, looked, workUntil uint64
 	cap                     int64
-	_                       [56]byte
+	processes, gapsUntil    uint64
+	_                       [40]byte
 	_                       [3968]byte // of processes only
 }
 

@@ -140,6 +140,12 @@ bool flight_any_own(const struct flight *f)
 	return is_noted(f, own, home_of(own), NULL);
 }
 
+static void learn(const struct flight *f, uint64_t key, uint64_t least, uint64_t most)
+{
+	if (!f->shared || !duration_of(key))
+		duration_learn(key, least, most);
+}
+
 /* The marks of a look that are done ended one after the other, between the time of the last ones, before, and now: of each only
  * its part of that time is known. */
 static void done(struct flight *f, struct mark *m, uint64_t seen, uint64_t before, int marks, uint64_t now)
@@ -149,7 +155,7 @@ static void done(struct flight *f, struct mark *m, uint64_t seen, uint64_t befor
 
 	m->pending = false;
 	if (m->key)
-		duration_learn(m->key, least / m->launches, most / m->launches);
+		learn(f, m->key, least / m->launches, most / m->launches);
 	else if (least > m->ns * SURPRISE + (uint64_t)FLIGHT_QUOTA_NS)
 		f->singly = MEASURE_SINGLY; /* one of several functions takes longer than it did */
 	if (now > f->last_done)
@@ -349,7 +355,7 @@ void flight_ended(struct flight *f, CUstream stream, CUcontext context, uint64_t
 		int64_t more = (int64_t)(launches - f->counted); /* 0 or less: another thread counts at this moment */
 
 		if (key && key != FLIGHT_MIXED && more > 0 && now > first)
-			duration_learn(key, 0, (now - first) / (uint64_t)more);
+			learn(f, key, 0, (now - first) / (uint64_t)more);
 		f->since = now;
 		f->counted = launches;
 		f->marked = flight_total(f);

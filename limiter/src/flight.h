@@ -50,6 +50,7 @@ struct flight {
 	uint64_t last_done;     /* when the last work ended, as far as known */
 	bool unknown;           /* one of the launches without a mark takes an unknown time */
 	int singly;             /* so many launches more get a mark of their own */
+	bool shared;            /* known durations stay: others' work is under way, or launches wait for looks */
 };
 
 #define FLIGHT_MIXED UINT64_MAX

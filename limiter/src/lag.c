@@ -19,6 +19,7 @@ static const int64_t ENOUGH_NS = 70000000;
 static const uint64_t FORGET_NS = 2000000000;
 static const uint64_t PATIENCE_NS = 90000000, RECENT_NS = 50000000;
 static const double CREDIT_NS = 50000000; /* of the whole GPU, that a ceiling lets an idle container save */
+enum { OF_GAPS = 4 };
 static const double LOW_WEIGHT = 0.01;
 
 static uint64_t get(const _Atomic uint64_t *word)
@@ -127,6 +128,17 @@ static uint64_t advance(_Atomic uint64_t *looked, uint64_t now)
 	return before;
 }
 
+/* Of what others had work meanwhile. A container with gaps in its turn has most of the charge, the one that uses them the rest:
+ * it may have less of the GPU than half. */
+static int64_t charge_of(uint64_t covered, double overlap, const struct span *span)
+{
+	if (span->fills)
+		return (int64_t)(covered / OF_GAPS);
+	if (span->filled)
+		return (int64_t)((double)covered * (1 - (overlap < 1 ? overlap : 1) / OF_GAPS));
+	return (int64_t)((double)covered / (1 + overlap));
+}
+
 uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct span *span, int process)
 {
 	uint64_t before = advance(&turn->words.looked, v->now);
@@ -152,13 +164,13 @@ uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct spa
 	}
 	uint64_t wanted = get(&turn->words.want_until) + LAG_ABSENT_NS;
 	wanted = wanted > before ? least(wanted - before, passed) : 0;
-	int64_t charge = (int64_t)((double)covered / (1 + overlap)), due = (int64_t)((double)wanted * v->weight / weights);
+	int64_t charge = charge_of(covered, overlap, span), due = (int64_t)((double)wanted * v->weight / weights);
 	lag = bounded(get_signed(&turn->words.lag), LAG_MOST_NS);
 	if (lag > 0)
 		lag -= (int64_t)((double)lag * (double)least(passed, FORGET_NS) / (double)FORGET_NS);
-	int64_t gaps = others < 1 ? (int64_t)((double)least(span->gaps, passed - covered) * (1 - others)) : 0;
+	int64_t pauses = others < 1 ? (int64_t)((double)least(span->pauses, passed - covered) * (1 - others)) : 0;
 	if (weights > v->weight)
-		lag = bounded(lag + due - charge - gaps, LAG_MOST_NS);
+		lag = bounded(lag + due - charge - pauses, LAG_MOST_NS);
 	else /* no other container wants it: debts and credits end */
 		lag = lag < 0 ? bounded(lag + (int64_t)passed, 0) : lag > (int64_t)passed ? lag - (int64_t)passed : 0;
 	cap = bounded(get_signed(&turn->words.cap), LAG_MOST_NS);
@@ -248,6 +260,25 @@ bool lag_may_go(struct vgpu_turn *turn, const struct vgpu_turn *own, const struc
 		return true;
 	set(&turn->words.hold_until, 0);
 	return false;
+}
+
+bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
+{
+	double mine = (double)lesser(&turn->words.lag, &own->words.lag) / v->weight;
+	bool gaps = false;
+
+	if (v->low || v->ceiling > 0)
+		return false;
+	for (int i = 0; i < v->count; i++) {
+		const struct peer *p = &v->peers[i];
+
+		if (p->hold_until > v->now && !p->gaps)
+			return false;
+		if (p->hold_until <= v->now && p->want_until > v->now && (double)p->lag / p->weight > mine)
+			return false;
+		gaps |= p->gaps;
+	}
+	return gaps;
 }
 
 uint64_t lag_refused_for(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)

@@ -14,6 +14,7 @@ struct peer {
 	double weight; /* its part of the GPU, above 0 to 1 */
 	bool low;      /* its priority */
 	uint64_t want_until, hold_until;
+	bool gaps; /* others may use the gaps in its turn */
 	uint64_t busy; /* extrapolated to the view's time */
 	int64_t lag;
 	unsigned processes; /* that have work; at least 1 */
@@ -45,7 +46,9 @@ void lag_weigh(const struct vgpu_turn *turn, struct view *view);
 /* When a process had work under way since it looked last: ns in all, between two times. */
 struct span {
 	uint64_t from, to, ns;
-	uint64_t gaps; /* short pauses in its turn, in which others wait for it */
+	uint64_t pauses; /* short ones in its turn, in which others wait for it */
+	bool fills;      /* the work was in gaps of another container's turn */
+	bool filled;     /* others may have had work in gaps of its turn */
 };
 
 /* Accounts for the time since the last step of any process of the container. `process` is the caller's index in
@@ -64,6 +67,10 @@ bool lag_capped(const struct vgpu_turn *turn, const struct vgpu_turn *own, const
 /* Whether the container may launch. turn: the container's words; own: this process's account. Both
  * must permit it. */
 bool lag_may_go(struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *view);
+
+/* After a refusal: whether the container may use the gaps in the turn of another one. Of those that wait, only the one that is
+ * next may. */
+bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *view);
 
 /* After a refusal: how long it lasts at least, if what is known now goes on. It can end a little earlier, so look again in time. */
 uint64_t lag_refused_for(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *view);

@@ -219,7 +219,8 @@ struct vgpu_turn_words {
 	_Atomic uint64_t work_until; /* it has work under way until then, as it expects */
 	_Atomic int64_t cap;         /* what it may use of its ceiling */
 	_Atomic uint64_t processes;  /* that have work: the GPU divides its time among them */
-	uint8_t reserved[48];
+	_Atomic uint64_t gaps_until; /* others may use the gaps in its turn until then */
+	uint8_t reserved[40];
 };
 
 struct vgpu_turn {

@@ -73,6 +73,7 @@ static void fill(struct peer *p, const struct vgpu_turn_words *w, uint64_t now)
 	work = work < now ? work : now;
 	p->want_until = believable(atomic_load_explicit(&w->want_until, memory_order_relaxed), now);
 	p->hold_until = believable(atomic_load_explicit(&w->hold_until, memory_order_relaxed), now);
+	p->gaps = p->hold_until > now && believable(atomic_load_explicit(&w->gaps_until, memory_order_relaxed), now) > now;
 	p->lag = lag > LAG_MOST_NS ? LAG_MOST_NS : lag < LAG_LEAST_NS ? LAG_LEAST_NS : lag;
 	p->busy = atomic_load_explicit(&w->busy, memory_order_relaxed);
 	if (work > looked && work - looked < LAG_HORIZON_NS)
@@ -84,6 +85,7 @@ static void unknown(struct peer *p, uint64_t now)
 {
 	p->want_until = now + 1;
 	p->hold_until = 0;
+	p->gaps = false;
 	p->lag = 0;
 	p->busy = 0;
 	p->processes = 1;

@@ -17,6 +17,10 @@ enum { MANY = 64, REST_PARTS = 4 };
 static const uint64_t HOLD_NS = 3000000, FLIGHT_NS = 2000000, FLIGHT_FREE_NS = 20000000, LONG_NS = 8000000,
 	LONG_NAP_NS = 1000000;
 
+/* What may be under way in gaps of another container's turn; how long gaps are open after a look; and what may be under way in
+ * one's own turn with open gaps: a launch waits for the next slice of the driver. */
+static const uint64_t FILL_NS = 1000000, OPEN_NS = 5000000, SLICE_NS = 3000000;
+
 /* What is under way may wait for this launch, and then never ends: a launch waits for it so long. The first is for work
  * that no other container waits for, as far as is known, the second for a container that has had more than its share. */
 static const uint64_t FULL_NS = 300000000, STUCK_NS = 10000000000;
@@ -40,7 +44,7 @@ static struct under_way look(struct turn *t, struct view *v, CUstream stream, ui
 		turn_cover(t, now);
 	}
 	if (!f->begin)
-		turn_add_gap(t, now);
+		turn_add_pause(t, now);
 	turn_see(t, v, now);
 	turn_account(t, v);
 	/* The driver may have run others' work meanwhile: what is under way lasts until the next look, for the others. */
@@ -57,6 +61,8 @@ static uint64_t most_of(const struct turn *t, const struct view *v, const struct
 
 	if (!lag_contended(t->words, v))
 		return FLIGHT_FREE_NS;
+	if (t->gaps.open)
+		return SLICE_NS;
 	if (all->launches >= MANY)
 		return FLIGHT_NS;
 	uint64_t rest = lag_rest(t->words, &t->own, v) / REST_PARTS / (processes > 1 ? processes : 1);
@@ -75,6 +81,18 @@ static bool full(const struct turn *t, const struct view *v, const struct under_
 	return all->launches >= few && (v->now - all->oldest > most || all->ns >= most || !ns || all->unknown);
 }
 
+/* Whether the launch may use the gaps in another container's turn. */
+static bool may_fill(const struct turn *t, const struct view *v, const struct under_way *all, uint64_t ns)
+{
+	const struct flight *f = turn_flight(t);
+
+	if (!lag_may_fill(t->words, &t->own, v) || !ns || ns >= LONG_NS)
+		return false;
+	if (!all->marks && !flight_any_loose(f))
+		return true;
+	return t->fills && !all->unknown && all->ns + flight_loose(f) + ns <= FILL_NS;
+}
+
 /* Permits the launch, and more that take as long as it until the quota has passed. */
 static void permit(struct turn *t, uint64_t now, uint64_t ns)
 {
@@ -87,7 +105,8 @@ static void permit(struct turn *t, uint64_t now, uint64_t ns)
 	t->permitted = now;
 	if (!f->begin)
 		f->begin = now;
-	atomic_store_explicit(&t->words->words.hold_until, now + HOLD_NS + least(ns, FORESIGHT_NS), memory_order_relaxed);
+	if (!t->fills)
+		atomic_store_explicit(&t->words->words.hold_until, now + HOLD_NS + least(ns, FORESIGHT_NS), memory_order_relaxed);
 }
 
 /* Another process of the container has waited for longer. */
@@ -128,6 +147,27 @@ static uint64_t nap_of(const struct turn *t, const struct view *v, const struct 
 	return most(NAP_NS, least(ns, LONG_NAP_NS));
 }
 
+static void close_gaps(struct turn *t, uint64_t now)
+{
+	if (t->gaps.open)
+		gaps_close(&t->gaps, now);
+}
+
+/* Before a launch that may go on. */
+static void leave_gaps(struct turn *t, const struct view *v, bool idle, bool at_once, uint64_t now)
+{
+	struct flight *f = turn_flight(t);
+	struct gaps_sums sums = { now, atomic_load_explicit(&f->launches, memory_order_relaxed),
+		atomic_load_explicit(&t->own.words.busy, memory_order_relaxed) };
+
+	if (!t->limited || t->ceiling > 0 || !lag_contended(t->words, v) || turn_others_work(t, now))
+		gaps_reset(&t->gaps);
+	else if (!t->fills && gaps_look(&t->gaps, &sums, idle, at_once))
+		f->singly = f->singly > 1 ? f->singly : 1;
+	f->shared = t->fills || t->gaps.open || t->gaps.looks;
+	turn_show_gaps(t, t->gaps.open && !t->fills ? now + OPEN_NS : 0);
+}
+
 static enum verdict try_take(struct turn *t, uint64_t key, CUstream stream, uint64_t since, uint64_t now)
 {
 	struct flight *f = turn_flight(t);
@@ -140,16 +180,24 @@ static enum verdict try_take(struct turn *t, uint64_t key, CUstream stream, uint
 		flight_mark(f, now); /* so that its own event measures it */
 	struct under_way all = look(t, &v, stream, now);
 	bool filled = t->limited && full(t, &v, &all, ns, waited);
-	t->refused = t->limited && (!lag_may_go(t->words, &t->own, &v) || (lag_contended(t->words, &v) && after_another(t, since, now)));
+	bool after = t->limited && lag_contended(t->words, &v) && after_another(t, since, now);
+	t->refused = after || (t->limited && !lag_may_go(t->words, &t->own, &v));
 	/* With none of its own under way it may be another process' that waits for this launch. */
 	bool under_way = all.marks ? now - f->last_done > STUCK_NS : works(t);
 	bool stuck = waited > STUCK_NS && under_way;
 	t->rests = t->limited && lag_capped(t->words, &t->own, &v);
-	if ((!filled && !t->refused) || stuck) {
+	bool fills = t->refused && !after && may_fill(t, &v, &all, ns);
+	if (fills || (!filled && !t->refused) || stuck) {
+		t->fills = fills;
+		leave_gaps(t, &v, !all.marks && !flight_any_loose(f), !waited, now);
 		permit(t, now, ns);
 		waits(t, 0, 0);
 		return GO;
 	}
+	if (t->refused)
+		turn_show_gaps(t, 0);
+	else
+		close_gaps(t, now);
 	/* One with too much work of its own does not keep others from theirs. */
 	waits(t, since, t->refused ? now + ALIVE_NS : 0);
 	t->nap = nap_of(t, &v, &all);

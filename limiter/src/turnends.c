@@ -54,6 +54,8 @@ void turn_wait_begin(void)
 		uint64_t now = clock_ns();
 		mark_own(t, now);
 		turn_begin(t, now);
+		gaps_wait(&t->gaps, now);
+		turn_show_gaps(t, 0);
 		if (turn_flight(t)->begin)
 			turn_publish(t, now, t->expected > now + WAIT_NS ? t->expected : now + WAIT_NS);
 		turn_unlock(t);
@@ -85,6 +87,7 @@ static void saw_end(struct turn *t, uint64_t now, bool waited)
 	struct flight *f = turn_flight(t);
 
 	turn_begin(t, now);
+	gaps_wait(&t->gaps, now);
 	if (!f->begin || (!waited && now - t->saw < AGAIN_NS))
 		return;
 	t->saw = now;

@@ -143,11 +143,29 @@ void turn_want(struct turn *t, uint64_t until)
 		atomic_store_explicit(&t->own.words.want_until, until, memory_order_relaxed);
 }
 
+void turn_show_gaps(struct turn *t, uint64_t until)
+{
+	atomic_store_explicit(&t->words->words.gaps_until, until, memory_order_relaxed);
+}
+
+bool turn_others_work(const struct turn *t, uint64_t now)
+{
+	bool some = false;
+
+	for (int i = 0; i < VGPU_TURN_PROCESSES && !some; i++)
+		some = i != t->process && atomic_load_explicit(&t->words->work_until[i], memory_order_relaxed) > now;
+	return some;
+}
+
 void turn_publish(struct turn *t, uint64_t now, uint64_t until)
 {
 	struct vgpu_turn *w = t->words;
 	uint64_t last = until, processes = 0;
 
+	if (t->fills) {
+		turn_want(t, until + GRACE_NS);
+		return;
+	}
 	atomic_store_explicit(&w->work_until[t->process], until, memory_order_relaxed);
 	for (int i = 0; i < VGPU_TURN_PROCESSES; i++) {
 		uint64_t one = atomic_load_explicit(&w->work_until[i], memory_order_relaxed);
@@ -172,14 +190,14 @@ void turn_begin(struct turn *t, uint64_t now)
 	f->begin = from > f->last_done ? from : f->last_done;
 }
 
-void turn_add_gap(struct turn *t, uint64_t until)
+void turn_add_pause(struct turn *t, uint64_t until)
 {
 	uint64_t hold = atomic_load_explicit(&t->words->words.hold_until, memory_order_relaxed);
 
 	uint64_t from = t->span.to > t->looked ? t->span.to : t->looked;
 
 	if (t->span.to && until > from && until - t->span.to < GRACE_NS && hold > t->span.to)
-		t->span.gaps += until - from;
+		t->span.pauses += until - from;
 }
 
 void turn_cover(struct turn *t, uint64_t until)
@@ -189,7 +207,7 @@ void turn_cover(struct turn *t, uint64_t until)
 
 	if (!f->begin || until <= from)
 		return;
-	turn_add_gap(t, from);
+	turn_add_pause(t, from);
 	if (!t->span.ns)
 		t->span.from = from;
 	t->span.to = until;
@@ -206,6 +224,8 @@ void turn_expect(struct turn *t)
 
 void turn_account(struct turn *t, struct view *v)
 {
+	t->span.fills = t->fills;
+	t->span.filled = t->gaps.open && !t->refused;
 	uint64_t charged = lag_step(t->words, v, &t->span, t->process);
 
 	if (t->words != &t->own)

@@ -3,6 +3,7 @@
 #define GPUSLICE_TURNSTATE_H
 
 #include "flight.h"
+#include "gaps.h"
 #include "lag.h"
 #include "least.h"
 #include "peers.h"
@@ -45,6 +46,8 @@ struct turn {
 	bool refused;           /* by the last look */
 	uint64_t nap;           /* until the next look of one that waits */
 	bool rests;             /* it is at its ceiling */
+	struct gaps gaps;       /* in its turn */
+	bool fills;             /* its work is in gaps of another container's turn */
 	_Atomic uint64_t counted; /* launches that are in the usage file */
 };
 
@@ -69,6 +72,10 @@ void turn_unlock(struct turn *turn);
 void turn_see(struct turn *turn, struct view *view, uint64_t now);
 /* Shows until when the container wants the GPU. */
 void turn_want(struct turn *turn, uint64_t until);
+/* Shows until when others may use the gaps in its turn; 0: they may not. */
+void turn_show_gaps(struct turn *turn, uint64_t until);
+/* Whether other processes of the container have work. */
+bool turn_others_work(const struct turn *turn, uint64_t now);
 /* Shows that the process has work until then. */
 void turn_publish(struct turn *turn, uint64_t now, uint64_t until);
 /* Launches that needed no look have begun since the last work ended. */
@@ -76,7 +83,7 @@ void turn_begin(struct turn *turn, uint64_t now);
 /* The work that has begun was under way until then. */
 void turn_cover(struct turn *turn, uint64_t until);
 /* A short pause in its turn, until its next work or now. */
-void turn_add_gap(struct turn *turn, uint64_t until);
+void turn_add_pause(struct turn *turn, uint64_t until);
 /* The launches since the last look, one after the other. */
 void turn_expect(struct turn *turn);
 /* Charges what was covered. */

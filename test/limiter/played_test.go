@@ -29,7 +29,7 @@ func newPlayer(tb testing.TB) player {
 		require.NoError(tb, err, "%s", out)
 	}
 	box := []string{"-shared", "-fPIC", "-fvisibility=hidden", "-include", "testdata/turns/played.h", "-o", p.box, "testdata/turns/box.c"}
-	for _, name := range []string{"lag", "turn", "turnstate", "turnends", "flight", "duration", "table", "peers", "paths", "crc32", "pace"} {
+	for _, name := range []string{"lag", "turn", "turnstate", "turnends", "flight", "duration", "table", "peers", "paths", "crc32", "pace", "gaps"} {
 		box = append(box, filepath.Join(source, name+".c"))
 	}
 	build(box...)
@@ -166,6 +166,49 @@ func TestPlayedPauses(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// One that launches slowly leaves gaps in its turn. Others use them, and it has more of the GPU for that, too.
+func TestPlayedGaps(t *testing.T) {
+	p := newPlayer(t)
+	for _, test := range []struct {
+		containers  string
+		least, most []float64
+	}{
+		{"50:5:g20 50:500", []float64{12.5, 80}, []float64{25, 100}},
+		{"50:5:g50 50:500", []float64{5.5, 87}, []float64{25, 100}},
+		{"50:20:g50 50:500", []float64{21, 70}, []float64{30, 100}},
+		{"50:50:g100 50:500", []float64{27, 62}, []float64{36, 100}},
+		{"30:5:g100 70:500", []float64{1.6, 90}, []float64{3, 100}},
+		{"70:5:g100 30:500", []float64{3.8, 90}, []float64{5, 100}},
+		{"50:5:g20 50:100,5000:data", []float64{12, 75}, []float64{25, 100}},
+		{"40:50:g100 30:20 30:500", []float64{21, 29, 29}, []float64{30, 60, 60}},
+		{"50:5:g50 50:500:sync", []float64{4.5, 75}, []float64{25, 100}},
+		// It has the GPU for most of its turn.
+		{"50:100:g150 50:5", []float64{31, 48}, []float64{40, 60}},
+		{"70:100:g150 30:20", []float64{45, 28}, []float64{50, 40}},
+		{"70:50:g50 30:20", []float64{66, 27}, []float64{73, 34}},
+		// It waits for its kernels.
+		{"30:100,5000:data:sync:poll:g300 70:100", []float64{27, 67}, []float64{33, 73}},
+		{"50:5:sync:g100 50:500", []float64{2, 47}, []float64{5, 57}},
+		// Those with a ceiling, or of low priority, do not use gaps.
+		{"30:5:g50 30:500:force", []float64{6, 27}, []float64{15, 34}},
+		{"30:5:g50 30:500:soft=50", []float64{4.5, 47}, []float64{15, 55}},
+		{"30:5:g50 70:500:low", []float64{9, 0}, []float64{15, 8}},
+		// It claims to have gaps, and has no work.
+		{"20:500 30:500 50:500:lies:opens", []float64{20, 30, 0}, []float64{100, 100, 0}},
+		{"20:500 30:500:sync:g500 50:500:lies:opens", []float64{20, 24, 0}, []float64{100, 100, 0}},
+	} {
+		t.Run(test.containers, func(t *testing.T) {
+			t.Parallel()
+			has := p.play(t, 6, strings.Fields(test.containers)...)
+			t.Logf("has %.1f", has)
+			for i, percent := range has {
+				assert.GreaterOrEqual(t, percent, test.least[i], "%v", has)
+				assert.LessOrEqual(t, percent, test.most[i], "%v", has)
+			}
+		})
 	}
 }
 

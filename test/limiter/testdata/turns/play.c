@@ -7,6 +7,7 @@
  *   sync     waits for each launch       sN      N streams            gN     pauses N us after each wait
  *   bP/W     each P us works W us; with gN: works, waits, pauses         pN      N processes
  *   force, disable, low, soft=N          from=S  begins after S s
+ *   opens    claims, too, that others may use the gaps in its turn
  *   event    waits, by an event          poll     looks whether it has ended, every 20 us
  *   data     all lengths are one function's      lies   claims all the time that it wants the GPU, and has no work
  *   earlier  has no turn file, and no work
@@ -39,7 +40,7 @@ struct stream { struct item queue[QUEUE]; unsigned head, tail; };
 static struct container {
 	int share, soft, policy, priority, streams, lengths, processes;
 	uint64_t ns[LENGTHS], pause, period, work, from, had, before;
-	bool sync, event, poll, data, lies, earlier;
+	bool sync, event, poll, data, lies, opens, earlier;
 	struct vgpu_turn *words;
 } containers[MOST];
 
@@ -222,6 +223,7 @@ static void lie(struct container *c)
 		c->words->words.lag = INT64_MAX;
 		c->words->words.busy = chance();
 		c->words->words.work_until = UINT64_MAX;
+		c->words->words.gaps_until = c->opens ? now + 5000000000 : 0;
 	}
 }
 
@@ -269,6 +271,7 @@ static void parse(char *text)
 		else if (!strcmp(word, "poll")) c->poll = true;
 		else if (!strcmp(word, "data")) c->data = true;
 		else if (!strcmp(word, "lies")) c->lies = true;
+		else if (!strcmp(word, "opens")) c->opens = true;
 		else if (!strcmp(word, "earlier")) c->earlier = true;
 		else if (!strcmp(word, "force")) c->policy = 1;
 		else if (!strcmp(word, "disable")) c->policy = 2;
@@ -406,7 +409,7 @@ int main(int argc, char **argv)
 				if (containers[i].earlier)
 					continue;
 				struct vgpu_turn_words *w = &containers[i].words->words;
-				fprintf(stderr, "%.3f %d lag %.2f cap %.2f had %.2f busy %.2f want %.2f hold %.2f work %.2f\n", (double)(now % 1000000000000) / 1e6, i, (double)w->lag / 1e6, (double)w->cap / 1e6, (double)containers[i].had / 1e6, (double)w->busy / 1e6, (double)(int64_t)(w->want_until - now) / 1e6, (double)(int64_t)(w->hold_until - now) / 1e6, (double)(int64_t)(w->work_until - now) / 1e6);
+				fprintf(stderr, "%.3f %d lag %.2f cap %.2f had %.2f busy %.2f want %.2f hold %.2f work %.2f gaps %.2f\n", (double)(now % 1000000000000) / 1e6, i, (double)w->lag / 1e6, (double)w->cap / 1e6, (double)containers[i].had / 1e6, (double)w->busy / 1e6, (double)(int64_t)(w->want_until - now) / 1e6, (double)(int64_t)(w->hold_until - now) / 1e6, (double)(int64_t)(w->work_until - now) / 1e6, w->gaps_until ? (double)(int64_t)(w->gaps_until - now) / 1e6 : -99);
 			}
 	}
 	for (int i = 0; i < container_count; i++)
