@@ -1,6 +1,9 @@
 package api
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Annotations of pods. The scheduler writes them, except where a comment names another writer.
 const (
@@ -118,12 +121,26 @@ var Owned = []string{
 	AnnotationTencentAssigned,
 }
 
+// prefix begins gpuslice's annotations.
+const prefix = "gpuslice.io/"
+
+// ofContainers are gpuslice's annotations that a container without Kubernetes can have. "*" ends a prefix.
+var ofContainers = []string{
+	AnnotationMemory, AnnotationCores, AnnotationDevices, AnnotationPriority, AnnotationSlice, AnnotationCoreCeiling,
+	AnnotationGrant, AnnotationSignature, AnnotationGroupMin, AnnotationTolerance + "*",
+	AnnotationResize, AnnotationResizeStatus, AnnotationRequeued, AnnotationBindUnclear,
+	AnnotationReplicas, AnnotationMIGPrefix + "*", AnnotationVcudaCore, AnnotationVcudaMemory, AnnotationShares, AnnotationEnforcement,
+}
+
+// IsUnknown reports whether key has gpuslice's prefix, and no meaning.
+func IsUnknown(key string) bool { return strings.HasPrefix(key, prefix) && !matches(ofContainers, key) }
+
 // IsOwned reports whether key matches Owned.
-func IsOwned(key string) bool {
-	for _, owned := range Owned {
-		if prefix, is := strings.CutSuffix(owned, "*"); key == owned || is && strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return false
+func IsOwned(key string) bool { return matches(Owned, key) }
+
+func matches(patterns []string, key string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		start, is := strings.CutSuffix(pattern, "*")
+		return key == pattern || is && strings.HasPrefix(key, start)
+	})
 }

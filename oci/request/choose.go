@@ -61,10 +61,11 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 		return nil, err
 	}
 	if len(named) == 0 {
-		return nil, grant.Errorf(grant.ErrUnknownGPU, "no GPU is allowed for containers without Kubernetes: the node has %s (see devices in %s)", namesOf(list), c.Path)
+		return nil, noGPU(list, c)
 	}
 	var shares []grant.Share
 	var full []candidate
+	possible := true
 	for i, d := range named {
 		if d.mig() != named[0].mig() {
 			return nil, mixedKinds(named[0], d)
@@ -75,11 +76,12 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 		}
 		if !d.fits(amounts[i]) {
 			full = append(full, d)
+			possible = possible && d.empty().fits(amounts[i])
 		}
 		shares = append(shares, share)
 	}
 	if len(full) > 0 {
-		return nil, overbooked(amounts, full)
+		return nil, overbooked(amounts, full, possible)
 	}
 	return shares, nil
 }
@@ -91,7 +93,7 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 	}
 	allowed := slices.Concat(ofKind(list, false), ofKind(list, true))
 	if len(allowed) == 0 {
-		return nil, grant.Errorf(grant.ErrUnknownGPU, "no GPU is allowed for containers without Kubernetes: the node has %s (see devices in %s)", namesOf(list), c.Path)
+		return nil, noGPU(list, c)
 	}
 	for _, a := range amounts {
 		for _, d := range allowed {
@@ -103,12 +105,54 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 			return nil, err
 		}
 	}
-	for _, mig := range []bool{false, true} {
-		if shares := bestFit(amounts, ofKind(list, mig), c); shares != nil {
-			return shares, nil
+	fit := func(list []candidate) []grant.Share {
+		for _, mig := range []bool{false, true} {
+			if shares := bestFit(amounts, ofKind(list, mig), c); shares != nil {
+				return shares
+			}
+		}
+		return nil
+	}
+	if shares := fit(list); shares != nil {
+		return shares, nil
+	}
+	if most := max(len(ofKind(list, false)), len(ofKind(list, true))); n > most {
+		return nil, grant.Errorf(grant.ErrOverbooked, "%d GPUs are more than this node has for containers without Kubernetes: there are %d%s. Request fewer", n, most, listed(list, c))
+	}
+	return nil, overbooked(amounts, allowed, fit(emptied(list)) != nil)
+}
+
+// listed names the GPUs that a container can have, and why it can't have the others.
+func listed(list []candidate, c Config) string {
+	var usable, cordoned, forbidden []candidate
+	for _, d := range list {
+		switch {
+		case !d.allowed:
+			forbidden = append(forbidden, d)
+		case d.cordoned:
+			cordoned = append(cordoned, d)
+		default:
+			usable = append(usable, d)
 		}
 	}
-	return nil, overbooked(amounts, allowed)
+	text := ""
+	if len(usable) > 0 {
+		text = " (" + each(usable, candidate.String) + ")"
+	}
+	if len(cordoned) > 0 {
+		text += "; cordoned: " + each(cordoned, candidate.String) + " (gpuslice uncordon)"
+	}
+	if len(forbidden) > 0 {
+		text += fmt.Sprintf("; not allowed: %s (devices in %s)", each(forbidden, candidate.String), c.Path)
+	}
+	return text
+}
+
+func noGPU(list []candidate, c Config) error {
+	if len(list) == 0 {
+		return grant.Errorf(grant.ErrUnknownGPU, "this node has no GPU to share")
+	}
+	return grant.Errorf(grant.ErrUnknownGPU, "this node has no GPU for containers without Kubernetes%s", listed(list, c))
 }
 
 func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Share, error) {
@@ -134,7 +178,7 @@ func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Sh
 			return nil, fmt.Errorf("%s: %w", api.AnnotationGrant, err)
 		}
 		if !d.hasCapacity(share) {
-			return nil, overbooked([]Amount{{Size{MiB: share.MemoryMiB}, Cores(share.CorePercent)}}, []candidate{d})
+			return nil, overbooked([]Amount{{Size{MiB: share.MemoryMiB}, Cores(share.CorePercent)}}, []candidate{d}, d.empty().hasCapacity(share))
 		}
 	}
 	return slices.Clone(shares), nil
@@ -143,7 +187,7 @@ func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Sh
 func ofKind(list []candidate, mig bool) []candidate {
 	var kind []candidate
 	for _, d := range list {
-		if d.allowed && d.mig() == mig {
+		if d.allowed && !d.cordoned && d.mig() == mig {
 			kind = append(kind, d)
 		}
 	}
@@ -154,7 +198,9 @@ func mixedKinds(a, b candidate) error {
 	return grant.Errorf(grant.ErrMalformed, "%v and %v: a container can have either GPUs or MIG devices: request one kind", a, b)
 }
 
-func overbooked(amounts []Amount, list []candidate) error {
+// overbooked is the error for amounts that list has not free. They are possible if they fit without other containers:
+// only then can the end of one help.
+func overbooked(amounts []Amount, list []candidate, possible bool) error {
 	var texts []string
 	for _, a := range amounts {
 		if text := a.String(); !slices.Contains(texts, text) {
@@ -165,7 +211,10 @@ func overbooked(amounts []Amount, list []candidate) error {
 	if len(amounts) > 1 {
 		what = fmt.Sprintf("%d GPUs with %s each", len(amounts), strings.Join(texts, " and "))
 	}
-	return grant.Errorf(grant.ErrOverbooked, "not enough free GPU capacity for %s: %s. Wait until a container ends (gpuslice status lists them), or request less", what, freeOf(list))
+	if !possible {
+		return grant.Errorf(grant.ErrOverbooked, "this node can never have %s: %s in total. Request less", what, each(list, candidate.whole))
+	}
+	return grant.Errorf(grant.ErrOverbooked, "not enough free GPU capacity for %s: %s. Wait until a container ends (gpuslice status lists them), or request less", what, each(list, candidate.free))
 }
 
 // amounts returns the amount for each of n GPUs, with the operator's defaults.

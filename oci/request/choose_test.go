@@ -2,6 +2,7 @@ package request
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -170,9 +171,21 @@ func TestChooseRefuses(t *testing.T) {
 		contains    []string
 	}{
 		{"more than a GPU has", Request{Amount: mib(81921, 0)}, nil, grant.ErrOverbooked,
-			[]string{"a GPU with 81921MiB of memory", "GPU 0 (" + gpu0 + "): 81920 of 81920 MiB, 100 of 100 % and 10 of 10 replicas are free", "GPU 1 (" + gpu1 + "): 16384 of 81920 MiB, 50 of 100 % and 8 of 10 replicas", "0 of 10 replicas", "0 of 100 %", "request less"}},
+			[]string{"never have a GPU with 81921MiB of memory", "GPU 0 (" + gpu0 + ") has 81920 MiB and 100 %", "Request less"}},
+		{"more than is free", Request{Amount: mib(8192, 100), Devices: names("1", "2")}, nil, grant.ErrOverbooked,
+			[]string{"2 GPUs with 8GiB of memory and 100 % of compute time each", "GPU 1 (" + gpu1 + "): 16384 of 81920 MiB, 50 of 100 % and 8 of 10 replicas", "0 of 10 replicas", "Wait until a container ends", "request less"}},
+		{"more than all of a named GPU", Request{Amount: mib(500<<10, 0), Devices: names("0")}, nil, grant.ErrOverbooked, []string{"never have a GPU with 500GiB", "GPU 0 (" + gpu0 + ") has 81920 MiB", "Request less"}},
+		{"all on a node with a cordoned GPU", Request{Devices: Devices{Count: 4}, Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Cordoned = []string{gpu3} },
+			grant.ErrOverbooked, []string{"4 GPUs are more than this node has", "there are 3", "cordoned: GPU 3 (" + gpu3 + ") (gpuslice uncordon)"}},
+		{"a cordoned GPU", Request{Devices: names("3"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Cordoned = []string{gpu3} },
+			grant.ErrUnknownGPU, []string{"GPU 3 (" + gpu3 + ") is cordoned", "gpuslice uncordon 3"}},
+		{"every GPU is cordoned", Request{Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
+			c.Cordoned = []string{gpu0, gpu1, gpu2, gpu3}
+		}, grant.ErrUnknownGPU, []string{"this node has no GPU for containers", "cordoned: GPU 0"}},
+		{"a grant of a cordoned GPU", Request{Shares: []grant.Share{share(gpu3, 77, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Cordoned = []string{gpu3} },
+			grant.ErrUnknownGPU, []string{"is cordoned"}},
 		{"not so many free GPUs", Request{Devices: Devices{Count: 3}, Amount: mib(1024, 10)}, nil, grant.ErrOverbooked, []string{"3 GPUs with 1GiB of memory and 10 % of compute time each"}},
-		{"more GPUs than there are", Request{Devices: Devices{Count: 5}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"5 GPUs"}},
+		{"more GPUs than there are", Request{Devices: Devices{Count: 5}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"5 GPUs are more than this node has", "there are 4 (GPU 0 (" + gpu0 + "); GPU 1", "Request fewer"}},
 		{"each fits a GPU, and both the same one", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(60000, 60), 1: mib(50000, 60)}}, nil, grant.ErrOverbooked, []string{"60000MiB", "50000MiB"}},
 		{"not all named GPUs are free", Request{Devices: names("0", "2"), Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2", "0 of 10 replicas"}},
 		{"not all GPUs are free", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2"}},
@@ -226,7 +239,7 @@ func TestChooseRefuses(t *testing.T) {
 		{"no GPU may be used", Request{Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Devices = []string{mig0} },
 			grant.ErrUnknownGPU, []string{"devices in"}},
 		{"all of none", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) { clear(gpus) },
-			grant.ErrUnknownGPU, []string{"the node has none"}},
+			grant.ErrUnknownGPU, []string{"this node has no GPU to share"}},
 		{"the same GPU by both its names", Request{Devices: names("0", gpu0), Amount: mib(1, 0)}, nil, grant.ErrMalformed, []string{"listed twice"}},
 		{"a GPU and a MIG device", Request{Devices: names("0", "4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			grant.ErrMalformed, []string{"either GPUs or MIG devices"}},
@@ -265,6 +278,10 @@ func TestChooseRefuses(t *testing.T) {
 			assert.Nil(t, got)
 			for _, contains := range tt.contains {
 				assert.ErrorContains(t, err, contains)
+			}
+			if strings.Contains(err.Error(), "Wait until a container ends") {
+				_, onEmpty := Choose(&tt.request, gpus, nil, c)
+				assert.NoError(t, onEmpty, "a container's end can't help")
 			}
 			assert.NotContains(t, err.Error(), "\n", "docker shows one line")
 		})

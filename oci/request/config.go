@@ -13,6 +13,8 @@ type Config struct {
 	// Indices are NVML's by UUID ("0", and "0:1" for a MIG device). The caller sets them before
 	// Choose; other GPUs can't be requested by index.
 	Indices map[string]string `yaml:"-"`
+	// Cordoned are GPUs and MIG devices that get no new container (ledger.Cordoned). The caller sets them too.
+	Cordoned []string `yaml:"-"`
 
 	StateDir         string   `yaml:"stateDir"`
 	LibraryDir       string   `yaml:"libraryDir"`

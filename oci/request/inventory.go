@@ -15,10 +15,11 @@ import (
 // candidate is a GPU or a MIG device of the node.
 type candidate struct {
 	grant.GPU
-	used    ledger.Usage
-	index   string // NVML's; empty if unknown
-	order   []int  // the numbers of the index
-	allowed bool   // by the operator
+	used     ledger.Usage
+	index    string // NVML's; empty if unknown
+	order    []int  // the numbers of the index
+	allowed  bool   // by the operator
+	cordoned bool
 }
 
 // inventory sorts by index; GPUs without one are last, by UUID.
@@ -27,7 +28,7 @@ func inventory(gpus map[string]grant.GPU, reserved map[string]ledger.Usage, c Co
 	for uuid, gpu := range gpus {
 		gpu.UUID = uuid
 		index := c.Indices[uuid]
-		list = append(list, candidate{GPU: gpu, used: reserved[uuid], index: index, order: numbers(index), allowed: c.allows(uuid)})
+		list = append(list, candidate{GPU: gpu, used: reserved[uuid], index: index, order: numbers(index), allowed: c.allows(uuid), cordoned: ledger.IsCordoned(c.Cordoned, uuid, gpu.Parent)})
 	}
 	slices.SortFunc(list, inOrder)
 	return list
@@ -96,13 +97,33 @@ func (d candidate) hasCapacity(share grant.Share) bool {
 		d.used.Replicas < d.Replicas
 }
 
+// empty is the candidate without containers.
+func (d candidate) empty() candidate {
+	d.used = ledger.Usage{}
+	return d
+}
+
+func emptied(list []candidate) []candidate {
+	all := make([]candidate, len(list))
+	for i, d := range list {
+		all[i] = d.empty()
+	}
+	return all
+}
+
+// whole describes all of a GPU.
+func (d candidate) whole() string {
+	return fmt.Sprintf("%v has %d MiB and %d %%", d, d.MemoryMiB, d.CorePercent)
+}
+
 func (d candidate) free() string {
 	return fmt.Sprintf("%v: %d of %d MiB, %d of %d %% and %d of %d replicas are free", d,
 		max(0, d.MemoryMiB-d.used.MemoryMiB), d.MemoryMiB, max(0, d.CorePercent-d.used.CorePercent), d.CorePercent,
 		max(0, d.Replicas-d.used.Replicas), d.Replicas)
 }
 
-func freeOf(list []candidate) string {
+// each joins a text for each GPU, of the first ones only.
+func each(list []candidate, text func(candidate) string) string {
 	const most = 8
 	var texts []string
 	for i, d := range list {
@@ -110,7 +131,7 @@ func freeOf(list []candidate) string {
 			texts = append(texts, fmt.Sprintf("and %d more", len(list)-most))
 			break
 		}
-		texts = append(texts, d.free())
+		texts = append(texts, text(d))
 	}
 	return strings.Join(texts, "; ")
 }
@@ -131,6 +152,8 @@ func find(list []candidate, name string, c Config) (candidate, error) {
 		return candidate{}, grant.Errorf(grant.ErrAmbiguous, "GPU %s: several GPUs of this node have this index: use its UUID", quote.Short(name))
 	case !found[0].allowed:
 		return candidate{}, grant.Errorf(ErrForbidden, "%v: containers without Kubernetes are not allowed to use it (devices in %s)", found[0], c.Path)
+	case found[0].cordoned:
+		return candidate{}, grant.Errorf(grant.ErrUnknownGPU, "%v is cordoned: it gets no new container (gpuslice uncordon %s ends this)", found[0], cmp.Or(found[0].index, found[0].UUID))
 	}
 	return found[0], nil
 }

@@ -38,17 +38,22 @@ func FromContainer(env []string, annotations map[string]string, c Config) (*Requ
 	}
 	notes := fromAnnotations(annotations)
 	s := overlay(notes, vars)
+	mistyped := unknownAnnotation(annotations)
 	switch {
 	case s.grant != nil:
 		return fromGrant(notes, annotations)
+	case mistyped != "":
+		return nil, grant.Errorf(grant.ErrMalformed, "%s is not an annotation of a request: use %s, %s, %s, %s, %s or %s",
+			quote.Short(mistyped), api.AnnotationMemory, api.AnnotationCores, api.AnnotationDevices, api.AnnotationPriority, api.AnnotationSlice, api.AnnotationGrant)
+	case unknown != "": // also alone: a container that was to have a GPU must not start without one
+		return nil, grant.Errorf(grant.ErrMalformed, "%s is not a variable of a request: use %s, %s, %s, %s or %s; if it is for another program, rename it",
+			quote.Short(unknown), api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvPriority, api.EnvSlice)
 	case s.none() && s.priority != nil:
 		return nil, grant.Errorf(grant.ErrMalformed, "%s requests no GPU by itself: set %s, %s, %s or %s too, or remove it", s.priority.name, api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvSlice)
 	case s.none() && c.AllowWholeGPUs:
 		return fromVisibleDevices(v[api.EnvVisibleDevices])
 	case s.none():
 		return nil, nil
-	case unknown != "":
-		return nil, grant.Errorf(grant.ErrMalformed, "%s is not a variable of a request: use %s, %s, %s, %s or %s", quote.Short(unknown), api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvPriority, api.EnvSlice)
 	case s.slice != nil:
 		return fromSlice(s, c)
 	default:

@@ -47,7 +47,6 @@ func TestFromContainer(t *testing.T) {
 		{"what others set", []string{"PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_VISIBLE_DEVICES=0"}, notes{"org.example": "8GiB"}, nil},
 		{"empty values", []string{"GPUSLICE_MEMORY=", "GPUSLICE_DEVICES=", "CUDA_DEVICE_MEMORY_LIMIT="}, notes{api.AnnotationMemory: "", api.AnnotationGrant: ""}, nil},
 		{"not variables", []string{"GPUSLICE_MEMORY", "", "=GPUSLICE_MEMORY=8g", "XGPUSLICE_MEMORY=8g", "gpuslice_memory=8g"}, nil, nil},
-		{"the agent's own variables", []string{"GPUSLICE_NODE_NAME=n", "GPUSLICE_STATE_DIR=/x"}, nil, nil},
 
 		{"memory", []string{"GPUSLICE_MEMORY=8GiB"}, nil, &Request{Amount: amount(8192, 0)}},
 		{"all of it", []string{"GPUSLICE_MEMORY=25%", "GPUSLICE_CORES=30", "GPUSLICE_DEVICES=2", "GPUSLICE_PRIORITY=1"}, nil,
@@ -128,6 +127,9 @@ func TestFromContainerRefuses(t *testing.T) {
 		{"high priority by annotation", []string{"GPUSLICE_MEMORY=1g"}, notes{api.AnnotationPriority: "0"}, ErrForbidden, []string{"gpuslice.io/priority"}},
 		{"only a priority", []string{"GPUSLICE_PRIORITY=1"}, nil, grant.ErrMalformed, []string{"GPUSLICE_PRIORITY requests no GPU by itself"}},
 		{"a mistyped variable beside a request", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_CORE=30"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_CORE" is not a variable of a request`, "GPUSLICE_CORES"}},
+		{"a mistyped variable alone", []string{"GPUSLICE_MEM=8GiB"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_MEM" is not a variable of a request`, "GPUSLICE_MEMORY"}},
+		{"a mistyped annotation", nil, notes{"gpuslice.io/mem": "8GiB"}, grant.ErrMalformed, []string{`"gpuslice.io/mem" is not an annotation of a request`, "gpuslice.io/memory"}},
+		{"a mistyped annotation beside a request", []string{"GPUSLICE_MEMORY=1g"}, notes{"gpuslice.io/core": "8"}, grant.ErrMalformed, []string{`"gpuslice.io/core" is not an annotation of a request`}},
 
 		{"twice, differently", []string{"GPUSLICE_MEMORY=1g", "A=b", "GPUSLICE_MEMORY=2g"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_MEMORY" has two values, "1g" and "2g"`}},
 		{"twice, once empty", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_MEMORY="}, nil, grant.ErrMalformed, []string{"has two values"}},

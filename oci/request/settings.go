@@ -66,6 +66,16 @@ func fromAnnotations(annotations map[string]string) *settings {
 	}
 }
 
+// unknownAnnotation returns an annotation with our prefix and an unknown name.
+func unknownAnnotation(annotations map[string]string) string {
+	for _, key := range sortedKeys(annotations) {
+		if api.IsUnknown(key) && annotations[key] != "" {
+			return key
+		}
+	}
+	return ""
+}
+
 type variables map[string]string
 
 // readVariables rejects a name with two values: runc passes the last one to the container, other

@@ -34,6 +34,8 @@ type GPUs struct {
 	ContextMiB map[string]int64
 	// Oversubscription is the grantable memory as a multiple of the GPU's.
 	Oversubscription map[string]float64
+	// None is why there is no GPU; empty if there are some.
+	None string
 }
 
 // nodeFile is a part of node.json (package monitor/node, which imports NVML).
@@ -138,7 +140,12 @@ func (i Inventory) GPUs(ctx context.Context) (GPUs, error) {
 			return GPUs{}, fmt.Errorf("read the agent's list of the GPUs %s: %w", i.NodePath, err)
 		}
 		if f.writtenSince(boot) {
-			return f.gpus(), nil
+			c := f.gpus()
+			if len(c.Capacity) == 0 {
+				c.None = fmt.Sprintf("the list that gpuslice-agent wrote at %s, %s, has none; if the agent runs, gpuslice status prints the reason; if it does not run on this machine any more, remove the file",
+					f.WrittenAt.UTC().Format(time.RFC3339), i.NodePath)
+			}
+			return c, nil
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return GPUs{}, fmt.Errorf("read the agent's list of the GPUs: %w", err)
@@ -192,7 +199,11 @@ func (i Inventory) query(ctx context.Context, boot bootState) (GPUs, error) {
 			return GPUs{}, fmt.Errorf("cache the list of the GPUs: %w", err)
 		}
 	}
-	return f.gpus(), nil
+	c := f.gpus()
+	if len(c.Capacity) == 0 {
+		c.None = "NVIDIA's driver reports none (nvidia-smi -L lists its GPUs)"
+	}
+	return c, nil
 }
 
 func (i Inventory) lock(ctx context.Context) (*os.File, error) {

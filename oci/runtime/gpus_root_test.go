@@ -38,7 +38,7 @@ func TestCordonedGPU(t *testing.T) {
 	b := newBench(t)
 	require.NoError(t, b.ledger.Cordon(t.Context(), gpu0))
 	err := b.make(b.bundle(t, "docker-20"))
-	require.ErrorContains(t, err, "cordoned GPUs: "+gpu0+" (gpuslice uncordon)")
+	require.ErrorContains(t, err, "cordoned: GPU 0 ("+gpu0+") (gpuslice uncordon)")
 	require.Empty(t, b.claims(t))
 
 	require.NoError(t, b.ledger.Uncordon(t.Context(), gpu0))

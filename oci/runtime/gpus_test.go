@@ -81,6 +81,27 @@ func TestGPUsByTheAgent(t *testing.T) {
 	}
 }
 
+// A list without a GPU, of an agent that has no GPUs or does not run any more, is named in the refusal.
+func TestNoGPUNamesTheList(t *testing.T) {
+	i, _, _ := inventoryOf(t)
+	write(t, i.NodePath, `{"version":2,"name":"n","writtenAt":"2026-01-02T03:04:05Z","devices":[],"node":{"gpus":[]}}`, 0o644)
+	gpus, err := i.GPUs(context.Background())
+	require.NoError(t, err)
+	r := reservation{runtime: &Runtime{}, gpus: gpus, request: &request.Request{}}
+	_, err = r.chooseGPUs(nil, request.Config{StateDir: t.TempDir()})
+	require.ErrorIs(t, err, grant.ErrUnknownGPU)
+	for _, want := range []string{i.NodePath, "2026-01-02T03:04:05Z", "gpuslice status", "remove the file"} {
+		require.ErrorContains(t, err, want)
+	}
+
+	require.NoError(t, os.Remove(i.NodePath))
+	i.Query = func(context.Context) ([]byte, error) { return []byte(`{"version":2}`), nil }
+	r.gpus, err = i.GPUs(context.Background())
+	require.NoError(t, err)
+	_, err = r.chooseGPUs(nil, request.Config{StateDir: t.TempDir()})
+	require.ErrorContains(t, err, "nvidia-smi -L")
+}
+
 func TestGPUsByTheDriver(t *testing.T) {
 	i, boot, queries := inventoryOf(t)
 	want := func(times int32, why string) {

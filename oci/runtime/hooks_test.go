@@ -44,7 +44,7 @@ func TestPrecreateRefuses(t *testing.T) {
 	b := newBench(t)
 	config := read(t, filepath.Join(b.bundle(t, "podman-4"), configName))
 	for description, c := range map[string]struct{ config, want string }{
-		"too much":           {strings.Replace(config, "=4GiB", "=400GiB", 1), "not enough free GPU capacity"},
+		"too much":           {strings.Replace(config, "=4GiB", "=400GiB", 1), "this node can never have a GPU with 400GiB"},
 		"not a container ID": {strings.ReplaceAll(config, id, "web"), "container id"},
 		"no JSON":            {"config", "read the container's config on stdin"},
 		"device by hand":     {strings.Replace(strings.Replace(config, "GPUSLICE_MEMORY", "X", 1), `"linux":{`, `"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}],`, 1), "/dev/nvidia0, which has no limits"},

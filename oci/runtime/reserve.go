@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -81,21 +79,14 @@ func (r *reservation) reserve(ctx context.Context, spec *rspec.Spec) error {
 	}
 }
 
-func (r *reservation) chooseGPUs(usage map[string]ledger.Usage, config request.Config) ([]grant.Share, error) {
-	cordoned, err := ledger.Cordoned(config.StateDir)
-	if err != nil {
+func (r *reservation) chooseGPUs(usage map[string]ledger.Usage, config request.Config) (shares []grant.Share, err error) {
+	if r.gpus.None != "" {
+		return nil, grant.Errorf(grant.ErrUnknownGPU, "this node has no GPU to share: %s", r.gpus.None)
+	}
+	if config.Cordoned, err = ledger.Cordoned(config.StateDir); err != nil {
 		return nil, err
 	}
-	if len(cordoned) == 0 {
-		return request.Choose(r.request, r.gpus.Capacity, usage, config)
-	}
-	capacity := maps.Clone(r.gpus.Capacity)
-	maps.DeleteFunc(capacity, func(uuid string, c grant.GPU) bool { return ledger.IsCordoned(cordoned, uuid, c.Parent) })
-	shares, err := request.Choose(r.request, capacity, usage, config)
-	if err != nil {
-		return nil, fmt.Errorf("%w; cordoned GPUs: %s (gpuslice uncordon)", err, strings.Join(cordoned, ", "))
-	}
-	return shares, nil
+	return request.Choose(r.request, r.gpus.Capacity, usage, config)
 }
 
 // chooseRuntime selects NVIDIA's runtime if nothing else injects the GPUs.

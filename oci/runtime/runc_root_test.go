@@ -84,7 +84,7 @@ func TestRefusals(t *testing.T) {
 		change      func(*rspec.Spec)
 		want        string
 	}{
-		{"too much", []string{"GPUSLICE_MEMORY=800GiB"}, nil, "gpuslice: container web: not enough free GPU capacity for a GPU with 800GiB of memory: GPU 0"},
+		{"too much", []string{"GPUSLICE_MEMORY=800GiB"}, nil, "gpuslice: container web: this node can never have a GPU with 800GiB of memory: GPU 0"},
 		{"nonsense", []string{"GPUSLICE_MEMORY=much"}, nil, "GPUSLICE_MEMORY"},
 		{
 			"a device without a request", nil,
