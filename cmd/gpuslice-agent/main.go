@@ -117,7 +117,7 @@ func command(logs io.Writer, start starter) *cobra.Command {
 			if !c.Flags().Changed("config") {
 				o.ConfigFile = os.Getenv(config.EnvName("config"))
 			}
-			if err := config.Fill(c.Flags(), o.ConfigFile, aliases, os.LookupEnv); err != nil {
+			if err := config.Fill(c.Flags(), o.ConfigFile, variables, os.LookupEnv); err != nil {
 				return err
 			}
 			if err := o.validate(); err != nil {
@@ -127,6 +127,6 @@ func command(logs io.Writer, start starter) *cobra.Command {
 		},
 	}
 	o.bind(c.Flags())
-	config.Manual(c, aliases)
+	config.Manual(c, variables)
 	return c
 }

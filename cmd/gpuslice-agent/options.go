@@ -89,6 +89,8 @@ type options struct {
 	Retire bool
 }
 
+var variables = config.OfDaemon(aliases)
+
 // aliases are variables in HAMi's manifests.
 var aliases = config.Aliases{
 	"node-name":             {"NODE_NAME", "NodeName"},

@@ -45,7 +45,7 @@ func TestSystemNamespace(t *testing.T) {
 	for _, name := range []string{"status", "top", "explain", "resize"} {
 		c, _, err := command().Find([]string{name})
 		require.NoError(t, err)
-		require.NoError(t, config.Fill(c.Flags(), "", nil, os.LookupEnv))
+		require.NoError(t, config.Fill(c.Flags(), "", variables, os.LookupEnv))
 		assert.Equal(t, "gpus", c.Flags().Lookup("system-namespace").Value.String(), name)
 	}
 }

@@ -71,6 +71,9 @@ func work(err error) error {
 	return failure{err}
 }
 
+// variables set options that are the same in every call of a person.
+var variables = config.OfCommand("state-dir", "system-namespace", "output", "color")
+
 func command() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "gpuslice",
@@ -80,7 +83,7 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
-			return config.Fill(c.Flags(), "", nil, os.LookupEnv)
+			return config.Fill(c.Flags(), "", variables, os.LookupEnv)
 		},
 	}
 	if isPlugin() {
@@ -94,7 +97,7 @@ func command() *cobra.Command {
 		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(),
 		resizeCommand(), cordonCommand(), uncordonCommand(), drainCommand(), explainCommand(),
 	)
-	config.Manual(c, nil)
+	config.Manual(c, variables)
 	return c
 }
 
@@ -174,7 +177,7 @@ Exit status: 0 success; 1 failure; 2 invalid usage.`,
 
 // completionStateDir returns the state directory during a completion, when options are not filled from the environment.
 func completionStateDir(c *cobra.Command) (string, error) {
-	err := config.Fill(c.Flags(), "", nil, os.LookupEnv)
+	err := config.Fill(c.Flags(), "", variables, os.LookupEnv)
 	return stateDir(c), err
 }
 

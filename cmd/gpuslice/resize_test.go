@@ -48,6 +48,17 @@ func sharesOf(t *testing.T, s *nodetest.StateDir, id string) []grant.Share {
 	return claim.Shares
 }
 
+// A person's variables for containers (docker run -e GPUSLICE_MEMORY) change nothing of what a command does.
+func TestVariablesOfContainersResizeNothing(t *testing.T) {
+	for name, value := range map[string]string{"GPUSLICE_MEMORY": "4GiB", "GPUSLICE_CORES": "10", "GPUSLICE_GPU": "1", "GPUSLICE_DRY_RUN": "true", "GPUSLICE_ROOT": "/nowhere"} {
+		t.Setenv(name, value)
+	}
+	s := dockerNode(t)
+	_, out, stderr := gpuslice("resize", "3f2a9c01", "--cores=40", "--state-dir", s.Dir)
+	assert.Equal(t, "container 3f2a9c01, GPU "+nodetest.H200+": cores 30 % -> 40 %\n", out, stderr)
+	assert.Equal(t, []grant.Share{{UUID: nodetest.H200, MemoryMiB: 8192, CorePercent: 40}}, sharesOf(t, s, "3f2a9c01"))
+}
+
 func TestResizeOnNode(t *testing.T) {
 	h200 := func(mib int64, cores int) grant.Share {
 		return grant.Share{UUID: nodetest.H200, MemoryMiB: mib, CorePercent: cores}

@@ -1,11 +1,12 @@
 // Package config sets a program's flags from the command line, the environment and a YAML file, in this order of precedence.
-// The flag --nri-socket is GPUSLICE_NRI_SOCKET in the environment and nri-socket in the file.
+// In daemons, the flag --nri-socket is GPUSLICE_NRI_SOCKET in the environment and nri-socket in the file.
 package config
 
 import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sort"
 	"strings"
 
@@ -22,14 +23,33 @@ func EnvName(flag string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// Variables returns the variables that set a flag, the one with the highest precedence first.
+type Variables func(flag string) []string
+
 // Aliases are further variables of flags, with less precedence: the names in manifests of other systems.
 type Aliases map[string][]string
+
+// OfDaemon: every flag has a variable, and its aliases.
+func OfDaemon(aliases Aliases) Variables {
+	return func(flag string) []string { return append([]string{EnvName(flag)}, aliases[flag]...) }
+}
+
+// OfCommand: only these flags have one. A person's shell has variables for containers too (GPUSLICE_MEMORY), which must not
+// change what a command does.
+func OfCommand(flags ...string) Variables {
+	return func(flag string) []string {
+		if slices.Contains(flags, flag) {
+			return []string{EnvName(flag)}
+		}
+		return nil
+	}
+}
 
 // notAnOption: GPUSLICE_VERSION in a container's environment must not print the version.
 func notAnOption(flag string) bool { return flag == "help" || flag == "version" }
 
 // Fill sets every flag that the command line did not set. file can be empty. It returns all errors, each with the value's source.
-func Fill(flags *pflag.FlagSet, file string, aliases Aliases, lookupEnv func(string) (string, bool)) error {
+func Fill(flags *pflag.FlagSet, file string, variables Variables, lookupEnv func(string) (string, bool)) error {
 	var errs []error
 	values, err := readFile(flags, file)
 	if err != nil {
@@ -39,7 +59,7 @@ func Fill(flags *pflag.FlagSet, file string, aliases Aliases, lookupEnv func(str
 		if f.Changed || notAnOption(f.Name) {
 			return
 		}
-		for _, name := range append([]string{EnvName(f.Name)}, aliases[f.Name]...) {
+		for _, name := range variables(f.Name) {
 			if value, ok := lookupEnv(name); ok {
 				if err := flags.Set(f.Name, value); err != nil {
 					errs = append(errs, fmt.Errorf("variable %s: %s: %w", name, f.Name, err))
@@ -103,7 +123,7 @@ func names(flags *pflag.FlagSet) string {
 }
 
 // Manual sets the help of a command and its subcommands.
-func Manual(c *cobra.Command, aliases Aliases) {
+func Manual(c *cobra.Command, variables Variables) {
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		out := c.OutOrStderr()
 		use := c.UseLine()
@@ -122,7 +142,7 @@ func Manual(c *cobra.Command, aliases Aliases) {
 		if c.Example != "" {
 			fmt.Fprintf(out, "\nExamples:\n%s\n", strings.TrimRight(c.Example, "\n"))
 		}
-		fmt.Fprintf(out, "\nOptions:\n%s", Usage(c.Flags(), aliases))
+		fmt.Fprintf(out, "\nOptions:\n%s", Usage(c.Flags(), variables))
 		return nil
 	})
 }
@@ -130,7 +150,7 @@ func Manual(c *cobra.Command, aliases Aliases) {
 const usageWidth = 80
 
 // Usage describes flags in a command's help: text, variables and default.
-func Usage(flags *pflag.FlagSet, aliases Aliases) string {
+func Usage(flags *pflag.FlagSet, variables Variables) string {
 	var paragraphs []string
 	flags.VisitAll(func(f *pflag.Flag) {
 		if notAnOption(f.Name) || f.Hidden {
@@ -144,11 +164,11 @@ func Usage(flags *pflag.FlagSet, aliases Aliases) string {
 		if kind != "" {
 			head += " " + kind
 		}
-		source := strings.Join(append([]string{EnvName(f.Name)}, aliases[f.Name]...), " or ")
-		if d := defaultText(f); d != "" {
-			source += "; default " + d
+		notes := slices.DeleteFunc([]string{strings.Join(variables(f.Name), " or "), defaultText(f)}, func(note string) bool { return note == "" })
+		if len(notes) > 0 {
+			text += "\n(" + strings.Join(notes, "; ") + ")"
 		}
-		paragraphs = append(paragraphs, "  "+head+"\n"+wrap(text)+wrap("("+source+")"))
+		paragraphs = append(paragraphs, "  "+head+"\n"+wrap(text))
 	})
 	return strings.Join(paragraphs, "\n")
 }
@@ -159,9 +179,9 @@ func defaultText(f *pflag.Flag) string {
 		return ""
 	}
 	if f.Value.Type() == "string" {
-		return fmt.Sprintf("%q", f.DefValue)
+		return fmt.Sprintf("default %q", f.DefValue)
 	}
-	return strings.Trim(f.DefValue, "[]")
+	return "default " + strings.Trim(f.DefValue, "[]")
 }
 
 func wrap(text string) string {

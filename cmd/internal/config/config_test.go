@@ -35,7 +35,7 @@ func TestFillPrecedence(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			flags := newFlags(t, test.args)
-			err := config.Fill(flags.FlagSet, writeFile(t, test.file), config.Aliases{"node-name": {"NODE_NAME"}}, lookup(test.env))
+			err := config.Fill(flags.FlagSet, writeFile(t, test.file), config.OfDaemon(config.Aliases{"node-name": {"NODE_NAME"}}), lookup(test.env))
 			require.NoError(t, err)
 			require.Equal(t, test.wantNode, flags.node)
 			require.Equal(t, test.wantCount, flags.count)
@@ -65,7 +65,7 @@ func TestFillErrors(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			flags := newFlags(t, nil)
-			err := config.Fill(flags.FlagSet, writeFile(t, test.file), nil, lookup(test.env))
+			err := config.Fill(flags.FlagSet, writeFile(t, test.file), config.OfDaemon(nil), lookup(test.env))
 			require.Error(t, err)
 			for _, want := range test.want {
 				require.ErrorContains(t, err, want)
@@ -73,7 +73,7 @@ func TestFillErrors(t *testing.T) {
 		})
 	}
 	t.Run("no such file", func(t *testing.T) {
-		require.ErrorIs(t, config.Fill(newFlags(t, nil).FlagSet, "/nonexistent.yaml", nil, lookup(nil)), os.ErrNotExist)
+		require.ErrorIs(t, config.Fill(newFlags(t, nil).FlagSet, "/nonexistent.yaml", config.OfDaemon(nil), lookup(nil)), os.ErrNotExist)
 	})
 }
 
@@ -133,5 +133,15 @@ func TestUsage(t *testing.T) {
   --name string
         name
         (GPUSLICE_NAME; default "n")
-`, config.Usage(f, config.Aliases{"count": {"COUNT"}}))
+`, config.Usage(f, config.OfDaemon(config.Aliases{"count": {"COUNT"}})))
+	require.Contains(t, config.Usage(f, config.OfCommand("quiet")), "(default \"n\")\n")
+}
+
+// A command reads no variable that it does not name.
+func TestVariablesOfACommand(t *testing.T) {
+	flags := newFlags(t, nil)
+	env := map[string]string{"GPUSLICE_NODE_NAME": "n", "GPUSLICE_COUNT": "junk"}
+	require.NoError(t, config.Fill(flags.FlagSet, "", config.OfCommand("node-name"), lookup(env)))
+	require.Equal(t, "n", flags.node)
+	require.Equal(t, 10, flags.count)
 }
