@@ -57,8 +57,8 @@ func askOptional[T any](failed *error, what, call string, query func() (T, nvml.
 
 // advice is based on NVML's reference (nvmlReturn_t).
 var advice = map[nvml.Return]string{
-	nvml.ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install NVIDIA's driver, or mount its libraries into this container " +
-		"and point LD_LIBRARY_PATH at them; do not run this on a node without GPUs",
+	nvml.ERROR_LIBRARY_NOT_FOUND: "the driver's management library (libnvidia-ml.so.1, unless --nvml-library or nvmlLibrary names another file) was not found: " +
+		"install NVIDIA's driver, or mount its libraries into this container and point LD_LIBRARY_PATH at them; do not run this on a node without GPUs",
 	nvml.ERROR_DRIVER_NOT_LOADED: "load the kernel module (modprobe nvidia) and check dmesg if it fails",
 	nvml.ERROR_LIB_RM_VERSION_MISMATCH: "the library and the kernel module are of different versions: the driver was updated while in use; " +
 		"load the new module or reboot, then restart this program",

@@ -127,6 +127,7 @@ func command(logs io.Writer, start starter) *cobra.Command {
 		},
 	}
 	o.bind(c.Flags())
+	c.SetFlagErrorFunc(config.Plain)
 	config.Manual(c, variables)
 	return c
 }

@@ -35,6 +35,7 @@ var limits = map[string]map[string]any{
 	"kubernetes-api":             {"enum": []string{"auto", "on", "off"}},
 	"register-format":            {"enum": []string{"json", "csv"}},
 	"unscheduled-policy":         {"enum": []string{"deny", "share"}},
+	"core-policy":                {"enum": []string{"default", "force", "disable"}},
 	"log-level":                  {"enum": []string{"debug", "info", "warn", "error"}},
 	"log-format":                 {"enum": []string{"text", "json"}},
 	"device-split-count":         {"minimum": 1, "maximum": 1000},

@@ -125,7 +125,7 @@ func TestWrongClusterCalls(t *testing.T) {
 		{[]string{"explain", "p"}, false, exitFailed, "set --kubeconfig"},
 		{[]string{"resize", "x/", "--memory=1GiB"}, false, exitUsage, "use [NAMESPACE/]POD"},
 		{[]string{"resize", "x/p", "--memory=1GiB"}, false, exitFailed, "set --kubeconfig"},
-		{[]string{"drain"}, false, exitUsage, "accepts between 1 and 2 arg(s)"},
+		{[]string{"drain"}, false, exitUsage, "an argument is missing: use gpuslice drain [NODE] GPU"},
 	} {
 		t.Run(test.args[0], func(t *testing.T) {
 			if test.plugin {

@@ -55,7 +55,7 @@ func TestCompletions(t *testing.T) {
 
 func TestCompletionBadCalls(t *testing.T) {
 	for args, want := range map[string]string{
-		"completion":      "accepts 1 arg",
+		"completion":      "an argument is missing: use gpuslice completion bash|zsh|fish",
 		"completion tcsh": `unknown shell "tcsh": use bash, zsh or fish`,
 	} {
 		status, out, stderr := gpuslice(strings.Fields(args)...)

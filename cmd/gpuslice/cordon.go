@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -160,12 +161,33 @@ func uncordon(c *cobra.Command, store *ledger.Ledger, file node.File, uuid strin
 	return store.Uncordon(c.Context(), devices...)
 }
 
+// seconds is a duration in which a number without a unit is in seconds, as in kubectl.
+type seconds struct{ time.Duration }
+
+func (s *seconds) Type() string { return "duration" }
+
+func (s *seconds) Set(text string) (err error) {
+	if _, failed := strconv.Atoi(text); failed == nil {
+		text += "s"
+	}
+	s.Duration, err = time.ParseDuration(text)
+	return err
+}
+
+func (s *seconds) String() string {
+	if s.Duration < 0 {
+		return ""
+	}
+	return s.Duration.String()
+}
+
 var errInUse = errors.New("containers still use the GPU: stop them")
 
 func drainCommand() *cobra.Command {
 	var (
-		dryRun         bool
-		grace, timeout time.Duration
+		dryRun  bool
+		grace   = seconds{-1}
+		timeout time.Duration
 	)
 	c := gpuCommand(&cobra.Command{
 		Use:   "drain [NODE] GPU",
@@ -183,7 +205,7 @@ or something still has a share; 2 invalid usage.`,
 	}, func(c call, args []string) error {
 		if len(args) == 2 {
 			return c.withCluster(timeout, func(ctx context.Context, connection *cluster.Cluster) error {
-				return c.drain(ctx, connection, args[0], args[1], grace, dryRun)
+				return c.drain(ctx, connection, args[0], args[1], grace.Duration, dryRun)
 			})
 		}
 		held, err := cordonOnNode(c.Command, args[0], true, dryRun)
@@ -193,7 +215,7 @@ or something still has a share; 2 invalid usage.`,
 		return work(err)
 	})
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "Print what would be done, and change nothing.")
-	c.Flags().DurationVar(&grace, "grace-period", -1, "Termination grace period of the pods, a `TIME` rounded up to seconds; negative: the pods' own.")
+	c.Flags().Var(&grace, "grace-period", "Termination grace period of the pods, a `TIME` (30, 30s, 5m) rounded up to seconds; negative: the pods' own.")
 	c.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "Wait `TIME` for evictions that a budget delays, and for pods to end.")
 	return c
 }

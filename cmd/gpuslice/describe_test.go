@@ -91,7 +91,7 @@ func TestDescribeNothing(t *testing.T) {
 	}{
 		{[]string{"gpu", "7"}, exitFailed, `GPU "7" not found`},
 		{[]string{"gpu", "GPU-0000000"}, exitFailed, "is ambiguous: use one of GPU-00000001-"},
-		{[]string{"gpu"}, exitUsage, "accepts between 1 and 2 arg"},
+		{[]string{"gpu"}, exitUsage, "an argument is missing"},
 		{[]string{"container", "nope\x1b[2J"}, exitFailed, `"nope?[2J"`},
 		{[]string{"container", "main"}, exitFailed, `"main" is ambiguous: use one of c-done (default/done/main), c-hostile (default/hostile/main), c-train (default/train/main)`},
 		{[]string{"container", ""}, exitFailed, "not found"},

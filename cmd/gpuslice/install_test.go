@@ -34,7 +34,7 @@ func TestInstallBadCalls(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"install"}, exitUsage, "accepts 1 arg(s)"},
+		{[]string{"install"}, exitUsage, "an argument is missing"},
 		{[]string{"install", "docker", "--config", "daemon.json"}, exitUsage, `--config: "daemon.json" is not an absolute path`},
 		{[]string{"uninstall", "docker", "--runtime-path", ""}, exitUsage, `--runtime-path: "" is not an absolute path`},
 		{[]string{"install", "cri-o"}, exitUsage, `unknown engine "cri-o": use docker, containerd or podman`},

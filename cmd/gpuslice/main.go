@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -51,12 +52,18 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 && !strings.Contains(err.Error(), asRoot) {
+		err = fmt.Errorf("%w: %s", err, asRoot)
+	}
 	fmt.Fprintf(stderr, "gpuslice: %s\n", term.CleanLines(err.Error()))
 	if errors.As(err, new(failure)) {
 		return exitFailed
 	}
 	return exitUsage
 }
+
+// asRoot is the remedy for files that only root can read.
+const asRoot = "run it as root"
 
 // failure marks an error of the work, not of the call.
 type failure struct{ error }
@@ -97,6 +104,8 @@ func command() *cobra.Command {
 		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(),
 		resizeCommand(), cordonCommand(), uncordonCommand(), drainCommand(), explainCommand(),
 	)
+	c.SetFlagErrorFunc(config.Plain)
+	config.NameUsage(c)
 	config.Manual(c, variables)
 	return c
 }

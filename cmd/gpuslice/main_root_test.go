@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -94,5 +95,19 @@ func TestCompletionInShells(t *testing.T) {
 			x.press("gpuslice describe gpu GPU-00000002", "Tab")
 			x.shows("gpuslice describe gpu " + nodetest.T4)
 		})
+	}
+}
+
+// A person who is not root reads what to do.
+func TestNotRoot(t *testing.T) {
+	s := busyNode(t)
+	require.NoError(t, os.Chmod(s.Dir, 0o700))
+	for _, args := range []string{"status", "resize x --cores 1", "cordon 0", "describe gpu 0"} {
+		cmd := exec.Command("/proc/self/exe", append(strings.Fields(args), "--state-dir", s.Dir)...)
+		cmd.Env = append(os.Environ(), runAs+"=main")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err, args)
+		require.Equal(t, 1, strings.Count(string(out), "run it as root"), string(out))
 	}
 }

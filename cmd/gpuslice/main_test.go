@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/stretchr/testify/assert"
@@ -226,8 +227,37 @@ func TestWrongCalls(t *testing.T) {
 		assert.Empty(t, out)
 		assert.Contains(t, stderr, test.want)
 	}
+	for args, want := range map[string]string{
+		"status foo":                     "unexpected arguments (foo): use gpuslice status",
+		"describe gpu":                   "an argument is missing: use gpuslice describe gpu [NODE] UUID|INDEX",
+		"cordon":                         "an argument is missing: use gpuslice cordon [NODE] GPU",
+		"resize":                         "an argument is missing: use gpuslice resize CONTAINER | NAMESPACE/POD[:CONTAINER]",
+		"resize a b":                     "unexpected arguments (a b): use gpuslice resize",
+		"resize x --cores many":          `--cores: "many" is not valid: use a whole number`,
+		"resize x --cores 1 --timeout 5": `--timeout: "5" is not valid: use a time with its unit, such as 30s or 5m`,
+		"install":                        "an argument is missing: use gpuslice install docker|containerd|podman",
+		"drain a b --grace-period soon":  `--grace-period: "soon" is not valid: use a time with its unit`,
+	} {
+		status, _, stderr := gpuslice(strings.Fields(args)...)
+		assert.Equal(t, exitUsage, status, args)
+		assert.Contains(t, stderr, want)
+		assert.NotContains(t, stderr, "strconv")
+	}
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBECONFIG", "")
+	status, _, stderr := gpuslice("explain", "x")
+	assert.Equal(t, exitFailed, status)
+	assert.Equal(t, "gpuslice: there is no kubeconfig: set --kubeconfig, --context or KUBECONFIG\n", stderr)
+
+	// As in kubectl, a grace period without a unit is in seconds.
+	grace := seconds{}
+	for text, want := range map[string]time.Duration{"30": 30 * time.Second, "1m": time.Minute, "-1": -time.Second} {
+		require.NoError(t, grace.Set(text))
+		assert.Equal(t, want, grace.Duration)
+	}
+
 	t.Setenv("GPUSLICE_OUTPUT", "xml")
-	status, _, stderr := gpuslice("status")
+	status, _, stderr = gpuslice("status")
 	assert.Equal(t, exitUsage, status)
 	assert.Contains(t, stderr, `--output: unknown format "xml"`)
 }

@@ -175,7 +175,7 @@ func TestDescribeRemoteGPU(t *testing.T) {
 		{[]string{"topology"}, exitUsage, "add the argument NODE"},
 		{[]string{"describe", "gpu", "node-2", "1"}, exitFailed, "node node-2: "},
 		{[]string{"describe", "gpu", "node-1", "17"}, exitFailed, `GPU "17" not found`},
-		{[]string{"topology", "node-1", "x"}, exitUsage, "accepts at most 1 arg"},
+		{[]string{"topology", "node-1", "x"}, exitUsage, "unexpected arguments (node-1 x): use kubectl gpuslice topology [NODE]"},
 	} {
 		status, out, stderr := gpuslice(append(test.args, "--kubeconfig", kubeconfig)...)
 		assert.Equal(t, test.status, status, stderr)

@@ -39,6 +39,9 @@ type Cluster struct {
 func Connect(kubeconfig clientcmd.ClientConfig, systemNamespace string) (*Cluster, error) {
 	const hint = "set --kubeconfig, --context or KUBECONFIG"
 	config, err := kubeconfig.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("there is no kubeconfig: " + hint)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w: %s", err, hint)
 	}

@@ -62,14 +62,14 @@ func Fill(flags *pflag.FlagSet, file string, variables Variables, lookupEnv func
 		for _, name := range variables(f.Name) {
 			if value, ok := lookupEnv(name); ok {
 				if err := flags.Set(f.Name, value); err != nil {
-					errs = append(errs, fmt.Errorf("variable %s: %s: %w", name, f.Name, err))
+					errs = append(errs, fmt.Errorf("variable %s: %w", name, Plain(nil, err)))
 				}
 				return
 			}
 		}
 		if node, ok := values[f.Name]; ok {
 			if err := set(flags, f, node); err != nil {
-				errs = append(errs, fmt.Errorf("%s line %d: %s: %w", file, node.Line, f.Name, err))
+				errs = append(errs, fmt.Errorf("%s line %d: %w", file, node.Line, err))
 			}
 		}
 	})
@@ -78,12 +78,12 @@ func Fill(flags *pflag.FlagSet, file string, variables Variables, lookupEnv func
 
 func set(flags *pflag.FlagSet, f *pflag.Flag, node yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
-		return flags.Set(f.Name, node.Value)
+		return Plain(nil, flags.Set(f.Name, node.Value))
 	}
 	slice, ok := f.Value.(pflag.SliceValue)
 	var items []string
 	if !ok || node.Kind != yaml.SequenceNode || node.Decode(&items) != nil {
-		return errors.New("the value must be a plain value, or for some options a list of plain values")
+		return fmt.Errorf("%s: the value must be a plain value, or for some options a list of plain values", f.Name)
 	}
 	f.Changed = true
 	return slice.Replace(items)
