@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strings"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -80,6 +80,7 @@ type session struct {
 	once   sync.Once
 	synced chan struct{}
 	stub   stub.Stub
+	trial  bool // of validators, which the runtime may not know
 }
 
 func (p *Plugin) session(ctx context.Context, socket string) error {
@@ -108,6 +109,15 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 		return fmt.Errorf("create the NRI stub: %w", err)
 	}
 
+	defer func() {
+		select {
+		case <-s.synced:
+		default:
+			if s.trial && ctx.Err() == nil { // a runtime without validators closes the connection
+				p.withoutValidators.Store(!p.withoutValidators.Load())
+			}
+		}
+	}()
 	if err := s.start(ctx, conn); err != nil {
 		return err
 	}
@@ -202,12 +212,18 @@ func (s *session) Configure(_ context.Context, _, runtime, version string) (api.
 
 	events := api.EventMask(0)
 	events.Set(api.Event_CREATE_CONTAINER, api.Event_STOP_CONTAINER, api.Event_REMOVE_CONTAINER)
-	validates := hasValidators(s.stub.RuntimeNRIVersion())
+	nri := nriVersion(s.stub.RuntimeNRIVersion(), runtime, version)
+	validates := hasValidators(nri)
+	if nri == "" {
+		validates = !s.withoutValidators.Load()
+		s.trial = true
+		s.Log.Warn("the runtime's NRI version is unknown: validators are tried with every second connection until it accepts one", "runtime", runtime, "version", version, "validators", validates)
+	}
 	if validates {
 		events.Set(api.Event_VALIDATE_CONTAINER_ADJUSTMENT)
 	} else {
 		s.Log.Warn("this runtime has no NRI validators: a request that is lost creates a container without a GPU, and is not rejected; use containerd 2.2 or CRI-O 1.34",
-			"runtime", runtime, "version", version, "nri", s.stub.RuntimeNRIVersion())
+			"runtime", runtime, "version", version, "nri", nri)
 	}
 	if cleansUpPods(runtime, version) {
 		events.Set(api.Event_RUN_POD_SANDBOX)
@@ -219,10 +235,8 @@ func (s *session) Configure(_ context.Context, _, runtime, version string) (api.
 // cleansUpPods returns whether a runtime cleans up a pod that a plugin refuses. Other versions of containerd
 // exit at the next start because of such a pod (containerd issue 13355).
 func cleansUpPods(runtime, version string) bool {
-	if !strings.HasPrefix(version, "v") {
-		version = "v" + version
-	}
-	if runtime != "containerd" || !semver.IsValid(version) {
+	version = canonical(version)
+	if runtime != "containerd" || version == "" {
 		return false
 	}
 	fixed := cmp.Or(map[string]string{"v2.2": "v2.2.6", "v2.3": "v2.3.3"}[semver.MajorMinor(version)], "v2.4.0-0") // betas included
@@ -234,11 +248,31 @@ func cleansUpPods(runtime, version string) bool {
 var failurePolicy = &api.FailurePolicy{FailRequest: true}
 
 // hasValidators returns whether the runtime's NRI has validators; older versions reject a plugin with them.
-func hasValidators(nriVersion string) bool {
-	if nriVersion != "" && !strings.HasPrefix(nriVersion, "v") {
-		nriVersion = "v" + nriVersion
+func hasValidators(nri string) bool { return nri != "" && semver.Compare(nri, "v0.10.0") >= 0 }
+
+// nriVersion returns the version of the runtime's NRI, or "" if it is unknown. The stub infers it only from versions
+// with a "v", which CRI-O and some builds of containerd do not report.
+func nriVersion(reported, runtime, version string) string {
+	if reported = canonical(reported); reported != "" && semver.Compare(reported, "v0.0.0") > 0 {
+		return reported
 	}
-	return semver.IsValid(nriVersion) && semver.Compare(nriVersion, "v0.10.0") >= 0
+	inferred, err := api.InferVersionFromRuntime(runtime, canonical(version))
+	if err != nil {
+		return ""
+	}
+	return inferred
+}
+
+// releasePattern omits what distributions append to a version ("1.7.24~ds1", "v2.2.0-k3s1").
+var releasePattern = regexp.MustCompile(`^v?(\d+\.\d+\.\d+(-(alpha|beta|rc)[0-9A-Za-z.-]*)?)`)
+
+// canonical returns a version in the form of package semver, or "".
+func canonical(version string) string {
+	m := releasePattern.FindStringSubmatch(version)
+	if m == nil || !semver.IsValid("v"+m[1]) {
+		return ""
+	}
+	return "v" + m[1]
 }
 
 // CreateContainer rejects events of a closed connection. It begins before the check, so that Run waits for it.

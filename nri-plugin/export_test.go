@@ -6,8 +6,10 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// HasValidators is hasValidators.
-var HasValidators = hasValidators
+// HasValidators is hasValidators of the version that is reported or inferred.
+func HasValidators(reported, runtime, version string) bool {
+	return hasValidators(nriVersion(reported, runtime, version))
+}
 
 // OptOuts counts the containers that requested to disable their limiter since the plugin started.
 func (p *Plugin) OptOuts() (allowed, denied uint64) {

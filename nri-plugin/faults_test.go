@@ -1,6 +1,7 @@
 package nriplugin_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/net/multiplex"
+	nriversion "github.com/containerd/nri/pkg/version"
 	"github.com/containerd/ttrpc"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -169,12 +171,67 @@ func (h *hangingPlugin) CreateContainer(context.Context, *api.PodSandbox, *api.C
 // older runtime refuses a plugin that asks for an event that it doesn't know.
 func TestSubscriptionFollowsTheRuntimesVersion(t *testing.T) {
 	for _, test := range []struct {
-		nri  string
-		want bool
+		nri, runtime, version string
+		want                  bool
 	}{
-		{"v0.8.0", false}, {"0.9.0", false}, {"v0.10.0", true}, {"0.11.0", true}, {"v0.12.2", true}, {"", false}, {"unknown", false},
+		{"v0.8.0", "", "", false}, {"0.9.0", "", "", false}, {"v0.10.0", "", "", true}, {"0.11.0", "", "", true}, {"v0.12.2", "", "", true},
+		{"v0.9.1-0.20250219030224-e597e7849f24", "", "", false}, {"", "", "", false}, {"unknown", "", "", false},
+
+		// Inferred from the runtime's version, with and without a "v".
+		{"0.0.0-unknown", "cri-o", "1.36.3", true}, {"", "cri-o", "1.36.3", true}, {"", "cri-o", "v1.34.0", true}, {"(devel)", "cri-o", "1.33.8", false}, {"", "cri-o", "1.36.0-dev", true},
+		{"", "containerd", "2.2.0", true}, {"", "containerd", "v2.4.2", true}, {"", "containerd", "v2.2.0-k3s1", true}, {"", "containerd", "2.1.6", false},
+		{"", "containerd", "1.7.24~ds1", false}, {"", "containerd", "v2.2.0-rc.0", false}, {"", "another", "3.0.0", false}, {"", "containerd", "dev", false},
 	} {
-		require.Equal(t, test.want, nriplugin.HasValidators(test.nri), test.nri)
+		require.Equal(t, test.want, nriplugin.HasValidators(test.nri, test.runtime, test.version), "%+v", test)
+	}
+}
+
+// noNRIVersion removes the version from what the runtime sends, as NRI before 0.11: the field gets a number without a
+// meaning.
+func noNRIVersion(sent []byte) []byte {
+	version := nriversion.GetFromBuildInfo()
+	field := func(number byte) []byte { return append([]byte{number<<3 | 2, byte(len(version))}, version...) }
+	return bytes.ReplaceAll(sent, field(configureNRIVersion), field(15))
+}
+
+// configureNRIVersion is the field's number in ConfigureRequest.
+const configureNRIVersion = 6
+
+// CRI-O reports "1.36.3", and containerd can be built so: the plugin validates there too, so that a request that was
+// lost is refused, and its container not created without a GPU.
+func TestValidatesWhereTheVersionHasNoV(t *testing.T) {
+	for name, version := range map[string]string{"cri-o": "1.36.3", "containerd": "2.2.0"} {
+		s := &seen{handled: map[string]int{}}
+		r := newRuntimeNamed(t, name, version)
+		r.proxy.edit(noNRIVersion)
+		f := connect(t, r, func(c *nriplugin.Config) { c.Observer = s })
+		_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
+		require.NoError(t, err)
+		require.Contains(t, s.events(), "ValidateContainerAdjustment", name)
+	}
+}
+
+// A runtime of an unknown version gets a plugin with validation, and one without if it closes the connection then.
+func TestUnknownVersionIsTried(t *testing.T) {
+	for _, rejects := range []bool{false, true} {
+		s := &seen{handled: map[string]int{}}
+		r := newRuntimeNamed(t, "another", "dev")
+		first := true
+		r.proxy.edit(func(sent []byte) []byte {
+			if rejects && first && bytes.Contains(sent, []byte("Synchronize")) {
+				first = false
+				r.proxy.cut()
+			}
+			return noNRIVersion(sent)
+		})
+		f := connect(t, r, func(c *nriplugin.Config) { c.Observer = s })
+		_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
+		require.NoError(t, err)
+		if rejects {
+			require.NotContains(t, s.events(), "ValidateContainerAdjustment")
+		} else {
+			require.Contains(t, s.events(), "ValidateContainerAdjustment")
+		}
 	}
 }
 

@@ -3,9 +3,11 @@ package nriplugin_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -42,6 +44,13 @@ func (s *seen) Refused(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refusals = append(s.refusals, reason)
+}
+
+// events are those that were handled so far.
+func (s *seen) events() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.handled))
 }
 
 // wait returns after so many calls for an event: the runtime has its answer before.

@@ -85,6 +85,8 @@ type Plugin struct {
 	// unlisted are claims of unlisted containers that were in use at the last synchronisation.
 	unlisted atomic.Pointer[[]string]
 	handlers handlers
+	// withoutValidators is for a runtime of an unknown version that has accepted no plugin with them.
+	withoutValidators atomic.Bool
 }
 
 func New(c Config) (*Plugin, error) {

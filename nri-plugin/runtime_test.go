@@ -59,6 +59,7 @@ const (
 // containerd does.
 type runtime struct {
 	*adaptation.Adaptation
+	name    string
 	socket  string // where plugins connect
 	proxy   *proxy
 	mu      sync.Mutex
@@ -70,12 +71,16 @@ type runtime struct {
 
 // newRuntime starts an adaptation that calls itself containerd of the given version.
 func newRuntime(t testing.TB, version string) *runtime {
+	return newRuntimeNamed(t, "containerd", version)
+}
+
+func newRuntimeNamed(t testing.TB, name, version string) *runtime {
 	dir, err := os.MkdirTemp("", "nri") // t.TempDir's path is too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	r := &runtime{
-		socket: filepath.Join(dir, "nri.sock"),
-		pods:   map[string]*api.PodSandbox{}, running: map[string]*api.Container{},
+		name: name, socket: filepath.Join(dir, "nri.sock"),
+		pods: map[string]*api.PodSandbox{}, running: map[string]*api.Container{},
 	}
 	r.proxy = newProxy(t, r.socket, r.socket+".backend")
 	r.start(t, version)
@@ -91,7 +96,7 @@ func (r *runtime) shutDown() {
 func (r *runtime) start(t testing.TB, version string) {
 	var err error
 	none := filepath.Join(filepath.Dir(r.socket), "none")
-	r.Adaptation, err = adaptation.New("containerd", version, r.synchronize,
+	r.Adaptation, err = adaptation.New(r.name, version, r.synchronize,
 		func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil },
 		adaptation.WithSocketPath(r.socket+".backend"), adaptation.WithPluginPath(none), adaptation.WithPluginConfigPath(none),
 	)
