@@ -44,7 +44,8 @@ type compiled struct {
 	relative bool
 	// order is the first try: init containers last, to reuse the pod's GPUs.
 	order []int
-	// bySize is the second try: largest first.
+	// bySize is the second try: largest first, and init containers last too: they need what the others leave, and
+	// take nothing from them.
 	bySize []int
 }
 
@@ -96,7 +97,10 @@ func (e *Engine) compile(r *request.Request) (*compiled, error) {
 		}
 	}
 	a.bySize = slices.Clone(a.order)
-	slices.SortStableFunc(a.bySize, func(i, j int) int { return a.containers[i].compareSize(&a.containers[j]) })
+	late := slices.IndexFunc(a.bySize, func(i int) bool { return a.containers[i].kind == scheduler.Init })
+	for _, part := range [][]int{a.bySize[:max(late, 0)], a.bySize[max(late, 0):]} {
+		slices.SortStableFunc(part, func(i, j int) int { return a.containers[i].compareSize(&a.containers[j]) })
+	}
 	return a, nil
 }
 

@@ -223,6 +223,15 @@ func (a *compiled) simulate(l *gpuLoad, add int, others, total *scheduler.Use) (
 	return m.most, m.code
 }
 
+// peak is the peak use of these containers.
+func (a *compiled) peak(containers []int, others, total *scheduler.Use) scheduler.Use {
+	m := startup{others: others, total: total}
+	for _, i := range containers {
+		m.start(&a.containers[i])
+	}
+	return m.most
+}
+
 // startup is the state of one GPU while the pod starts.
 type startup struct {
 	others, total *scheduler.Use

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"slices"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 )
@@ -80,7 +81,17 @@ func (f *fitter) search(k, from int) bool {
 	}
 	i := f.req.bySize[k]
 	container := &f.req.containers[i]
-	if len(f.assigned[i]) == container.GPUs {
+	switch {
+	case container.kind == scheduler.Init: // whichever GPUs it gets, the other containers can have the same
+		var ignored outcome
+		if f.steps--; f.assignContainer(i, &ignored) && f.search(k+1, 0) {
+			return true
+		}
+		for len(f.assigned[i]) > 0 {
+			f.unassign(i, f.assigned[i][len(f.assigned[i])-1])
+		}
+		return false
+	case len(f.assigned[i]) == container.GPUs:
 		return f.search(k+1, f.firstGPU(k+1))
 	}
 	for c := from; c < len(f.loads); c++ {
@@ -94,13 +105,11 @@ func (f *fitter) search(k, from int) bool {
 		if _, reason := f.req.check(&f.loads[c], i, &f.n.used[c], &f.n.gpus.total[c]); reason != OK {
 			continue
 		}
-		before := f.loads[c].most
 		f.assign(i, c)
 		if f.search(k, c+1) {
 			return true
 		}
 		f.unassign(i, c)
-		f.loads[c].most = before
 	}
 	return false
 }
@@ -118,15 +127,13 @@ func (f *fitter) firstGPU(k int) int {
 
 func (f *fitter) numa(gpu int) int { return f.n.gpus.numa[gpu] }
 
-// unassign undoes assign, except for gpuLoad.most.
+// unassign undoes the container's latest assign.
 func (f *fitter) unassign(i, gpu int) {
 	l := &f.loads[gpu]
-	for at, have := range l.containers {
-		if have == i {
-			l.containers = append(l.containers[:at], l.containers[at+1:]...)
-			break
-		}
+	if at, found := slices.BinarySearch(l.containers, i); found {
+		l.containers = slices.Delete(l.containers, at, at+1)
 	}
+	l.most = f.req.peak(l.containers, &f.n.used[gpu], &f.n.gpus.total[gpu])
 	f.assigned[i] = f.assigned[i][:len(f.assigned[i])-1]
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math/bits"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -142,6 +143,78 @@ func TestFindsWhatFits(t *testing.T) {
 	})
 	require.NotZero(t, fits)
 	require.NotZero(t, not)
+}
+
+// anyWayPruned is anyWay for more containers: it gives up an assignment as soon as its first containers don't fit.
+func anyWayPruned(gpus []scheduler.GPU, others []scheduler.Use, r *request.Request, assigned [][]int, k int) bool {
+	if k == len(assigned) {
+		return true
+	}
+	want := r.Containers[positions(r)[k]].GPUs
+	for set := 1; set < 1<<len(gpus); set++ {
+		if bits.OnesCount(uint(set)) != want {
+			continue
+		}
+		assigned[k] = nil
+		for c := range gpus {
+			if set&(1<<c) != 0 {
+				assigned[k] = append(assigned[k], c)
+			}
+		}
+		if allows(gpus, others, r, assigned) && anyWayPruned(gpus, others, r, assigned, k+1) {
+			return true
+		}
+	}
+	assigned[k] = nil
+	return false
+}
+
+// TestFindsWhatFitsWithInitContainers is of pods that fit barely, on GPUs of several sizes.
+func TestFindsWhatFitsWithInitContainers(t *testing.T) {
+	fits, not := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		var gpus []scheduler.GPU
+		for i := range rapid.IntRange(3, 5).Draw(t, "gpus") {
+			gpu := h100(0, i)
+			gpu.MemoryMiB, gpu.Replicas = rapid.Int64Range(6, 16).Draw(t, "memory"), 5
+			gpus = append(gpus, gpu)
+		}
+		e := newEngine(t, Options{})
+		e.SetNode(nodeOf("n", gpus...))
+		var containers []string
+		for _, kind := range []string{"i", "s", "i", ""} {
+			for range rapid.IntRange(1, 2).Draw(t, "containers") {
+				containers = append(containers, fmt.Sprintf("%s%d/%d/%d", kind, rapid.IntRange(1, 2).Draw(t, "count"),
+					rapid.IntRange(2, 8).Draw(t, "memory"), rapid.SampledFrom([]int{10, 30, 40, 50, 100}).Draw(t, "cores")))
+			}
+		}
+		p := podOf("u", containers...)
+		r := requestOf(t, e, p)
+		want := anyWayPruned(gpus, make([]scheduler.Use, len(gpus)), r, make([][]int, len(positions(r))), 0)
+		if verdict := e.Evaluate(e.Snapshot(), p, r).Verdict("n"); verdict.Fits != want {
+			t.Fatalf("%v on %v: fits is %v, and must be %v (%s)", containers, gpus, verdict.Fits, want, verdict.Text())
+		}
+		if want {
+			fits++
+		} else {
+			not++
+		}
+	})
+	require.NotZero(t, fits)
+	require.NotZero(t, not)
+}
+
+// TestInitContainersDoNotCutTheSearch is a case that the search gave up.
+func TestInitContainersDoNotCutTheSearch(t *testing.T) {
+	e := newEngine(t, Options{})
+	gpus := h100s(0, 4)
+	for i, mib := range []int64{12, 7, 8, 6} {
+		gpus[i].MemoryMiB, gpus[i].Replicas = mib, 5
+	}
+	e.SetNode(nodeOf("n", gpus...))
+	p := podOf("u", "i2/3/10", "s1/2/100", "s2/2/10", "i1/3/10", "i1/2/30", "1/5/10", "2/7/10")
+	verdict := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Verdict("n")
+	require.True(t, verdict.Fits, verdict.Text())
 }
 
 // checkPlacement checks that the placement is what the pod requested and what was free.
