@@ -33,12 +33,14 @@ const (
 )
 
 // DecodeNode returns the GPUs in a node's annotations: ours if valid, else HAMi's. The warning is about what
-// was ignored: our invalid annotation, invalid links, and differences between the two. On an error, nothing
-// may be placed on the node.
+// was ignored: our invalid annotation, entries of HAMi's lists that can't be read, and differences between the
+// two. On an error, nothing may be placed on the node.
 func DecodeNode(n *scheduler.Node) (_ scheduler.Inventory, warning, err error) {
 	inventory, warning, err := gpus(n.Annotations)
 	if value, ok := n.Annotations[api.AnnotationHAMiCordon]; ok && err == nil {
-		err = in(api.AnnotationHAMiCordon, cordon(inventory.GPUs, value))
+		var skipped error
+		skipped, err = cordon(inventory.GPUs, value)
+		warning, err = both(warning, in(api.AnnotationHAMiCordon, skipped)), in(api.AnnotationHAMiCordon, err)
 	}
 	if warning != nil {
 		warning = fmt.Errorf("node %q: %w", n.Name, warning)
@@ -57,8 +59,8 @@ func in(key string, err error) error {
 }
 
 func both(first, second error) error {
-	if first == nil {
-		return second
+	if first == nil || second == nil {
+		return cmp.Or(first, second)
 	}
 	return fmt.Errorf("%w; %w", first, second)
 }
@@ -76,18 +78,15 @@ func gpus(annotations map[string]string) (_ scheduler.Inventory, warning, err er
 	if !ok {
 		return scheduler.Inventory{}, nil, warning
 	}
-	registered, err := decodeRegister(value)
-	if err == nil {
-		registered, err = ordered(registered)
-	}
+	registered, skipped, err := decodeRegister(value)
 	if err != nil {
 		return scheduler.Inventory{}, nil, both(warning, in(api.AnnotationHAMiRegister, err))
 	}
+	warning = both(warning, in(api.AnnotationHAMiRegister, skipped))
 	inventory := scheduler.Inventory{GPUs: registered}
 	if value, ok := annotations[api.AnnotationHAMiScore]; ok {
-		if inventory.Links, err = decodeScore(value, registered); err != nil {
-			warning = both(warning, in(api.AnnotationHAMiScore, err))
-		}
+		inventory.Links, skipped, err = decodeScore(value, registered)
+		warning = both(warning, in(api.AnnotationHAMiScore, cmp.Or(err, skipped)))
 	}
 	return inventory, warning, nil
 }
@@ -98,8 +97,8 @@ func disagree(ours []scheduler.GPU, annotations map[string]string) error {
 	if !ok {
 		return nil
 	}
-	theirs, err := decodeRegister(value)
-	if err != nil {
+	theirs, skipped, err := decodeRegister(value)
+	if err = cmp.Or(err, skipped); err != nil {
 		return in(api.AnnotationHAMiRegister, err)
 	}
 	memory := make(map[string]int64, len(theirs))
@@ -145,10 +144,14 @@ func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {
 		}
 		seen[gpus[i].UUID] = struct{}{}
 	}
+	order(gpus)
+	return gpus, nil
+}
+
+func order(gpus []scheduler.GPU) {
 	slices.SortFunc(gpus, func(a, b scheduler.GPU) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
 	})
-	return gpus, nil
 }
 
 func check(c *scheduler.GPU) error {
@@ -183,18 +186,17 @@ func check(c *scheduler.GPU) error {
 }
 
 // cordon marks the listed GPUs. Unknown GPUs may be listed.
-func cordon(gpus []scheduler.GPU, value string) error {
+func cordon(gpus []scheduler.GPU, value string) (skipped, err error) {
 	if err := checkLength(value); err != nil {
-		return err
+		return nil, err
 	}
-	var malformed error
 	for uuid := range strings.SplitSeq(value, ",") {
 		uuid = strings.TrimSpace(uuid)
 		if uuid == "" {
 			continue
 		}
-		if err := grant.ValidateUUID(uuid); err != nil && malformed == nil {
-			malformed = fmt.Errorf("%s: %w", quote.Short(uuid), err)
+		if err := grant.ValidateUUID(uuid); err != nil && skipped == nil {
+			skipped = fmt.Errorf("%s: %w: skipped", quote.Short(uuid), err)
 		}
 		for i := range gpus {
 			if gpus[i].UUID == uuid {
@@ -202,7 +204,7 @@ func cordon(gpus []scheduler.GPU, value string) error {
 			}
 		}
 	}
-	return malformed
+	return skipped, nil
 }
 
 func checkLength(value string) error {

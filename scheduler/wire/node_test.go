@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +65,8 @@ func TestDecodeNode(t *testing.T) {
 		{"HAMi's, none", node(api.AnnotationHAMiRegister, "[]"), scheduler.Inventory{GPUs: []scheduler.GPU{}}},
 		{"HAMi's links", node(api.AnnotationHAMiRegister, hamiJSON, api.AnnotationHAMiScore, `[{"uuid":"`+gpuA+`","score":{"`+gpuB+`":1850,"`+gpuC+`":7}},{"uuid":"`+gpuB+`","score":{"`+gpuA+`":50}},{"uuid":"`+gpuC+`","score":{"`+gpuA+`":9}}]`),
 			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}, Links: [][]int{{0, 50}, {50, 0}}}},
+		{"HAMi's negative links", node(api.AnnotationHAMiRegister, hamiJSON, api.AnnotationHAMiScore, `[{"uuid":"`+gpuA+`","score":{"`+gpuB+`":-1}}]`),
+			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}, Links: [][]int{{0, 0}, {0, 0}}}},
 		{"ours", node(api.AnnotationNodeGPUs, ours, api.AnnotationHAMiRegister, hami7, api.AnnotationHAMiScore, "x"),
 			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), v100(gpuB, 1, scheduler.NUMAUnknown)}, Links: [][]int{{0, 1850}, {1850, 0}}}},
 		{"ours, without links", node(api.AnnotationNodeGPUs, strings.Replace(ours, `"links"`, `"other"`, 1)),
@@ -87,7 +90,6 @@ func TestDecodeNodeWarnings(t *testing.T) {
 		{"ours of a later version", api.AnnotationNodeGPUs, strings.Replace(ours, `"version":1`, `"version":2`, 1), "version 2: this scheduler supports version 1"},
 		{"ours, cut short", api.AnnotationNodeGPUs, ours[:100], "invalid JSON"},
 		{"links that are none", api.AnnotationHAMiScore, `{}`, "hami.io/node-nvidia-score: invalid JSON"},
-		{"links that are negative", api.AnnotationHAMiScore, `[{"uuid":"` + gpuA + `","score":{"` + gpuB + `":-1}}]`, "score -1 of " + gpuA},
 		{"links without end", api.AnnotationHAMiScore, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -98,6 +100,44 @@ func TestDecodeNodeWarnings(t *testing.T) {
 			assert.Nil(t, got.Links)
 			require.ErrorContains(t, warningOf(n), `node "node-1": annotation `+test.key)
 			require.ErrorContains(t, warningOf(n), test.want)
+		})
+	}
+}
+
+// TestDecodeNodeSkips: an entry that can't be read costs neither the node nor the other entries.
+func TestDecodeNodeSkips(t *testing.T) {
+	both := []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}
+	cordoned := slices.Clone(both)
+	cordoned[1].Cordoned = true
+	more := func(entry string) string { return strings.Replace(hamiJSON, "]", ","+entry+"]", 1) }
+	links := func(entries string) string {
+		return `[{"uuid":"` + gpuA + `","score":{"` + gpuB + `":7}}` + entries + `]`
+	}
+	linked := [][]int{{0, 7}, {7, 0}}
+	for _, test := range []struct {
+		description, key, value string
+		gpus                    []scheduler.GPU
+		links                   [][]int
+		want                    string
+	}{
+		{"a cordon", api.AnnotationHAMiCordon, "gpu-0," + gpuB + ",x", cordoned, nil, `"gpu-0": must be a GPU's UUID`},
+		{"a register entry of another type", api.AnnotationHAMiRegister, more("7"), both, nil, "GPU 2: invalid JSON"},
+		{"a register entry with a text for a number", api.AnnotationHAMiRegister, more(`{"id":"` + gpuC + `","devmem":"5"}`), both, nil, "GPU 2: invalid JSON"},
+		{"a register entry without UUID", api.AnnotationHAMiRegister, more(`{"devmem":5}`), both, nil, `GPU 2: uuid "": must be a GPU's UUID`},
+		{"a GPU twice", api.AnnotationHAMiRegister, more(`{"id":"` + gpuA + `"}`), both, nil, "GPU 2: " + gpuA + " is listed more than once: skipped"},
+		{"several", api.AnnotationHAMiRegister, more(`1,2,3`), both, nil, "skipped, and 2 more"},
+		{"a list's entry", api.AnnotationHAMiRegister, gpuC + ",1,1,1,t,0,true,0:" + hami9, []scheduler.GPU{v100(gpuA, 0, 0), v100(gpuB, 1, 0)}, nil, "GPU 0: 8 fields"},
+		{"a row of links", api.AnnotationHAMiScore, links(",8"), both, linked, "GPU 1: invalid JSON"},
+		{"a link", api.AnnotationHAMiScore, links(`,{"uuid":"` + gpuB + `","score":{"` + gpuA + `":2000000}}`), both, linked, "GPU 1: score 2000000 of " + gpuB},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			n := node(api.AnnotationHAMiRegister, hamiJSON, test.key, test.value)
+			got, warning, err := DecodeNode(n)
+			require.NoError(t, err)
+			assert.Equal(t, scheduler.Inventory{GPUs: test.gpus, Links: test.links}, got)
+			require.ErrorContains(t, warning, `node "node-1": annotation `+test.key+": ")
+			require.ErrorContains(t, warning, test.want)
+			require.ErrorContains(t, warning, ": skipped")
 		})
 	}
 }
@@ -124,7 +164,6 @@ func TestDecodeNodeRefuses(t *testing.T) {
 		{"mode", api.AnnotationHAMiRegister, one(`"mode":"x"`), `mode "x": must be hami-core, mig or mps`},
 		{"model", api.AnnotationHAMiRegister, one(`"type":"%s"`, strings.Repeat("x", 300)), "model"},
 		{"no UUID", api.AnnotationHAMiRegister, `[{"id":"GPU-1"}]`, `GPU 0: uuid "GPU-1": must be a GPU's UUID`},
-		{"a GPU twice", api.AnnotationHAMiRegister, `[{"id":"` + gpuA + `"},{"id":"` + gpuA + `"}]`, "GPU 1: " + gpuA + " is listed more than once"},
 		{"too many GPUs", api.AnnotationHAMiRegister, many, "65 GPUs: a node may have at most 64"},
 		{"too many in the list", api.AnnotationHAMiRegister, strings.Repeat("x:", MaxGPUs+1), "65 GPUs"},
 		{"8 fields", api.AnnotationHAMiRegister, gpuA + ",1,1,1,t,0,true,0:", "GPU 0: 8 fields"},
@@ -142,7 +181,6 @@ func TestDecodeNodeRefuses(t *testing.T) {
 		{"ours, links that differ", api.AnnotationNodeGPUs, of("[0,1850]", "[0,1]"), "links: 1 from GPU 0 to GPU 1"},
 		{"ours, a GPU linked with itself", api.AnnotationNodeGPUs, of("[0,1850]", "[1,1850]"), "links: 1 from GPU 0 to GPU 0"},
 		{"ours, a negative link", api.AnnotationNodeGPUs, of("[[0,1850],[1850,0]]", "[[0,-1],[-1,0]]"), "links: -1"},
-		{"a cordon that may mean any GPU", api.AnnotationHAMiCordon, "gpu-0", `annotation hami.io/device-cordon: "gpu-0": must be a GPU's UUID`},
 		{"a cordon without end", api.AnnotationHAMiCordon, strings.Repeat(",", MaxAnnotationBytes+1), "more than the limit of 262144"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
