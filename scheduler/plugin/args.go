@@ -43,6 +43,8 @@ type Args struct {
 	GPUPolicy string `json:"gpuPolicy,omitempty"`
 	// Default weights of pods.
 	Weights string `json:"weights,omitempty"`
+	// gpu-manager's memory limits whole GPUs too. By default they have all their memory, as with gpu-manager.
+	VcudaLimitsWholeGPUs bool `json:"vcudaLimitsWholeGPUs,omitempty"`
 	// When to write the grant: with the Binding (default) or also before it (Patch).
 	Annotate string `json:"annotate,omitempty"`
 	// File with one or two private keys in PEM: the first signs grants, both verify. Empty: grants
@@ -192,6 +194,7 @@ func (a *Args) request() request.Options {
 	}
 	o.DefaultMemoryMiB, o.DefaultCores = a.Defaults.MemoryMiB, a.Defaults.Cores
 	o.DefaultCount = cmp.Or(a.Defaults.Count, o.DefaultCount)
+	o.VcudaLimitsWholeGPUs = a.VcudaLimitsWholeGPUs
 	o.MemoryFactor = cmp.Or(a.Defaults.MemoryFactor, o.MemoryFactor)
 	return o
 }

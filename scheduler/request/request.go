@@ -154,9 +154,11 @@ type Options struct {
 	DefaultCount int
 	// MemoryFactor is the MiB in one unit of Names.Memory.
 	MemoryFactor int64
+	// VcudaLimitsWholeGPUs: Names.VcudaMemory limits whole GPUs too. gpu-manager gives these all their memory.
+	VcudaLimitsWholeGPUs bool
 }
 
-// DefaultOptions are HAMi's defaults.
+// DefaultOptions are HAMi's and gpu-manager's defaults.
 func DefaultOptions() Options {
 	return Options{Names: DefaultNames(), DefaultCount: 1, MemoryFactor: 1}
 }

@@ -69,9 +69,10 @@ func TestResources(t *testing.T) {
 		{"gpu-manager: nearly all", resources{vcore: 99, vmem: 1}, Container{GPUs: 1, MemoryMiB: 256, Cores: 99}},
 		{"gpu-manager: a GPU", resources{vcore: 100}, whole(1)},
 		{"gpu-manager: a GPU without memory", resources{vcore: 100, vmem: 0}, whole(1)},
-		{"gpu-manager: a GPU and its memory", resources{vcore: 100, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 100}},
+		{"gpu-manager: a GPU has all its memory", resources{vcore: 100, vmem: 4}, whole(1)},
+		{"gpu-manager: GPUs that don't divide the memory", resources{vcore: 300, vmem: 1}, whole(3)},
+		{"gpu-manager: more memory than a GPU has", resources{vcore: 100, vmem: 1 << 60}, whole(1)},
 		{"gpu-manager: GPUs", resources{vcore: 1600}, whole(16)},
-		{"gpu-manager: GPUs and their memory together", resources{vcore: 200, vmem: 6}, Container{GPUs: 2, MemoryMiB: 768, Cores: 100}},
 		{"gpu-manager's beside none of HAMi's", resources{gpu: 0, vcore: 100}, whole(1)},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -84,6 +85,28 @@ func TestResources(t *testing.T) {
 			assert.Equal(t, []Container{test.want}, r.Containers)
 		})
 	}
+}
+
+// TestVcudaLimitsWholeGPUs is the option.
+func TestVcudaLimitsWholeGPUs(t *testing.T) {
+	o := DefaultOptions()
+	o.VcudaLimitsWholeGPUs = true
+	for _, test := range []struct {
+		resources resources
+		want      Container
+	}{
+		{resources{vcore: 100}, Container{GPUs: 1, MemoryPercent: 100, Cores: 100}},
+		{resources{vcore: 100, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 100}},
+		{resources{vcore: 200, vmem: 6}, Container{GPUs: 2, MemoryMiB: 768, Cores: 100}},
+	} {
+		r, err := FromPod(pod(test.resources), o)
+		require.NoError(t, err)
+		assert.Equal(t, []Container{test.want}, r.Containers)
+	}
+	_, err := FromPod(pod(resources{vcore: 200, vmem: 3}), o)
+	require.ErrorContains(t, err, "tencent.com/vcuda-memory: 3: is for all 2 GPUs together")
+	_, err = FromPod(pod(resources{vcore: 100, vmem: 1 << 60}), o)
+	require.ErrorContains(t, err, "is more than any GPU has")
 }
 
 func TestResourcesRefused(t *testing.T) {
@@ -116,7 +139,6 @@ func TestResourcesRefused(t *testing.T) {
 		{"gpu-manager: a part without memory", resources{vcore: 30}, "tencent.com/vcuda-core: 30: a part of a GPU needs memory: set tencent.com/vcuda-memory too, in blocks of 256 MiB"},
 		{"gpu-manager: only memory", resources{vmem: 4}, "tencent.com/vcuda-memory: 4: a container with memory needs cores: set tencent.com/vcuda-core too"},
 		{"gpu-manager: too many GPUs", resources{vcore: 1700}, "tencent.com/vcuda-core: 1700: a container may have at most 16 GPUs"},
-		{"gpu-manager: GPUs that don't divide the memory", resources{vcore: 200, vmem: 3}, "tencent.com/vcuda-memory: 3: is for all 2 GPUs together"},
 		{"gpu-manager: blocks that overflow as MiB", resources{vcore: 50, vmem: 1 << 60}, "tencent.com/vcuda-memory: 1152921504606846976: is more than any GPU has"},
 		{"both profiles", resources{gpu: 1, gpumem: 100, vcore: 100}, "tencent.com/vcuda-core: 100: the container also requests GPUs by nvidia.com/gpu"},
 		{"a MIG device too", resources{gpu: 1, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-1g.10gb": 2}, "nvidia.com/mig-1g.10gb: 2: the container requests GPUs too"},

@@ -108,7 +108,7 @@ func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
 	if err != nil {
 		return Container{}, false, err
 	}
-	vcuda, err := gpuManager(a)
+	vcuda, err := gpuManager(a, o)
 	switch {
 	case err != nil:
 		return Container{}, false, err
@@ -203,8 +203,9 @@ func priority(a *amounts, gpus bool, o *Options) (high bool, err error) {
 }
 
 // gpuManager reads vcuda-core (1 to 99: a part of a GPU, which needs memory; multiples of 100: whole GPUs)
-// and vcuda-memory (blocks of 256 MiB, of all GPUs together).
-func gpuManager(a *amounts) (Container, error) {
+// and vcuda-memory (blocks of 256 MiB, of all GPUs together). gpu-manager gives whole GPUs with all their memory,
+// whatever vcuda-memory says.
+func gpuManager(a *amounts, o *Options) (Container, error) {
 	cores, memory := a.vcudaCore, a.vcudaMemory
 	switch {
 	case cores.n == 0 && memory.n == 0:
@@ -221,7 +222,7 @@ func gpuManager(a *amounts) (Container, error) {
 	}
 	c := Container{GPUs: int(max(cores.n/wholeCores, 1)), Cores: int(min(cores.n, wholeCores))}
 	switch n := int64(c.GPUs); {
-	case memory.n == 0:
+	case memory.n == 0, c.Cores == wholeCores && !o.VcudaLimitsWholeGPUs:
 		c.MemoryPercent = 100
 	case memory.n%n != 0:
 		return Container{}, memory.errorf("is for all %d GPUs together and can't be divided by %d: request a multiple of "+
