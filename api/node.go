@@ -23,6 +23,15 @@ type NodeGPU struct {
 	Replicas  *int   `json:"replicas"`
 	Mode      string `json:"mode"`
 	Healthy   *bool  `json:"healthy"`
+	// Others is what containers have that no scheduler placed: docker's, podman's, CDI slices.
+	Others *NodeUse `json:"others,omitempty"`
+}
+
+// NodeUse is a part of a NodeGPU's grantable amounts.
+type NodeUse struct {
+	MemoryMiB int64 `json:"memoryMiB"`
+	Cores     int   `json:"cores"`
+	Replicas  int   `json:"replicas"`
 }
 
 const (

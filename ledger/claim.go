@@ -64,6 +64,11 @@ func (c *Claim) validate() error {
 	return grant.ValidateShares(c.Shares)
 }
 
+// placed returns whether a scheduler chose the GPUs, and counts the claim itself.
+func (c *Claim) placed() bool {
+	return c.Owner == OwnerNRI && c.Source != grant.SourceReplicas && c.Source != grant.SourceMIG
+}
+
 // SoftPercent is the soft ceiling of a share; 0: none.
 func (c *Claim) SoftPercent(share grant.Share) int {
 	if share.CorePercent == 0 || c.CoreCeiling <= share.CorePercent {

@@ -145,18 +145,32 @@ func (x *index) count(e *entry, sign int) {
 		}
 		return
 	}
-	for _, share := range e.Shares {
-		usage := x.gpus[share.UUID]
+	addShares(x.gpus, e.Shares, sign)
+	x.countTurns(e, sign)
+}
+
+func addShares(to map[string]Usage, shares []grant.Share, sign int) {
+	for _, share := range shares {
+		usage := to[share.UUID]
 		usage.MemoryMiB += int64(sign) * share.MemoryMiB
 		usage.CorePercent += sign * share.CorePercent
 		usage.Replicas += sign
 		if usage == (Usage{}) {
-			delete(x.gpus, share.UUID)
+			delete(to, share.UUID)
 		} else {
-			x.gpus[share.UUID] = usage
+			to[share.UUID] = usage
 		}
 	}
-	x.countTurns(e, sign)
+}
+
+func (x *index) unplaced() map[string]Usage {
+	sum := map[string]Usage{}
+	for _, e := range x.entries {
+		if e.state != StateReleased && !e.placed() {
+			addShares(sum, e.Shares, 1)
+		}
+	}
+	return sum
 }
 
 func (x *index) countTurns(e *entry, sign int) {

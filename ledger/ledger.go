@@ -222,6 +222,19 @@ func (l *Ledger) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return snapshot, nil
 }
 
+// Unplaced returns what containers have of each GPU that no scheduler has placed on it.
+func (l *Ledger) Unplaced(ctx context.Context) (map[string]Usage, error) {
+	var unplaced map[string]Usage
+	err := l.locked(ctx, func() error {
+		unplaced = l.index.unplaced()
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read ledger %s: %w", l.dir, err)
+	}
+	return unplaced, nil
+}
+
 // Dir returns the path of a container's directory.
 func (l *Ledger) Dir(id string) string { return DirOf(l.dir, id) }
 

@@ -405,3 +405,23 @@ func TestMIGDeviceHasOneContainer(t *testing.T) {
 	require.NoError(t, store.Release(t.Context(), "first"))
 	require.NoError(t, claim("second", 9856, 100))
 }
+
+// The scheduler counts the claims of its pods by their annotations, so the node reports only the others.
+func TestUnplaced(t *testing.T) {
+	l := openLedger(t, t.TempDir())
+	claim := func(id, owner string, source grant.Source) {
+		c := claimOf(id, share(1000, 10))
+		c.Owner, c.Source = owner, source
+		_, err := l.Claim(background, c, testGPUs(), writeFiles)
+		require.NoError(t, err)
+	}
+	claim("pod", ledger.OwnerNRI, grant.SourceNamed)
+	claim("hami", ledger.OwnerNRI, grant.SourceHAMi)
+	claim("docker", ledger.OwnerRuntime, "")
+	claim("replica", ledger.OwnerNRI, grant.SourceReplicas)
+	claim("gone", ledger.OwnerRuntime, "")
+	require.NoError(t, l.Release(background, "gone"))
+	unplaced, err := l.Unplaced(background)
+	require.NoError(t, err)
+	require.Equal(t, map[string]ledger.Usage{gpuA: {MemoryMiB: 2000, CorePercent: 20, Replicas: 2}}, unplaced)
+}

@@ -65,6 +65,8 @@ type GPU struct {
 	MemoryMiB int64
 	Cores     int
 	Replicas  int
+	// Others is what containers have that no scheduler placed.
+	Others Use
 	// Mode is hami-core, mig or mps.
 	Mode string
 	// Healthy is set by the node, Cordoned by an operator.

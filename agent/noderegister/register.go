@@ -134,8 +134,10 @@ type Device struct {
 	// MemoryMiB and CorePercent are the grantable amounts, scaling included.
 	MemoryMiB   int64
 	CorePercent int
-	Mode        string
-	Healthy     bool
+	// Others is what containers have that no scheduler placed.
+	Others  api.NodeUse
+	Mode    string
+	Healthy bool
 }
 
 func (d Device) mode() string { return cmp.Or(d.Mode, api.ModeShared) }
@@ -148,6 +150,9 @@ func gpus(devices []Device, t nvidia.Topology) string {
 		annotation.GPUs[i] = api.NodeGPU{
 			UUID: d.GPU.UUID, Model: registeredType(d.GPU.Model), Index: max(d.GPU.Index, 0),
 			MemoryMiB: new(max(d.MemoryMiB, 0)), Cores: new(max(d.CorePercent, 0)), Replicas: new(max(d.Replicas, 0)), Mode: d.mode(), Healthy: new(d.Healthy),
+		}
+		if d.Others != (api.NodeUse{}) {
+			annotation.GPUs[i].Others = &d.Others
 		}
 		if numa := d.GPU.NUMANode; numa != nvidia.NUMAUnknown {
 			annotation.GPUs[i].NUMA = &numa

@@ -79,6 +79,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	first := background{registry.Run}
 	var then background
 	published := newPublisher(&o, inventory, log)
+	published.unplaced = ledger.Unplaced
 	api, err := o.apiServer(log)
 	if err != nil {
 		return err

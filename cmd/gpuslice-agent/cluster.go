@@ -90,9 +90,11 @@ func registeredGPU(now *offer, d node.Device, gpu nvidia.GPU) noderegister.Devic
 	if d.MIG() {
 		mode = api.ModeMIG
 	}
+	others := now.Others[d.UUID]
 	return noderegister.Device{
 		GPU: gpu, Replicas: d.Replicas, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
-		Mode: mode, Healthy: now.Connected && now.Stale == nil && now.GPUs.Health[d.GPU].Healthy,
+		Others: api.NodeUse{MemoryMiB: others.MemoryMiB, Cores: others.CorePercent, Replicas: others.Replicas},
+		Mode:   mode, Healthy: now.Connected && now.Stale == nil && now.GPUs.Health[d.GPU].Healthy,
 	}
 }
 

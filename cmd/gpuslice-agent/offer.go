@@ -33,6 +33,9 @@ type offer struct {
 	// Cordoned are GPUs without new containers (gpuslice cordon).
 	Cordoned []string
 
+	// Others is what containers have that no scheduler placed, by UUID.
+	Others map[string]ledger.Usage
+
 	// Stale is why the reading of the GPUs is too old; nil: it is not.
 	Stale error
 

@@ -27,8 +27,10 @@ type publisher struct {
 	options   *options
 	inventory *nvidia.Cache
 	// settings returns the node configuration, or why there is none yet.
-	settings     func() (nodeconfig.Settings, error)
-	connection   *deviceplugin.Connection
+	settings   func() (nodeconfig.Settings, error)
+	connection *deviceplugin.Connection
+	// unplaced reads the ledger; nil: there is none.
+	unplaced     func(context.Context) (map[string]ledger.Usage, error)
 	reconfigured chan struct{}
 	// offered receives each resource's GPUs; nil: no kubelet.
 	offered func(map[deviceplugin.Resource][]deviceplugin.GPU)
@@ -98,11 +100,29 @@ func (p *publisher) run(ctx context.Context) {
 	}
 }
 
-// due checks changes without a notification: readings of the GPUs, and cordons.
+// due checks changes without a notification: readings of the GPUs, cordons, and containers that no scheduler placed.
 func (p *publisher) due() bool {
 	gpus, now := p.inventory.Snapshot(), p.now()
 	stale := p.options.stale(gpus, time.Now()) != nil
-	return !gpus.Taken.Equal(p.written) || !maps.Equal(p.sources, p.inventory.TimeSources()) || stale != (now.Stale != nil) || !slices.Equal(p.cordons(), now.Cordoned)
+	return !gpus.Taken.Equal(p.written) || !maps.Equal(p.sources, p.inventory.TimeSources()) || stale != (now.Stale != nil) || !slices.Equal(p.cordons(), now.Cordoned) ||
+		!maps.Equal(p.others(), now.Others)
+}
+
+// unplacedWait is short: a container that is created has the ledger's lock.
+const unplacedWait = 200 * time.Millisecond
+
+// others returns the previous sums if the ledger can't be read.
+func (p *publisher) others() map[string]ledger.Usage {
+	if p.unplaced == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), unplacedWait)
+	defer cancel()
+	others, err := p.unplaced(ctx)
+	if err != nil {
+		return p.now().Others
+	}
+	return others
 }
 
 // cordons returns the previous list if the file can't be read: the ledger then refuses, and the
@@ -121,7 +141,7 @@ func (p *publisher) update() {
 	settings, unsettled := p.settings()
 	gpus := p.inventory.Snapshot()
 	next := p.options.offerOf(gpus, settings, unsettled, last)
-	next.Cordoned = p.cordons()
+	next.Cordoned, next.Others = p.cordons(), p.others()
 	next.Connected, next.Stale = connected, p.options.stale(gpus, time.Now())
 	p.current.Store(next)
 	p.problems.offer.Report(p.log, "no GPUs are offered", "GPUs are offered again", next.Problem)

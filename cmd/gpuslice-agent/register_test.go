@@ -19,6 +19,8 @@ import (
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -99,6 +101,40 @@ func TestAgentRegistersItsNode(t *testing.T) {
 	devices = nil
 	require.NoError(t, json.Unmarshal([]byte(text), &devices))
 	assert.False(t, devices[0].Health, "one that is stopped takes no more containers")
+}
+
+// Schedulers see what docker's containers have: such a claim is only in the node's ledger.
+func TestAgentPublishesWhatNoSchedulerPlaced(t *testing.T) {
+	o := testOptions(t)
+	server := newAPIServer(t, "node-1", nil)
+	o.KubernetesAPI, o.Kubeconfig = apiOn, server.kubeconfig(t)
+	startRuntime(t, o.NRISocket)
+	stop, log := o.run(t)
+	others := func() (use *api.NodeUse, gpu string) {
+		text, _ := server.read(api.AnnotationNodeGPUs)
+		var published api.NodeGPUs
+		if json.Unmarshal([]byte(text), &published) != nil || len(published.GPUs) != 1 {
+			return nil, ""
+		}
+		return published.GPUs[0].Others, published.GPUs[0].UUID
+	}
+	var gpu string
+	require.Eventually(t, func() bool { _, gpu = others(); return gpu != "" }, 60*time.Second, 5*time.Millisecond, "%v", log)
+
+	store, err := ledger.Open(o.StateDir)
+	require.NoError(t, err)
+	defer store.Close()
+	shares := []grant.Share{{UUID: gpu, MemoryMiB: 4096, CorePercent: 30}}
+	_, err = store.Claim(t.Context(), ledger.Claim{ContainerID: "docker1", Owner: ledger.OwnerRuntime, Container: "c", Shares: shares},
+		map[string]grant.GPU{gpu: {UUID: gpu, MemoryMiB: 100000, CorePercent: 100, Replicas: 10}}, func(string) error { return nil })
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		use, _ := others()
+		return use != nil && *use == api.NodeUse{MemoryMiB: 4096, Cores: 30, Replicas: 1}
+	}, 60*time.Second, 5*time.Millisecond, "%v", log)
+	require.NoError(t, store.Release(t.Context(), "docker1"))
+	require.Eventually(t, func() bool { use, gpu := others(); return use == nil && gpu != "" }, 60*time.Second, 5*time.Millisecond, "%v", log)
+	require.NoError(t, stop())
 }
 
 // It works without an API server: one that is not configured, and one that

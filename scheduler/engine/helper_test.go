@@ -77,6 +77,9 @@ func nodeOf(name string, gpus ...scheduler.GPU) *scheduler.Node {
 		if c.NUMA >= 0 {
 			gpu["numa"] = c.NUMA
 		}
+		if c.Others != (scheduler.Use{}) {
+			gpu["others"] = api.NodeUse{MemoryMiB: c.Others.MemoryMiB, Cores: c.Others.Cores, Replicas: c.Others.Replicas}
+		}
 		if c.Cordoned {
 			cordoned += c.UUID + ","
 		}

@@ -22,6 +22,7 @@ type gpus struct {
 	usable    []Code         // for a request without rules
 	position  map[string]int // by UUID
 	mixed     bool           // memory sizes differ
+	others    []scheduler.Use
 }
 
 func newGPUs(inv scheduler.Inventory) *gpus {
@@ -29,6 +30,7 @@ func newGPUs(inv scheduler.Inventory) *gpus {
 	for i, gpu := range inv.GPUs {
 		c.models = append(c.models, strings.ToLower(gpu.Model))
 		c.total = append(c.total, scheduler.Use{MemoryMiB: gpu.MemoryMiB, Cores: gpu.Cores, Replicas: gpu.Replicas})
+		c.others = append(c.others, gpu.Others)
 		c.numa = append(c.numa, gpu.NUMA)
 		c.usable = append(c.usable, usable(&gpu, true, &request.Rules{}))
 		c.position[gpu.UUID] = i
@@ -53,7 +55,7 @@ type node struct {
 	labels     map[string]string
 	problem    string // why its GPUs can't be read
 	gpus       *gpus
-	used       []scheduler.Use // by GPU position
+	used       []scheduler.Use // by GPU position, with what no scheduler placed
 	pods       []*allocation   // sorted by UID
 }
 
@@ -160,7 +162,7 @@ func (n *node) count(takes []positionUse, op func(a, b scheduler.Use) scheduler.
 func (n *node) withGPUs(c *gpus) *node {
 	next := *n
 	next.gpus = c
-	next.used = make([]scheduler.Use, len(c.total))
+	next.used = slices.Clone(c.others)
 	next.pods = make([]*allocation, len(n.pods))
 	for i, h := range n.pods {
 		next.pods[i] = h.on(c)

@@ -177,6 +177,8 @@ func check(c *scheduler.GPU) error {
 	}{
 		{"index", int64(c.Index), maxIndex}, {"numa", int64(max(c.NUMA, 0)), maxNUMA}, {"memory", c.MemoryMiB, grant.MaxMemoryMiB},
 		{"cores", int64(c.Cores), maxCores}, {"replicas", int64(c.Replicas), maxReplicas},
+		{"memory of others", c.Others.MemoryMiB, grant.MaxMemoryMiB}, {"cores of others", int64(c.Others.Cores), maxCores},
+		{"replicas of others", int64(c.Others.Replicas), maxReplicas},
 	} {
 		if f.n < 0 || f.n > f.most {
 			return fmt.Errorf("%s %d: must be from 0 to %d", f.name, f.n, f.most)
@@ -249,6 +251,9 @@ func decodeGPUs(value string) (scheduler.Inventory, error) {
 		}
 		if t.NUMA != nil {
 			gpus[i].NUMA = *t.NUMA
+		}
+		if t.Others != nil {
+			gpus[i].Others = scheduler.Use{MemoryMiB: t.Others.MemoryMiB, Cores: t.Others.Cores, Replicas: t.Others.Replicas}
 		}
 	}
 	if err := checkLinks(doc.Links, len(gpus)); err != nil {

@@ -27,6 +27,7 @@ var genNode = rapid.Custom(func(t *rapid.T) noderegister.Node {
 			},
 			Replicas: rapid.IntRange(0, 100).Draw(t, "replicas"), MemoryMiB: rapid.Int64Range(0, 16<<20).Draw(t, "memory"),
 			CorePercent: rapid.SampledFrom([]int{0, 100, 250}).Draw(t, "cores"), Healthy: rapid.Bool().Draw(t, "healthy"),
+			Others: rapid.SampledFrom([]api.NodeUse{{}, {MemoryMiB: 100, Cores: 30, Replicas: 1}}).Draw(t, "others"),
 		})
 		n.Topology.UUIDs = append(n.Topology.UUIDs, uuid)
 	}
@@ -64,8 +65,8 @@ func TestAgentsAnnotationsReadBack(t *testing.T) {
 		require.Equal(t, want, read(noderegister.Options{}), "ours before HAMi's")
 		require.Equal(t, want, read(noderegister.Options{}, api.AnnotationHAMiRegister, api.AnnotationHAMiScore), "only ours")
 
-		for i := range want.GPUs { // HAMi has no word for unknown
-			want.GPUs[i].NUMA = max(want.GPUs[i].NUMA, 0)
+		for i := range want.GPUs { // HAMi has no word for unknown, and none for others
+			want.GPUs[i].NUMA, want.GPUs[i].Others = max(want.GPUs[i].NUMA, 0), scheduler.Use{}
 		}
 		if want.Links == nil {
 			want.Links = table(len(want.GPUs))
@@ -90,6 +91,7 @@ func inventory(n noderegister.Node) scheduler.Inventory {
 		inventory.GPUs = append(inventory.GPUs, scheduler.GPU{
 			UUID: d.GPU.UUID, Model: model, Index: d.GPU.Index, NUMA: d.GPU.NUMANode, MemoryMiB: d.MemoryMiB,
 			Cores: d.CorePercent, Replicas: d.Replicas, Mode: "hami-core", Healthy: d.Healthy,
+			Others: scheduler.Use{MemoryMiB: d.Others.MemoryMiB, Cores: d.Others.Cores, Replicas: d.Others.Replicas},
 		})
 	}
 	if n.Topology.UUIDs == nil {
