@@ -30,8 +30,13 @@ const (
 	// AnnotationCoreCeiling is a soft ceiling, in percent of a GPU; the second is gpu-manager's.
 	AnnotationCoreCeiling      = "gpuslice.io/core-ceiling"
 	AnnotationVcudaCoreCeiling = "tencent.com/vcuda-core-limit"
-	// AnnotationGroupMin is how many pods of LabelGroup have to be placed together.
+	// AnnotationGroupMin is how many pods of the pod's group have to be placed together.
 	AnnotationGroupMin = "gpuslice.io/pod-group-min"
+	// AnnotationGroupTopology is a label of nodes: all pods of the group get nodes with the same value of it.
+	AnnotationGroupTopology = "gpuslice.io/pod-group-topology"
+	// AnnotationVolcanoGroup and AnnotationVolcanoGroupNew are Volcano's names of a pod's group.
+	AnnotationVolcanoGroup    = "scheduling.k8s.io/group-name"
+	AnnotationVolcanoGroupNew = "scheduling.volcano.sh/group-name"
 
 	// HAMi's, which select GPUs and policies.
 	AnnotationUseTypes   = "nvidia.com/use-gputype"

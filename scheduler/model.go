@@ -36,7 +36,9 @@ type Pod struct {
 	// Node is where it is bound; empty: pending.
 	Node     string
 	Priority int32
-	Created  time.Time
+	// Group identifies the pods that are scheduled together; empty: none.
+	Group   string
+	Created time.Time
 	// Ended: Succeeded or Failed.
 	Ended       bool
 	Labels      map[string]string

@@ -24,6 +24,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/gang"
 )
 
 // Sink is implemented by *engine.Engine.
@@ -230,6 +231,9 @@ func Pod(p *v1.Pod) *scheduler.Pod {
 	}
 	if p.Spec.Priority != nil {
 		pod.Priority = *p.Spec.Priority
+	}
+	if group, ok := gang.Of(p); ok {
+		pod.Group = group.String()
 	}
 	for i := range p.Spec.InitContainers {
 		c := &p.Spec.InitContainers[i]

@@ -30,7 +30,8 @@ func (p *Plugin) afterPodDelete(_ klog.Logger, pod *v1.Pod, old, _ any) (fwk.Que
 	if !ok {
 		return fwk.Queue, nil
 	}
-	if key := groupOf(pod); key != "" && key == groupOf(gone) && p.groups.exists(gone) {
+	group, in := p.groups.name(pod)
+	if of, ok := p.groups.name(gone); in && ok && of == group && p.groups.exists(gone) {
 		return fwk.QueueSkip, nil // its own group released too few GPUs
 	}
 	if _, granted := gone.Annotations[api.AnnotationGrant]; granted || p.requestsGPUs(gone) {

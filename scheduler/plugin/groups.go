@@ -1,10 +1,9 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"strconv"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,28 +12,32 @@ import (
 	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/gang"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
 // groups schedule the pods of a group together: each waits in Permit, with its GPUs reserved, until
 // the group's minimum waits.
 type groups struct {
-	timeout time.Duration
-	pods    cache.Indexer
+	timeout  time.Duration
+	pods     cache.Indexer
+	minimums gang.Minimums
+	// native: kube-scheduler itself schedules the groups of spec.schedulingGroup.
+	native bool
 
 	mu       sync.Mutex
 	handle   fwk.Handle // profiles share queue and waiting pods
-	timers   map[string]*time.Timer
-	complete map[string]bool // their pending pods were retried
+	timers   map[gang.Name]*time.Timer
+	complete map[gang.Name]bool // their pending pods were retried
 }
 
-func newGroups(factory informers.SharedInformerFactory, timeout time.Duration) (*groups, error) {
+func newGroups(factory informers.SharedInformerFactory, timeout time.Duration, native bool) (*groups, error) {
 	informer := factory.Core().V1().Pods().Informer()
-	if err := informer.AddIndexers(indexGroups); err != nil {
+	if err := informer.AddIndexers(gang.Indexers); err != nil {
 		return nil, fmt.Errorf("index pods by group: %w", err)
 	}
-	g := &groups{timeout: timeout, pods: informer.GetIndexer(), timers: map[string]*time.Timer{}, complete: map[string]bool{}}
+	g := &groups{timeout: timeout, pods: informer.GetIndexer(), native: native,
+		timers: map[gang.Name]*time.Timer{}, complete: map[gang.Name]bool{}}
 	if _, err := informer.AddEventHandler(kube.Handler[*v1.Pod]{Set: g.podChanged,
 		Replaced: func(_, pod *v1.Pod) { g.podChanged(pod) }, Gone: g.podChanged}); err != nil {
 		return nil, fmt.Errorf("watch pods of groups: %w", err)
@@ -48,28 +51,23 @@ func (g *groups) setHandle(handle fwk.Handle) {
 	g.handle = handle
 }
 
+// name is false for a pod without a group that this plugin schedules.
+func (g *groups) name(pod *v1.Pod) (gang.Name, bool) {
+	name, ok := gang.Of(pod)
+	return name, ok && !(g.native && name.API == gang.Kubernetes)
+}
+
 // of returns nil for a pod without a group.
-func (g *groups) of(pod *v1.Pod) *group {
-	key := groupOf(pod)
-	if key == "" {
+func (g *groups) of(pod *v1.Pod) *gang.Group {
+	name, ok := g.name(pod)
+	if !ok {
 		return nil
 	}
-	objects, err := g.pods.ByIndex(groupIndex, key)
-	if err != nil {
-		return nil
-	}
-	pods := make([]*v1.Pod, 0, len(objects)+1)
-	known := false
-	for _, object := range objects {
-		if member, ok := object.(*v1.Pod); ok {
-			pods = append(pods, member)
-			known = known || member.UID == pod.UID
-		}
-	}
-	if !known {
+	pods := gang.Pods(g.pods, name)
+	if !slices.ContainsFunc(pods, func(p *v1.Pod) bool { return p.UID == pod.UID }) {
 		pods = append(pods, pod)
 	}
-	return newGroup(key, pods)
+	return gang.New(name, pods, g.minimums)
 }
 
 func (g *groups) exists(pod *v1.Pod) bool {
@@ -81,39 +79,45 @@ func (g *groups) exists(pod *v1.Pod) bool {
 // podChanged retries rejected pods when the group is complete: kube-scheduler has no event for
 // created pods. When some are bound, no pod waits any more: a group may exceed its minimum.
 func (g *groups) podChanged(pod *v1.Pod) {
-	key := groupOf(pod)
-	if key == "" {
-		return
+	if now := g.of(pod); now != nil {
+		g.update(now, false)
 	}
-	now := g.of(pod)
+}
+
+// podGroupChanged retries rejected pods: kube-scheduler has no event for these objects.
+func (g *groups) podGroupChanged(name gang.Name) {
+	if pods := gang.Pods(g.pods, name); len(pods) > 0 && !(g.native && name.API == gang.Kubernetes) {
+		g.update(gang.New(name, pods, g.minimums), true)
+	}
+}
+
+func (g *groups) update(now *gang.Group, retry bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.handle == nil {
 		return
 	}
-	if now.started {
-		g.allow(key)
+	if now.Started {
+		g.allow(now.Name)
 	}
-	complete := len(now.pods) >= now.minimum
-	if complete && now.mustWait() && !g.complete[key] {
-		activate(g.handle, now.pending...)
+	if retry || now.Complete() && now.MustWait() && !g.complete[now.Name] {
+		activate(g.handle, now.Pending...)
 	}
-	if complete && len(now.pending) > 0 {
-		g.complete[key] = true
+	if now.Complete() && len(now.Pending) > 0 {
+		g.complete[now.Name] = true
 	} else {
-		delete(g.complete, key)
+		delete(g.complete, now.Name)
 	}
 }
 
 // checkComplete prevents that incomplete groups reserve GPUs.
 func (g *groups) checkComplete(pod *v1.Pod) *fwk.Status {
-	now := g.of(pod)
-	if now == nil || !now.mustWait() || len(now.pods) >= now.minimum {
-		return nil
+	if now := g.of(pod); now != nil {
+		if why := now.Incomplete(); why != "" {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why)
+		}
 	}
-	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
-		fmt.Sprintf("group %s has %d of the %d pods that must be scheduled together (annotation %s)",
-			now.key, len(now.pods), now.minimum, api.AnnotationGroupMin))
+	return nil
 }
 
 func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
@@ -124,56 +128,63 @@ func (g *groups) permit(pod *v1.Pod) (*fwk.Status, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.of(pod)
-	if now == nil || !now.mustWait() {
+	if now == nil || !now.MustWait() {
 		return nil, 0
 	}
+	if why := now.Incomplete(); why != "" { // since PreFilter
+		return fwk.NewStatus(fwk.Unschedulable, why), 0
+	}
 	placed := 1 // pod itself
-	g.eachWaiting(now.key, func(w fwk.WaitingPod) {
+	g.eachWaiting(now.Name, func(w fwk.WaitingPod) {
 		if w.GetPod().UID != pod.UID {
 			placed++
 		}
 	})
-	if placed >= now.minimum {
-		g.allow(now.key)
+	if placed >= now.Minimum {
+		g.allow(now.Name)
 		return nil, 0
 	}
-	if g.timers[now.key] == nil {
-		g.timers[now.key] = time.AfterFunc(g.timeout, func() { g.rejectGroup(pod, fmt.Sprintf("was not complete after %v", g.timeout)) })
-		activate(g.handle, now.pending...) // skip their backoff
+	timeout := g.timeout
+	if now.Timeout > 0 {
+		timeout = min(now.Timeout, maxGroupTimeout)
+	}
+	if g.timers[now.Name] == nil {
+		g.timers[now.Name] = time.AfterFunc(timeout, func() { g.rejectGroup(pod, fmt.Sprintf("was not complete after %v", timeout)) })
+		activate(g.handle, now.Pending...) // skip their backoff
 	}
 	// The timer ends before kube-scheduler's timeouts of the pods.
-	return fwk.NewStatus(fwk.Wait), g.timeout + time.Minute
+	return fwk.NewStatus(fwk.Wait), timeout + time.Minute
 }
 
-func (g *groups) stopTimer(key string) {
-	if timer := g.timers[key]; timer != nil {
+func (g *groups) stopTimer(name gang.Name) {
+	if timer := g.timers[name]; timer != nil {
 		timer.Stop()
-		delete(g.timers, key)
+		delete(g.timers, name)
 	}
 }
 
 // rejectGroup rejects the waiting pods, which releases their GPUs.
 func (g *groups) rejectGroup(pod *v1.Pod, why string) {
-	if key := groupOf(pod); key != "" {
+	if name, ok := g.name(pod); ok {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.reject(key, fmt.Sprintf("group %s %s: none of its pods is scheduled", key, why))
+		g.reject(name, fmt.Sprintf("group %s %s: none of its pods is scheduled", name, why))
 	}
 }
 
-func (g *groups) reject(key, text string) {
-	g.stopTimer(key)
-	g.eachWaiting(key, func(w fwk.WaitingPod) { w.Reject(Name, text) })
+func (g *groups) reject(name gang.Name, text string) {
+	g.stopTimer(name)
+	g.eachWaiting(name, func(w fwk.WaitingPod) { w.Reject(Name, text) })
 }
 
-func (g *groups) allow(key string) {
-	g.stopTimer(key)
-	g.eachWaiting(key, func(w fwk.WaitingPod) { w.Allow(Name) })
+func (g *groups) allow(name gang.Name) {
+	g.stopTimer(name)
+	g.eachWaiting(name, func(w fwk.WaitingPod) { w.Allow(Name) })
 }
 
-func (g *groups) eachWaiting(key string, do func(fwk.WaitingPod)) {
+func (g *groups) eachWaiting(name gang.Name, do func(fwk.WaitingPod)) {
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
-		if groupOf(w.GetPod()) == key {
+		if of, ok := g.name(w.GetPod()); ok && of == name {
 			do(w)
 		}
 	})
@@ -183,89 +194,25 @@ func (g *groups) eachWaiting(key string, do func(fwk.WaitingPod)) {
 // group release theirs; otherwise its own does. So of two groups with half of their GPUs each, one gets all.
 func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 	now := g.of(pod)
-	if now == nil || !now.mustWait() {
+	if now == nil || !now.MustWait() {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	byGroup := map[string]*v1.Pod{}
+	others := map[gang.Name]*v1.Pod{}
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
-		if key := groupOf(w.GetPod()); key != "" && key != now.key {
-			byGroup[key] = w.GetPod()
+		if name, ok := g.name(w.GetPod()); ok && name != now.Name {
+			others[name] = w.GetPod()
 		}
 	})
 	released := false
-	for key, pod := range byGroup {
-		if other := g.of(pod); waitsForGPUs && len(now.pods) >= now.minimum && other.mustWait() && now.before(other) {
-			g.reject(key, fmt.Sprintf("group %s releases its GPUs for group %s, which comes first", key, now.key))
+	for name, pod := range others {
+		if other := g.of(pod); waitsForGPUs && now.Complete() && other.MustWait() && now.Before(other) {
+			g.reject(name, fmt.Sprintf("group %s releases its GPUs for group %s, which comes first", name, now.Name))
 			released = true
 		}
 	}
 	if !released {
-		g.reject(now.key, fmt.Sprintf("group %s: pod %s fits on no node: none of its pods is scheduled", now.key, pod.Name))
+		g.reject(now.Name, fmt.Sprintf("group %s: pod %s fits on no node: none of its pods is scheduled", now.Name, pod.Name))
 	}
-}
-
-// groupOf returns namespace/name; empty for none. Pods without GPUs can be in a group.
-func groupOf(pod *v1.Pod) string {
-	name := pod.Labels[api.LabelGroup]
-	if name == "" {
-		return ""
-	}
-	return pod.Namespace + "/" + name
-}
-
-const groupIndex = "gpuslice.io/pod-group"
-
-var indexGroups = cache.Indexers{groupIndex: func(object any) ([]string, error) {
-	if pod, ok := object.(*v1.Pod); ok {
-		if key := groupOf(pod); key != "" {
-			return []string{key}, nil
-		}
-	}
-	return nil, nil
-}}
-
-type group struct {
-	key     string
-	pods    []*v1.Pod
-	pending []*v1.Pod // not bound
-	minimum int
-	// Some are bound: replacements of failed pods need not wait.
-	started  bool
-	priority int32     // highest
-	created  time.Time // oldest
-}
-
-func (g *group) mustWait() bool { return g.minimum > 1 && !g.started }
-
-// before compares priority, then age.
-func (g *group) before(h *group) bool {
-	return cmp.Or(cmp.Compare(h.priority, g.priority), g.created.Compare(h.created), cmp.Compare(g.key, h.key)) < 0
-}
-
-// newGroup ignores pods that ended.
-func newGroup(key string, pods []*v1.Pod) *group {
-	g := &group{key: key}
-	for _, pod := range pods {
-		if pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
-			continue
-		}
-		g.pods = append(g.pods, pod)
-		if pod.Spec.NodeName == "" {
-			g.pending = append(g.pending, pod)
-		} else {
-			g.started = true
-		}
-		if n, err := strconv.Atoi(pod.Annotations[api.AnnotationGroupMin]); err == nil {
-			g.minimum = max(g.minimum, n)
-		}
-		if p := pod.Spec.Priority; p != nil {
-			g.priority = max(g.priority, *p)
-		}
-		if at := pod.CreationTimestamp.Time; g.created.IsZero() || at.Before(g.created) {
-			g.created = at
-		}
-	}
-	return g
 }

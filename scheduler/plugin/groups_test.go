@@ -12,10 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/gang"
 )
 
-// gang are so many pods of a group that needs them all, each with most of a GPU.
-func gang(group string, n int) (pods []*v1.Pod) {
+// gangOf are so many pods of a group that needs them all, each with most of a GPU.
+func gangOf(group string, n int) (pods []*v1.Pod) {
 	for i := range n {
 		pods = append(pods, member(gpuPod(fmt.Sprintf("%s-%d", group, i), 60000, 0), group, n))
 	}
@@ -23,10 +26,71 @@ func gang(group string, n int) (pods []*v1.Pod) {
 }
 
 // forms are the groups that are forming, and their ends.
-func (w *world) forms() map[string]*time.Timer {
+func (w *world) forms() map[gang.Name]*time.Timer {
 	w.groups.mu.Lock()
 	defer w.groups.mu.Unlock()
 	return maps.Clone(w.groups.timers)
+}
+
+// A label of coscheduling without a minimum placed a part of the group.
+func TestGroupWithoutMinimumReservesNothing(t *testing.T) {
+	for name, in := range map[string]func(*v1.Pod){
+		"coscheduling": func(p *v1.Pod) { p.Labels = map[string]string{api.LabelGroup: "g"} },
+		"Volcano":      func(p *v1.Pod) { p.Annotations = map[string]string{api.AnnotationVolcanoGroup: "g"} },
+		"Kubernetes": func(p *v1.Pod) {
+			p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: new("g")}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := with(gpuPod("g-0", 60000, 0), in)
+			w := newWorld(t, "", pod, gpuNode("n1", 3, 1))
+			status := w.preFilter(t, pod)
+			require.Equal(t, fwk.UnschedulableAndUnresolvable, status.Code())
+			require.Contains(t, status.Message(), "it is not known how many pods must be scheduled together")
+			require.Contains(t, status.Message(), "set the annotation gpuslice.io/pod-group-min of the pods")
+			status, _ = w.Permit(t.Context(), w.state, pod, "n1")
+			require.True(t, status.IsRejected(), "nor in Permit, if PreFilter did not know of the group")
+		})
+	}
+}
+
+// found is a PodGroup of each name.
+type found gang.Spec
+
+func (f found) Find(gang.Name) (gang.Spec, error) { return gang.Spec(f), nil }
+
+func TestPodGroup(t *testing.T) {
+	pods := []*v1.Pod{gpuPod("g-0", 60000, 0), gpuPod("g-1", 60000, 0)}
+	for _, pod := range pods {
+		pod.Annotations = map[string]string{api.AnnotationVolcanoGroup: "g"}
+	}
+	w := newWorld(t, "", append(objects(pods...), gpuNode("n1", 3, 1))...)
+	w.groups.minimums = found{Minimum: 3, Timeout: time.Hour}
+	require.Contains(t, w.preFilter(t, pods[0]).Message(), "group ns/g (scheduling.volcano.sh) has 2 of the 3 pods")
+	w.took()
+	w.groups.minimums = found{Minimum: 2, Timeout: time.Hour}
+	w.groups.podGroupChanged(gang.Name{API: gang.Volcano, Namespace: "ns", Name: "g"})
+	require.Equal(t, []string{"g-0", "g-1"}, w.took())
+	require.True(t, w.preFilter(t, pods[0]).IsSuccess())
+	require.True(t, w.Reserve(t.Context(), w.state, pods[0], "n1").IsSuccess())
+	status, timeout := w.Permit(t.Context(), w.state, pods[0], "n1")
+	require.True(t, status.IsWait())
+	require.Equal(t, maxGroupTimeout+time.Minute, timeout, "the PodGroup's own, limited")
+	first := w.wait(pods[0])
+	last, _ := w.place(t, pods[1], "n1")
+	require.Nil(t, last)
+	_, done := first.is()
+	require.True(t, done)
+}
+
+// Where kube-scheduler schedules these groups, each of its cycles would wait for the plugin's Permit, and the plugin for
+// the cycles of the others.
+func TestNativeGroup(t *testing.T) {
+	pod := with(gpuPod("g-0", 60000, 0), func(p *v1.Pod) { p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: new("g")} })
+	w := newWorld(t, "", pod, gpuNode("n1", 1, 1))
+	w.groups.native = true
+	last, _ := w.place(t, pod, "n1")
+	require.Nil(t, last)
 }
 
 func objects(pods ...*v1.Pod) (all []runtime.Object) {
@@ -52,7 +116,7 @@ func (w *world) place(t *testing.T, pod *v1.Pod, node string) (*waiting, *cycleS
 }
 
 func TestGroupWaits(t *testing.T) {
-	pods := gang("g", 3)
+	pods := gangOf("g", 3)
 	w := newWorld(t, "", append(objects(pods...), gpuNode("n1", 3, 1))...)
 	w.took()
 	a, _ := w.place(t, pods[0], "n1")
@@ -73,7 +137,7 @@ func TestGroupWaits(t *testing.T) {
 }
 
 func TestIncompleteGroupReservesNothing(t *testing.T) {
-	pods := gang("g", 3)
+	pods := gangOf("g", 3)
 	w := newWorld(t, "", append(objects(pods[:2]...), gpuNode("n1", 3, 1))...)
 	status := w.preFilter(t, pods[0])
 	require.Equal(t, fwk.UnschedulableAndUnresolvable, status.Code())
@@ -101,11 +165,11 @@ func TestGroupReleasesAll(t *testing.T) {
 			w.Unreserve(t.Context(), states[1], pods[1], "n1")
 		}, "could not be placed"},
 		{"it takes too long", func(w *world, pods []*v1.Pod, _ []*cycleState) {
-			w.forms()["ns/g"].Reset(0)
+			w.forms()[gang.Name{Namespace: "ns", Name: "g"}].Reset(0)
 		}, "was not complete after 1m0s"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			pods := gang("g", 3)
+			pods := gangOf("g", 3)
 			w := newWorld(t, "", append(objects(pods...), gpuNode("n1", 2, 1))...)
 			var all []*waiting
 			var states []*cycleState
@@ -130,7 +194,7 @@ func TestGroupReleasesAll(t *testing.T) {
 
 // Two groups with half of their GPUs each would wait for each other until both give up.
 func TestOfTwoGroupsOneGetsAll(t *testing.T) {
-	older, younger := gang("older", 2), gang("younger", 2)
+	older, younger := gangOf("older", 2), gangOf("younger", 2)
 	for _, pod := range younger {
 		pod.CreationTimestamp.Time = pod.CreationTimestamp.Add(time.Second)
 	}
@@ -172,19 +236,19 @@ func (s statuses) NodesForStatusCode(fwk.NodeInfoLister, fwk.Code) ([]fwk.NodeIn
 
 // A group that would not fit with the GPUs of other groups takes none.
 func TestGroupsKeepTheirGPUs(t *testing.T) {
-	hopeless := gang("hopeless", 2)
+	hopeless := gangOf("hopeless", 2)
 	hopeless[1].Annotations["nvidia.com/use-gputype"] = "A100"
 	for name, tc := range map[string]struct {
 		older  []*v1.Pod
 		plugin string
 	}{
-		"another plugin refuses":  {gang("older", 2), "NodeAffinity"},
+		"another plugin refuses":  {gangOf("older", 2), "NodeAffinity"},
 		"a pod without GPUs":      {[]*v1.Pod{member(gpuPod("older-0", 60000, 0), "older", 2), member(plainPod("older-1"), "older", 2)}, Name},
-		"the group is incomplete": {gang("older", 3)[:2], Name},
+		"the group is incomplete": {gangOf("older", 3)[:2], Name},
 		"no GPU is of its type":   {hopeless, Name},
 	} {
 		t.Run(name, func(t *testing.T) {
-			younger := gang("younger", 2)
+			younger := gangOf("younger", 2)
 			for _, pod := range younger {
 				pod.CreationTimestamp.Time = pod.CreationTimestamp.Add(time.Second)
 			}
@@ -198,7 +262,7 @@ func TestGroupsKeepTheirGPUs(t *testing.T) {
 }
 
 func TestYoungerGroupReleases(t *testing.T) {
-	older, younger := gang("older", 2), gang("younger", 2)
+	older, younger := gangOf("older", 2), gangOf("younger", 2)
 	for _, pod := range younger {
 		pod.CreationTimestamp.Time = pod.CreationTimestamp.Add(time.Second)
 	}
@@ -210,16 +274,10 @@ func TestYoungerGroupReleases(t *testing.T) {
 	require.False(t, done)
 	_, done = b.is()
 	require.True(t, done)
-
-	important := int32(5)
-	for _, pod := range younger {
-		pod.Spec.Priority = &important
-	}
-	require.True(t, newGroup("y", younger).before(newGroup("o", older)), "priority goes before age")
 }
 
 func TestStartedGroupDoesNotWait(t *testing.T) {
-	pods := gang("g", 2)
+	pods := gangOf("g", 2)
 	more := member(gpuPod("g-more", 1000, 0), "g", 2)
 	w := newWorld(t, "", append(objects(pods[0], pods[1], more), gpuNode("n1", 3, 1))...)
 	a, _ := w.place(t, pods[0], "n1")
@@ -246,7 +304,7 @@ func TestStartedGroupDoesNotWait(t *testing.T) {
 // A pod begins to wait while the first of its group is bound: kube-scheduler doesn't list it among those that
 // wait yet when that event comes, but it does at the next one.
 func TestPodWaitsWhileGroupIsBound(t *testing.T) {
-	pods := gang("g", 2)
+	pods := gangOf("g", 2)
 	more := member(gpuPod("g-more", 1000, 0), "g", 2)
 	w := newWorld(t, "", append(objects(pods[0], pods[1], more), gpuNode("n1", 3, 1))...)
 	require.True(t, w.preFilter(t, more).IsSuccess())
@@ -262,22 +320,6 @@ func TestPodWaitsWhileGroupIsBound(t *testing.T) {
 	_, err = w.client.CoreV1().Pods("ns").Update(t.Context(), now, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { why, done := waits.is(); return done && why == "" }, 10*time.Second, time.Millisecond)
-}
-
-func TestNewGroup(t *testing.T) {
-	pods := gang("g", 4)
-	now := metav1.Now()
-	pods[0].DeletionTimestamp = &now
-	pods[0].Spec.NodeName = "n1"
-	pods[1].Status.Phase = v1.PodSucceeded
-	pods[2].Annotations = nil
-	pods[3].Annotations["gpuslice.io/pod-group-min"] = "many"
-	g := newGroup("ns/g", pods)
-	require.Len(t, g.pods, 2)
-	require.False(t, g.started, "one that goes away counts for nothing")
-	require.Zero(t, g.minimum)
-	require.False(t, g.mustWait())
-	require.Empty(t, groupOf(plainPod("x")))
 }
 
 // A group may have pods without GPUs: a launcher.
@@ -298,7 +340,7 @@ func TestPodWithoutGPUsWaits(t *testing.T) {
 
 // Otherwise a group that does not fit would retry itself by releasing its GPUs.
 func TestGroupDoesNotRetryItself(t *testing.T) {
-	pods, other := gang("g", 2), gpuPod("other", 1000, 0)
+	pods, other := gangOf("g", 2), gpuPod("other", 1000, 0)
 	w := newWorld(t, "", append(objects(pods...), other, gpuNode("n1", 1, 1))...)
 	hint := func(gone *v1.Pod) fwk.QueueingHint {
 		h, err := w.afterPodDelete(klog.Background(), pods[1], gone, nil)

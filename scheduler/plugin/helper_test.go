@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -102,6 +103,7 @@ type handle struct {
 func (h *handle) ClientSet() kubernetes.Interface                        { return h.client }
 func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
 func (h *handle) ProfileName() string                                    { return "p" }
+func (h *handle) KubeConfig() *rest.Config                               { return nil }
 func (h *handle) EventRecorder() events.EventRecorderLogger              { return nil }
 
 func (h *handle) Activate(_ klog.Logger, pods map[string]*v1.Pod) {

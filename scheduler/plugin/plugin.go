@@ -16,10 +16,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/gang"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 )
@@ -44,6 +46,10 @@ type Factory struct {
 	// CheckLeader returns an error unless this replica is the leader, which answers resize
 	// requests.
 	CheckLeader func() error
+	// NativeGroups reports whether kube-scheduler itself schedules the groups of spec.schedulingGroup; nil: it does not.
+	NativeGroups func() bool
+	// PodGroups reads PodGroup objects; nil: a client with kube-scheduler's configuration.
+	PodGroups dynamic.Interface
 
 	mu       sync.Mutex
 	args     *Args
@@ -146,9 +152,15 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 		return nil, err
 	}
 	s.informerSync = newInformerSync(s.feed)
-	if s.groups, err = newGroups(informers, args.GroupTimeout.Duration); err != nil {
+	if s.groups, err = newGroups(informers, args.GroupTimeout.Duration, f.NativeGroups != nil && f.NativeGroups()); err != nil {
 		return nil, err
 	}
+	podGroups, err := f.podGroups(s, handle)
+	if err != nil {
+		return nil, err
+	}
+	s.groups.minimums = podGroups
+	f.tasks.Go(func() { podGroups.Run(ctx) })
 	if _, err := informers.Core().V1().Pods().Informer().AddEventHandler(kube.Handler[*v1.Pod]{Gone: s.quotaQueue.remove}); err != nil {
 		return nil, err
 	}
@@ -179,6 +191,18 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	}
 	f.tasks.Go(func() { resizer.Run(ctx) })
 	return s, nil
+}
+
+func (f *Factory) podGroups(s *shared, handle fwk.Handle) (*gang.PodGroups, error) {
+	client := f.PodGroups
+	if config := handle.KubeConfig(); client == nil && config != nil {
+		made, err := dynamic.NewForConfig(config)
+		if err != nil {
+			return nil, fmt.Errorf("read PodGroups: %w", err)
+		}
+		client = made
+	}
+	return gang.NewPodGroups(handle.ClientSet().Discovery(), client, s.log, s.groups.podGroupChanged), nil
 }
 
 // There is no PreEnqueue, because a pod that it rejects gets no event with the reason.

@@ -172,9 +172,6 @@ type Rules struct {
 	Modes                []string
 	// Valid texts for package choose; empty: the cluster's.
 	NodePolicy, GPUPolicy, Weights string
-	// GroupMin is 0 if not set.
-	Group    string
-	GroupMin int
 }
 
 // TypeFits: the model contains one of UseTypes and none of AvoidTypes.
@@ -199,7 +196,6 @@ func (r *Rules) ModeFits(mode string) bool {
 }
 
 func (r *Rules) read(pod *scheduler.Pod) error {
-	r.Group = pod.Labels[api.LabelGroup]
 	if len(pod.Annotations) == 0 {
 		return nil
 	}
@@ -213,7 +209,7 @@ func (r *Rules) read(pod *scheduler.Pod) error {
 	r.NodePolicy = n.text(api.AnnotationNodePolicy, valid(choose.ParseNodePolicy))
 	r.GPUPolicy = n.text(api.AnnotationGPUPolicy, valid(choose.ParseGPUPolicy))
 	r.Weights = n.text(api.AnnotationWeights, valid(choose.ParseWeights))
-	r.GroupMin = n.groupMin(r.Group)
+	n.groupMin(pod.Group)
 	// The node uses these at container creation, which is too late to report an error.
 	n.ceiling(api.AnnotationCoreCeiling)
 	n.ceiling(api.AnnotationVcudaCoreCeiling)

@@ -315,9 +315,10 @@ func (n *annotationReader) boolean(key string) (is bool) {
 	return is
 }
 
-func (n *annotationReader) groupMin(group string) (least int) {
-	n.read(api.AnnotationGroupMin, func(value string) (err error) {
-		if least, err = strconv.Atoi(value); err != nil || least < 1 || least > maxGroup {
+// groupMin checks an annotation that package gang reads.
+func (n *annotationReader) groupMin(group string) {
+	n.read(api.AnnotationGroupMin, func(value string) error {
+		if least, err := strconv.Atoi(value); err != nil || least < 1 || least > maxGroup {
 			return fmt.Errorf("must be a number of pods from 1 to %d", maxGroup)
 		}
 		if group == "" {
@@ -325,7 +326,6 @@ func (n *annotationReader) groupMin(group string) (least int) {
 		}
 		return nil
 	})
-	return least
 }
 
 // ceiling checks an annotation that only the node uses.

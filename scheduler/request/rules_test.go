@@ -52,15 +52,9 @@ func TestRules(t *testing.T) {
 
 func TestGroup(t *testing.T) {
 	p := annotated(map[string]string{api.AnnotationGroupMin: "4"})
-	p.Labels = map[string]string{api.LabelGroup: "training"}
-	r, err := FromPod(p, DefaultOptions())
+	p.Group = "ns/training"
+	_, err := FromPod(p, DefaultOptions())
 	require.NoError(t, err)
-	assert.Equal(t, Rules{Group: "training", GroupMin: 4}, r.Rules)
-
-	p.Annotations = nil
-	r, err = FromPod(p, DefaultOptions())
-	require.NoError(t, err)
-	assert.Equal(t, Rules{Group: "training"}, r.Rules)
 }
 
 func TestRulesRefused(t *testing.T) {

@@ -24,7 +24,7 @@ func TestSignature(t *testing.T) {
 
 	p, q := pod(resources{gpu: 1, gpumem: 3000}), pod(resources{gpumem: 3000, prio: 0})
 	q.Containers = append([]scheduler.Container{{Name: "istio"}}, q.Containers...)
-	q.UID, q.Labels = "other", map[string]string{api.LabelGroup: "g"}
+	q.UID, q.Group = "other", "ns/g"
 	assert.Equal(t, sign(p), sign(q), "no node cares")
 	q.Containers[1].Kind = scheduler.Init
 	assert.NotEqual(t, sign(p), sign(q))
@@ -38,9 +38,7 @@ func evaluated(r *Request) string {
 			s += fmt.Sprintf("%d %+v\n", r.Kinds[i], c)
 		}
 	}
-	rules := r.Rules
-	rules.Group, rules.GroupMin = "", 0
-	return s + fmt.Sprintf("%#v", rules)
+	return s + fmt.Sprintf("%#v", r.Rules)
 }
 
 // draw draws the annotations of a pod for one key, or for its containers if the key is empty.
@@ -57,9 +55,6 @@ func draw(t *rapid.T, p *scheduler.Pod, key string) {
 			p.Containers = append(p.Containers, c)
 		}
 		return
-	case api.LabelGroup:
-		p.Labels = map[string]string{key: rapid.SampledFrom([]string{"", "g"}).Draw(t, key)}
-		return
 	case api.AnnotationUseUUIDs, api.AnnotationAvoidUUIDs:
 		values = []string{"", gpuA, gpuB, gpuA + "," + gpuB, gpuB + "," + gpuA}
 	case api.AnnotationNodePolicy, api.AnnotationGPUPolicy:
@@ -74,7 +69,7 @@ func draw(t *rapid.T, p *scheduler.Pod, key string) {
 	p.Annotations[key] = rapid.SampledFrom(values).Draw(t, key)
 }
 
-var drawn = []string{"", api.LabelGroup, api.AnnotationUseTypes, api.AnnotationAvoidTypes, api.AnnotationGPUPolicy, api.AnnotationNodePolicy, api.AnnotationWeights,
+var drawn = []string{"", api.AnnotationUseTypes, api.AnnotationAvoidTypes, api.AnnotationGPUPolicy, api.AnnotationNodePolicy, api.AnnotationWeights,
 	api.AnnotationUseUUIDs, api.AnnotationAvoidUUIDs, api.AnnotationNUMABind, api.AnnotationMode}
 
 var genPod = rapid.Custom(func(t *rapid.T) *scheduler.Pod {
