@@ -45,8 +45,12 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 	if r == nil {
 		return nodes.all(), nil
 	}
+	judge := s.live
+	if !reserve {
+		judge = nodes.simulated(judge)
+	}
 	for range maxAttempts {
-		fits, result, reason := s.evaluate(pod, r, nodes)
+		fits, result, reason := s.evaluate(pod, r, nodes, judge)
 		if len(fits) == 0 {
 			s.Metrics.Denied(component, reason.String())
 			if reserve {
@@ -90,8 +94,36 @@ func best(fits []fitting) string {
 	}).name
 }
 
+type judge func(evaluation *engine.Evaluation, node string, nominated []*v1.Pod) engine.Verdict
+
+// live judges a node of the cluster, with the pods that are nominated for it.
+func (s *Server) live(evaluation *engine.Evaluation, node string, nominated []*v1.Pod) engine.Verdict {
+	v := evaluation.Verdict(node)
+	if v.Fits && len(nominated) > 0 {
+		v = evaluation.On(s.withPods(evaluation.Snapshot().Overlay(), node, nominated), node)
+	}
+	return v
+}
+
+// simulated judges nodes of the call that the cluster does not have as an autoscaler's templates.
+func (n nodeList) simulated(live judge) judge {
+	if n.objects == nil {
+		return live
+	}
+	templates := make(map[string]*v1.Node, len(n.objects.Items))
+	for i := range n.objects.Items {
+		templates[n.objects.Items[i].Name] = &n.objects.Items[i]
+	}
+	return func(evaluation *engine.Evaluation, node string, nominated []*v1.Pod) engine.Verdict {
+		if template := templates[node]; template != nil && !evaluation.Exists(node) {
+			return evaluation.Template(kube.Node(template))
+		}
+		return live(evaluation, node, nominated)
+	}
+}
+
 // evaluate returns the most frequent reason among the nodes that do not fit.
-func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList) (fits []fitting,
+func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList, judge judge) (fits []fitting,
 	result *extenderv1.ExtenderFilterResult, reason engine.Code) {
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
 	if err := evaluation.Err(); err != nil {
@@ -102,10 +134,7 @@ func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList
 	nominated := s.nominated(pod)
 	passed := []string{}
 	for _, name := range nodes.names {
-		v := evaluation.Verdict(name)
-		if others := nominated[name]; v.Fits && len(others) > 0 {
-			v = evaluation.On(s.withPods(evaluation.Snapshot().Overlay(), name, others), name)
-		}
+		v := judge(evaluation, name, nominated[name])
 		if v.Fits {
 			fits, passed = append(fits, fitting{name, v.Score}), append(passed, name)
 			continue

@@ -134,6 +134,35 @@ func FuzzDecodeNode(f *testing.F) {
 	})
 }
 
+func FuzzDecodeTemplate(f *testing.F) {
+	f.Add(ours, hamiJSON, "8", "81920", "10", "NVIDIA-H200", "hami-core")
+	f.Add("", "", "2", "1", "", "", "mig")
+	f.Fuzz(func(t *testing.T, gpus, register, count, memory, replicas, model, mode string) {
+		n := &scheduler.Node{Name: "n", Annotations: map[string]string{}, Labels: map[string]string{}}
+		for key, value := range map[string]string{api.AnnotationNodeGPUs: gpus, api.AnnotationHAMiRegister: register} {
+			if value != "" {
+				n.Annotations[key] = value
+			}
+		}
+		for key, value := range map[string]string{"count": count, "memory": memory, "replicas": replicas, "model": model, "mode": mode} {
+			if value != "" {
+				n.Labels[api.LabelPrefix+key] = value
+			}
+		}
+		got, err := DecodeTemplate(n)
+		if err != nil {
+			require.Equal(t, scheduler.Inventory{}, got)
+			return
+		}
+		require.LessOrEqual(t, len(got.GPUs), MaxGPUs)
+		for i, c := range got.GPUs {
+			require.NoError(t, check(&c))
+			require.Equal(t, templateUUID(i), c.UUID)
+			require.True(t, c.Healthy)
+		}
+	})
+}
+
 func BenchmarkDecodeNode(b *testing.B) {
 	var devices []noderegister.Device
 	var topology nvidia.Topology
