@@ -82,10 +82,16 @@ func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {
 		return verdict
 	case !ok:
 		return v.verdict(node, nil, &unknown, nil)
-	case v.ownNode != nil && node == v.own:
-		return v.verdict(node, v.ownNode, &v.ownOutcome, l)
 	}
-	return v.verdict(node, v.snapshot.table.at(row), &v.outcomes.chunks[row/chunkSize].outcomes[row%chunkSize], l)
+	return v.atRow(v.snapshot.table.at(row), &v.outcomes.chunks[row/chunkSize].outcomes[row%chunkSize], l)
+}
+
+// atRow is the verdict on a node with its outcome, unless the pod has an allocation there.
+func (v *Evaluation) atRow(n *node, o *outcome, l *quotaLimits) Verdict {
+	if v.ownNode != nil && n.name == v.own {
+		return v.verdict(n.name, v.ownNode, &v.ownOutcome, l)
+	}
+	return v.verdict(n.name, n, o, l)
 }
 
 var unknown = outcome{counts: Counts{NodeUnregistered: 1}}
