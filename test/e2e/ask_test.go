@@ -185,7 +185,7 @@ func TestGPUManagerResources(t *testing.T) {
 		{"a part of a GPU", "30", "10", []int64{2560}},
 		{"a GPU", "100", "", []int64{gpuMiB}},
 		{"two GPUs", "200", "", []int64{gpuMiB, gpuMiB}},
-		{"two GPUs, with memory", "200", "40", []int64{5120, 5120}},
+		{"two GPUs, whatever memory", "200", "41", []int64{gpuMiB, gpuMiB}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := s.in(t)
