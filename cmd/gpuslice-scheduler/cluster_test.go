@@ -53,7 +53,7 @@ func start(t *testing.T, objects ...runtime.Object) *cluster {
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: c.EventsV1()})
 	informers := scheduler.NewInformerFactory(c, 0)
 	s, err := scheduler.New(ctx, c, informers, nil, profile.NewRecorderFactory(broadcaster),
-		scheduler.WithProfiles(config.Profiles...),
+		scheduler.WithProfiles(config.Profiles...), scheduler.WithPercentageOfNodesToScore(config.PercentageOfNodesToScore),
 		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{plugin.Name: factory.New}),
 		scheduler.WithPodInitialBackoffSeconds(config.PodInitialBackoffSeconds), scheduler.WithPodMaxBackoffSeconds(config.PodMaxBackoffSeconds))
 	require.NoError(t, err)
@@ -200,9 +200,25 @@ func (c *cluster) taken() map[string][]int64 {
 }
 
 // node has GPUs (there is one such node in a test) of 80000 MiB, and offers 10 replicas of each to the kubelet.
-func node(name string, gpus int) *v1.Node {
+func node(name string, gpus int) *v1.Node { return nodeFrom(name, 0, gpus) }
+
+// nodes are so many, n000 and so on.
+func nodes(n, gpus int, change func(i int, node *v1.Node)) (all []runtime.Object) {
+	for i := range n {
+		node := nodeFrom(fmt.Sprintf("n%03d", i), i*gpus, gpus)
+		node.Labels = map[string]string{v1.LabelHostname: node.Name}
+		if change != nil {
+			change(i, node)
+		}
+		all = append(all, node)
+	}
+	return all
+}
+
+// nodeFrom has GPUs from that number on.
+func nodeFrom(name string, first, gpus int) *v1.Node {
 	list := []map[string]any{}
-	for i := range gpus {
+	for i := first; i < first+gpus; i++ {
 		list = append(list, map[string]any{"uuid": fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i), "model": "NVIDIA H100 80GB HBM3", "index": i, "memoryMiB": 80000,
 			"cores": 100, "replicas": 10, "mode": "hami-core", "healthy": true})
 	}

@@ -109,7 +109,7 @@ func extenderCommand() *cobra.Command {
 			defer tasks.Wait()
 			defer stop()
 			c.Log = o.log()
-			c.Engine, c.HAMiMetrics = args.Engine(), args.HAMiMetrics()
+			c.Engine, c.HAMiMetrics, c.ScoreWithPreferences = args.Engine(), args.HAMiMetrics(), args.ScoreWithPreferences
 			if args.GrantPrivateKeyFile != "" {
 				keys := grant.OpenSigningKeys(args.GrantPrivateKeyFile, c.Log)
 				if err := keys.Ready(); err != nil {

@@ -259,6 +259,31 @@ func (w *world) audit() (memoryMiB map[string]int64) {
 	return memoryMiB
 }
 
+// TestPrioritiesOfPodsWithPreferences: they are low enough that kube-scheduler's own plugins choose.
+func TestPrioritiesOfPodsWithPreferences(t *testing.T) {
+	w := newWorld(t, 3, 1, func(o *Options) { o.ScoreWithPreferences = 20 })
+	other := pod("other", 1000, 0)
+	node, why := w.place(other)
+	require.NotEmpty(t, node, why)
+	scores := func(p *v1.Pod) (all []int64) {
+		var list extenderv1.HostPriorityList
+		w.post("/prioritize", extenderv1.ExtenderArgs{Pod: p, NodeNames: &w.nodes}, &list)
+		for _, s := range list {
+			all = append(all, s.Score)
+		}
+		slices.Sort(all)
+		return all
+	}
+	asks := pod("p", 1000, 0)
+	require.Equal(t, []int64{0, 0, 10}, scores(asks))
+	asks.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{TopologyKey: "zone", WhenUnsatisfiable: v1.DoNotSchedule}}
+	require.Equal(t, []int64{0, 0, 10}, scores(asks))
+	asks.Spec.TopologySpreadConstraints[0].WhenUnsatisfiable = v1.ScheduleAnyway
+	require.Equal(t, []int64{0, 0, 2}, scores(asks))
+	w = newWorld(t, 3, 1, func(o *Options) { o.ScoreWithPreferences = 1 })
+	require.Equal(t, []int64{0, 0, 1}, scores(asks), "the choice by GPUs still breaks ties")
+}
+
 func TestFilterAndBind(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	for i := range 4 {

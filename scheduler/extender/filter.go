@@ -149,7 +149,8 @@ func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList
 	return fits, nodes.answer(passed, failed, unresolvable), count.Main()
 }
 
-// prioritize scores the nodes from 0 to 10. Only the best one, or the one that filter reserved, gets 10.
+// prioritize scores the nodes from 0 to 10. Only the best one, or the one that filter reserved, gets 10. If the pod
+// prefers nodes by more than GPUs, the scores are lower, so that kube-scheduler's count.
 func (s *Server) prioritize(_ context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.HostPriorityList, error) {
 	nodes := candidates(args)
 	list := make(extenderv1.HostPriorityList, len(nodes.names))
@@ -179,13 +180,17 @@ func (s *Server) prioritize(_ context.Context, args *extenderv1.ExtenderArgs) (*
 			first = reserved
 		}
 	}
+	most := extenderv1.MaxExtenderPriority
+	if kube.Prefers(args.Pod) {
+		most = max(most*int64(s.ScoreWithPreferences)/100, 1)
+	}
 	scores := make(map[string]int64, len(fits))
 	for _, f := range fits {
 		if high > low {
-			scores[f.name] = (extenderv1.MaxExtenderPriority - 1) * (f.score - low) / (high - low)
+			scores[f.name] = (most - 1) * (f.score - low) / (high - low)
 		}
 	}
-	scores[first] = extenderv1.MaxExtenderPriority
+	scores[first] = most
 	for i := range list {
 		list[i].Score = scores[list[i].Host]
 	}

@@ -46,6 +46,7 @@ type Config struct {
 	GPUQuota                         cache.ObjectName
 	Keys                             *grant.SigningKeyFile // nil: unsigned grants
 	ReservationTimeout, GroupTimeout time.Duration
+	ScoreWithPreferences             int
 	Listen                           string
 	// DebugAddress serves the debug pages and metrics a second time, over plain HTTP; may be empty.
 	DebugAddress string
@@ -86,7 +87,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	s := New(Options{
 		Find:   func(namespace, name string) (*scheduler.Pod, error) { return find(namespace, name) },
 		Engine: e, Cluster: cluster, Metrics: counters, Ready: func() error { return ready() },
-		Keys: c.Keys, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, Log: c.Log, Version: c.Version,
+		Keys: c.Keys, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, ScoreWithPreferences: c.ScoreWithPreferences, Log: c.Log, Version: c.Version,
 	})
 	feed, err := kube.NewFeed(factory, s.Sink())
 	if err != nil {

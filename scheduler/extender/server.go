@@ -46,6 +46,8 @@ type Options struct {
 	Cluster *Cluster
 	Metrics *metrics.Metrics
 	Keys    *grant.SigningKeyFile // nil: unsigned grants
+	// ScoreWithPreferences is percent of the priority, for pods that prefer nodes by more than GPUs; 0: all.
+	ScoreWithPreferences int
 	// Ready and Find may be nil.
 	Ready func() error
 	// ReservationTimeout limits the time from filter to bind; 0: the default. It is shorter than the engine's,
@@ -79,6 +81,7 @@ type Server struct {
 func New(o Options) *Server {
 	o.ReservationTimeout = cmp.Or(o.ReservationTimeout, DefaultReservationTimeout)
 	o.GroupTimeout = cmp.Or(o.GroupTimeout, DefaultGroupTimeout)
+	o.ScoreWithPreferences = cmp.Or(o.ScoreWithPreferences, 100)
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}

@@ -43,6 +43,9 @@ type Args struct {
 	GPUPolicy string `json:"gpuPolicy,omitempty"`
 	// Default weights of pods.
 	Weights string `json:"weights,omitempty"`
+	// Weight of the GPU score if the pod or nodes have preferences (preferred affinity, soft spreading, PreferNoSchedule,
+	// images): percent of its usual weight, 1 to 100; default 10.
+	ScoreWithPreferences int `json:"scoreWithPreferences,omitempty"`
 	// gpu-manager's memory limits whole GPUs too. By default they have all their memory, as with gpu-manager.
 	VcudaLimitsWholeGPUs bool `json:"vcudaLimitsWholeGPUs,omitempty"`
 	// When to write the grant: with the Binding (default) or also before it (Patch).
@@ -92,6 +95,10 @@ type Defaults struct {
 	MemoryFactor int64 `json:"memoryFactor,omitempty"`
 }
 
+// defaultScoreWithPreferences, with the plugin's weight of 5, is half of what ImageLocality counts and a quarter of
+// NodeAffinity, which are the lightest of kube-scheduler's preferences.
+const defaultScoreWithPreferences = 10
+
 const (
 	defaultGroupTimeout = time.Minute
 	maxGroupTimeout     = 10 * time.Minute // less than reservationTTL
@@ -122,12 +129,15 @@ func ParseArgs(object runtime.Object) (*Args, error) {
 
 func (a *Args) complete() error {
 	a.Annotate = cmp.Or(a.Annotate, AnnotateWithBinding)
+	a.ScoreWithPreferences = cmp.Or(a.ScoreWithPreferences, defaultScoreWithPreferences)
 	a.GroupTimeout.Duration = cmp.Or(a.GroupTimeout.Duration, defaultGroupTimeout)
 	switch {
 	case a.APIVersion != argsVersion || a.Kind != argsKind:
 		return fmt.Errorf("apiVersion %q, kind %q: must be %s, %s", a.APIVersion, a.Kind, argsVersion, argsKind)
 	case a.Annotate != AnnotateWithPatch && a.Annotate != AnnotateWithBinding:
 		return fmt.Errorf("annotate: %q: must be %s or %s", a.Annotate, AnnotateWithPatch, AnnotateWithBinding)
+	case a.ScoreWithPreferences < 1 || a.ScoreWithPreferences > 100:
+		return fmt.Errorf("scoreWithPreferences: %d: must be percent, 1 to 100", a.ScoreWithPreferences)
 	case a.GroupTimeout.Duration < time.Second || a.GroupTimeout.Duration > maxGroupTimeout:
 		return fmt.Errorf("groupTimeout: %v: must be from 1s to %v", a.GroupTimeout.Duration, maxGroupTimeout)
 	case a.GPUQuota != "" && strings.Count(a.GPUQuota, "/") != 1:

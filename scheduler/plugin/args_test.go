@@ -32,6 +32,7 @@ func TestArgs(t *testing.T) {
 		{"a quota without a namespace", `{` + head + `,"gpuQuota":"gpuquota"}`, "must be namespace/name"},
 		{"cores", `{` + head + `,"defaults":{"cores":101}}`, "defaults.cores: 101"},
 		{"memory", `{` + head + `,"defaults":{"memoryMiB":-1}}`, "defaults.memoryMiB: -1"},
+		{"a score of more than all", `{` + head + `,"scoreWithPreferences":101}`, "scoreWithPreferences: 101: must be percent, 1 to 100"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			args, err := ParseArgs(&runtime.Unknown{Raw: []byte(tc.text)})
@@ -53,6 +54,7 @@ func TestArgsDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, request.DefaultOptions(), args.Engine().Request)
 	require.Equal(t, AnnotateWithBinding, args.Annotate)
+	require.Equal(t, 10, args.ScoreWithPreferences)
 	require.Equal(t, time.Minute, args.GroupTimeout.Duration)
 }
 

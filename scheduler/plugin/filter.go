@@ -50,14 +50,15 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 		p.metrics.Denied(component, "InvalidRequest")
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
-	state.Write(cycleKey, &cycle{pod: pod, request: r, evaluation: evaluation, quotas: quotas, resized: resized})
-	if names := p.gpuNodes.names(evaluation.Snapshot()); len(names) > 0 {
+	c := &cycle{pod: pod, request: r, evaluation: evaluation, quotas: quotas, resized: resized}
+	state.Write(cycleKey, c)
+	if names := p.named(c, object); names != nil {
 		return &fwk.PreFilterResult{NodeNames: names}, nil
 	}
 	return nil, nil
 }
 
-// gpuNodes caches the names of nodes with GPUs. Because PreFilter returns them, kube-scheduler uses this
+// gpuNodes caches the names of nodes with GPUs. Because PreFilter returns names, kube-scheduler uses this
 // plugin's queueing hints also when NodeResourcesFit rejected the pod: its hints ignore ignoredResources
 // (1.36).
 type gpuNodes struct {
@@ -101,6 +102,7 @@ func (p *Plugin) RemovePod(_ context.Context, state fwk.CycleState, _ *v1.Pod, r
 		return missingPreFilter("RemovePod")
 	}
 	c.overlay = c.start().Without(node.Node().Name, string(remove.GetPod().UID))
+	c.evicting = true
 	return nil
 }
 
@@ -115,6 +117,9 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 	c := cycleOf(state)
 	if c == nil {
 		return missingPreFilter("Filter")
+	}
+	if c.narrow && c.evicting {
+		return fwk.NewStatus(fwk.Unschedulable, "no pods are evicted before all nodes are tried")
 	}
 	verdict := c.verdict(node.Node().Name)
 	if verdict.Fits {
@@ -155,6 +160,9 @@ type cycle struct {
 	evaluation      *engine.Evaluation
 	quotas, resized uint64               // versions before the evaluation
 	overlay         *engine.Overlay      // changes of AddPod and RemovePod; may be nil
+	evicting        bool                 // RemovePod was called: a preemption
+	narrow          bool                 // not all nodes with GPUs are named
+	preferences     bool                 // the pod or the nodes have other preferences than GPUs
 	placement       *scheduler.Placement // set by Reserve
 	bindCalled      bool
 	bindUnknown     bool // Bind could not find out whether the pod was bound
@@ -187,48 +195,16 @@ func missingPreFilter(point string) *fwk.Status {
 	return fwk.AsStatus(fmt.Errorf("%s: PreFilter was not called: enable %s at all extension points (multiPoint)", point, Name))
 }
 
-func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
-	if cycleOf(state) == nil {
-		return fwk.NewStatus(fwk.Skip)
-	}
-	return nil
-}
-
-func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
-	c := cycleOf(state)
-	if c == nil {
-		return 0, missingPreFilter("Score")
-	}
-	return c.verdict(node.Node().Name).Score, nil
-}
-
-func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
-
-// NormalizeScore implements fwk.ScoreExtensions: the best candidate gets 100, the worst 0, because
-// small differences would be rounded away.
-func (p *Plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	if len(scores) == 0 {
-		return nil
-	}
-	worst, best := scores[0].Score, scores[0].Score
-	for _, s := range scores {
-		worst, best = min(worst, s.Score), max(best, s.Score)
-	}
-	for i := range scores {
-		if best == worst {
-			scores[i].Score = fwk.MaxScore
-			continue
-		}
-		scores[i].Score = (scores[i].Score - worst) * fwk.MaxScore / (best - worst)
-	}
-	return nil
-}
-
 // PostFilter implements fwk.PostFilterPlugin: it reports why no node fits. It runs only if
 // DefaultPreemption evicted no pods.
 func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.Pod,
 	statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	c := cycleOf(state)
+	if c != nil && c.narrow {
+		p.secondTries.add(object)
+		activate(p.handle, object)
+		return nil, fwk.NewStatus(fwk.Unschedulable, "only the nodes with the best GPUs were tried, the others are tried next")
+	}
 	p.groups.failed(object, c.waitsForGPUs(statuses))
 	if c == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)

@@ -154,9 +154,9 @@ func TestScores(t *testing.T) {
 	}
 	require.True(t, w.PreScore(t.Context(), newState(), plainPod("x"), nil).IsSkip())
 	one := fwk.NodeScoreList{{Name: "a", Score: 7}}
-	require.True(t, w.NormalizeScore(t.Context(), nil, nil, one).IsSuccess())
+	require.True(t, w.NormalizeScore(t.Context(), newState(), nil, one).IsSuccess())
 	require.Equal(t, fwk.MaxScore, one[0].Score)
-	require.True(t, w.NormalizeScore(t.Context(), nil, nil, nil).IsSuccess())
+	require.True(t, w.NormalizeScore(t.Context(), newState(), nil, nil).IsSuccess())
 }
 
 func TestPostFilterReasons(t *testing.T) {

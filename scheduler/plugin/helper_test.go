@@ -203,7 +203,26 @@ type nodeInfo struct {
 	node       *v1.Node
 	generation int64
 	pods       []*v1.Pod
+	requested  room
+	images     map[string]*fwk.ImageStateSummary
 }
+
+// room is a part of fwk.Resource.
+type room struct {
+	fwk.Resource
+	cpu, memory, storage int64
+}
+
+func (r room) GetMilliCPU() int64         { return r.cpu }
+func (r room) GetMemory() int64           { return r.memory }
+func (r room) GetEphemeralStorage() int64 { return r.storage }
+func (r room) GetAllowedPodNumber() int   { return 10 }
+
+// Every node has 8 CPUs, 8,000 bytes of each kind, and room for 10 pods.
+func (n *nodeInfo) GetAllocatable() fwk.Resource { return room{cpu: 8000, memory: 8000, storage: 8000} }
+func (n *nodeInfo) GetRequested() fwk.Resource   { return n.requested }
+
+func (n *nodeInfo) GetImageStates() map[string]*fwk.ImageStateSummary { return n.images }
 
 func (n *nodeInfo) Node() *v1.Node       { return n.node }
 func (n *nodeInfo) GetGeneration() int64 { return n.generation }

@@ -67,6 +67,7 @@ type shared struct {
 	groups       *groups
 	quotaQueue   *quotaQueue
 	gpuNodes     gpuNodes
+	secondTries  *secondTries
 	keys         *grant.SigningKeyFile // nil: unsigned grants
 	metrics      *metrics.Metrics
 	log          *slog.Logger
@@ -124,7 +125,7 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 func (f *Factory) Wait() { f.tasks.Wait() }
 
 func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*shared, error) {
-	s := &shared{args: args, metrics: f.Metrics, log: f.Log, quotaQueue: newQuotaQueue()}
+	s := &shared{args: args, metrics: f.Metrics, log: f.Log, quotaQueue: newQuotaQueue(), secondTries: newSecondTries()}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
@@ -161,7 +162,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	}
 	s.groups.minimums = podGroups
 	f.tasks.Go(func() { podGroups.Run(ctx) })
-	if _, err := informers.Core().V1().Pods().Informer().AddEventHandler(kube.Handler[*v1.Pod]{Gone: s.quotaQueue.remove}); err != nil {
+	if _, err := informers.Core().V1().Pods().Informer().AddEventHandler(kube.Handler[*v1.Pod]{Gone: s.forget}); err != nil {
 		return nil, err
 	}
 	quotas := quotaSink{s.engine, s.quotaQueue}
@@ -205,6 +206,12 @@ func (f *Factory) podGroups(s *shared, handle fwk.Handle) (*gang.PodGroups, erro
 	return gang.NewPodGroups(handle.ClientSet().Discovery(), client, s.log, s.groups.podGroupChanged), nil
 }
 
+// forget is for a pod that is placed or gone.
+func (s *shared) forget(pod *v1.Pod) {
+	s.quotaQueue.remove(pod)
+	s.secondTries.remove(pod)
+}
+
 // There is no PreEnqueue, because a pod that it rejects gets no event with the reason.
 
 // informerSync updates the engine to kube-scheduler's snapshot: both use the same informers at different pace,
@@ -221,6 +228,7 @@ type seenNode struct {
 	name       string
 	generation int64
 	node       *v1.Node
+	info       fwk.NodeInfo // of the current cycle
 	pods       map[types.UID]*v1.Pod
 }
 
@@ -246,6 +254,7 @@ func (s *informerSync) update(nodes []fwk.NodeInfo) {
 			last = s.updateNode(last, info)
 			s.nodes[node.Name] = last
 		}
+		last.info = info
 		order = append(order, last)
 	}
 	s.order = order

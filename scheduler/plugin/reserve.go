@@ -108,7 +108,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod
 	if status := p.reserve(c, node); status != nil {
 		return status
 	}
-	p.quotaQueue.remove(object)
+	p.forget(object)
 	p.informerSync.reserved(node, object)
 	return nil
 }

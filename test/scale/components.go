@@ -25,8 +25,8 @@ import (
 
 const extenderAddress = "127.0.0.1:18181"
 
-// schedulerProcess binds by gpuslice-scheduler, with the configuration that is shipped.
-func schedulerProcess(annotate string) func(context.Context, *lab) error {
+// schedulerProcess binds by gpuslice-scheduler, with the configuration that is shipped, but for pairs of old and new lines.
+func schedulerProcess(changes ...string) func(context.Context, *lab) error {
 	return func(ctx context.Context, l *lab) error {
 		root, err := harness.Repository()
 		if err != nil {
@@ -36,8 +36,7 @@ func schedulerProcess(annotate string) func(context.Context, *lab) error {
 		if err != nil {
 			return err
 		}
-		text := strings.Replace(string(shipped), "leaderElect: true", "leaderElect: false", 1)
-		text = strings.Replace(text, "annotate: Binding", "annotate: "+annotate, 1)
+		text := strings.NewReplacer(append(changes, "leaderElect: true", "leaderElect: false")...).Replace(string(shipped))
 		return l.process(ctx, "gpuslice-scheduler", text)
 	}
 }

@@ -8,12 +8,16 @@
 //
 //	no GPUs           gpuslice-scheduler, pods without GPUs: the ceiling of kube-scheduler
 //	                   and the API server on this machine
+//	no GPUs, 10 %      the same with percentageOfNodesToScore: 10
 //	plugin, Binding    the same with a GPU's part each: the grant is written with the bind
 //	plugin, Patch      the grant is written before the bind, by another plugin
 //	extender           the stock kube-scheduler with `gpuslice-scheduler extender`
 //	extender, N calls  only the extender: N callers, each filter, prioritize and bind
 //
 // etcd, the API server, the schedulers and this program share the machine's cores.
+//
+// -rows chooses rows, and -rounds repeats them one after the other, so that ratios are of rows
+// beside each other. GOGC is for all processes.
 //
 // After each row the pods' annotations are added up by GPU: one that holds more than it
 // has is an error.

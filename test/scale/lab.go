@@ -219,21 +219,28 @@ func (l *lab) result(bound map[string]bool, first time.Time) seen {
 	return s
 }
 
-// audit adds up what the pods' annotations give.
-func (l *lab) audit(ctx context.Context) error {
+// audit counts the nodes with pods, and adds up what the pods' annotations give.
+func (l *lab) audit(ctx context.Context, gpus bool) (used int, err error) {
 	pods, err := l.cluster.API.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return err
+		return 0, err
+	}
+	nodes := map[string]bool{}
+	for i := range pods.Items {
+		nodes[pods.Items[i].Spec.NodeName] = true
+	}
+	if !gpus {
+		return len(nodes), nil
 	}
 	memory, cores, replicas := map[string]int64{}, map[string]int{}, map[string]int{}
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		g, err := grant.DecodeGrant(p.Annotations[api.AnnotationGrant])
 		if err != nil {
-			return fmt.Errorf("pod %s: %w", p.Name, err)
+			return 0, fmt.Errorf("pod %s: %w", p.Name, err)
 		}
 		if g.Node != p.Spec.NodeName {
-			return fmt.Errorf("pod %s is on node %s, and its grant is for %s", p.Name, p.Spec.NodeName, g.Node)
+			return 0, fmt.Errorf("pod %s is on node %s, and its grant is for %s", p.Name, p.Spec.NodeName, g.Node)
 		}
 		for _, shares := range g.Containers {
 			for _, s := range shares {
@@ -250,7 +257,7 @@ func (l *lab) audit(ctx context.Context) error {
 		}
 	}
 	if len(over) > 0 {
-		return fmt.Errorf("reserved twice: %s", strings.Join(over, "; "))
+		return 0, fmt.Errorf("reserved twice: %s", strings.Join(over, "; "))
 	}
-	return nil
+	return len(nodes), nil
 }

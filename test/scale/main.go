@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,10 +18,12 @@ import (
 func main() {
 	nodes := flag.Int("nodes", 1000, "nodes, with 8 GPUs each")
 	pods := flag.Int("pods", 3000, "pods of each row")
+	only := flag.String("rows", "", "only these rows, separated by semicolons; the first is what the others are compared with")
+	rounds := flag.Int("rounds", 1, "how often, one row after the other")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *nodes, *pods); err != nil {
+	if err := run(ctx, *nodes, *pods, *rounds, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "scale:", err)
 		os.Exit(1)
 	}
@@ -33,15 +37,39 @@ type row struct {
 }
 
 var rows = []row{
-	{"no GPUs", false, schedulerProcess("Binding")},
-	{"plugin, Binding", true, schedulerProcess("Binding")},
-	{"plugin, Patch", true, schedulerProcess("Patch")},
+	{"no GPUs", false, schedulerProcess()},
+	{"no GPUs, 10 %", false, schedulerProcess("percentageOfNodesToScore: 0", "percentageOfNodesToScore: 10")},
+	{"plugin, Binding", true, schedulerProcess()},
+	{"plugin, Patch", true, schedulerProcess("annotate: Binding", "annotate: Patch")},
 	{"extender", true, stockWithExtender},
 	{"extender, 1 call", true, callers(1)},
 	{"extender, 8 calls", true, callers(8)},
 }
 
-func run(ctx context.Context, nodes, pods int) (err error) {
+// chosen are the rows to measure.
+func chosen(only string, rounds int) (some []row, err error) {
+	all := rows
+	if only != "" {
+		all = nil
+		for name := range strings.SplitSeq(only, ";") {
+			i := slices.IndexFunc(rows, func(r row) bool { return r.name == strings.TrimSpace(name) })
+			if i < 0 {
+				return nil, fmt.Errorf("there is no row %q", name)
+			}
+			all = append(all, rows[i])
+		}
+	}
+	for range rounds {
+		some = append(some, all...)
+	}
+	return some, nil
+}
+
+func run(ctx context.Context, nodes, pods, rounds int, only string) (err error) {
+	some, err := chosen(only, rounds)
+	if err != nil {
+		return err
+	}
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 	say("starting etcd and kube-apiserver")
 	cluster, err := kube.NewControlPlane(ctx)
@@ -57,10 +85,10 @@ func run(ctx context.Context, nodes, pods int) (err error) {
 		return err
 	}
 	fmt.Printf("%d nodes with 8 GPUs, %d pods a row\n\n", nodes, pods)
-	fmt.Println("| | pods/s | of no GPUs | first to last bind | CPU s of the scheduler |")
-	fmt.Println("|---|---|---|---|---|")
+	fmt.Printf("| | pods/s | of %s | first to last bind | CPU s of the scheduler | nodes used |\n", some[0].name)
+	fmt.Println("|---|---|---|---|---|---|")
 	ceiling := 0.0
-	for _, r := range rows {
+	for i, r := range some {
 		say("%s: making %d pods", r.name, pods)
 		if err := l.makePods(ctx, r.gpus); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
@@ -70,15 +98,14 @@ func run(ctx context.Context, nodes, pods int) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
-		if r.gpus {
-			if err := l.audit(ctx); err != nil {
-				return fmt.Errorf("%s: %w", r.name, err)
-			}
+		used, err := l.audit(ctx, r.gpus)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
 		}
-		if ceiling == 0 {
+		if i%(len(some)/rounds) == 0 { // of this round
 			ceiling = seen.rate()
 		}
-		fmt.Printf("| %s | %.0f | %.2f | %v | %.1f |\n", r.name, seen.rate(), seen.rate()/ceiling, seen.took.Round(10*time.Millisecond), seen.cpu.Seconds())
+		fmt.Printf("| %s | %.0f | %.2f | %v | %.1f | %d |\n", r.name, seen.rate(), seen.rate()/ceiling, seen.took.Round(10*time.Millisecond), seen.cpu.Seconds(), used)
 		if err := l.deletePods(ctx); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}

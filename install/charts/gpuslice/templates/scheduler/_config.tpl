@@ -17,18 +17,20 @@ leaderElection:
   leaderElect: true
   resourceNamespace: {{ .Release.Namespace }}
   resourceName: {{ include "gpuslice.fullname" . }}-scheduler
-# Of 1,000 nodes 100 that fit are compared, as kube-scheduler does by itself from 5,000 nodes on (below, it would take
-# 420): half of the time a pod takes is judging nodes that are not chosen. 100 restores the best of all.
+# For most pods with GPUs the plugin names the best nodes of all, and this does not matter. It is for pods with volumes,
+# pod affinity or spread constraints, and for pods without GPUs: 0 is kube-scheduler's default (42 % of 1,000 nodes), 100
+# compares all nodes that fit.
 percentageOfNodesToScore: {{ .Values.scheduler.percentageOfNodesToScore }}
 profiles:
 - schedulerName: {{ .Values.scheduler.name }}
   plugins:
     multiPoint:
       enabled:
-      # 5: the node policy goes before how evenly CPU and memory are used (1 each), and behind what a pod's affinity
-      # prefers with a high weight. kube-scheduler's own plugins stay as they are.
+      # The GPU score is 0 to 100: with 5 the node policy goes before how evenly CPU and memory are used (1 each). If the pod
+      # or nodes have preferences, it is 0 to 10 (scoreWithPreferences), which leaves the choice to kube-scheduler's plugins
+      # (affinity 2, spreading 2, PreferNoSchedule 3, images 1).
       - name: GPUSlice
-        weight: 5
+        weight: {{ .Values.scheduler.weight }}
     # Must be before DefaultBinder; multiPoint does not guarantee this. It binds pods with GPUs and writes their grant with
     # the bind. DefaultBinder binds pods without GPUs.
     bind:
