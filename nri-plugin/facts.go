@@ -47,8 +47,9 @@ func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
 		name:      ctr.GetName(),
 		container: containerOf(pod, ctr),
 		gpus:      p.GPUs(), missing: p.Missing, settings: p.Settings(), devices: p.Devices, unscheduled: p.Unscheduled,
-		highPriority: slices.Contains(p.HighPriorityNamespaces, pod.GetNamespace()),
 	}
+	f.highPriority = p.highPriority(pod.GetNamespace(), f.container)
+	f.container.HighPriority = f.highPriority
 	f.newest = f.pod
 	if p.Newest != nil {
 		f.newest = p.Newest(f.pod)
@@ -109,8 +110,15 @@ func requestsOptOut(ctr *api.Container) bool {
 	return oci.RequestsNoLimiter(oci.Container{Env: ctr.GetEnv()})
 }
 
-func (p *Plugin) allowsOptOut(namespace string) bool {
-	return slices.Contains(p.OptOutNamespaces, anyNamespace) || slices.Contains(p.OptOutNamespaces, namespace)
+func (p *Plugin) allowsOptOut(namespace string) bool { return allows(p.OptOutNamespaces, namespace) }
+
+func allows(namespaces []string, namespace string) bool {
+	return slices.Contains(namespaces, anyNamespace) || slices.Contains(namespaces, namespace)
+}
+
+func (p *Plugin) highPriority(namespace string, c oci.Container) bool {
+	return slices.Contains(p.HighPriorityNamespaces, namespace) ||
+		allows(p.RequestedPriorityNamespaces, namespace) && oci.RequestsPriority(c)
 }
 
 func (p *Plugin) recordOptOut(pod *api.PodSandbox, ctr *api.Container) {

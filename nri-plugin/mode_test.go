@@ -100,6 +100,44 @@ func TestCeilingAndPriorityReachTheClaim(t *testing.T) {
 	assert.False(t, claims[ctr.Id].HighPriority, "a container can't set its own priority")
 }
 
+// A container's request for priority, which the webhook makes of nvidia.com/priority, counts where the operator allows it.
+// The container's variable has what it got.
+func TestRequestedPriority(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		namespaces  []string
+		env         []string
+		high        bool
+		shown       string // CUDA_TASK_PRIORITY in the container
+	}{
+		{"not allowed", nil, []string{"CUDA_TASK_PRIORITY=0"}, false, "1"},
+		{"allowed elsewhere", []string{"lab"}, []string{"CUDA_TASK_PRIORITY=0"}, false, "1"},
+		{"allowed here", []string{"lab", "default"}, []string{"CUDA_TASK_PRIORITY=0"}, true, "0"},
+		{"allowed everywhere", []string{"*"}, []string{"CUDA_TASK_PRIORITY=0"}, true, "0"},
+		{"low", []string{"*"}, []string{"CUDA_TASK_PRIORITY=1"}, false, "1"},
+		{"no number", []string{"*"}, []string{"CUDA_TASK_PRIORITY=00"}, false, "1"},
+		{"not requested", []string{"*"}, nil, false, ""},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			claims := map[string]ledger.Claim{}
+			f := newFixture(t, func(c *nriplugin.Config) {
+				c.RequestedPriorityNamespaces = test.namespaces
+				populate := c.Populate
+				c.Populate = func(dir string, claim ledger.Claim) error {
+					claims[claim.ContainerID] = claim
+					return populate(dir, claim)
+				}
+			})
+			ctr := newContainer("main", test.env...)
+			spec, err := f.runtime.create(newPod("p", named("main", gpuB, 8000, 30)), ctr)
+			require.NoError(t, err)
+			require.Equal(t, test.high, claims[ctr.Id].HighPriority)
+			value, _ := envOf(spec, "CUDA_TASK_PRIORITY")
+			require.Equal(t, test.shown, value)
+		})
+	}
+}
+
 // CUDA_DISABLE_CONTROL takes the limiter away where the operator lets it, and nothing
 // else: not the GPU's identity, not the reservation.
 func TestUserSwitchesTheLimiterOff(t *testing.T) {

@@ -36,8 +36,10 @@ type Config struct {
 	Populate  func(dir string, claim ledger.Claim) error
 	// HighPriorityNamespaces have containers that take precedence on a GPU; optional.
 	HighPriorityNamespaces []string
-	Settings               func() oci.Settings
-	Devices                oci.DeviceEdits
+	// RequestedPriorityNamespaces have containers that may request the same by CUDA_TASK_PRIORITY=0; optional. "*": all.
+	RequestedPriorityNamespaces []string
+	Settings                    func() oci.Settings
+	Devices                     oci.DeviceEdits
 	// Names returns the order of a pod's containers, for HAMi's annotation with several positions; optional.
 	Names grant.ContainerNames
 	// Keys verify grants when a container is created; optional. Without them, signatures are ignored.

@@ -29,8 +29,10 @@ type Container struct {
 	// CDIDevices are the qualified CDI names in the request.
 	CDIDevices []string
 	// NoLimiter: its user disabled the limiter, with the operator's permission ([RequestsNoLimiter]).
-	NoLimiter   bool
-	DeviceRules []rspec.LinuxDeviceCgroup
+	NoLimiter bool
+	// HighPriority: its work has priority on its GPUs, with the operator's permission.
+	HighPriority bool
+	DeviceRules  []rspec.LinuxDeviceCgroup
 	// Majors are this node's ([HostDriverMajors]). Without them only the names of device nodes count.
 	Majors DriverMajors
 	// RequestNames are the variables that NVIDIA's runtime prefers to NVIDIA_VISIBLE_DEVICES ([HostRequestNames]).

@@ -12,9 +12,6 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// taskPriority is the default priority. A container's own CUDA_TASK_PRIORITY is ignored: its neighbours would pay for it.
-const taskPriority = limiter.PriorityLow
-
 func OwnedEnv(name string) bool {
 	switch name {
 	case api.EnvVisibleDevices, api.EnvSharedCache, api.EnvOversubscribe, api.EnvCorePolicy, api.EnvTaskPriority,
@@ -103,7 +100,10 @@ func neutral(name string, shares []grant.Share, s Settings, c Container) string 
 	case api.EnvCorePolicy:
 		return string(s.corePolicy())
 	case api.EnvTaskPriority:
-		return strconv.Itoa(int(taskPriority))
+		if c.HighPriority {
+			return strconv.Itoa(int(limiter.PriorityHigh))
+		}
+		return strconv.Itoa(int(limiter.PriorityLow))
 	case api.EnvDisableControl:
 		return strconv.FormatBool(c.NoLimiter)
 	case api.EnvOversubscribe:
@@ -116,6 +116,13 @@ func neutral(name string, shares []grant.Share, s Settings, c Container) string 
 func RequestsNoLimiter(c Container) bool {
 	values := c.allenv(api.EnvDisableControl)
 	return len(values) > 0 && !slices.ContainsFunc(values, func(v string) bool { return v != "true" })
+}
+
+// RequestsPriority reports whether each CUDA_TASK_PRIORITY is 0, which is high.
+func RequestsPriority(c Container) bool {
+	values := c.allenv(api.EnvTaskPriority)
+	high := strconv.Itoa(int(limiter.PriorityHigh))
+	return len(values) > 0 && !slices.ContainsFunc(values, func(v string) bool { return v != high })
 }
 
 func visibleDevices(shares []grant.Share, way Injection) string {

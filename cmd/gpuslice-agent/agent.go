@@ -234,9 +234,9 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 		ExemptNamespaces: o.ExemptNamespaces,
 		OptOutNamespaces: o.SwitchNamespaces,
 
-		HighPriorityNamespaces: o.HighPriorityNamespaces,
-		Observer:               observer,
-		Log:                    log,
+		HighPriorityNamespaces: o.HighPriorityNamespaces, RequestedPriorityNamespaces: o.PriorityNamespaces,
+		Observer: observer,
+		Log:      log,
 	}
 	if o.PodResourcesSocket != "" {
 		config.Names = podresources.New(o.PodResourcesSocket, o.countedResources()...)

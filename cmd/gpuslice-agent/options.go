@@ -78,6 +78,7 @@ type options struct {
 	ExemptNamespaces       []string
 	SwitchNamespaces       []string
 	HighPriorityNamespaces []string
+	PriorityNamespaces     []string
 	HealthAddress          string
 	MetricsAddress         string
 	LegacyMetrics          []string
@@ -157,7 +158,8 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.UnscheduledPolicy, "unscheduled-policy", string(nriplugin.UnscheduledDeny), "`POLICY` for containers of pods without an annotation of a GPU scheduler: deny (no GPU) or share (for each device from the kubelet, the GPU's memory and compute time divided by --device-split-count)")
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`NAMESPACES` of which pods are not controlled: they can use whole GPUs without a grant")
 	f.StringSliceVar(&o.SwitchNamespaces, "disable-control-namespaces", nil, "`NAMESPACES` of which pods can disable the limiter with CUDA_DISABLE_CONTROL=true, * for all; such a container gets the GPUs of its grant without limits, and is logged")
-	f.StringSliceVar(&o.HighPriorityNamespaces, "high-priority-namespaces", nil, "`NAMESPACES` of which containers have priority on a GPU: others pause while they use it; a priority that a container sets itself is ignored")
+	f.StringSliceVar(&o.HighPriorityNamespaces, "high-priority-namespaces", nil, "`NAMESPACES` of which containers have priority on a GPU: others pause while they use it")
+	f.StringSliceVar(&o.PriorityNamespaces, "requested-priority-namespaces", nil, "`NAMESPACES` of which containers can request this priority, by nvidia.com/priority: 0 or CUDA_TASK_PRIORITY=0, * for all; elsewhere such a request is ignored, because other containers pay for it")
 	f.DurationVar(&o.AuditInterval, "audit-interval", 5*time.Second, "`DURATION` between two audits, which compare the processes on the GPUs (NVML, kernel) with the grants, at least 1s; 0: no audit")
 	f.StringVar(&o.OnViolation, "on-violation", violationReport, "`ACTION` on a violation (a GPU in use without a grant, no limiter, forged limits, more memory than granted by NVML's count, a damaged usage file, locks on the limiter's files): report (metric, event, log) or kill (report, and after --violation-grace SIGKILL to the processes, except processes of the host or of exempt namespaces)")
 	f.DurationVar(&o.ViolationGrace, "violation-grace", 30*time.Second, "`DURATION` of a violation before --on-violation=kill ends it, 0 to 24h")
@@ -259,6 +261,9 @@ func (o *options) validate() error {
 	c.matches("exempt-namespaces", labelPattern, "names of namespaces", o.ExemptNamespaces...)
 	for _, namespace := range o.SwitchNamespaces {
 		c.want("disable-control-namespaces", namespace == "*" || labelPattern.MatchString(namespace), "names of namespaces, or *", namespace)
+	}
+	for _, namespace := range o.PriorityNamespaces {
+		c.want("requested-priority-namespaces", namespace == "*" || labelPattern.MatchString(namespace), "names of namespaces, or *", namespace)
 	}
 	c.matches("high-priority-namespaces", labelPattern, "names of namespaces", o.HighPriorityNamespaces...)
 	o.validateAudit(&c)

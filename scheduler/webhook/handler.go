@@ -168,6 +168,8 @@ type Rules struct {
 	RequiredPlugin string
 	// TaskPriority sets CUDA_TASK_PRIORITY from nvidia.com/priority, as HAMi does.
 	TaskPriority bool
+	// PriorityNamespaces have pods that may request priority on a GPU ("*": all). Nodes ignore it in others: a warning.
+	PriorityNamespaces []string
 	// AllowPrivileged admits pods that can open all GPUs of their node, PrivilegedNamespaces only
 	// in these namespaces.
 	AllowPrivileged      bool

@@ -197,7 +197,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.RuntimeClass, "runtime-class", o.RuntimeClass, "runtime class for pods that request GPUs and name none; empty: none")
 	fs.StringVar(&o.RequiredPlugin, "required-plugin", o.RequiredPlugin,
 		"NRI plugin without which containers with GPUs are refused; empty: none")
-	fs.BoolVar(&o.TaskPriority, "task-priority", o.TaskPriority, "set CUDA_TASK_PRIORITY from "+o.Request.Names.Priority+", for HAMi on nodes")
+	fs.BoolVar(&o.TaskPriority, "task-priority", o.TaskPriority, "set CUDA_TASK_PRIORITY from "+o.Request.Names.Priority)
+	fs.StringSliceVar(&o.PriorityNamespaces, "priority-namespace", o.PriorityNamespaces, "namespace in which agents accept "+
+		o.Request.Names.Priority+": 0 (their --requested-priority-namespaces; * for all; repeatable); elsewhere such a pod gets a warning")
 	fs.BoolVar(&o.AllowPrivileged, "allow-privileged", o.AllowPrivileged,
 		"admit GPU requests of containers that are privileged, have CAP_SYS_ADMIN, or are in a pod with hostPID, although "+
 			"they can open all GPUs of the node")

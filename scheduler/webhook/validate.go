@@ -51,7 +51,17 @@ func (r *Rules) validateNew(pod *corev1.Pod) (*rejection, []string) {
 	if rejection := r.requiresPlugin(pod, model, req); rejection != nil {
 		return rejection, nil
 	}
-	return r.scheduler(pod.Spec.SchedulerName)
+	rejection, warnings := r.scheduler(pod.Spec.SchedulerName)
+	return rejection, append(warnings, r.ignoredPriority(pod.Namespace, req)...)
+}
+
+// ignoredPriority warns of a request that nodes ignore.
+func (r *Rules) ignoredPriority(namespace string, req *request.Request) []string {
+	if !req.HighPriority || slices.Contains(r.PriorityNamespaces, namespace) || slices.Contains(r.PriorityNamespaces, "*") {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: 0 has no effect in namespace %q: its containers have no priority on a GPU (the operator can allow it: "+
+		"--priority-namespace of the webhook and --requested-priority-namespaces of the agents)", r.Request.Names.Priority, namespace)}
 }
 
 func (r *Rules) scheduler(name string) (*rejection, []string) {

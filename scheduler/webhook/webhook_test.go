@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -172,7 +173,7 @@ func TestOtherSettings(t *testing.T) {
 		{"a node's name, where it may be", "spec:\n  nodeName: node-1\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpu: 1}}}\n",
 			with(func(r *Rules) { r.AllowNodeName = true }), "", "", ""},
 		{"no priority variable", "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/priority: 0}}}\n",
-			with(func(r *Rules) { r.TaskPriority = false }), "", "", ""},
+			with(func(r *Rules) { r.TaskPriority = false }), "", "", "priority: 0 has no effect"},
 		{"another default count", "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpumem: 1}, requests: {nvidia.com/gpumem: 1}}}\n",
 			with(func(r *Rules) { r.Request.DefaultCount = 2 }),
 			`[{"op":"add","path":"/spec/containers/0/resources/limits/nvidia.com~1gpu","value":"2"},{"op":"add","path":"/spec/containers/0/resources/requests/nvidia.com~1gpu","value":"2"}]`, "", ""},
@@ -220,4 +221,28 @@ func TestInvalidRules(t *testing.T) {
 	r := DefaultRules()
 	require.NoError(t, r.Validate())
 	require.Equal(t, []string{testcases.Scheduler}, r.Writers)
+}
+
+// A node ignores a request for priority unless the operator allows it in the namespace; the author of the pod is warned.
+func TestIgnoredPriorityIsAWarning(t *testing.T) {
+	const pod = "spec: {schedulerName: gpuslice-scheduler, containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/priority: PRIORITY}}}]}\n" +
+		"metadata: {name: p, annotations: {required-plugins.noderesource.dev: '[gpuslice]'}}"
+	for _, test := range []struct {
+		priority   string
+		namespaces []string
+		warned     bool
+	}{
+		{"0", nil, true}, {"0", []string{"other"}, true}, {"0", []string{"team-a"}, false}, {"0", []string{"*"}, false}, {"1", nil, false},
+	} {
+		rules := DefaultRules()
+		rules.PriorityNamespaces = test.namespaces
+		answer := ask(t, rules, "/validate", newPod(t, strings.Replace(pod, "PRIORITY", test.priority, 1)))
+		require.True(t, answer.Allowed, "%v", answer.Result)
+		if !test.warned {
+			require.Empty(t, answer.Warnings)
+			continue
+		}
+		require.Len(t, answer.Warnings, 1)
+		require.Contains(t, answer.Warnings[0], `nvidia.com/priority: 0 has no effect in namespace "team-a"`)
+	}
 }

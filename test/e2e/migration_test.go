@@ -42,7 +42,11 @@ var fromHAMi = []migrated{
 	{file: "use-gputype", want: []int64{3000}, model: "A100"},
 	{file: "nouse-gputype", want: []int64{3000}, model: "A100"},
 	{file: "priority", want: []int64{3000}, check: func(t *testing.T, pods []corev1.Pod) {
-		require.Contains(t, pods[0].Spec.Containers[0].Env, corev1.EnvVar{Name: "CUDA_TASK_PRIORITY", Value: "0"})
+		// The agent sets the variable to the priority that it gave.
+		stdout, stderr, exitCode, err := cluster.ExecIn(context.Background(), &pods[0], "main", "sh", "-c", "echo $CUDA_TASK_PRIORITY")
+		require.NoError(t, err)
+		require.Zero(t, exitCode, stderr)
+		require.Equal(t, "0", strings.TrimSpace(stdout))
 	}},
 	{file: "binpack", pods: 2, want: []int64{3000}, check: func(t *testing.T, pods []corev1.Pod) {
 		require.Equal(t, uuids(placed(t, &pods[0])["main"]), uuids(placed(t, &pods[1])["main"]))
@@ -142,8 +146,11 @@ func testMigration(t *testing.T, dir string, all []migrated) {
 	}
 }
 
-// Pods that were written for HAMi run unchanged.
-func TestMigrationFromHAMi(t *testing.T) { testMigration(t, "hami", fromHAMi) }
+// Pods that were written for HAMi run unchanged, where the operator lets pods request priority as HAMi does.
+func TestMigrationFromHAMi(t *testing.T) {
+	withAgent(t, "nvidia.com/gpu", 80, "--requested-priority-namespaces=*")
+	testMigration(t, "hami", fromHAMi)
+}
 
 // Pods that were written for gpu-manager run unchanged on nodes of its profile.
 func TestMigrationFromGPUManager(t *testing.T) {
