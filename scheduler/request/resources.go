@@ -260,7 +260,7 @@ func (n *annotationReader) read(key string, parse func(value string) error) {
 	}
 }
 
-// list reads a comma-separated list and sorts it. Blank is no list (HAMi's rule).
+// list reads a comma-separated list and sorts it. Blank is no list, and empty entries are none (HAMi's rules).
 func (n *annotationReader) list(key string, most int, entry func(string) (string, error)) (entries []string) {
 	n.read(key, func(value string) (err error) {
 		if strings.TrimSpace(value) != "" {
@@ -280,10 +280,10 @@ func split(value string, most int, entry func(string) (string, error)) ([]string
 	if count > most {
 		return nil, fmt.Errorf("has %d entries, at most %d are allowed", count, most)
 	}
-	entries := make([]string, 0, count)
+	var entries []string
 	for e := range strings.SplitSeq(value, ",") {
 		if e = strings.TrimSpace(e); e == "" {
-			return nil, errors.New("has an empty entry: separate entries with one comma")
+			continue // as HAMi does
 		}
 		e, err := entry(e)
 		if err != nil {

@@ -33,6 +33,9 @@ func TestRules(t *testing.T) {
 		{"types", map[string]string{api.AnnotationUseTypes: "H200, a100,H200", api.AnnotationAvoidTypes: "Tesla T4"},
 			Rules{UseTypes: []string{"a100", "h200"}, AvoidTypes: []string{"tesla t4"}}},
 		{"blank is no rule", map[string]string{api.AnnotationUseTypes: " ", api.AnnotationAvoidTypes: "", api.AnnotationUseUUIDs: "", api.AnnotationMode: ""}, Rules{}},
+		{"empty entries, which HAMi passes over", map[string]string{api.AnnotationUseTypes: "A100,", api.AnnotationAvoidTypes: "T4,,V100", api.AnnotationUseUUIDs: "," + gpuA, api.AnnotationMode: "mps,"},
+			Rules{UseTypes: []string{"a100"}, AvoidTypes: []string{"t4", "v100"}, UseUUIDs: []string{gpuA}, Modes: []string{"mps"}}},
+		{"only empty entries", map[string]string{api.AnnotationUseTypes: ",", api.AnnotationUseUUIDs: " , "}, Rules{}},
 		{"gpus", map[string]string{api.AnnotationUseUUIDs: gpuB + ", " + gpuA, api.AnnotationAvoidUUIDs: gpuB},
 			Rules{UseUUIDs: []string{gpuA, gpuB}, AvoidUUIDs: []string{gpuB}}},
 		{"numa", map[string]string{api.AnnotationNUMABind: "true"}, Rules{NUMABind: true}},
@@ -61,8 +64,6 @@ func TestRulesRefused(t *testing.T) {
 	for _, test := range []struct {
 		description, key, value, want string
 	}{
-		{"an empty type", api.AnnotationUseTypes, "A100,,H200", "nvidia.com/use-gputype: \"A100,,H200\": has an empty entry"},
-		{"a trailing comma", api.AnnotationAvoidTypes, "A100,", "has an empty entry"},
 		{"too many types", api.AnnotationUseTypes, strings.Repeat("a,", 64) + "a", "has 65 entries, at most 64 are allowed"},
 		{"no GPU", api.AnnotationUseUUIDs, "GPU-1", `"GPU-1": must be a GPU's UUID`},
 		{"a second spelling of a GPU", api.AnnotationAvoidUUIDs, strings.ToUpper(gpuA), "must be a GPU's UUID"},
