@@ -71,8 +71,8 @@ const reference = "../../docs/configuration/cli.md"
 
 const referenceHead = `# The commands of gpuslice
 
-These options can also be set by environment variables: ` + "`--state-dir`, `--system-namespace`, `--output` and `--color`" + `, by
-` + "`GPUSLICE_STATE_DIR`" + ` and so on. [CLI.md](../CLI.md) describes the output and the exit status of the commands.
+Environment variables can set four options: ` + "`GPUSLICE_STATE_DIR`, `GPUSLICE_SYSTEM_NAMESPACE`, `GPUSLICE_OUTPUT`" + ` and
+` + "`GPUSLICE_COLOR`" + `. [CLI.md](../CLI.md) describes the output and the exit status of the commands.
 `
 
 // The reference is that of the commands: `make generate` writes it.

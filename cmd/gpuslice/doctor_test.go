@@ -36,6 +36,20 @@ func TestDoctorOfAnEmptyNode(t *testing.T) {
 	}
 }
 
+// The argument names what the host is for.
+func TestDoctorOfADockerHost(t *testing.T) {
+	root := t.TempDir()
+	status, out, _ := gpuslice("doctor", "docker", "podman", "--root", root)
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, out, "fail  docker            /etc/docker/daemon.json has no runtime gpuslice\n")
+	assert.Contains(t, out, "\nfail  podman ")
+	assert.Contains(t, out, " checks for docker, podman: ")
+	assert.NotContains(t, out, "kubelet")
+	status, _, stderr := gpuslice("doctor", "runtime", "--root", root)
+	assert.Equal(t, exitUsage, status)
+	assert.Contains(t, stderr, "unexpected arguments (runtime): use gpuslice doctor [kubernetes|docker|podman]...")
+}
+
 // sickRoot is a node's root directory with all that can be fixed, and the options for it.
 func sickRoot(t *testing.T) (root string, args []string) {
 	root = t.TempDir()

@@ -116,12 +116,19 @@ func doctorCommand() *cobra.Command {
 		out         *output
 	)
 	c := &cobra.Command{
-		Use:   "doctor",
+		Use:   "doctor [kubernetes|docker|podman]...",
 		Short: "Check what this node needs, and how to fix what is missing",
-		Long: `Checks what this node needs before its GPUs can be shared safely: the container
-runtime, its version and configuration (NRI, its timeout and validator, runtime
-handlers), cgroups, the kubelet, NVIDIA's driver and CDI spec, and the agent's
-directories and health. Nothing is changed without --fix.
+		Long: `Checks what this host needs before its GPUs can be shared safely: NVIDIA's
+driver and CDI spec, the limiter, the agent's directories and health, and
+
+  kubernetes  the container runtime, its version and configuration (NRI, its
+              timeout and validator, runtime handlers), and the kubelet
+  docker      /etc/docker/daemon.json, the runtime, /etc/gpuslice/runtime.yaml,
+              and other GPU runtimes
+  podman      the same, and podman's hooks
+
+Without an argument it examines what it finds: a kubelet, and the engines that
+gpuslice is installed for. Nothing is changed without --fix.
 
 The state of a check is "ok", "warn" (it works with less protection, or not for
 all pods) or "fail" (it does not work, or GPUs may be used without limits).
@@ -139,12 +146,17 @@ and set --root to it; then no programs are run.
 Exit status: 0 no check failed (there can be warnings: -o json has the worst
 state); 1 a check failed; 2 wrong options.`,
 		Example: `  gpuslice doctor
+  gpuslice doctor docker
   gpuslice doctor --fix --dry-run
   gpuslice doctor -o json | jq -r '.checks[] | select(.state != "ok") | .fix[]'
   gpuslice doctor --runtime-socket /run/k3s/containerd/containerd.sock \
     --runtime-config /var/lib/rancher/k3s/agent/etc/containerd/config.toml`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		ValidArgs: words(doctor.Uses),
+		Args:      cobra.OnlyValidArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			for _, arg := range args {
+				o.Uses = append(o.Uses, doctor.Use(arg))
+			}
 			if dryRun && !fix {
 				return errors.New("--dry-run needs --fix: add it")
 			}
@@ -188,6 +200,13 @@ state); 1 a check failed; 2 wrong options.`,
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`HOST:PORT` of the agent's /readyz; empty: no request.")
 	f.StringVar(&root, "root", "/", "Root directory `DIR` of the node.")
 	return c
+}
+
+func words[T ~string](of []T) (all []string) {
+	for _, w := range of {
+		all = append(all, string(w))
+	}
+	return all
 }
 
 func printReport(p page, report doctor.Report) error {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,6 +59,9 @@ func TestEveryCommandIsKnown(t *testing.T) {
 		for _, c := range pages.Commands(page, text) {
 			known++
 			at := func(why string) { t.Errorf("%s:%d: %s: %s", c.Page, c.Line, c.Text, why) }
+			if strings.Contains(c.Text, "||") {
+				at("a failure of the command is hidden: remove what is after ||")
+			}
 			if isRunHere(c) || runElsewhere[page] != "" {
 				continue
 			}
@@ -162,6 +166,9 @@ func unknownOptions(t *testing.T, text string) (reasons []string) {
 	if err != nil {
 		return []string{err.Error()}
 	}
+	if why := unknownArgument(help, path); why != "" {
+		reasons = append(reasons, why)
+	}
 	for _, option := range optionWord.FindAllStringSubmatch(text, -1) {
 		if option[1] != "--help" && option[1] != "--version" && !strings.Contains(help, option[1]+" ") && !strings.Contains(help, option[1]+"\n") {
 			reasons = append(reasons, "no option "+option[1])
@@ -170,7 +177,39 @@ func unknownOptions(t *testing.T, text string) (reasons []string) {
 	return reasons
 }
 
+// unknownArgument compares the words after a command's name with its usage, the help of which was printed for any words.
+func unknownArgument(help string, words []string) string {
+	usage := regexp.MustCompile(`(?m)^Usage:\n  (?:kubectl )?gpuslice ?(.*)$`).FindStringSubmatch(help)
+	if usage == nil {
+		return "no usage in the help"
+	}
+	takes := strings.Fields(strings.ReplaceAll(usage[1], "[flags]", ""))
+	for len(words) > 0 && len(takes) > 0 && words[0] == takes[0] {
+		words, takes = words[1:], takes[1:]
+	}
+	for _, word := range words {
+		if len(takes) == 0 {
+			return "no argument or command " + word
+		}
+		choices := strings.Split(strings.Trim(takes[0], "[]."), "|")
+		if commandName.MatchString(choices[0]) && !slices.Contains(choices, word) {
+			return word + " is none of " + takes[0]
+		}
+	}
+	return ""
+}
+
 var commandName = regexp.MustCompile(`^[a-z]+$`)
+
+func TestUnknownArgument(t *testing.T) {
+	const doctor, resize, status = "Usage:\n  gpuslice doctor [kubernetes|docker|podman]... [flags]\n", "Usage:\n  gpuslice resize CONTAINER | NAMESPACE/POD[:CONTAINER] [flags]\n", "Usage:\n  gpuslice status [flags]\n"
+	for _, test := range []struct{ help, words, want string }{
+		{doctor, "doctor", ""}, {doctor, "doctor docker", ""}, {doctor, "doctor runtime", "runtime is none of [kubernetes|docker|podman]..."},
+		{resize, "resize train", ""}, {status, "status", ""}, {status, "status foo", "no argument or command foo"},
+	} {
+		assert.Equal(t, test.want, unknownArgument(test.help, strings.Fields(test.words)), test.words)
+	}
+}
 
 // A line that begins with the name of one of these programs is a command. After "$ " it is a screen, which
 // the test of its program generates again.

@@ -21,6 +21,9 @@ const (
 	littleInodes = 1000
 )
 
+// AgentUnit is the agent's systemd unit of hosts without Kubernetes.
+const AgentUnit = "gpuslice-agent.service"
+
 // StateMountUnit is the path of the tmpfs' systemd unit, and StateMountDir its mount point.
 const (
 	StateMountUnit = "/etc/systemd/system/run-gpuslice.mount"
@@ -36,13 +39,17 @@ var stateMount = []string{
 func checkStateDir(_ context.Context, e *exam, v *verdict) {
 	dir := e.o.StateDir
 	info, err := e.stat(dir)
+	if errors.Is(err, fs.ErrNotExist) && e.needsOnlyEngines() {
+		v.ok(dir + " does not exist: the first container with a share creates it")
+		return
+	}
 	if err != nil {
 		v.fail(oneLine(err), append([]string{"the agent creates it at its start; mount a tmpfs there first,"}, stateMount...)...)
 		return
 	}
 	f, err := e.Filesystem(dir)
 	if err != nil {
-		v.fail(oneLine(err), "run gpuslice doctor as root")
+		v.fail(oneLine(err), asRoot)
 		return
 	}
 	isOwn := true
@@ -92,10 +99,10 @@ func checkLibraryDir(_ context.Context, e *exam, v *verdict) {
 	f, err := e.Filesystem(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		v.fail(dir+" does not exist", "start gpuslice-agent, which creates it, or set --library-dir")
+		v.fail(dir+" does not exist", e.installsLimiter()+", or set --library-dir")
 		return
 	case err != nil:
-		v.fail(oneLine(err), "run gpuslice doctor as root")
+		v.fail(oneLine(err), asRoot)
 		return
 	case f.NoExec:
 		v.fail(dir+" is on a noexec mount: containers can't load the limiter from it", "mount -o remount,exec MOUNTPOINT, or set another --library-dir of the agent")
@@ -105,13 +112,25 @@ func checkLibraryDir(_ context.Context, e *exam, v *verdict) {
 		return strings.Count(path.Base(file), "-") > 1
 	})
 	if len(libraries) == 0 || !e.exists(path.Join(dir, "ld.so.preload")) {
-		v.fail(dir+" contains no limiter", "start gpuslice-agent, which installs it (--library)")
+		v.fail(dir+" contains no limiter", e.installsLimiter())
 		return
 	}
 	if len(v.found) == 0 {
 		v.ok(dir + " contains " + path.Base(libraries[len(libraries)-1]))
 	}
 }
+
+// installsLimiter is the step that fills the library directory.
+func (e *exam) installsLimiter() string {
+	if e.needsOnlyEngines() {
+		return "gpuslice install " + string(e.o.Uses[0])
+	}
+	return "start gpuslice-agent, which installs it (--library)"
+}
+
+// WithoutAgent is what nothing checks on a host without an agent.
+const WithoutAgent = "limits of memory and compute time hold without it; nothing finds processes that bypass the limiter or exceed their share, " +
+	"releases shares of containers that are gone before the next one starts, or exports metrics"
 
 type agentProcess struct {
 	pid   int // 0 if unknown
@@ -121,6 +140,10 @@ type agentProcess struct {
 
 func checkAgent(ctx context.Context, e *exam, v *verdict) {
 	agent, runs := e.findAgent()
+	if !runs && e.needsOnlyEngines() {
+		v.warn("gpuslice-agent does not run: "+WithoutAgent, "systemctl enable --now "+AgentUnit+"  # gpuslice install "+string(e.o.Uses[0])+" writes the unit")
+		return
+	}
 	if !runs {
 		v.fail("gpuslice-agent does not run: no lock on "+path.Join(e.o.StateDir, "agent.lock"),
 			"systemctl start gpuslice-agent; its log: journalctl -u gpuslice-agent",

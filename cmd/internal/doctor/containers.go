@@ -25,7 +25,7 @@ const unstartedFor = 10 * time.Minute
 func checkUnstarted(_ context.Context, e *exam, v *verdict) {
 	dirs, err := fs.ReadDir(e.Host, name(path.Join(e.o.StateDir, "containers")))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		v.warn("unknown: "+oneLine(err), "run gpuslice doctor as root")
+		v.warn("unknown: "+oneLine(err), asRoot)
 		return
 	}
 	var found, fix []string
@@ -78,7 +78,7 @@ func checkLargeContainers(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	if err != nil {
-		v.warn("unknown: "+oneLine(err), "run gpuslice doctor as root")
+		v.warn("unknown: "+oneLine(err), asRoot)
 		return
 	}
 	var large []string

@@ -62,7 +62,9 @@ func (r Report) Repairs() (all []Repair) {
 
 // Report has the results of all checks, and the worst state.
 type Report struct {
-	State   State    `json:"state"`
+	State State `json:"state"`
+	// For is what the host is for.
+	For     []Use    `json:"for"`
 	Results []Result `json:"checks"`
 }
 
@@ -78,6 +80,8 @@ func (r Report) Count(s State) int {
 
 // Options are paths on the node; all are absolute.
 type Options struct {
+	// Uses are what the host is for; none: what is found.
+	Uses          []Use
 	RuntimeSocket string
 	RuntimeConfig string
 	KubeletDir    string
@@ -91,6 +95,7 @@ type Options struct {
 // Host is a node. Paths are absolute, except for [fs.FS].
 type Host interface {
 	fs.FS
+	IsRoot() bool
 	Filesystem(path string) (Filesystem, error)
 	RuntimeVersion(ctx context.Context, socket string) (name, version string, err error)
 	Output(ctx context.Context, program string, args ...string) (string, error)
@@ -122,31 +127,36 @@ func ofContainerd(run check) check {
 var checks = []struct {
 	name string
 	run  check
+	uses []Use // none: all
 }{
-	{"runtime", checkRuntime},
-	{"runtime-config", checkRuntimeConfig},
-	{"nri", checkNRI},
-	{"nri-timeout", ofContainerd(checkNRITimeout)},
-	{"nri-validator", ofContainerd(checkNRIValidator)},
-	{"runtime-handlers", ofContainerd(checkHandlers)},
-	{"barrier", ofContainerd(checkBarrier)},
-	{"nvidia-toolkit", checkToolkit},
-	{"cgroup", checkCgroup},
-	{"kubelet", checkKubelet},
-	{"driver-modules", checkModules},
-	{"driver-devices", checkDevices},
-	{"driver-library", checkDriverLibrary},
-	{"compute-source", checkComputeSource},
-	{"cdi", checkCDI},
-	{"host-memory", checkHostMemory},
-	{"state-dir", checkStateDir},
-	{"library-dir", checkLibraryDir},
-	{"unstarted", checkUnstarted},
-	{"large-containers", checkLargeContainers},
-	{"agent", checkAgent},
+	{"user", checkUser, nil},
+	{"runtime", checkRuntime, []Use{Kubernetes}},
+	{"runtime-config", checkRuntimeConfig, []Use{Kubernetes}},
+	{"nri", checkNRI, []Use{Kubernetes}},
+	{"nri-timeout", ofContainerd(checkNRITimeout), []Use{Kubernetes}},
+	{"nri-validator", checkNRIValidator, []Use{Kubernetes}},
+	{"runtime-handlers", ofContainerd(checkHandlers), []Use{Kubernetes}},
+	{"barrier", ofContainerd(checkBarrier), []Use{Kubernetes}},
+	{"nvidia-toolkit", checkToolkit, []Use{Kubernetes}},
+	{"docker", checkDocker, []Use{Docker}},
+	{"podman", checkPodman, []Use{Podman}},
+	{"requests", checkRequests, []Use{Docker, Podman}},
+	{"cgroup", checkCgroup, nil},
+	{"kubelet", checkKubelet, []Use{Kubernetes}},
+	{"driver-modules", checkModules, nil},
+	{"driver-devices", checkDevices, nil},
+	{"driver-library", checkDriverLibrary, nil},
+	{"compute-source", checkComputeSource, nil},
+	{"cdi", checkCDI, nil},
+	{"host-memory", checkHostMemory, nil},
+	{"state-dir", checkStateDir, nil},
+	{"library-dir", checkLibraryDir, nil},
+	{"unstarted", checkUnstarted, nil},
+	{"large-containers", checkLargeContainers, []Use{Kubernetes}},
+	{"agent", checkAgent, nil},
 }
 
-// Examine runs every check.
+// Examine runs every check of what the host is for.
 func Examine(ctx context.Context, h Host, o Options) Report {
 	return newExam(ctx, h, o).examine(ctx, func(string) bool { return true })
 }
@@ -158,14 +168,17 @@ func ExamineDriver(ctx context.Context, h Host, o Options) Report {
 }
 
 func (e *exam) examine(ctx context.Context, wanted func(name string) bool) Report {
-	report := Report{State: OK}
+	report := Report{State: OK, For: e.o.Uses}
 	for _, c := range checks {
-		if !wanted(c.name) {
+		if !wanted(c.name) || len(c.uses) > 0 && !e.isFor(c.uses...) {
 			continue
 		}
 		var v verdict
 		if c.run(ctx, e, &v); len(v.found) == 0 {
 			continue // it does not apply
+		}
+		if c.name != "user" && !e.IsRoot() {
+			v.remedy = slices.DeleteFunc(v.remedy, func(line string) bool { return strings.HasPrefix(line, asRoot) })
 		}
 		r := Result{Check: c.name, State: v.worst(), Found: strings.Join(v.found, "; "), Fix: v.remedy, Repairs: v.repairs}
 		if severity[r.State] > severity[report.State] {
@@ -185,6 +198,12 @@ type exam struct {
 
 func newExam(ctx context.Context, h Host, o Options) *exam {
 	e := &exam{Host: h, o: o}
+	if len(e.o.Uses) == 0 {
+		e.o.Uses = e.detectUses()
+	}
+	if e.needsOnlyEngines() {
+		return e
+	}
 	e.runtime = findRuntime(ctx, h, o.RuntimeSocket)
 	e.config = readContainerd(h, o.RuntimeConfig, e.runtime.version)
 	return e
@@ -260,6 +279,10 @@ func (r Report) Print(out io.Writer, style term.Style) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(out, "\n%d checks: %d ok, %d warn, %d fail\n", len(r.Results), r.Count(OK), r.Count(Warn), r.Count(Fail))
+	uses := make([]string, len(r.For))
+	for i, use := range r.For {
+		uses[i] = string(use)
+	}
+	_, err := fmt.Fprintf(out, "\n%d checks for %s: %d ok, %d warn, %d fail\n", len(r.Results), strings.Join(uses, ", "), r.Count(OK), r.Count(Warn), r.Count(Fail))
 	return err
 }

@@ -50,10 +50,13 @@ type host struct {
 	containerdPrint string // what `containerd --version` prints; empty: there is none
 	status          int    // of /readyz; 0: no answer
 	body            string
+	user            bool  // not root
 	elsewhere       bool  // the agent has a network of its own
 	closed          error // why its network can't be looked at
 	notEntered      error // or entered
 }
+
+func (h *host) IsRoot() bool { return !h.user }
 
 func (h *host) Filesystem(path string) (Filesystem, error) {
 	f, ok := h.filesystems[path]
@@ -134,6 +137,7 @@ func goodHost(t *testing.T) *host {
 	}
 	h := &host{
 		MapFS: fstest.MapFS{
+			"var/lib/kubelet":                              dir(0o755, 1),
 			"var/run/nri/nri.sock":                         socket,
 			"var/lib/kubelet/device-plugins/kubelet.sock":  socket,
 			"var/lib/kubelet/pod-resources/kubelet.sock":   socket,
@@ -263,16 +267,23 @@ func TestChecks(t *testing.T) {
 		{"no runtime", "runtime", func(h *host) { h.name = "" }, Fail, "connection refused; containerd: not found", "--runtime-socket"},
 		{"by its program", "runtime", func(h *host) {
 			h.name, h.containerdPrint = "", "containerd github.com/containerd/containerd/v2 v2.2.1 dea7da592f5d"
-		}, OK, "containerd v2.2.1: supports all", ""},
+		}, OK, `containerd v2.2.1 (row "containerd 2.2 before 2.2.6, 2.3 before 2.3.3"`, ""},
 		{"no version", "runtime", runtime("unknown"), Fail, `invalid version "unknown"`, ""},
 		{"1.6", "runtime", runtime("1.6.20"), Fail, "has no NRI", "2.2"},
 		{"1.7 before its synchronisation was fixed", "runtime", runtime("1.7.25"), Warn, "while it connects", "1.7.26"},
 		{"2.0 before its synchronisation was fixed", "runtime", runtime("2.0.2"), Warn, "while it connects", "2.0.3"},
-		{"1.7", "runtime", runtime("1.7.34"), Warn, "without validation", "2.2"},
-		{"2.1", "runtime", runtime("v2.1.4"), Warn, "without validation", "2.2"},
+		{"1.7", "runtime", runtime("1.7.34"), Warn, "no validation", "2.2"},
+		{"2.1", "runtime", runtime("v2.1.4"), Warn, "no validation", "2.2"},
 		{"2.2", "runtime", runtime("2.2.0"), OK, "containerd 2.2.0", ""},
 		{"an old CRI-O", "runtime", crio("1.33.2"), Warn, "CRI-O 1.33.2", "1.34"},
-		{"CRI-O", "runtime", crio("1.34.0"), OK, "CRI-O 1.34.0", ""},
+		{"CRI-O", "runtime", crio("1.36.3"), OK, `CRI-O 1.36.3 (row "CRI-O 1.34 or newer"`, ""},
+		{"CRI-O without NRI", "runtime", crio("1.25.0"), Fail, "no NRI", "1.34"},
+		{"CRI-O's validator is off", "nri-validator", crio("1.36.3"), Warn, "is off", "nri_enable_default_validator = true"},
+		{"CRI-O's validator is on", "nri-validator", both(crio("1.36.3"), put("/etc/crio/crio.conf.d/10.conf", "[crio.nri.default_validator]\nnri_enable_default_validator = true\n")), OK, "is on", ""},
+		{"CRI-O's validator rejects hooks", "nri-validator", both(crio("1.36.3"), put("/etc/crio/crio.conf", "[crio.nri.default_validator]\nnri_enable_default_validator = true\n"),
+			put("/etc/crio/crio.conf.d/10.conf", "[crio.nri.default_validator]\nnri_validator_reject_oci_hook_adjustment = true\n")), Fail, "rejects hooks", "= false"},
+		{"CRI-O's damaged file", "nri-validator", both(crio("1.36.3"), put("/etc/crio/crio.conf", "[")), Fail, "/etc/crio/crio.conf: toml", "fix the file"},
+		{"an old CRI-O's validator", "nri-validator", crio("1.33.2"), Warn, "before 1.34", "1.34"},
 		{"another runtime", "runtime", func(h *host) { h.name = "docker" }, Fail, "docker", "containerd"},
 
 		{"defaults", "runtime-config", defaults, OK, "uses its defaults", ""},
@@ -440,6 +451,107 @@ func TestChecks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// dockerHost is a host for docker, without an agent and before its first container.
+func dockerHost(t *testing.T) *host {
+	h := goodHost(t)
+	h.remove("/var/lib/kubelet", "/var/lib/kubelet/device-plugins/kubelet.sock", "/var/lib/kubelet/pod-resources/kubelet.sock", "/etc/containerd/config.toml", "/var/run/nri/nri.sock",
+		"/run/gpuslice", "/run/gpuslice/agent.lock", "/run/gpuslice/node.json", "/proc/locks")
+	h.name = ""
+	h.put(DockerConfig, `{"runtimes": {"gpuslice": {"path": "/usr/bin/gpuslice-runtime"}}}`)
+	for _, program := range []string{"usr/bin/gpuslice-runtime", "usr/bin/podman", "usr/sbin/runc"} {
+		h.MapFS[program] = &fstest.MapFile{Mode: 0o755}
+	}
+	return h
+}
+
+// A host for docker or podman is examined for what these need, and not for Kubernetes.
+func TestChecksOfEngines(t *testing.T) {
+	type edit func(*host)
+	put := func(path, text string) edit { return func(h *host) { h.put(path, text) } }
+	daemon := func(text string) edit { return put(DockerConfig, text) }
+	const podmanConf = "[engine.runtimes]\ngpuslice = [\"/usr/bin/gpuslice-runtime\"]\n"
+	const both = `{"runtimes": {"gpuslice": {"path": "/usr/bin/gpuslice-runtime"}, "nvidia": {"path": "nvidia-container-runtime"}}`
+	for _, test := range []struct {
+		description string
+		edit        edit
+		uses        []Use // of the options
+		want        []Use
+		check       string
+		state       State
+		found, fix  string
+	}{
+		{"installed", func(*host) {}, nil, []Use{Docker}, "docker", OK, "runtime gpuslice is /usr/bin/gpuslice-runtime", ""},
+		{"no agent", func(*host) {}, nil, []Use{Docker}, "agent", Warn, WithoutAgent, "systemctl enable --now gpuslice-agent.service"},
+		{"no container yet", func(*host) {}, nil, []Use{Docker}, "state-dir", OK, "the first container", ""},
+		{"no driver's spec", func(h *host) { h.remove("/etc/cdi/nvidia.yaml") }, nil, []Use{Docker}, "cdi", Fail, "no nvidia.com/gpu devices", "gpuslice cdi generate --driver"},
+		{"no limiter", func(h *host) { h.remove("/var/lib/gpuslice/lib/ld.so.preload") }, nil, []Use{Docker}, "library-dir", Fail, "no limiter", "gpuslice install docker"},
+		{"not installed", daemon(`{}`), nil, []Use{Docker, Podman}, "docker", Fail, "no runtime gpuslice", "gpuslice install docker"},
+		{"named", daemon(`{}`), []Use{Podman}, []Use{Podman}, "podman", Fail, "does not exist", "gpuslice install podman"},
+		{"damaged", daemon(`{`), []Use{Docker}, []Use{Docker}, "docker", Fail, "daemon.json: unexpected end", "fix the file"},
+		{"no program", func(h *host) { h.remove("/usr/bin/gpuslice-runtime") }, nil, []Use{Docker}, "docker", Fail, "gpuslice-runtime", "--from"},
+		{"NVIDIA's runtime beside", daemon(both + "}"), nil, []Use{Docker}, "docker", Warn, "the runtime nvidia is NVIDIA's", "runtimes.nvidia"},
+		{"NVIDIA's runtime by default", daemon(both + `, "default-runtime": "nvidia"}`), nil, []Use{Docker}, "docker", Fail, "default runtime nvidia is NVIDIA's", "--set-default"},
+		{"ours by default", daemon(`{"runtimes": {"gpuslice": {"path": "/usr/bin/gpuslice-runtime"}}, "default-runtime": "gpuslice"}`), nil, []Use{Docker}, "docker", OK, "it is the default", ""},
+		{"NVIDIA's hook of docker run --gpus", func(h *host) { h.put("/usr/bin/nvidia-container-runtime-hook", "") }, nil, []Use{Docker}, "docker", Warn, "--gpus", "--set-default"},
+		{"no configuration", func(*host) {}, nil, []Use{Docker}, "requests", OK, "does not exist", ""},
+		{"a damaged configuration", put("/etc/gpuslice/runtime.yaml", "maximun: 1\n"), nil, []Use{Docker}, "requests", Fail, "no container is created: ", "fix /etc/gpuslice/runtime.yaml"},
+		{"a maximum", put("/etc/gpuslice/runtime.yaml", "maximum: {memory: 8GiB}\n"), nil, []Use{Docker}, "requests", OK, "with a maximum; containers are created by /usr/sbin/runc", ""},
+		{"no runc", func(h *host) { h.remove("/usr/sbin/runc") }, nil, []Use{Docker}, "requests", Fail, "runc, crun", "install runc"},
+		{"podman", put(PodmanConfig, podmanConf), nil, []Use{Docker, Podman}, "podman", OK, "no hooks", ""},
+		{"podman's hooks", func(h *host) {
+			h.put(PodmanConfig, podmanConf)
+			h.put("/usr/share/containers/oci/hooks.d/50-gpuslice-precreate.json", "{}")
+		}, nil, []Use{Docker, Podman}, "podman", OK, "hooks for containers of other runtimes", ""},
+		{"NVIDIA's hook of podman", func(h *host) {
+			h.put(PodmanConfig, podmanConf)
+			h.put("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", "{}")
+		}, nil, []Use{Docker, Podman}, "podman", Warn, "whole GPUs", "rm /usr/share"},
+		{"podman's damaged file", put(PodmanConfig, "["), nil, []Use{Docker, Podman}, "podman", Fail, "toml", "gpuslice install podman"},
+		{"with a kubelet", func(h *host) { h.MapFS["var/lib/kubelet"] = &fstest.MapFile{Mode: fs.ModeDir} }, nil, []Use{Kubernetes, Docker}, "runtime", Fail, "no container runtime", "start containerd"},
+		{"nothing", func(h *host) { h.remove(DockerConfig, "/usr/bin/podman") }, nil, []Use{Kubernetes}, "kubelet", Fail, "kubelet", "kubelet"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			h, o := dockerHost(t), options
+			test.edit(h)
+			o.Uses = test.uses
+			report := Examine(t.Context(), h, o)
+			assert.Equal(t, test.want, report.For)
+			i := slices.IndexFunc(report.Results, func(r Result) bool { return r.Check == test.check })
+			require.GreaterOrEqual(t, i, 0, "%v", report.Results)
+			r := report.Results[i]
+			assert.Equal(t, test.state, r.State, r.Found)
+			assert.Contains(t, r.Found, test.found)
+			assert.Contains(t, strings.Join(r.Fix, "\n"), test.fix)
+		})
+	}
+	report := Examine(t.Context(), dockerHost(t), options)
+	assert.Equal(t, Warn, report.State, "no agent; else all is good: %v", report.Results)
+	for _, r := range report.Results {
+		assert.NotContains(t, []string{"kubelet", "nri", "runtime", "barrier"}, r.Check)
+	}
+}
+
+// Missing rights are one finding.
+func TestNotRootIsSaidOnce(t *testing.T) {
+	h := goodHost(t)
+	h.user = true
+	for _, file := range []string{"run/gpuslice/containers", "etc/cdi/nvidia.yaml"} {
+		h.MapFS[file] = &fstest.MapFile{Mode: 0}
+	}
+	h.closed = fs.ErrPermission
+	h.remove("/proc/modules")
+	h.filesystems = nil
+	var out bytes.Buffer
+	require.NoError(t, Examine(t.Context(), h, options).Print(&out, term.Style{}))
+	assert.Equal(t, 1, strings.Count(out.String(), "as root"), out.String())
+	assert.Contains(t, out.String(), "warn  user ")
+}
+
+// The table of the documents is that of the check.
+func TestSupportTable(t *testing.T) {
+	golden.Section(t, "../../../docs/FAULTS.md", "<!-- support: made by cmd/internal/doctor -->\n\n", "\n<!-- end of support -->", SupportTable())
 }
 
 func TestReachable(t *testing.T) {

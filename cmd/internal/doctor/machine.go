@@ -68,6 +68,8 @@ func (m *Machine) Stat(name string) (fs.FileInfo, error) {
 	return f.Stat()
 }
 
+func (m *Machine) IsRoot() bool { return os.Geteuid() == 0 }
+
 func (m *Machine) Filesystem(path string) (Filesystem, error) {
 	f, err := m.open(path, unix.O_PATH)
 	if err != nil {

@@ -27,6 +27,8 @@ func checkCgroup(_ context.Context, e *exam, v *verdict) {
 		v.warn("unknown: "+oneLine(err), "mount cgroup2 on "+root)
 	case f.Type == unix.CGROUP2_SUPER_MAGIC:
 		v.ok("version 2")
+	case e.needsOnlyEngines():
+		v.ok("version 1")
 	default:
 		v.warn("version 1: supported by gpuslice, but not by the kubelet from Kubernetes 1.35 on (failCgroupV1)",
 			"on the kernel's command line, then reboot: systemd.unified_cgroup_hierarchy=1")
@@ -52,7 +54,7 @@ func checkKubelet(_ context.Context, e *exam, v *verdict) {
 func checkModules(_ context.Context, e *exam, v *verdict) {
 	data, err := fs.ReadFile(e.Host, "proc/modules")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // missing: a kernel without modules
-		v.fail("unknown: "+oneLine(err), "run gpuslice doctor as root")
+		v.fail("unknown: "+oneLine(err), asRoot)
 		return
 	}
 	var missing []string
@@ -163,11 +165,21 @@ func checkComputeSource(_ context.Context, e *exam, v *verdict) {
 
 func checkCDI(_ context.Context, e *exam, v *verdict) {
 	devices, broken := e.cdiDevices(v)
+	cdiGenerate := cdiGenerate
+	if e.needsOnlyEngines() {
+		cdiGenerate = "gpuslice cdi generate --driver"
+	}
 	cri := "containerd's CDI is on"
-	if e.runtime.name == "cri-o" {
+	if e.needsOnlyEngines() {
+		cri = "gpuslice-runtime reads them"
+	} else if e.runtime.name == "cri-o" {
 		cri = "CRI-O's CDI is on"
 	} else if !setting(e.config, !e.runtime.version.before(2, 0, 0), PluginCRI, "enable_cdi") {
 		cri = "containerd's CDI is off; gpuslice does not need it, because it reads the specs itself"
+	}
+	strategies := " --device-name-strategy=uuid --device-name-strategy=index"
+	if e.needsOnlyEngines() {
+		strategies = ""
 	}
 	where := strings.Join(e.o.CDISpecDirs, ", ")
 	if len(devices) == 0 {
@@ -184,7 +196,7 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	if err != nil {
-		v.ok(fmt.Sprintf("%d %s devices in %s; the GPUs are known after the agent's first start; %s", len(devices), api.CDIKindDriver, where, cri))
+		v.ok(fmt.Sprintf("%d %s devices in %s; the GPUs are known after the first start of the agent or of a container; %s", len(devices), api.CDIKindDriver, where, cri))
 		return
 	}
 	var missing []string
@@ -194,7 +206,7 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 		}
 	}
 	if len(missing) > 0 {
-		v.fail("no device of "+strings.Join(missing, ", ")+" in "+where, cdiGenerate+" --device-name-strategy=uuid --device-name-strategy=index")
+		v.fail("no device of "+strings.Join(missing, ", ")+" in "+where, cdiGenerate+strategies)
 		return
 	}
 	v.ok(fmt.Sprintf("all %d GPUs have a device in %s; %s", len(n.Devices), where, cri))
@@ -205,7 +217,7 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 	for _, dir := range e.o.CDISpecDirs {
 		entries, err := fs.ReadDir(e.Host, name(dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			v.fail(oneLine(err), "run gpuslice doctor as root")
+			v.fail(oneLine(err), asRoot)
 			broken = true
 		}
 		for _, entry := range entries {
@@ -215,7 +227,7 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 			}
 			data, err := fs.ReadFile(e.Host, name(file))
 			if err != nil {
-				v.fail(oneLine(err), "run gpuslice doctor as root")
+				v.fail(oneLine(err), asRoot)
 				broken = true
 				continue
 			}

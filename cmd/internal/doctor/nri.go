@@ -77,6 +77,13 @@ func checkNRITimeout(_ context.Context, e *exam, v *verdict) {
 }
 
 func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
+	if e.runtime.name == "cri-o" {
+		e.checkCRIOValidator(v)
+		return
+	}
+	if e.notContainerd(v) {
+		return
+	}
 	if e.runtime.version.before(2, 2, 0) {
 		v.warn("containerd before 2.2 has no validator: required-plugins annotations have no effect", "upgrade containerd to 2.2 or newer")
 		return
@@ -104,6 +111,54 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	v.ok("default_validator is on and requires " + nriplugin.PluginName + " for every container without the annotation " + annotation)
+}
+
+const (
+	crioConfig  = "/etc/crio/crio.conf"
+	crioDropIns = "/etc/crio/crio.conf.d"
+)
+
+// checkCRIOValidator reads CRI-O's files in its order: a later one overrides single settings.
+func (e *exam) checkCRIOValidator(v *verdict) {
+	if e.runtime.version.before(1, 34, 0) {
+		v.warn("CRI-O before 1.34 has no validator: required-plugins annotations have no effect", "upgrade CRI-O to 1.34 or newer")
+		return
+	}
+	files := []string{name(crioConfig)}
+	dropIns, _ := fs.Glob(e.Host, name(crioDropIns)+"/*")
+	var c struct {
+		CRIO struct {
+			NRI struct {
+				Validator struct {
+					Enable      bool `toml:"nri_enable_default_validator"`
+					RejectHooks bool `toml:"nri_validator_reject_oci_hook_adjustment"`
+				} `toml:"default_validator"`
+			} `toml:"nri"`
+		} `toml:"crio"`
+	}
+	for _, file := range append(files, dropIns...) {
+		data, err := fs.ReadFile(e.Host, file)
+		if err == nil {
+			err = toml.Unmarshal(data, &c)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			v.fail("/"+file+": "+oneLine(err), "fix the file")
+			return
+		}
+	}
+	set := func(line string) []string {
+		return []string{"in " + crioDropIns + "/90-gpuslice.conf, then `systemctl restart crio`:", "  [crio.nri.default_validator]", "  " + line}
+	}
+	switch validator := c.CRIO.NRI.Validator; {
+	case !validator.Enable:
+		v.warn("CRI-O's default validator is off: required-plugins annotations have no effect, so that a pod that needs a GPU can start without it while the agent is down",
+			set("nri_enable_default_validator = true")...)
+	case validator.RejectHooks:
+		v.fail("CRI-O's default validator rejects hooks, but gpuslice adds one to each container with a share: no container gets a GPU",
+			set("nri_validator_reject_oci_hook_adjustment = false")...)
+	default:
+		v.ok("CRI-O's default validator is on")
+	}
 }
 
 func checkHandlers(_ context.Context, e *exam, v *verdict) {

@@ -77,22 +77,31 @@ func checkRuntime(_ context.Context, e *exam, v *verdict) {
 	switch {
 	case r.err != nil:
 		v.fail("no container runtime found: "+oneLine(r.err), "start containerd, or set --runtime-socket")
-	case r.name == "cri-o" && r.version.before(1, 34, 0):
-		v.warn("CRI-O "+r.text+": NRI without validation: if the agent misses a request, the container is created without a GPU and without limits", "upgrade CRI-O to 1.34 or newer")
-	case r.name == "cri-o":
-		v.ok("CRI-O " + r.text + ": supports all fail-closed layers")
-	case r.name != "containerd":
+	case r.name != "containerd" && r.name != "cri-o":
 		v.fail(r.name+" "+r.text+": not supported by gpuslice", "use containerd 2.2 or newer")
-	case r.version.before(1, 7, 0):
-		v.fail("containerd "+r.text+" has no NRI", "upgrade containerd to 2.2 or newer")
-	case r.version.before(1, 7, 26), !r.version.before(2, 0, 0) && r.version.before(2, 0, 3):
-		v.warn("containerd "+r.text+": no validation, and the agent can miss a container that is created while it connects",
-			"upgrade containerd to 2.2 or newer (at least 1.7.26 or 2.0.3)")
-	case r.version.before(2, 2, 0):
-		v.warn("containerd "+r.text+": NRI without validation: if the agent misses a request, the container is created without a GPU, and changes of a grant by another plugin are not detected",
-			"upgrade containerd to 2.2 or newer")
 	default:
-		v.ok("containerd " + r.text + ": supports all fail-closed layers")
+		e.checkSupport(v)
+	}
+}
+
+// checkSupport names the node's row in the table of supported runtimes. Layers that no version of this runtime has are
+// no reason for a warning.
+func (e *exam) checkSupport(v *verdict) {
+	r := e.runtime
+	shown, newest := "containerd "+r.text, "upgrade containerd to 2.2 or newer (at least 1.7.26 or 2.0.3)"
+	if r.name == "cri-o" {
+		shown, newest = "CRI-O "+r.text, "upgrade CRI-O to 1.34 or newer"
+	}
+	row, known := supportOf(r)
+	switch lacks := row.lacks(); {
+	case !known:
+		v.fail(shown+" has no NRI that gpuslice supports", newest)
+	case !row.validates:
+		v.warn(fmt.Sprintf("%s (row %q of the supported runtimes): %s", shown, row.versions, strings.Join(lacks, "; ")), newest)
+	case len(lacks) > 0:
+		v.ok(fmt.Sprintf("%s (row %q of the supported runtimes): a container whose request is lost is refused; but %s", shown, row.versions, strings.Join(lacks, "; ")))
+	default:
+		v.ok(fmt.Sprintf("%s (row %q of the supported runtimes): supports all fail-closed layers", shown, row.versions))
 	}
 }
 
