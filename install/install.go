@@ -11,6 +11,11 @@ var hooks embed.FS
 
 func Hooks() (fs.FS, error) { return fs.Sub(hooks, "hooks.d") }
 
+// AgentUnit is the systemd unit of the agent without Kubernetes.
+//
+//go:embed gpuslice-agent.service
+var AgentUnit []byte
+
 // StateMount is the state directory's mount unit.
 //
 //go:embed run-gpuslice.mount

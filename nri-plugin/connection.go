@@ -45,7 +45,8 @@ const (
 	settled      = 10 * time.Second
 )
 
-// Run keeps one connection to the runtime's NRI socket until ctx ends.
+// Run keeps one connection to the runtime's NRI socket until ctx ends. Without a socket it does only the background
+// work: the claims are those of gpuslice-runtime.
 func (p *Plugin) Run(ctx context.Context, socket string) error {
 	p.health.set(notConnected)
 	var background sync.WaitGroup
@@ -54,6 +55,11 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 		background.Wait()
 		p.Wait()
 	}()
+	if socket == "" {
+		p.health.set("")
+		<-ctx.Done()
+		return nil
+	}
 	backoff := firstBackoff
 	for {
 		since := time.Now()

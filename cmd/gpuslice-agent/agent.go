@@ -29,6 +29,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/audit"
@@ -36,6 +37,8 @@ import (
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/request"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
 // firstLook is short, because containers are not controlled before the agent is connected. NVML can
@@ -180,24 +183,54 @@ func (b background) start(ctx context.Context, tasks *errgroup.Group) {
 	}
 }
 
-func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
+// installLimiter installs the limiter for the containers of the NRI plugin. Without NRI, gpuslice-runtime installs it.
+func (o *options) installLimiter(log *slog.Logger) (oci.Settings, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return oci.Settings{}, fmt.Errorf("find the path of this program: %w", err)
+	}
+	if !o.withNRI() {
+		config := request.DefaultConfig()
+		config.StateDir, config.LibraryDir, config.LimiterMode = o.StateDir, o.LibraryDir, o.LimiterMode
+		l, err := ociruntime.FindLimiter(config, self)
+		return o.settings(l.Library, l.Preload, l.Fronts), err
+	}
 	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
 	if err != nil {
-		return nil, err
+		return oci.Settings{}, err
 	}
 	var fronts oci.Stubs
 	if o.LimiterMode != string(oci.LimiterPreload) {
 		if fronts, err = oci.InstallStubs(o.Library, o.LibraryDir); err != nil {
-			return nil, err
+			return oci.Settings{}, err
 		}
 	}
 	log.Info("limiter installed", "library", libraryPath, "mode", o.LimiterMode)
 	settings := o.settings(libraryPath, preloadPath, fronts)
-	self, err := os.Executable()
+	settings.MountCheck, err = oci.InstallMountCheck(filepath.Join(filepath.Dir(self), "gpuslice-runtime"), o.LibraryDir)
+	return settings, err
+}
+
+// sweepInterval is the time between two searches for claims of containers that are gone, without NRI.
+const sweepInterval = 30 * time.Second
+
+// sweep releases the claims of docker's and podman's containers that were killed with their engine.
+func sweep(ctx context.Context, store *ledger.Ledger, log *slog.Logger) {
+	releaser := orphans.Releaser{Ledger: store, Judge: orphans.NewJudge()}
+	periodic.Every(ctx, sweepInterval, nil, func() {
+		snapshot, err := store.Snapshot(ctx)
+		if err == nil {
+			_, err = releaser.Sweep(ctx, snapshot)
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Warn("failed to release the claims of containers that are gone; retrying", "error", err)
+		}
+	})
+}
+
+func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
+	settings, err := o.installLimiter(log)
 	if err != nil {
-		return nil, fmt.Errorf("find the path of this program: %w", err)
-	}
-	if settings.MountCheck, err = oci.InstallMountCheck(filepath.Join(filepath.Dir(self), "gpuslice-runtime"), o.LibraryDir); err != nil {
 		return nil, err
 	}
 	if o.PassDeviceSpecs {
@@ -253,6 +286,10 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 	plugin, err := nriplugin.New(config)
 	if err != nil {
 		return nil, err
+	}
+	if !o.withNRI() {
+		*first = append(*first, func(ctx context.Context) { sweep(ctx, store, log) })
+		return plugin, nil
 	}
 	pruner := libraryPruner{
 		dir: o.LibraryDir, stateDir: o.StateDir, cdiSpecDirs: o.CDISpecDirs, settings: settings,

@@ -23,6 +23,7 @@ import (
 
 	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/test/granttest"
 )
 
@@ -171,6 +172,47 @@ func (quiet) Debugf(context.Context, string, ...any) {}
 func (quiet) Infof(context.Context, string, ...any)  {}
 func (quiet) Warnf(context.Context, string, ...any)  {}
 func (quiet) Errorf(context.Context, string, ...any) {}
+
+// On a host for docker the agent needs no NRI socket, takes its values from the operator's configuration, and is ready.
+func TestAgentWithoutNRI(t *testing.T) {
+	o := testOptions(t)
+	dir := t.TempDir()
+	config := filepath.Join(dir, "runtime.yaml")
+	require.NoError(t, os.WriteFile(config, []byte("stateDir: "+o.StateDir+"\nlibraryDir: "+o.LibraryDir+"\ncdiSpecDirs: ["+o.CDISpecDirs[0]+"]\ndeviceSplitCount: 3\nmemoryScaling: 2\nnvmlLibrary: "+o.NVMLLibrary+"\n"), 0o644))
+	require.NoError(t, os.Chmod(dir, 0o755))
+	t.Setenv(runtimeConfigEnv, config)
+	args := []string{"--nri-socket=", "--device-plugin-dir=", "--pod-resources-socket=", "--node-config-file=", "--kubernetes-api=off",
+		"--health-address=" + o.HealthAddress, "--metrics-address=" + o.MetricsAddress}
+	taken, started, _, _, stderr := agent(args...)
+	require.True(t, started, stderr)
+	assert.Equal(t, 3, taken.SplitCount)
+	assert.Equal(t, o.StateDir, taken.StateDir)
+
+	// gpuslice-runtime installs the limiter.
+	missing := taken
+	missing.MetricsAddress = ""
+	err := run(context.Background(), missing, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "install gpuslice again (gpuslice install)")
+	_, _, err = oci.InstallLibrary(o.Library, o.LibraryDir)
+	require.NoError(t, err)
+	_, err = oci.InstallStubs(o.Library, o.LibraryDir)
+	require.NoError(t, err)
+
+	stop, log := testAgent{taken}.run(t)
+	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+	published, err := node.Read(o.StateDir)
+	require.NoError(t, err)
+	require.Len(t, published.Devices, 1)
+	assert.Equal(t, 3, published.Devices[0].Replicas)
+	assert.Equal(t, int64(2*143771), published.Devices[0].MemoryMiB)
+	assert.NotContains(t, log.String(), "NRI connection")
+	require.NoError(t, stop())
+
+	require.NoError(t, os.WriteFile(config, []byte("maximun: 1\n"), 0o644))
+	_, started, _, _, stderr = agent(args...)
+	assert.False(t, started)
+	assert.Contains(t, stderr, config+":1")
+}
 
 // An agent's life: it waits for the runtime and logs it, connects, publishes its
 // GPUs, keeps a second one out, and stops at a signal without open files.

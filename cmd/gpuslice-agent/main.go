@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
@@ -24,6 +26,9 @@ const (
 	exitFailed  = 1
 	exitUsage   = 2
 )
+
+// runtimeConfigEnv names another file than api.RuntimeConfig, as for gpuslice-runtime.
+const runtimeConfigEnv = "GPUSLICE_RUNTIME_CONFIG"
 
 const stopWait = 8 * time.Second
 
@@ -119,6 +124,11 @@ func command(logs io.Writer, start starter) *cobra.Command {
 			}
 			if err := config.Fill(c.Flags(), o.ConfigFile, variables, os.LookupEnv); err != nil {
 				return err
+			}
+			if !o.withNRI() {
+				if err := o.ofEngines(c.Flags(), cmp.Or(os.Getenv(runtimeConfigEnv), api.RuntimeConfig)); err != nil {
+					return err
+				}
 			}
 			if err := o.validate(); err != nil {
 				return err

@@ -22,6 +22,8 @@ type emptyHost struct{ fstest.MapFS }
 
 var errNone = errors.New("there is none")
 
+func (emptyHost) IsRoot() bool { return true }
+
 func (emptyHost) Filesystem(string) (doctor.Filesystem, error) { return doctor.Filesystem{}, errNone }
 
 func (emptyHost) RuntimeVersion(context.Context, string) (string, string, error) {

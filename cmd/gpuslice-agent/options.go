@@ -25,6 +25,7 @@ import (
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 type options struct {
@@ -117,7 +118,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "`FILE` of the limiter to install")
 	f.StringVar(&o.LimiterMode, "limiter-mode", string(oci.LimiterAuto), "`MODE` of loading the limiter into containers: preload (by /etc/ld.so.preload, which only glibc reads), library (in front of the driver's libraries, for every libc; requires the CDI spec) or auto (both if possible)")
 
-	f.StringVar(&o.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "NRI `SOCKET` of the container runtime")
+	f.StringVar(&o.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "NRI `SOCKET` of the container runtime; empty: none, on a host for docker or podman, where the values of /etc/gpuslice/runtime.yaml replace the defaults of these options")
 	f.StringVar(&o.PodResourcesSocket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "PodResources `SOCKET` of the kubelet, read for the order of a pod's containers when several have HAMi's positional grants; empty: such pods are refused")
 	f.StringVar(&o.NVMLLibrary, "nvml-library", "libnvidia-ml.so.1", "`FILE` of the driver's management library, a name or a path")
 	f.DurationVar(&o.InventoryInterval, "inventory-interval", 30*time.Second, "`DURATION` between two readings of the GPUs, at least 1s")
@@ -207,7 +208,10 @@ func (o *options) logger(w io.Writer) *slog.Logger {
 // validate returns all invalid values, in the manual's order.
 func (o *options) validate() error {
 	var c checks
-	c.matches("node-name", subdomainPattern, "the node's name in Kubernetes (lower-case letters, digits, '-' and '.')", o.NodeName)
+	if o.withNRI() {
+		c.absolute("nri-socket", o.NRISocket)
+	}
+	c.matches("node-name", o.namePattern(), "the node's name in Kubernetes (lower-case letters, digits, '-' and '.')", o.NodeName)
 	c.absolute("state-dir", o.StateDir)
 	c.absolute("library-dir", o.LibraryDir)
 	c.absolute("library", o.Library)
@@ -215,7 +219,6 @@ func (o *options) validate() error {
 	c.want("limiter-mode", o.LimiterMode != string(oci.LimiterLibrary) || o.DeviceInjection != string(oci.InjectEnvvar),
 		"preload or auto with --device-injection=envvar: the nvidia runtime mounts the driver's libraries itself", o.LimiterMode)
 
-	c.absolute("nri-socket", o.NRISocket)
 	if o.PodResourcesSocket != "" {
 		c.absolute("pod-resources-socket", o.PodResourcesSocket)
 	}
@@ -277,6 +280,39 @@ func (o *options) validate() error {
 	_, known = logHandlers[o.LogFormat]
 	c.want("log-format", known, "text or json", o.LogFormat)
 	return errors.Join(c.errs...)
+}
+
+// withNRI is false on a host without Kubernetes: gpuslice-runtime makes the claims, and the agent observes.
+func (o *options) withNRI() bool { return o.NRISocket != "" }
+
+// namePattern accepts any host name without Kubernetes.
+func (o *options) namePattern() *regexp.Regexp {
+	if o.withNRI() {
+		return subdomainPattern
+	}
+	return regexp.MustCompile(`.`)
+}
+
+// ofEngines takes what gpuslice-runtime uses from the operator's configuration, for options that were not set. The GPUs
+// that the agent offers are those that gpuslice-runtime chooses from.
+func (o *options) ofEngines(f *pflag.FlagSet, path string) error {
+	c, err := request.Load(path)
+	if err != nil {
+		return err
+	}
+	for name, value := range map[string]string{
+		"state-dir": c.StateDir, "library-dir": c.LibraryDir, "nvml-library": c.NVMLLibrary, "limiter-mode": c.LimiterMode, "core-policy": c.CorePolicy,
+		"device-injection": c.DeviceInjection, "cdi-spec-dirs": strings.Join(c.CDISpecDirs, ","), "device-split-count": strconv.Itoa(c.DeviceSplitCount),
+		"device-memory-scaling": strconv.FormatFloat(c.MemoryScaling, 'g', -1, 64), "context-memory-mib": strconv.Itoa(c.ContextMemoryMiB),
+	} {
+		if f.Changed(name) {
+			continue
+		}
+		if err := f.Set(name, value); err != nil {
+			return fmt.Errorf("%s: %s: %w", path, name, err)
+		}
+	}
+	return nil
 }
 
 func (o *options) settings(libraryPath, preloadPath string, fronts oci.Stubs) oci.Settings {

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -17,7 +20,10 @@ import (
 )
 
 func installCommand() *cobra.Command {
-	var o hostinstall.Options
+	var (
+		o     hostinstall.Options
+		agent bool
+	)
 	c := &cobra.Command{
 		Use:   "install docker|containerd|podman",
 		Short: "Add gpuslice's runtime to a container engine's configuration",
@@ -34,6 +40,9 @@ limiter's libraries to their directory:
   podman      the runtime "gpuslice" in containers.conf.d, and the hooks for
               containers of other runtimes
 
+For docker and podman it also installs the unit gpuslice-agent.service, which
+--start starts: shares hold without an agent, but nothing audits the GPUs.
+
 Other settings, comments and layout stay. A file that cannot be parsed is not
 changed. The old version of a changed file is FILE.gpuslice-backup-<hash>. The
 file is replaced by a rename and read again, and restored if it is not as
@@ -45,7 +54,12 @@ Exit status: 0 success; 1 failure; 2 invalid usage.`,
   gpuslice install docker && systemctl reload docker
   gpuslice install containerd --config /etc/containerd/config.toml`,
 	}
-	engineCommand(c, &o, hostinstall.Install)
+	engineCommand(c, &o, func(ctx context.Context, o hostinstall.Options, out io.Writer) error {
+		if !agent {
+			o.AgentUnit = nil
+		}
+		return hostinstall.Install(ctx, o, out)
+	})
 	f := c.Flags()
 	f.BoolVar(&o.SetDefault, "set-default", false, "Make it the engine's default runtime.")
 	f.BoolVar(&o.Hooks, "hooks", true, "podman: install the hooks, too.")
@@ -54,6 +68,8 @@ Exit status: 0 success; 1 failure; 2 invalid usage.`,
 	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "containerd: the agent keeps its state in the directory `DIR`.")
 	f.BoolVar(&o.RequireAgent, "require-agent", false, "containerd: start no pod while the agent is not connected, except pods with the annotation gpuslice.io/tolerate-missing-plugins.")
 	f.BoolVar(&o.RequireNvidia, "require-nvidia", false, "containerd: fail if no runtime handler runs NVIDIA's container runtime.")
+	f.BoolVar(&agent, "agent", true, "docker, podman: install the agent's systemd unit.")
+	f.BoolVar(&o.Start, "start", false, "docker, podman: start the agent's unit, too.")
 	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "Install the limiter from `FILE`.")
 	return c
 }
@@ -103,7 +119,19 @@ func prepared(c *cobra.Command, o *hostinstall.Options, engine string) (fs.FS, e
 	if err := absolute(c, []string{"config", "state-dir"}, "runtime-path", "library-dir"); err != nil {
 		return nil, err
 	}
+	o.AgentUnit = install.AgentUnit
+	if _, err := os.Stat("/run/systemd/system"); err == nil && o.Root == "/" {
+		o.Systemctl = systemctl
+	}
 	return install.Hooks()
+}
+
+func systemctl(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
 }
 
 var errUnfit = errors.New("checks failed: fix them as listed above")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -51,12 +52,19 @@ could be read; 2 invalid usage.`,
 			if err != nil {
 				return err
 			}
+			local := !called.allNodes()
 			show := func(ctx context.Context, w io.Writer) error {
 				n, err := read(ctx)
 				if err != nil {
 					return err
 				}
-				return out.printTo(w, styleOf(c), n, namesOf(n), func(p page) error { return statusTables(p, n) })
+				return out.printTo(w, styleOf(c), n, namesOf(n), func(p page) error {
+					err := statusTables(p, n)
+					if err == nil && local {
+						err = noteOfAgent(p, n, stateDir(c))
+					}
+					return err
+				})
 			}
 			if follow {
 				return work(watch(c.Context(), watchInterval, show, c.OutOrStdout(), c.ErrOrStderr()))
@@ -80,6 +88,23 @@ func statusTables(p page, n view.Node) error {
 		return err
 	}
 	return problems(p, n)
+}
+
+// noteOfAgent names what nothing enforces on a host for docker or podman without an agent.
+func noteOfAgent(p page, n view.Node, stateDir string) error {
+	if !slices.ContainsFunc(n.Containers, func(c view.Container) bool { return c.Owner == ledger.OwnerRuntime }) {
+		return nil
+	}
+	machine, err := doctor.NewMachine("/")
+	if err != nil {
+		return err
+	}
+	defer machine.Close()
+	if doctor.AgentRuns(machine, stateDir) {
+		return nil
+	}
+	_, err = fmt.Fprintf(p, "\nnote: gpuslice-agent does not run: %s\n", doctor.WithoutAgent)
+	return err
 }
 
 func gpuTable(p page, n view.Node) error {

@@ -226,6 +226,13 @@ func reachable(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
+// AgentRuns reports whether an agent holds the lock of a state directory.
+func AgentRuns(h Host, stateDir string) bool {
+	e := &exam{Host: h, o: Options{StateDir: stateDir}}
+	_, runs := e.findAgent()
+	return runs
+}
+
 // lockReads is how many times findAgent reads /proc/locks: the kernel gives it out by the page, and leaves a lock out if
 // one before it is released meanwhile.
 const lockReads = 10

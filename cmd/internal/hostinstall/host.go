@@ -245,10 +245,7 @@ func (j *job) programs() error {
 		}
 		return j.libraries(j.Library)
 	}
-	for name, path := range map[string]string{
-		runtimeProgram: j.RuntimePath,
-		cliProgram:     filepath.Join(filepath.Dir(j.RuntimePath), cliProgram),
-	} {
+	for name, path := range j.copied() {
 		source, err := firstOf(j.From, name, ".", "bin")
 		if err != nil {
 			return err

@@ -48,6 +48,12 @@ type Options struct {
 	// RequireNvidia fails if no handler of containerd runs NVIDIA's runtime.
 	RequireNvidia bool
 	DryRun        bool
+	// AgentUnit is the systemd unit of the agent; nil: none.
+	AgentUnit []byte
+	// Start starts the agent's unit.
+	Start bool
+	// Systemctl runs systemctl on this machine; nil: it is not run.
+	Systemctl func(ctx context.Context, args ...string) error
 	// NRIOnly configures only containerd's NRI.
 	NRIOnly  bool
 	ShowDiff bool
@@ -148,7 +154,10 @@ func Install(ctx context.Context, o Options, out io.Writer) error {
 	if !slices.ContainsFunc(edits, edit.changes) {
 		notes = nil // printed before
 	}
-	return j.finish(edits, notes)
+	if err := j.finish(edits, notes); err != nil || !o.Start || o.DryRun {
+		return err
+	}
+	return j.startAgent(ctx, next)
 }
 
 // clean returns a file's text, and that without gpuslice's settings.
@@ -295,6 +304,15 @@ func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 		}
 	}
 	for _, f := range r.Files {
+		if f.Path == agentUnit {
+			kept, err := j.keepAgent(ctx)
+			if err != nil {
+				return err
+			}
+			if kept {
+				continue
+			}
+		}
 		now, u, err := j.clean(f)
 		if err != nil {
 			return err

@@ -115,7 +115,9 @@ func planDocker(h fs.FS, o Options) (plan, error) {
 		t.settings = append(t.settings, setting{[]string{"default-runtime"}, Name})
 	}
 	notes := append(dockerFlags(h, file, o.SetDefault), "run `systemctl reload docker`: dockerd reads new runtimes without a restart")
-	return plan{targets: []target{t}, notes: notes}, nil
+	p := plan{targets: []target{t}, notes: notes}
+	p.planAgent(h, o)
+	return p, nil
 }
 
 // dockerFlags warns of a dockerd with flags for the same settings: it does not start with both.
@@ -150,7 +152,7 @@ const (
 )
 
 // planPodman registers the runtime in a drop-in file, and the hooks for containers of other runtimes.
-func planPodman(_ fs.FS, o Options) (plan, error) {
+func planPodman(h fs.FS, o Options) (plan, error) {
 	t := target{
 		path: o.config(podmanConfig), seed: headline("podman"), dropIn: o.Config == "",
 		settings: []setting{{[]string{"engine", "runtimes", Name}, []any{o.RuntimePath}}},
@@ -159,6 +161,7 @@ func planPodman(_ fs.FS, o Options) (plan, error) {
 		t.settings = append(t.settings, setting{[]string{"engine", "runtime"}, Name})
 	}
 	p := plan{targets: []target{t}, notes: []string{"podman reads it at its next command: no restart is necessary"}}
+	p.planAgent(h, o)
 	if !o.Hooks {
 		return p, nil
 	}

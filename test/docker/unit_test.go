@@ -1,0 +1,73 @@
+//go:build root
+
+package docker_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/install"
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// The agent as its unit starts it, beside docker: it is ready without NRI and a kubelet, shows docker's containers, and
+// leaves their shares alone.
+func TestAgentOfTheUnit(t *testing.T) {
+	ctx := context.Background()
+	m := newMachine(t, "H200")
+	d := newDocker(t, m, harness.DockerdOptions{})
+	id := d.start(t, share(8192, 30))
+	out, err := m.CLI(ctx, "status")
+	require.NoError(t, err)
+	require.Contains(t, out, "note: gpuslice-agent does not run: ")
+
+	command := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/gpuslice-agent (.*)$`).FindSubmatch(install.AgentUnit)
+	require.NotNil(t, command)
+	program, err := harness.Artefact("bin", "gpuslice-agent")
+	require.NoError(t, err)
+	health, metrics := freeAddress(t), freeAddress(t)
+	args := append(strings.Fields(string(command[1])), "--health-address="+health, "--metrics-address="+metrics)
+	agent, err := harness.StartProcess(m.Dir, "gpuslice-agent", m.RuntimeEnv(), program, args...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, agent.Stop(10*time.Second)) })
+	get := func(address string) (int, string) {
+		response, err := http.Get("http://" + address)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return response.StatusCode, string(body)
+	}
+	require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error {
+		if status, body := get(health + "/readyz"); status != http.StatusOK {
+			return &net.AddrError{Err: body, Addr: health}
+		}
+		return nil
+	}))
+	_, body := get(metrics + "/metrics")
+	require.Contains(t, body, id)
+	out, err = m.CLI(ctx, "status")
+	require.NoError(t, err)
+	require.NotContains(t, out, "note: gpuslice-agent")
+	requireSees(t, d.exec(t, id, workload("meminfo")), 8192)
+	other := d.start(t, share(4096, 30))
+	requireReserved(t, m, 8192+4096, 2)
+	d.remove(t, id, other)
+	requireNothingLeft(t, m)
+}
+
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
