@@ -98,7 +98,7 @@ func TestCompletionInShells(t *testing.T) {
 	}
 }
 
-// A person who is not root reads what to do.
+// Without root, the message names the remedy.
 func TestNotRoot(t *testing.T) {
 	s := busyNode(t)
 	require.NoError(t, os.Chmod(s.Dir, 0o700))

@@ -45,7 +45,7 @@ func FromContainer(env []string, annotations map[string]string, c Config) (*Requ
 	case mistyped != "":
 		return nil, grant.Errorf(grant.ErrMalformed, "%s is not an annotation of a request: use %s, %s, %s, %s, %s or %s",
 			quote.Short(mistyped), api.AnnotationMemory, api.AnnotationCores, api.AnnotationDevices, api.AnnotationPriority, api.AnnotationSlice, api.AnnotationGrant)
-	case unknown != "": // also alone: a container that was to have a GPU must not start without one
+	case unknown != "": // without other settings too: a container that was to have a GPU must not start without one
 		return nil, grant.Errorf(grant.ErrMalformed, "%s is not a variable of a request: use %s, %s, %s, %s or %s; if it is for another program, rename it",
 			quote.Short(unknown), api.EnvMemory, api.EnvCores, api.EnvDevices, api.EnvPriority, api.EnvSlice)
 	case s.none() && s.priority != nil:

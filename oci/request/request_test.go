@@ -127,7 +127,7 @@ func TestFromContainerRefuses(t *testing.T) {
 		{"high priority by annotation", []string{"GPUSLICE_MEMORY=1g"}, notes{api.AnnotationPriority: "0"}, ErrForbidden, []string{"gpuslice.io/priority"}},
 		{"only a priority", []string{"GPUSLICE_PRIORITY=1"}, nil, grant.ErrMalformed, []string{"GPUSLICE_PRIORITY requests no GPU by itself"}},
 		{"a mistyped variable beside a request", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_CORE=30"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_CORE" is not a variable of a request`, "GPUSLICE_CORES"}},
-		{"a mistyped variable alone", []string{"GPUSLICE_MEM=8GiB"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_MEM" is not a variable of a request`, "GPUSLICE_MEMORY"}},
+		{"only a mistyped variable", []string{"GPUSLICE_MEM=8GiB"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_MEM" is not a variable of a request`, "GPUSLICE_MEMORY"}},
 		{"a mistyped annotation", nil, notes{"gpuslice.io/mem": "8GiB"}, grant.ErrMalformed, []string{`"gpuslice.io/mem" is not an annotation of a request`, "gpuslice.io/memory"}},
 		{"a mistyped annotation beside a request", []string{"GPUSLICE_MEMORY=1g"}, notes{"gpuslice.io/core": "8"}, grant.ErrMalformed, []string{`"gpuslice.io/core" is not an annotation of a request`}},
 

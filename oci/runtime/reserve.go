@@ -154,7 +154,7 @@ func (r *reservation) claim(ctx context.Context, shares []grant.Share, enforceme
 	claim := ledger.Claim{
 		ContainerID:  r.container.ID,
 		Owner:        ledger.OwnerRuntime,
-		Container:    nameOf(r.container),
+		Container:    nameOf(r.container, r.record.Bundle),
 		Shares:       shares,
 		HighPriority: r.request.HighPriority,
 		CorePolicy:   r.settings.LimiterPolicy(),
@@ -197,17 +197,6 @@ func (r *reservation) edit(spec *rspec.Spec, result oci.Result) error {
 		Timeout: &timeout,
 	})
 	return nil
-}
-
-var nameAnnotations = []string{"io.kubernetes.cri.container-name", "nerdctl/name", "io.podman.annotations.container.name"}
-
-func nameOf(c oci.Container) string {
-	for _, key := range nameAnnotations {
-		if name := c.Annotations[key]; name != "" && len(name) <= 253 {
-			return name
-		}
-	}
-	return c.ID
 }
 
 const hookTimeoutSeconds = 30

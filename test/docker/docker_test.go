@@ -21,6 +21,7 @@ func TestDocker(t *testing.T) {
 		run  func(*testing.T, docker)
 	}{
 		{"limits are seen inside", limitsAreSeen},
+		{"names are shown", namesAreShown},
 		{"memory ends at the limit, to the byte", memoryEndsAtTheLimit},
 		{"two containers share a GPU", twoShare},
 		{"without a request there is no GPU", noRequest},
@@ -43,6 +44,25 @@ func TestDocker(t *testing.T) {
 			return // there is no daemon any more
 		}
 	}
+}
+
+// namesAreShown: docker's name is in every view, and resize takes it.
+func namesAreShown(t *testing.T, d docker) {
+	ctx := context.Background()
+	d.start(t, append([]string{"--name", "train"}, share(8192, 30)...))
+	d.start(t, append([]string{"--name", "side"}, share(1024, 10)...))
+	for _, args := range [][]string{{"status"}, {"top", "--once"}, {"describe", "container", "train"}} {
+		out, err := d.m.CLI(ctx, args...)
+		require.NoError(t, err)
+		require.Contains(t, out, "train", args)
+	}
+	out, err := d.m.CLI(ctx, "status")
+	require.NoError(t, err)
+	require.Contains(t, out, "side")
+	out, err = d.m.CLI(ctx, "resize", "train", "--memory", "6GiB")
+	require.NoError(t, err)
+	require.Contains(t, out, "memory 8192 -> 6144 MiB")
+	requireReserved(t, d.m, 6144+1024, 2)
 }
 
 func limitsAreSeen(t *testing.T, d docker) {

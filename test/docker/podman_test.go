@@ -54,8 +54,11 @@ func TestPodman(t *testing.T) {
 
 func testPodman(t *testing.T, p podman) {
 	ctx := context.Background()
-	id := p.start(t, share(8192, 30), "/bin/sleep", "1000")
+	id := p.start(t, append([]string{"--name", "train"}, share(8192, 30)...), "/bin/sleep", "1000")
 	requireReserved(t, p.m, 8192, 1)
+	s, err := p.m.Status(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "train", s.Containers[0].Container, "podman's name")
 	out, err := p.Command(ctx, p.runtime, "exec", id, workload("meminfo"))
 	require.NoError(t, err)
 	requireSees(t, harness.KeyValues(out), 8192)

@@ -19,7 +19,7 @@ import (
 )
 
 // The agent as its unit starts it, beside docker: it is ready without NRI and a kubelet, shows docker's containers, and
-// leaves their shares alone.
+// does not change their shares.
 func TestAgentOfTheUnit(t *testing.T) {
 	ctx := context.Background()
 	m := newMachine(t, "H200")

@@ -99,7 +99,7 @@ func (e *exam) checkSupport(v *verdict) {
 	case !row.validates:
 		v.warn(fmt.Sprintf("%s (row %q of the supported runtimes): %s", shown, row.versions, strings.Join(lacks, "; ")), newest)
 	case len(lacks) > 0:
-		v.ok(fmt.Sprintf("%s (row %q of the supported runtimes): a container whose request is lost is refused; but %s", shown, row.versions, strings.Join(lacks, "; ")))
+		v.ok(fmt.Sprintf("%s (row %q of the supported runtimes): a container is refused if its request is lost; but %s", shown, row.versions, strings.Join(lacks, "; ")))
 	default:
 		v.ok(fmt.Sprintf("%s (row %q of the supported runtimes): supports all fail-closed layers", shown, row.versions))
 	}

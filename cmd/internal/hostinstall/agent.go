@@ -44,7 +44,7 @@ func (j *job) startAgent(ctx context.Context, next record) error {
 	case next.file(agentUnit) == nil:
 		return fmt.Errorf("--start: %s has no unit of the agent", j.Engine)
 	case j.Systemctl == nil:
-		return errors.New("--start: systemd does not run here: start gpuslice-agent as the note says")
+		return errors.New("--start: systemd does not run here: start gpuslice-agent by hand")
 	}
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", doctor.AgentUnit}, {"restart", doctor.AgentUnit}} {
 		if err := j.Systemctl(ctx, args...); err != nil {
