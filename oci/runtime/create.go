@@ -9,6 +9,7 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
@@ -56,6 +57,9 @@ func (r *Runtime) admit(ctx context.Context, cr *creation, spec *rspec.Spec) (un
 		return undo, err
 	}
 	if requested == nil {
+		if hasGPUsFlag(spec, c) {
+			return undo, fmt.Errorf("docker's --gpus (in compose: reservations.devices) requests whole GPUs, which this host does not allow: request a share (-e %s=8GiB), or set allowWholeGPUs: true in %s", api.EnvMemory, r.Config.Path)
+		}
 		return undo, withoutRequest(spec, c)
 	}
 	return r.withRequest(ctx, cr, spec, c, requested)
@@ -67,6 +71,12 @@ func (r *Runtime) warnOfAdmin(call Call, spec *rspec.Spec) {
 	}
 	_ = warn(r.Stderr, call, fmt.Sprintf("container %s has CAP_SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU (docs/SECURITY.md, \"What the limiter doesn't hold\")",
 		oci.ShortID(call.ID)), time.Now())
+}
+
+// hasGPUsFlag reports whether docker run had --gpus: only then docker adds NVIDIA's hook. An image's variable
+// NVIDIA_VISIBLE_DEVICES adds none. Podman can have that hook for every container.
+func hasGPUsFlag(spec *rspec.Spec, c oci.Container) bool {
+	return callsNvidia(spec) && oci.RequestsGPU(c) && spec.Annotations["io.container.manager"] != "libpod"
 }
 
 // withoutRequest removes a container's GPUs, or refuses the container.
