@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
@@ -37,7 +36,7 @@ func writeArchive(path, root string, o options) (size int64, err error) {
 	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
 		Add: image,
 		Descriptor: v1.Descriptor{
-			Platform:    &v1.Platform{OS: "linux", Architecture: runtime.GOARCH},
+			Platform:    &v1.Platform{OS: "linux", Architecture: o.arch},
 			Annotations: o.annotations(),
 		},
 	})
@@ -123,7 +122,7 @@ func newImage(root string, o options) (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.Created, config.OS, config.Architecture = v1.Time{Time: epoch}, "linux", runtime.GOARCH
+	config.Created, config.OS, config.Architecture = v1.Time{Time: epoch}, "linux", o.arch
 	config.Config = v1.Config{
 		User: user, WorkingDir: "/", Entrypoint: []string{"/" + binDir + "/gpuslice"},
 		Env: []string{"PATH=/" + binDir}, Labels: o.labels(),

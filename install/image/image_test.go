@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -125,7 +126,7 @@ func TestWhatIsInTheImage(t *testing.T) {
 		require.Zero(t, info.Mode()&(fs.ModeSetuid|fs.ModeSetgid), path)
 		return nil
 	}))
-	libraries := map[string]string{"amd64": "/lib/x86_64-linux-gnu/", "arm64": "/lib/aarch64-linux-gnu/"}[runtime.GOARCH]
+	libraries := "/lib/" + triplets[runtime.GOARCH] + "/"
 	loader := map[string]string{"amd64": "/lib64/ld-linux-x86-64.so.2", "arm64": "/lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
 	for _, name := range []string{
 		"/usr/local/bin/gpuslice", "/usr/local/bin/gpuslice-agent", "/usr/local/bin/gpuslice-scheduler", "/usr/local/bin/gpuslice-runtime",
@@ -142,6 +143,52 @@ func TestWhatIsInTheImage(t *testing.T) {
 	passwd, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
 	require.NoError(t, err)
 	require.Contains(t, string(passwd), "gpuslice:x:"+user+":")
+}
+
+// another architecture than this machine's.
+func another() string {
+	return map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
+}
+
+// readdress makes an ELF file one of another architecture: e_machine is at 18.
+func readdress(t *testing.T, to, from string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	require.NoError(t, err)
+	binary.NativeEndian.PutUint16(data[18:], uint16(machines[another()]))
+	require.NoError(t, os.WriteFile(to, data, 0o755))
+}
+
+func TestAnotherArchitecture(t *testing.T) {
+	repository, libraries := built(t), t.TempDir()
+	build := filepath.Join(repository, "build", another())
+	for dir, names := range map[string][]string{"bin": programs, "lib": limiter} {
+		require.NoError(t, os.MkdirAll(filepath.Join(build, dir), 0o755))
+		for _, name := range names {
+			readdress(t, filepath.Join(build, dir, name), filepath.Join(repository, "build", dir, name))
+		}
+	}
+	triplet := triplets[another()]
+	for to, from := range must(closure(machines[runtime.GOARCH], options{arch: runtime.GOARCH}.libraryDirs(),
+		[]string{filepath.Join(repository, "build/bin", programs[1])}, driverNeeds...)) {
+		readdress(t, filepath.Join(libraries, filepath.Base(to)), from)
+	}
+	require.NoError(t, run([]string{"-repository", repository, "-arch", another(), "-libraries", libraries}))
+	index, manifest, config := open(t, filepath.Join(build, "image/gpuslice.tar"))
+	require.Equal(t, another(), index.Manifests[0].Platform.Architecture)
+	require.Equal(t, another(), config.Architecture)
+	require.Len(t, manifest.Layers, 2)
+	root := filepath.Join(build, "image/root")
+	require.FileExists(t, filepath.Join(root, "lib", triplet, "libc.so.6"))
+	require.FileExists(t, filepath.Join(root, "lib", triplet, "libresolv.so.2"))
+	require.NoDirExists(t, filepath.Join(root, "lib", triplets[runtime.GOARCH]))
+}
+
+func must(files map[string]string, err error) map[string]string {
+	if err != nil {
+		panic(err)
+	}
+	return files
 }
 
 func TestNames(t *testing.T) {
@@ -188,11 +235,21 @@ func TestMistakes(t *testing.T) {
 	require.ErrorContains(t, run([]string{"more"}), `"more"`)
 	require.ErrorContains(t, run([]string{"-repository", t.TempDir()}), "run `make build` first")
 	repository := built(t)
-	require.ErrorContains(t, writeRoot(t.TempDir(), repository, []string{t.TempDir()}), "not found in")
-	_, err := closure(libraryDirs, []string{filepath.Join(repository, "LICENSE")})
+	elsewhere := options{repository: repository, arch: runtime.GOARCH, libraries: t.TempDir()}
+	require.ErrorContains(t, writeRoot(t.TempDir(), filepath.Join(repository, "build"), elsewhere), "not found in")
+	here := options{arch: runtime.GOARCH}.libraryDirs()
+	_, err := closure(machines[runtime.GOARCH], here, []string{filepath.Join(repository, "LICENSE")})
 	require.ErrorContains(t, err, "LICENSE")
-	_, err = find(libraryDirs, "/.gpuslice/libvgpu.so")
+	_, _, err = find(here, "/.gpuslice/libvgpu.so")
 	require.ErrorContains(t, err, "linked by its path")
+	require.ErrorContains(t, run([]string{"-arch", "riscv64"}), "amd64 and arm64")
+	require.ErrorContains(t, run([]string{"-repository", repository, "-arch", another()}), "-libraries")
+	// Programs of one architecture and a C library of another.
+	mixed := filepath.Join(repository, "build", another())
+	for _, dir := range []string{"bin", "lib"} {
+		require.NoError(t, os.CopyFS(filepath.Join(mixed, dir), os.DirFS(filepath.Join(repository, "build", dir))))
+	}
+	require.ErrorContains(t, run([]string{"-repository", repository, "-arch", another(), "-libraries", "/lib"}), "the image for "+machines[another()].String())
 	// A directory that can't be written leaves no archive.
 	out := filepath.Join(repository, "LICENSE", "below-a-file")
 	require.Error(t, run([]string{"-repository", repository, "-out", out}))

@@ -1,6 +1,6 @@
 // Command image builds gpuslice's container image from the output of `make build`: the root file system as a
 // directory, for the Dockerfile, and an OCI archive. The image has all programs, no shell, and this machine's
-// C library. The same build gives the same bytes.
+// C library, or, for another architecture, that of its compiler. The same build gives the same bytes.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,6 +28,10 @@ func main() {
 // options are the command's flags.
 type options struct {
 	repository, out, name, version, revision string
+	// arch is the architecture of the programs, as Go names it.
+	arch string
+	// libraries has the C library of another architecture than this machine's.
+	libraries string
 }
 
 func run(args []string) error {
@@ -37,18 +42,30 @@ func run(args []string) error {
 	f.StringVar(&o.name, "name", "gpuslice:latest", "`name` of the image in the archive")
 	f.StringVar(&o.version, "version", "dev", "`version` for the image's labels")
 	f.StringVar(&o.revision, "revision", "", "commit for the image's labels")
+	f.StringVar(&o.arch, "arch", runtime.GOARCH, "`architecture` of the programs: amd64 or arm64")
+	f.StringVar(&o.libraries, "libraries", "", "`directory` on this machine with the C library of -arch (default: this machine's)")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	if f.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
+	if triplets[o.arch] == "" {
+		return fmt.Errorf("-arch %s: there are images for amd64 and arm64", o.arch)
+	}
+	build := filepath.Join(o.repository, "build")
+	if o.arch != runtime.GOARCH {
+		if o.libraries == "" {
+			return fmt.Errorf("-arch %s is not this machine's: -libraries names the directory of its C library", o.arch)
+		}
+		build = filepath.Join(build, o.arch)
+	}
 	if o.out == "" {
-		o.out = filepath.Join(o.repository, "build", "image")
+		o.out = filepath.Join(build, "image")
 	}
 	syscall.Umask(0o022) // the modes of root/ must not depend on the caller
 	root, path := filepath.Join(o.out, "root"), filepath.Join(o.out, "gpuslice.tar")
-	if err := writeRoot(root, o.repository, libraryDirs); err != nil {
+	if err := writeRoot(root, build, o); err != nil {
 		return err
 	}
 	size, err := writeArchive(path, root, o)
@@ -86,11 +103,10 @@ var texts = map[string]string{
 var dirs = []string{"dev", "etc/ld.so.conf.d", "proc", "run", "sys", "tmp", "usr/lib64", "var/lib"}
 
 // writeRoot writes the image's root file system.
-func writeRoot(root, repository string, libraryDirs []string) error {
+func writeRoot(root, build string, o options) error {
 	if err := os.RemoveAll(root); err != nil {
 		return err
 	}
-	build := filepath.Join(repository, "build")
 	var binaries []string
 	for _, name := range programs {
 		binaries = append(binaries, filepath.Join(build, "bin", name))
@@ -103,19 +119,19 @@ func writeRoot(root, repository string, libraryDirs []string) error {
 			return fmt.Errorf("%w: run `make build` first", err)
 		}
 	}
-	libraries, err := closure(libraryDirs, binaries, driverNeeds...)
+	libraries, err := closure(machines[o.arch], o.libraryDirs(), binaries, driverNeeds...)
 	if err != nil {
 		return err
 	}
-	for _, file := range libraries {
-		if err := copyFile(filepath.Join(root, file), file, 0o755); err != nil {
+	for to, from := range libraries {
+		if err := copyFile(filepath.Join(root, to), from, 0o755); err != nil {
 			return err
 		}
 	}
 	if err := copyFile(filepath.Join(root, authorities), authorities, 0o644); err != nil {
 		return fmt.Errorf("%w: install Debian's package ca-certificates", err)
 	}
-	if err := copyFile(filepath.Join(root, "usr/share/doc/gpuslice/LICENSE"), filepath.Join(repository, "LICENSE"), 0o644); err != nil {
+	if err := copyFile(filepath.Join(root, "usr/share/doc/gpuslice/LICENSE"), filepath.Join(o.repository, "LICENSE"), 0o644); err != nil {
 		return err
 	}
 	// The licences of the C library and of the bundle have to be distributed with them.
@@ -153,25 +169,44 @@ func writeFile(path string, data []byte, mode os.FileMode) error {
 	return os.WriteFile(path, data, mode)
 }
 
+// triplets are Debian's names of the architectures.
+var triplets = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+
+// machines are what their programs' headers have.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+
+// libraryDir is a directory on this machine, and where its libraries are in the image.
+type libraryDir struct{ here, image string }
+
 // libraryDirs are the search path of Debian's loader.
-var libraryDirs = []string{
-	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
-	"/lib64", "/usr/lib64", "/lib", "/usr/lib",
+func (o options) libraryDirs() (dirs []libraryDir) {
+	triplet := triplets[o.arch]
+	if o.libraries != "" {
+		return []libraryDir{{o.libraries, "/lib/" + triplet}}
+	}
+	for _, dir := range []string{"/lib/" + triplet, "/usr/lib/" + triplet, "/lib64", "/usr/lib64", "/lib", "/usr/lib"} {
+		dirs = append(dirs, libraryDir{dir, dir})
+	}
+	return dirs
 }
 
 // driverNeeds are the libraries of NVIDIA's libraries, which are mounted into the agent's container.
 var driverNeeds = []string{"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"}
 
-// closure returns the paths of the loader and of all needed libraries.
-func closure(dirs, programs []string, libraries ...string) (files []string, err error) {
+// closure returns the loader and all needed libraries: this machine's files by their paths in the image.
+func closure(machine elf.Machine, dirs []libraryDir, programs []string, libraries ...string) (files map[string]string, err error) {
+	files = map[string]string{}
 	pending := slices.Clone(libraries)
 	for _, program := range programs {
-		interpreter, needed, err := linked(program)
+		interpreter, needed, err := linked(machine, program)
 		if err != nil {
 			return nil, err
 		}
-		if interpreter != "" && !slices.Contains(files, interpreter) { // else it is static
-			files = append(files, interpreter)
+		if interpreter != "" && files[interpreter] == "" { // else it is static
+			_, files[interpreter], err = find(dirs, filepath.Base(interpreter))
+			if err != nil {
+				return nil, err
+			}
 		}
 		pending = append(pending, needed...)
 	}
@@ -183,45 +218,50 @@ func closure(dirs, programs []string, libraries ...string) (files []string, err 
 			continue
 		}
 		seen[name] = true
-		file, err := find(dirs, name)
+		to, file, err := find(dirs, name)
 		if err != nil {
 			return nil, err
 		}
-		_, needed, err := linked(file)
+		_, needed, err := linked(machine, file)
 		if err != nil {
 			return nil, err
 		}
 		pending = append(pending, needed...)
 		if !strings.HasPrefix(name, "ld-linux") { // the loader has its own path, from the programs
-			files = append(files, file)
+			files[to] = file
 		}
 	}
 	return files, nil
 }
 
 // find looks up a library as the loader does.
-func find(dirs []string, name string) (string, error) {
+func find(dirs []libraryDir, name string) (image, here string, err error) {
 	if strings.Contains(name, "/") {
-		return "", fmt.Errorf("%s is linked by its path: only libraries that are linked by name are supported", name)
+		return "", "", fmt.Errorf("%s is linked by its path: only libraries that are linked by name are supported", name)
 	}
+	var searched []string
 	for _, dir := range dirs {
-		file := filepath.Join(dir, name)
+		file := filepath.Join(dir.here, name)
 		if _, err := os.Stat(file); err == nil {
-			return file, nil
+			return filepath.Join(dir.image, name), file, nil
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
+			return "", "", err
 		}
+		searched = append(searched, dir.here)
 	}
-	return "", fmt.Errorf("library %s not found in %s", name, strings.Join(dirs, ", "))
+	return "", "", fmt.Errorf("library %s not found in %s", name, strings.Join(searched, ", "))
 }
 
 // linked reads a file's loader and libraries.
-func linked(file string) (interpreter string, needed []string, err error) {
+func linked(machine elf.Machine, file string) (interpreter string, needed []string, err error) {
 	f, err := elf.Open(file)
 	if err != nil {
 		return "", nil, fmt.Errorf("%s: %w", file, err)
 	}
 	defer f.Close()
+	if f.Machine != machine {
+		return "", nil, fmt.Errorf("%s is for %s, and the image for %s", file, f.Machine, machine)
+	}
 	for _, p := range f.Progs {
 		if p.Type != elf.PT_INTERP {
 			continue
