@@ -155,6 +155,8 @@ func TestOtherProgramsAreLeftAlone(t *testing.T) {
 		"#ifndef SHARED\nint main(void) { run(); }\n#endif\n"), 0o644))
 	require.NoError(t, compile(filepath.Join(dir, "lookup"), lookup))
 	require.NoError(t, compile(filepath.Join(dir, "runnable.so"), lookup, "-DSHARED", "-shared", "-fPIC", "-Wl,-e,run"))
+	goBinary, err := os.Executable()
+	require.NoError(t, err)
 	c := oneGPU(t, giB)
 	commands := [][]string{
 		{filepath.Join(dir, "sanitized")},
@@ -167,7 +169,7 @@ func TestOtherProgramsAreLeftAlone(t *testing.T) {
 		{"gcc", "-O1", "-o", filepath.Join(dir, "hello2"), source},
 		{filepath.Join(dir, "hello")},
 		{"git", "--version"},
-		{"go", "version"},
+		{goBinary, goWaits},
 		{"ldd", "/bin/true"},
 		{"su", "daemon", "-s", "/bin/sh", "-c", "id -u"},
 	}

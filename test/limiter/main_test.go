@@ -41,6 +41,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == goWaits {
+		waitAsGoProgram()
+	}
 	code, err := withBuild(m.Run)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

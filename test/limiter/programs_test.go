@@ -4,6 +4,7 @@ package limiter_test
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -28,10 +29,16 @@ type program struct {
 	user    string // the user that runs it; root by default
 }
 
-const (
-	goProgram   = "package main\n\nimport \"C\"\n\nimport (\n\t\"fmt\"\n\t\"io\"\n\t\"os\"\n)\n\nfunc main() {\n\tfmt.Println(\"ready\")\n\tio.Copy(io.Discard, os.Stdin)\n\tos.Exit(7)\n}\n"
-	javaProgram = "public class Wait { public static void main(String[] a) throws Exception { System.out.println(\"ready\"); while (System.in.read() >= 0); System.exit(7); } }\n"
-)
+const javaProgram = "public class Wait { public static void main(String[] a) throws Exception { System.out.println(\"ready\"); while (System.in.read() >= 0); System.exit(7); } }\n"
+
+// The test itself is the Go program: then no host of the tests needs a compiler of Go.
+const goWaits = "wait"
+
+func waitAsGoProgram() {
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(7)
+}
 
 // programs are real ones, of each kind that finds its functions in a way of its own.
 // Java and Node are too large to be installed for this; they are used where they are.
@@ -46,13 +53,13 @@ func programs(t *testing.T) []program {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 		return path
 	}
-	mirror, setuid, static, goBinary := filepath.Join(dir, "mirror"), filepath.Join(dir, "setuid"), filepath.Join(dir, "static"), filepath.Join(dir, "go")
+	mirror, setuid, static := filepath.Join(dir, "mirror"), filepath.Join(dir, "setuid"), filepath.Join(dir, "static")
 	require.NoError(t, compile(mirror, "testdata/mirror.c"))
 	require.NoError(t, compile(setuid, "testdata/mirror.c"))
 	require.NoError(t, os.Chmod(setuid, 0o755|os.ModeSetuid))
 	require.NoError(t, compile(static, "testdata/mirror.c", "-static"))
-	out, err := exec.Command("go", "build", "-o", goBinary, file("main.go", goProgram)).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	goBinary, err := os.Executable()
+	require.NoError(t, err)
 
 	all := []program{
 		{name: "C", command: []string{mirror}, single: true},
@@ -64,7 +71,7 @@ func programs(t *testing.T) []program {
 		{name: "perl", command: []string{"perl", "-e", "$| = 1; print \"ready\\n\"; 1 while <STDIN>; exit 7"}, single: true},
 		{name: "Python", command: []string{"/usr/bin/python3", "-c", "import sys; print('ready', flush=True); sys.stdin.read(); sys.exit(7)"}, single: true},
 		{name: "Rust", command: []string{"rg", "--line-buffered", "ready", "-"}, say: "ready\n", single: true},
-		{name: "Go", command: []string{goBinary}},
+		{name: "Go", command: []string{goBinary, goWaits}},
 	}
 	for _, large := range []program{
 		{name: "Node", command: []string{"node", "-e", "console.log('ready'); process.exitCode = 7; process.stdin.resume()"}},
