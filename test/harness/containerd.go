@@ -33,10 +33,14 @@ state = "{{.Dir}}/state"
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
   cdi_spec_dirs = ["{{.Dir}}/no-cdi"]
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+  options = { SystemdCgroup = {{.SystemdCgroup}} }
 {{range $name, $binary := .Runtimes}}
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{{$name}}]
   runtime_type = "io.containerd.runc.v2"
-  options = { BinaryName = "{{$binary}}" }
+  options = { BinaryName = "{{$binary}}", SystemdCgroup = {{$.SystemdCgroup}} }
 {{end}}
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ["/usr/lib/cni"]
@@ -96,13 +100,17 @@ func NewContainerd(ctx context.Context, dir string, o ContainerdOptions) (*Conta
 			return nil, err
 		}
 	}
+	driver, err := cgroupDriver()
+	if err != nil {
+		return nil, err
+	}
 	file, err := os.Create(filepath.Join(dir, "config.toml"))
 	if err != nil {
 		return nil, err
 	}
 	err = containerdConfig.Execute(file, map[string]any{
 		"Dir": dir, "PauseImage": PauseImage, "DisableNRI": o.DisableNRI, "RequestTimeout": o.RequestTimeout,
-		"Runtimes": o.Runtimes,
+		"Runtimes": o.Runtimes, "SystemdCgroup": driver == "systemd",
 	})
 	if err := errors.Join(err, file.Close()); err != nil {
 		return nil, fmt.Errorf("write containerd's configuration: %w", err)

@@ -58,6 +58,10 @@ func (d *Dockerd) writeConfig() error {
 	if err != nil {
 		return err
 	}
+	driver, err := cgroupDriver()
+	if err != nil {
+		return err
+	}
 	config := map[string]any{
 		"data-root":     filepath.Join(d.Dir, "data"),
 		"exec-root":     filepath.Join(d.Dir, "exec"),
@@ -67,7 +71,8 @@ func (d *Dockerd) writeConfig() error {
 		"iptables":      false,
 		"ip6tables":     false,
 		"live-restore":  true,
-		"cgroup-parent": "/" + filepath.Base(d.m.Dir),
+		"cgroup-parent": cgroupParent(d.m.Dir),
+		"exec-opts":     []string{"native.cgroupdriver=" + driver}, // else it depends on the machine
 		"runtimes":      map[string]any{"gpuslice": map[string]any{"path": wrapper}},
 	}
 	if d.options.Remapped {

@@ -19,7 +19,7 @@ const leavingTime = 20 * time.Second
 // RemoveRemaining removes the cgroup that has the directory's name. It reports processes that still use the directory.
 func RemoveRemaining(dir string) error {
 	return Until(context.Background(), leavingTime, func(context.Context) error {
-		return errors.Join(processesOf(dir), removeCgroups(filepath.Base(dir)))
+		return errors.Join(processesOf(dir), removeCgroups(filepath.Base(cgroupParent(dir))))
 	})
 }
 

@@ -74,7 +74,7 @@ func (c *Containerd) RunPod(ctx context.Context, p Pod) (*Sandbox, error) {
 		LogDirectory: logs,
 		Labels:       map[string]string{"io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": p.Namespace, "io.kubernetes.pod.uid": p.UID},
 		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent: "/" + filepath.Base(filepath.Dir(c.Dir)),
+			CgroupParent: cgroupParent(filepath.Dir(c.Dir)),
 			SecurityContext: &cri.LinuxSandboxSecurityContext{
 				Privileged: true, // of the sandbox: lets single containers be privileged
 				NamespaceOptions: &cri.NamespaceOption{
