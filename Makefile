@@ -3,7 +3,9 @@ SHELL       := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-BUILD := $(CURDIR)/build
+# ARCH is arm64 or amd64: another one than this machine's is built into a directory of its own.
+CROSS := $(if $(ARCH),$(filter-out $(shell go env GOHOSTARCH),$(ARCH)))
+BUILD := $(CURDIR)/build$(CROSS:%=/%)
 # nri_no_wasm drops the WebAssembly engine that NRI can carry; gpuslice runs no wasm plugins. root adds the tests that need
 # root, a daemon, or a program that `make check` does without. All commands have the same flags, so that nothing is
 # compiled twice.
@@ -11,9 +13,14 @@ TAGS := nri_no_wasm,root
 export GOFLAGS := -tags=$(TAGS) -buildvcs=false -trimpath
 # go-nvml declares every function of NVML, the deprecated ones too.
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
+ifneq ($(CROSS),)
+export CC := $(shell test/hosts/guests.sh compiler $(CROSS))
+export GOARCH := $(CROSS)
+export CGO_ENABLED := 1
+endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-check build binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-check build compiler binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients test-hosts e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +31,10 @@ setup: ## Install what the demo and the tests need (Debian packages, containerd 
 setup-check: # what `make check` needs: compilers and linters
 	@test/setup.sh --check
 
-build: binaries scheduler ## Build the binaries, the limiter and the simulated driver into build/
+build: binaries scheduler ## Build the binaries, the limiter and the simulated driver into build/ (ARCH=arm64: for another architecture, into build/arm64)
+
+compiler: # the cross compiler, where one is needed
+	@test -z "$(CROSS)" || command -v "$(CC)" >/dev/null || test/hosts/guests.sh programs
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 STAMP = -ldflags "-X github.com/gpuslice/gpuslice/cmd/internal/version.version=$(VERSION)"
@@ -37,15 +47,16 @@ binaries: native # all but the scheduler, which takes minutes the first time
 # is compiled once (minutes, the first time). The main module tests our packages with it.
 SCHEDULER := go -C cmd/gpuslice-scheduler
 
-scheduler:
+scheduler: compiler
 	$(SCHEDULER) build $(STAMP) -o $(BUILD)/bin/gpuslice-scheduler .
 
-native:
+native: compiler
 	@for dir in limiter/src limiter/front testdata/simdriver testdata/workloads; do \
 	  $(MAKE) --no-print-directory -j "$$(nproc)" -C $$dir OUT=$(BUILD); done
 
-image: build ## Build the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile
-	go -C install/image run . -repository $(CURDIR) -version $(VERSION) -revision "$$(git rev-parse HEAD 2>/dev/null)"
+image: build ## Build the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile (ARCH as for build)
+	$(if $(CROSS),env -u GOARCH -u CGO_ENABLED -u CC )go -C install/image run . -repository $(CURDIR) -version $(VERSION) \
+	  -revision "$$(git rev-parse HEAD 2>/dev/null)" $(CROSS:%=-arch % -libraries "$$($(CC) -print-file-name=libc.so.6 | xargs dirname)")
 
 manifests: ## Write the chart's objects as one plain file: build/manifests/gpuslice.yaml (MANIFESTS_ARGS are helm's)
 	@test/setup.sh --helm
@@ -119,6 +130,9 @@ soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pod
 test-clients: ## Run programs of Debian and NVIDIA on simulated GPUs, with and without limits (as root; fetches 75 MB the first time; NONFREE=1: and ones that are not free)
 	go test -tags $(TAGS),clients -timeout 10m ./test/clients
 
+test-hosts: setup ## Run the demo and the suites in virtual machines: other kernels, cgroup v2, arm64 (GUESTS=all, or names of test/hosts/guests_test.go)
+	go test -tags $(TAGS),hosts -count=1 -v -timeout 6h ./test/hosts -guests='$(GUESTS)' -steps='$(STEPS)'
+
 gpu-test: ## Ask this machine's GPU what the simulated one assumes, and run the limiter on it (8 minutes; needs gcc and NVIDIA's driver)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)
 
@@ -143,7 +157,7 @@ vulncheck: setup ## Look for known vulnerabilities in what the programs call; on
 	test/vulncheck.sh
 
 # All files of all modules.
-LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients
+LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients,hosts
 MODULES := . cmd/gpuslice-scheduler install/image test/admission test/monitoring
 C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads test/gpu
 
