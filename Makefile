@@ -20,13 +20,19 @@ export CGO_ENABLED := 1
 endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-check build compiler binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients test-hosts e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients test-hosts e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Install what the demo and the tests need (Debian packages, containerd and linters built once)
+setup: # what the tests need is there, and containerd and linters are built once
 	@test/setup.sh
+
+setup-demo:
+	@test/setup.sh --demo
+
+setup-tests: ## Install the Debian packages that the tests need, as root; none is removed, and no service is started
+	@test/setup.sh --install
 
 setup-check: # what `make check` needs: compilers and linters
 	@test/setup.sh --check
@@ -64,7 +70,7 @@ manifests: ## Write the chart's objects as one plain file: build/manifests/gpusl
 	"$$(test/setup.sh --where-helm)/helm" template gpuslice install/charts/gpuslice --namespace gpuslice-system --kube-version 1.36 \
 	  --set grantKey.existingSecret=gpuslice-grant-private-keys,grantKey.existingConfigMap=gpuslice-grant-public-keys $(MANIFESTS_ARGS) >$(BUILD)/manifests/gpuslice.yaml
 
-demo: setup binaries ## Show two containers that share one simulated GPU on a real containerd, each within its limits
+demo: setup-demo binaries ## Show two containers that share one simulated GPU on a real containerd, each within its limits
 	go run ./test/demo
 
 # Started by root, the tests have no capabilities: they see what a user sees.

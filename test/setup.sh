@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Prepares a Debian machine for gpuslice's demo and tests. It is idempotent: it does not change what is
-# there.
+# Prepares a machine for gpuslice's demo and tests. It is idempotent: it does not change what is there. Only --install
+# installs packages, and it removes none.
 #
-#   1. Debian packages (as root; otherwise the missing one is named and the script fails):
+#   1. Debian packages (the missing ones are named, and the script fails; --install installs them):
 #        gcc libc6-dev make  the C parts            runc            the container runtime
 #        busybox-static      the test images        shellcheck cppcheck   lint of the scripts and of the C parts
 #        python3-minimal ripgrep (in Rust)          programs that must not notice the limiter
@@ -21,7 +21,10 @@
 #
 #   5. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
 #
-# Usage: test/setup.sh                      set everything up
+# Usage: test/setup.sh                      what `make test` needs
+#        test/setup.sh --demo               only what `make demo` needs: runc and a static busybox are unpacked beside the tools
+#                                           where the machine has none
+#        test/setup.sh --install            installs the packages of all tests, as root
 #        test/setup.sh --check              only what `make check` needs: compiler, linters, the tools of 2.
 #        test/setup.sh --helm               and what the tests of the chart need
 #        test/setup.sh --monitoring         and what the tests of dashboards and pages need
@@ -44,23 +47,56 @@ tools_dir() {
 
 log() { echo "setup: $*" >&2; }
 
-# install_packages PACKAGE... installs the Debian packages that are missing.
-install_packages() {
+# need_packages PACKAGE... fails if Debian packages are missing, and with --install it installs them. It removes none.
+need_packages() {
   local missing=() package
   for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0
-  if [ "$(id -u)" -ne 0 ]; then
-    log "not root, and these Debian packages are missing: ${missing[*]}"
-    log "install them with: apt-get install --no-install-recommends ${missing[*]}"
+  if [ -z "$install" ]; then
+    log "these Debian packages are missing: ${missing[*]}"
+    log "make setup-tests installs them (as root), or: apt-get install --no-remove --no-install-recommends ${missing[*]}"
     return 1
   fi
-  log "installing Debian packages: ${missing[*]}"
+  log "installing Debian packages, as root, without removing any: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q >/dev/null
-  without_services apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+  without_services apt-get install -y -q --no-remove --no-install-recommends "${missing[@]}" >&2 || {
+    log "nothing was installed or removed: a package may conflict with one of this machine (docker.io and containerd with docker-ce's)"
+    return 1
+  }
 }
+
+# need_commands reports in one line which programs of the demo's build are missing.
+need_commands() {
+  local missing=() name
+  for name in go gcc make; do
+    command -v "$name" >/dev/null || missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  log "missing: ${missing[*]} (Go 1.26 from go.dev; gcc and make with: apt-get install gcc libc6-dev make, or dnf install gcc make)"
+  return 1
+}
+
+# unpack_program NAME PACKAGE takes a program out of a Debian package, beside the tools. It installs nothing.
+unpack_program() {
+  local to temporary
+  to=$(tools_dir tools)
+  [ ! -x "$to/$1" ] || return 0
+  command -v apt-get >/dev/null || {
+    log "missing: $1 (with dnf: dnf install $1)"
+    return 1
+  }
+  log "unpacking $1 of Debian's package $2 into $to; nothing is installed"
+  temporary=$(mktemp -d)
+  (cd "$temporary" && apt-get -q -o APT::Sandbox::User="$(id -un)" download "$2" >/dev/null && dpkg -x ./*.deb root)
+  cp "$(find "$temporary/root" -type f -name "$1" | head -n 1)" "$to/$1"
+  rm -rf "$temporary"
+}
+
+# is_static FILE: it needs no loader.
+is_static() { [ -x "$1" ] && ! LC_ALL=C ldd "$1" >/dev/null 2>&1; }
 
 # without_services runs a command that installs packages, and starts none of their services: the
 # tests bring up daemons of their own. Debian asks policy-rc.d whether a service may be started.
@@ -110,28 +146,45 @@ build_tools() {
 
 lint=(gcc libc6-dev make shellcheck cppcheck)
 packages=("${lint[@]}" curl runc busybox-static musl-tools python3-minimal ripgrep tmux bash-completion zsh fish docker.io podman containerd)
+monitoring=(prometheus chromium-headless-shell)
+kubernetes=(containernetworking-plugins nftables iproute2)
 tools="containerd, ctr, the runc shim and staticcheck once (about a minute)"
 
+install=
 case "${1:-}" in
   --where) tools_dir tools ;;
   --where-nvidia) tools_dir tools-nvidia ;;
   --where-helm) tools_dir tools-helm ;;
   --where-kubernetes) tools_dir admission ;;
+  --demo)
+    need_commands
+    build_tools tools "$tools"
+    command -v runc >/dev/null || unpack_program runc runc
+    is_static /bin/busybox || unpack_program busybox busybox-static
+    ;;
+  --install)
+    [ "$(id -u)" -eq 0 ] || {
+      log "packages are installed by root: run this as root"
+      exit 1
+    }
+    install=yes
+    need_packages "${packages[@]}" "${monitoring[@]}" "${kubernetes[@]}"
+    ;;
   --check)
-    install_packages "${lint[@]}"
+    need_packages "${lint[@]}"
     build_tools tools "$tools"
     ;;
   "" | --helm | --monitoring | --kubernetes)
-    [ "${1:-}" != --monitoring ] || packages+=(prometheus chromium-headless-shell)
-    [ "${1:-}" != --kubernetes ] || packages+=(containernetworking-plugins nftables iproute2)
-    install_packages "${packages[@]}"
+    [ "${1:-}" != --monitoring ] || packages+=("${monitoring[@]}")
+    [ "${1:-}" != --kubernetes ] || packages+=("${kubernetes[@]}")
+    need_packages "${packages[@]}"
     build_tools tools "$tools"
     build_tools tools-nvidia "NVIDIA's container runtime once (ten seconds)"
     case "${1:-}" in --helm | --kubernetes) build_tools tools-helm "helm once (about a minute)" ;; esac
     [ "${1:-}" != --kubernetes ] || build_tools admission "etcd and Kubernetes once (about four minutes)"
     ;;
   *)
-    log "unknown argument: $1 (there are --check, --helm, --monitoring, --kubernetes, --where, --where-nvidia, --where-helm and --where-kubernetes)"
+    log "unknown argument: $1 (there are --demo, --install, --check, --helm, --monitoring, --kubernetes, --where, --where-nvidia, --where-helm and --where-kubernetes)"
     exit 2
     ;;
 esac

@@ -105,11 +105,19 @@ int __register_atfork(void (*a)(void), void (*b)(void), void (*c)(void), void *d
 	return r, nil
 }
 
+// busybox is the static one that test/setup.sh unpacked, where the machine has none.
+func busybox() string {
+	if path, err := Tool("busybox"); err == nil {
+		return path
+	}
+	return "/bin/busybox"
+}
+
 // bareRoot has directories, a shell and users.
 func bareRoot() Root {
 	r := Root{
 		Dirs:  []string{"bin", "dev", "etc", "lib", "lib64", "lib/" + Triplet, "opt", "opt/workloads", "proc", "run", "sys", "tmp", "usr", "usr/lib", "usr/lib/" + Triplet, "usr/local", "var"},
-		Files: map[string]string{"bin/busybox": "/bin/busybox"},
+		Files: map[string]string{"bin/busybox": busybox()},
 		Links: map[string]string{},
 		Texts: map[string]string{"etc/passwd": "root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/:/bin/sh\n"},
 	}
