@@ -23,7 +23,7 @@ var (
 	simulator    = step{name: "simdriver", pkg: "test/simdriver", patience: time.Hour}
 	limiterSuite = step{name: "limiter", pkg: "test/limiter", patience: 2 * time.Hour}
 	doctor       = step{name: "doctor", patience: time.Minute, command: []string{"/bin/sh", "-c",
-		// Without a GPU and an agent it fails; what it says of the host is right all the same.
+		// Without a GPU and an agent it fails; what it reports of the host is right all the same.
 		`if build/bin/gpuslice doctor >doctor.txt; then echo "no GPU was missed"; exit 1; fi; cat doctor.txt
 		version=$(test -e /sys/fs/cgroup/cgroup.controllers && echo 2 || echo 1); grep -q "cgroup .*version $version" doctor.txt`}}
 )

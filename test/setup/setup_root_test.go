@@ -69,7 +69,7 @@ func TestInstallKeepsDockersPackages(t *testing.T) {
 	require.Contains(t, strings.Join(calls, "\n"), "install")
 }
 
-// Every installation says what it installs, and can't remove a package.
+// Every installation names what it installs, and can't remove a package.
 func TestInstallShowsAndRemovesNothing(t *testing.T) {
 	out, calls, err := setUp(t, database(t, []string{"ripgrep"}), "--install")
 	require.NoError(t, err, out)
