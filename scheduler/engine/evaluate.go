@@ -26,8 +26,22 @@ type Evaluation struct {
 // Evaluate evaluates all nodes; nodes that have not changed since an equal request come from the cache. The
 // pod's own allocation counts as free.
 func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request) *Evaluation {
-	v := &Evaluation{snapshot: s, podRequest: podRequest{pod: object}}
 	entry, err := e.cacheEntry(r)
+	return e.evaluation(s, object, r, entry, err)
+}
+
+// evaluateAside is for reports: it leaves the cache to the requests that are being scheduled.
+func (e *Engine) evaluateAside(s *Snapshot, object *scheduler.Pod, r *request.Request) *Evaluation {
+	entry, err := e.verdicts.peek(r.Signature), error(nil)
+	if entry == nil {
+		entry = &cacheEntry{signature: r.Signature}
+		entry.compiled, err = e.compile(r)
+	}
+	return e.evaluation(s, object, r, entry, err)
+}
+
+func (e *Engine) evaluation(s *Snapshot, object *scheduler.Pod, r *request.Request, entry *cacheEntry, err error) *Evaluation {
+	v := &Evaluation{snapshot: s, podRequest: podRequest{pod: object}}
 	if err != nil {
 		v.err = err
 		return v
@@ -193,6 +207,16 @@ func (c *cache) get(signature string, make func() (*compiled, error)) (*cacheEnt
 		delete(c.entries, last.signature)
 	}
 	return s, nil
+}
+
+// peek returns nil if the request is not in the cache.
+func (c *cache) peek(signature string) *cacheEntry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[signature]; e != nil {
+		return e.Value.(*cacheEntry)
+	}
+	return nil
 }
 
 // outcomeTable has the outcomes of a snapshot's nodes by row. Immutable; it does not reference the

@@ -154,7 +154,7 @@ func (e *Engine) explainAllocated(x *Explanation, object *scheduler.Pod, p *pod)
 
 func (e *Engine) explainPending(x *Explanation, object *scheduler.Pod, r *request.Request) {
 	x.State = ExplainedPending
-	v := e.Evaluate(e.Snapshot(), object, r)
+	v := e.evaluateAside(e.Snapshot(), object, r)
 	if v.Err() != nil {
 		x.State, x.Text = ExplainedImpossible, v.Err().Error()
 		return

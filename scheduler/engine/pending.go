@@ -16,12 +16,12 @@ const (
 	PendingReserved = "Reserved"
 	// PendingFits: about to be tried, or waiting for something other than GPUs.
 	PendingFits = "Fits"
-	// PendingNotEvaluated: more than maxEvaluated kinds of requests.
+	// PendingNotEvaluated: too many kinds of requests for one report.
 	PendingNotEvaluated = "NotEvaluated"
 )
 
-// maxEvaluated limits the work of one scrape.
-const maxEvaluated = 500
+// maxEvaluated limits the work of one scrape: kinds of requests times nodes, for requests that are not in the cache.
+const maxEvaluated = 500_000
 
 // Pending is an unbound pod that requests GPUs.
 type Pending struct {
@@ -89,6 +89,7 @@ func (e *Engine) PendingCounts() PendingCounts {
 	free := s.freeTotals()
 	type kind struct{ namespace, signature string }
 	evaluated := map[kind]pendingState{}
+	left, nodes := maxEvaluated, max(len(s.Nodes()), 1)
 	for _, object := range e.pendingPods() {
 		r, err := e.Request(object)
 		var state pendingState
@@ -100,12 +101,16 @@ func (e *Engine) PendingCounts() PendingCounts {
 		default:
 			key := kind{object.Namespace, r.Signature}
 			var ok bool
-			if state, ok = evaluated[key]; !ok && len(evaluated) >= maxEvaluated {
-				state.reason = PendingNotEvaluated
-			} else if !ok {
-				state = e.pendingState(s, free, object, r, nil)
-				evaluated[key] = state
+			if state, ok = evaluated[key]; ok {
+				break
 			}
+			if e.verdicts.peek(r.Signature) == nil {
+				left -= nodes
+			}
+			if state.reason = PendingNotEvaluated; left >= 0 {
+				state = e.pendingState(s, free, object, r, nil)
+			}
+			evaluated[key] = state
 		}
 		counts.ByReason[state.reason]++
 		if state.fragmented {
@@ -130,7 +135,7 @@ func (e *Engine) pendingState(s *Snapshot, free freeTotals, object *scheduler.Po
 	if node := e.AllocatedNode(object.UID); node != "" {
 		return pendingState{reason: PendingReserved, node: node}
 	}
-	v := e.Evaluate(s, object, r)
+	v := e.evaluateAside(s, object, r)
 	if v.Err() != nil {
 		return pendingState{reason: PendingBadRequest, err: v.Err()}
 	}

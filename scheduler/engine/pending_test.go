@@ -130,12 +130,35 @@ func TestPendingOrderAndMost(t *testing.T) {
 // However many pods wait, a scrape judges only so many sorts of them.
 func TestPendingCountsAreBounded(t *testing.T) {
 	e := newEngine(t, Options{})
-	const more = 20
-	for i := range maxEvaluated + more {
-		e.SetPod(podOf(fmt.Sprint("a", i), "1/1/1")) // all of one kind, and evaluated first
-		e.SetPod(podOf(fmt.Sprint("b", i), fmt.Sprintf("1/%d/0", i+1)))
+	const nodes, more = 10_000, 20
+	const most = maxEvaluated / nodes
+	for i := range nodes {
+		e.SetNode(nodeOf(nodeName(i), h100(i, 0)))
 	}
-	assert.Equal(t, map[string]int{"NodeUnregistered": maxEvaluated + more + maxEvaluated - 1, PendingNotEvaluated: more + 1}, e.PendingCounts().ByReason)
+	for i := range most + more {
+		e.SetPod(podOf(fmt.Sprint("a", i), "1/100000/1")) // all of one kind, and evaluated first
+		e.SetPod(podOf(fmt.Sprint("b", i), fmt.Sprintf("1/%d/0", 100001+i)))
+	}
+	assert.Equal(t, map[string]int{"CardInsufficientMemory": most + more + most - 1, PendingNotEvaluated: more + 1}, e.PendingCounts().ByReason)
+}
+
+// TestReportsLeaveTheCache: the requests that are being scheduled stay evaluated, however many others wait.
+func TestReportsLeaveTheCache(t *testing.T) {
+	e := newEngine(t, Options{Signatures: 2})
+	e.SetNode(nodeOf("n", h100(0, 0)))
+	scheduled := podOf("scheduled", "1/1000/0")
+	r := requestOf(t, e, scheduled)
+	e.Evaluate(e.Snapshot(), scheduled, r)
+	entry := e.verdicts.peek(r.Signature)
+	require.NotNil(t, entry)
+	for i := range 10 {
+		e.SetPod(podOf(fmt.Sprint("waits", i), fmt.Sprintf("1/%d/0", 100000+i)))
+	}
+	assert.Equal(t, 10, e.PendingCounts().ByReason["CardInsufficientMemory"])
+	pods, _ := e.Pending(10)
+	assert.Len(t, pods, 10)
+	assert.Same(t, entry, e.verdicts.peek(r.Signature))
+	assert.Len(t, e.verdicts.entries, 1)
 }
 
 // BenchmarkPendingCounts is a scrape while 1,000 pods of 20 sorts wait on a full cluster of 1,000 nodes.
