@@ -259,6 +259,30 @@ func (w *world) audit() (memoryMiB map[string]int64) {
 	return memoryMiB
 }
 
+// TestFilterReturnsTheBest: kube-scheduler scores what it gets.
+func TestFilterReturnsTheBest(t *testing.T) {
+	w := newWorld(t, 50, 1)
+	for i := range 40 {
+		p := kube.Pod(pod(fmt.Sprint("other", i), 1000, 0))
+		r, err := w.engine.Request(p)
+		require.NoError(t, err)
+		_, err = w.engine.Reserve(p, r, w.nodes[49-i], "test")
+		require.NoError(t, err)
+	}
+	asks := pod("p", 1000, 0)
+	w.cluster.add(asks)
+	passed, result := w.filter(asks)
+	require.Equal(t, w.nodes[10:10+bestNodes], passed)
+	require.Empty(t, result.FailedNodes)
+	require.Equal(t, w.nodes[10], w.engine.AllocatedNode(string(asks.UID)))
+	prefers := pod("prefers", 1000, 0, func(p *v1.Pod) {
+		p.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{TopologyKey: "zone", WhenUnsatisfiable: v1.ScheduleAnyway}}
+	})
+	w.cluster.add(prefers)
+	passed, _ = w.filter(prefers)
+	require.Equal(t, w.nodes, passed)
+}
+
 // TestPrioritiesOfPodsWithPreferences: they are low enough that kube-scheduler's own plugins choose.
 func TestPrioritiesOfPodsWithPreferences(t *testing.T) {
 	w := newWorld(t, 3, 1, func(o *Options) { o.ScoreWithPreferences = 20 })

@@ -66,6 +66,9 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 		switch {
 		case err == nil:
 			s.requeuer.remove(args.Pod.UID)
+			if !kube.Prefers(args.Pod) {
+				result = nodes.answer(among(fits, bestNodes), result.FailedNodes, result.FailedAndUnresolvableNodes)
+			}
 			return result, nil
 		case errors.Is(err, engine.ErrNoFit): // another pod reserved since the evaluation
 			s.Metrics.Conflict(component)
@@ -87,11 +90,29 @@ type fitting struct {
 	score int64
 }
 
-// best prefers the first name among equal scores.
-func best(fits []fitting) string {
-	return slices.MaxFunc(fits, func(a, b fitting) int {
-		return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(b.name, a.name))
-	}).name
+// compare puts the best first, and equal ones by name.
+func compare(a, b fitting) int {
+	return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.name, b.name))
+}
+
+func best(fits []fitting) string { return slices.MinFunc(fits, compare).name }
+
+// bestNodes is how many nodes filter returns for a pod that leaves the choice to the GPUs: kube-scheduler scores all that
+// it gets.
+const bestNodes = 32
+
+// among returns the names of the n best, in their order.
+func among(fits []fitting, n int) (names []string) {
+	if len(fits) > n {
+		sorted := slices.Clone(fits)
+		slices.SortFunc(sorted, compare)
+		worst := sorted[n-1]
+		fits = slices.DeleteFunc(fits, func(f fitting) bool { return compare(f, worst) > 0 })
+	}
+	for _, f := range fits {
+		names = append(names, f.name)
+	}
+	return names
 }
 
 type judge func(evaluation *engine.Evaluation, node string, nominated []*v1.Pod) engine.Verdict
