@@ -27,12 +27,12 @@ func (v *Evaluation) Best(n int, accept func(node string) bool) []string {
 				continue
 			}
 			o := &v.outcomes.chunks[i].outcomes[k]
-			if plain && (!o.fits || len(best) == n && int64(o.score) < best[n-1].score) {
-				continue
+			fits, c := o.fits, candidate{node.name, int64(o.score)}
+			if !plain {
+				verdict := v.atRow(node, o, v.quotas)
+				fits, c.score = verdict.Fits, verdict.Score
 			}
-			verdict := v.atRow(node, o, v.quotas)
-			c := candidate{node.name, verdict.Score}
-			if !verdict.Fits || len(best) == n && order(best[n-1], c) < 0 || !accept(node.name) {
+			if !fits || len(best) == n && order(best[n-1], c) < 0 || !accept(node.name) {
 				continue
 			}
 			at, _ := slices.BinarySearchFunc(best, c, order)

@@ -45,7 +45,9 @@ func (p *Plugin) named(c *cycle, object *v1.Pod) sets.Set[string] {
 		names.Insert(best(len(all))...)
 	} else {
 		names.Insert(best(bestNodes)...)
-		names.Insert(best(bestNodes, a.hasImage)...)
+		if a.imagesDiffer {
+			names.Insert(best(bestNodes, a.hasImage)...)
+		}
 		if a.preferred != nil {
 			most := int64(0)
 			best(1, func(node string) bool { most = max(most, a.preference(node)); return false })
@@ -75,12 +77,18 @@ type acceptance struct {
 	required  nodeaffinity.RequiredNodeAffinity
 	preferred *nodeaffinity.PreferredSchedulingTerms // nil: none
 	requests  v1.ResourceList
+	// imagesDiffer: some of the nodes have images of the pod, and some have not.
+	imagesDiffer bool
 }
 
 // accepts is for this cycle only.
 func (s *informerSync) accepts(pod *v1.Pod) *acceptance {
 	a := &acceptance{nodes: s.nodes, pod: pod, required: nodeaffinity.GetRequiredNodeAffinity(pod),
 		requests: resource.PodRequests(pod, resource.PodResourcesOptions{})}
+	eachImage(pod, func(name string) {
+		n := s.images[name]
+		a.imagesDiffer = a.imagesDiffer || n > 0 && n < len(s.order)
+	})
 	if rules := pod.Spec.Affinity; rules != nil && rules.NodeAffinity != nil {
 		if terms := rules.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution; len(terms) > 0 {
 			a.preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(terms) // NodeAffinity reports the error
@@ -145,21 +153,28 @@ func imageBytes(info fwk.NodeInfo, pod *v1.Pod) (sum int64) {
 	if len(states) == 0 {
 		return 0
 	}
+	eachImage(pod, func(name string) {
+		if state := states[name]; state != nil {
+			sum += state.Size
+		}
+	})
+	if sum < leastImage {
+		return 0
+	}
+	return sum
+}
+
+// eachImage passes the names that nodes have for the pod's images.
+func eachImage(pod *v1.Pod, do func(name string)) {
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			name := containers[i].Image
 			if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
 				name += ":latest"
 			}
-			if state := states[name]; state != nil {
-				sum += state.Size
-			}
+			do(name)
 		}
 	}
-	if sum < leastImage {
-		return 0
-	}
-	return sum
 }
 
 // preferences reports whether something but GPUs makes some of the nodes better for the pod.

@@ -96,12 +96,16 @@ func TestBestNodesAreNamed(t *testing.T) {
 	})
 	require.Equal(t, append(numbered(50, 52), names[7:]...), w.namedFor(t, prefers, infos)[7:])
 
-	change(60, func(n *nodeInfo) {
-		n.images = map[string]*fwk.ImageStateSummary{"example.com/a:latest": {Size: 1 << 30}}
-	})
-	change(61, func(n *nodeInfo) {
-		n.images = map[string]*fwk.ImageStateSummary{"example.com/a:latest": {Size: 1 << 20}}
-	})
+	image := func(bytes int64) func(*nodeInfo) {
+		return func(n *nodeInfo) {
+			n.node = n.node.DeepCopy()
+			n.node.Status.Images = []v1.ContainerImage{{Names: []string{"example.com/a:latest"}, SizeBytes: bytes}}
+			n.images = map[string]*fwk.ImageStateSummary{"example.com/a:latest": {Size: bytes}}
+			n.generation += 1000
+		}
+	}
+	change(60, image(1<<30))
+	change(61, image(1<<20))
 	withImage := w.namedFor(t, pod(func(p *v1.Pod) { p.Spec.Containers[0].Image = "example.com/a" }), infos)
 	require.Contains(t, withImage, "n060")
 	require.NotContains(t, withImage, "n061")

@@ -222,6 +222,8 @@ type informerSync struct {
 	mu    sync.Mutex
 	nodes map[string]*seenNode
 	order []*seenNode // usually the same in the next cycle
+	// images counts the nodes that have an image.
+	images map[string]int
 }
 
 type seenNode struct {
@@ -233,7 +235,7 @@ type seenNode struct {
 }
 
 func newInformerSync(f *kube.Feed) *informerSync {
-	return &informerSync{feed: f, nodes: map[string]*seenNode{}}
+	return &informerSync{feed: f, nodes: map[string]*seenNode{}, images: map[string]int{}}
 }
 
 // update costs a comparison per node, and the pods of changed nodes.
@@ -254,14 +256,26 @@ func (s *informerSync) update(nodes []fwk.NodeInfo) {
 			last = s.updateNode(last, info)
 			s.nodes[node.Name] = last
 		}
-		last.info = info
+		if last.info != info {
+			last.info = info
+		}
 		order = append(order, last)
 	}
 	s.order = order
 	if len(s.nodes) > len(order) {
 		clear(s.nodes)
+		clear(s.images)
 		for _, n := range order {
 			s.nodes[n.name] = n
+			s.countImages(n.node, 1)
+		}
+	}
+}
+
+func (s *informerSync) countImages(node *v1.Node, by int) {
+	for _, image := range node.Status.Images {
+		for _, name := range image.Names {
+			s.images[name] += by
 		}
 	}
 }
@@ -280,6 +294,12 @@ func (s *informerSync) updateNode(last *seenNode, info fwk.NodeInfo) *seenNode {
 	now := &seenNode{name: node.Name, generation: info.GetGeneration(), node: node, pods: make(map[types.UID]*v1.Pod, len(info.GetPods()))}
 	for _, pi := range info.GetPods() {
 		now.pods[pi.GetPod().UID] = pi.GetPod()
+	}
+	if last == nil || last.node != node {
+		s.countImages(node, 1)
+		if last != nil {
+			s.countImages(last.node, -1)
+		}
 	}
 	if last == nil || last.node != node && !kube.SameNode(last.node, node) {
 		s.feed.Node(node.Name)
