@@ -161,7 +161,8 @@ type turnFile struct {
 	busy, looked, workUntil uint64
 	cap                     int64
 	processes, gapsUntil    uint64
-	_                       [40]byte
+	credit                  int64
+	_                       [32]byte
 	_                       [3968]byte // of processes only
 }
 

@@ -298,6 +298,8 @@ type Turn struct {
 	WantUntil, HoldUntil, Busy, Looked, WorkUntil uint64
 	// Lag is the time that the container should have had and did not.
 	Lag int64
+	// Credit is time that kernels of others took from it, which nothing could end.
+	Credit int64
 }
 
 // Now is the time of turns: CLOCK_MONOTONIC in nanoseconds.
@@ -327,5 +329,5 @@ func ReadTurn(stateDir, gpu string, id TurnID) (Turn, error) {
 	if err != nil {
 		return Turn{}, fmt.Errorf("read turn %s: %w", path, err)
 	}
-	return Turn{WantUntil: is.wantUntil, HoldUntil: is.holdUntil, Busy: is.busy, Looked: is.looked, WorkUntil: is.workUntil, Lag: is.lag}, nil
+	return Turn{WantUntil: is.wantUntil, HoldUntil: is.holdUntil, Busy: is.busy, Looked: is.looked, WorkUntil: is.workUntil, Lag: is.lag, Credit: is.credit}, nil
 }

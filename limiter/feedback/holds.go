@@ -84,7 +84,8 @@ const (
 	holdTime = 3 * time.Second
 	// holdDebt is the least debt of a container that holds a GPU. With launches that can wait it is a few ms and a kernel.
 	holdDebt = 300 * time.Millisecond
-	// lackTime is the lag from which a container launches whatever the others have. It saves 80 ms at most (lag.h).
+	// lackTime is the lag from which a container launches whatever the others have. It saves 80 ms at most (lag.h), and what a
+	// kernel without an end takes is a credit.
 	lackTime = 40 * time.Millisecond
 	// restTime: a limiter publishes more often than that while its container has work.
 	restTime = 100 * time.Millisecond
@@ -164,7 +165,7 @@ func busyAt(now uint64, t limiter.Turn) uint64 {
 
 func waitingFor(now uint64, holder string, of map[string]Peer) (waiting []string) {
 	for _, id := range slices.Sorted(maps.Keys(of)) {
-		if t := of[id]; id != holder && t.WantUntil > now && t.Lag > int64(lackTime) {
+		if t := of[id]; id != holder && t.WantUntil > now && max(t.Lag, t.Credit) > int64(lackTime) {
 			waiting = append(waiting, id)
 		}
 	}

@@ -61,6 +61,7 @@ func TestHoldsNow(t *testing.T) {
 	assert.Equal(t, []Hold{{GPU: gpu0, Container: "a", Since: at.Add(-2 * time.Second), Waiting: []string{"b"}}}, look(runs, waits, false))
 	assert.Empty(t, look(runs, limiter.Turn{Lag: waits.Lag, WantUntil: now - 1}, false), "the other does not want it")
 	assert.Empty(t, look(runs, limiter.Turn{WantUntil: now + 1}, false), "the other lacks nothing")
+	assert.Len(t, look(runs, limiter.Turn{WantUntil: now + 1, Credit: waits.Lag}, false), 1, "the other lacks what this one has taken")
 	assert.Empty(t, look(limiter.Turn{Lag: runs.Lag, WorkUntil: now - 1e9}, waits, false), "it pays back")
 	assert.Empty(t, look(limiter.Turn{Lag: -1e6, WorkUntil: now + 1}, waits, false), "it has a short debt")
 	assert.Empty(t, look(runs, waits, true), "nothing limits it")

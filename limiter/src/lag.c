@@ -2,6 +2,10 @@
  * container's part of the time in which it wanted the GPU, and shrinks by the time in which it had
  * work there. So it needs no price of a kernel.
  *
+ * A kernel that nothing ends takes time from the others whatever turns there are. With it in their lags all of these would be the
+ * greatest at last, and each container would launch at any time. So it is a credit: it counts among the turns, until the
+ * container with that kernel has paid it back.
+ *
  * The container with the greatest lag for its weight takes the turn, and keeps it until it is QUANTUM
  * behind the best other one. One with more lag than BOUND, or BOUND_BY_WEIGHT for its weight, launches in
  * any case: whatever the others write, it gets its share.
@@ -15,6 +19,9 @@
 static const int64_t QUANTUM_NS = 20000000, BOUND_NS = 40000000, BOUND_BY_WEIGHT_NS = 150000000;
 /* One with so much credit is due no more: it does not use it. */
 static const int64_t ENOUGH_NS = 70000000;
+/* One with so much debt, and with work all the time, has a kernel that nothing ends. */
+static const int64_t HELD_NS = 200000000;
+enum { HOLDERS = 2 }; /* processes of it that count */
 /* Time that no container used is due to all of them. Without this their lags would all pass the bound in the end. */
 static const uint64_t FORGET_NS = 2000000000;
 static const uint64_t PATIENCE_NS = 90000000, RECENT_NS = 50000000;
@@ -116,6 +123,23 @@ static bool is_due(const struct view *v, const struct peer *p)
 	return p->lag < ENOUGH_NS && p->want_until + LAG_ABSENT_NS > v->now;
 }
 
+static bool holds(const struct peer *p, uint64_t more, uint64_t passed)
+{
+	return p->lag < -HELD_NS && more >= passed - passed / 8;
+}
+
+/* What kernels of others took of what was due is a credit, which ends with a debt. */
+static int64_t settle(struct vgpu_turn *turn, double weight, int64_t lag, int64_t taken)
+{
+	int64_t most = (int64_t)(weight * (double)-LAG_LEAST_NS), credit = bounded(get_signed(&turn->words.credit), most);
+
+	credit = (credit < 0 ? 0 : credit) + taken;
+	credit = credit > most ? most : credit;
+	int64_t paid = lag < 0 ? (int64_t)least((uint64_t)credit, (uint64_t)-lag) : 0;
+	atomic_store_explicit(&turn->words.credit, credit - paid, memory_order_relaxed);
+	return lag + paid;
+}
+
 /* When it last was accounted, which is now from here on. It never goes back: a process that was stopped between
  * its look and here would let the next one account for a time again. */
 static uint64_t advance(_Atomic uint64_t *looked, uint64_t now)
@@ -142,7 +166,7 @@ static int64_t charge_of(uint64_t covered, double overlap, const struct span *sp
 uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct span *span, int process)
 {
 	uint64_t before = advance(&turn->words.looked, v->now);
-	double overlap = 0, others = 0, weights = v->weight, processes = (double)least(get(&turn->words.processes), LAG_PROCESSES);
+	double overlap = 0, others = 0, held = 0, work = 0, weights = v->weight, holders = 0, processes = (double)least(get(&turn->words.processes), LAG_PROCESSES);
 	int64_t lag, cap;
 
 	if (!before) /* new, and so it may use at once what an idle container has saved */
@@ -159,20 +183,27 @@ uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct spa
 		others += (double)more / (double)passed;
 		if (covered)
 			overlap += (double)least(more, covered) / (double)covered * v->peers[i].processes / (processes > 1 ? processes : 1);
+		bool holder = holds(&v->peers[i], more, passed);
+		*(holder ? &held : &work) += (double)least(more, passed) * (holder ? (double)least(v->peers[i].processes, HOLDERS) : v->peers[i].processes);
 		if (wants(turn, v, &v->peers[i]) || is_due(v, &v->peers[i]))
-			weights += v->peers[i].weight;
+			*(holder ? &holders : &weights) += v->peers[i].weight;
 	}
+	work += (double)covered * (processes > 1 ? processes : 1);
+	work = work > (double)passed ? work : (double)passed;
 	uint64_t wanted = get(&turn->words.want_until) + LAG_ABSENT_NS;
 	wanted = wanted > before ? least(wanted - before, passed) : 0;
-	int64_t charge = charge_of(covered, overlap, span), due = (int64_t)((double)wanted * v->weight / weights);
+	int64_t charge = charge_of(covered, overlap, span), all = (int64_t)((double)wanted * v->weight / (weights + holders));
+	int64_t due = held > 0 ? (int64_t)((double)wanted * v->weight / weights * work / (held + work)) : all;
 	lag = bounded(get_signed(&turn->words.lag), LAG_MOST_NS);
 	if (lag > 0)
 		lag -= (int64_t)((double)lag * (double)least(passed, FORGET_NS) / (double)FORGET_NS);
 	int64_t pauses = others < 1 ? (int64_t)((double)least(span->pauses, passed - covered) * (1 - others)) : 0;
-	if (weights > v->weight)
-		lag = bounded(lag + due - charge - pauses, LAG_MOST_NS);
-	else /* no other container wants it: debts and credits end */
+	if (weights + holders > v->weight) {
+		lag = settle(turn, v->weight, bounded(lag + due - charge - pauses, LAG_MOST_NS), all > due ? all - due : 0);
+	} else { /* no other container wants it: debts and credits end */
+		atomic_store_explicit(&turn->words.credit, 0, memory_order_relaxed);
 		lag = lag < 0 ? bounded(lag + (int64_t)passed, 0) : lag > (int64_t)passed ? lag - (int64_t)passed : 0;
+	}
 	cap = bounded(get_signed(&turn->words.cap), LAG_MOST_NS);
 	if (v->ceiling > 0)
 		cap = bounded(cap + (int64_t)((double)passed * v->ceiling) - charge, (int64_t)(v->ceiling * CREDIT_NS));
@@ -210,6 +241,20 @@ bool lag_capped(const struct vgpu_turn *turn, const struct vgpu_turn *own, const
 	return v->ceiling > 0 && lesser(&turn->words.cap, &own->words.cap) <= least_cap(v);
 }
 
+/* What counts among the turns, for its weight. */
+static double standing(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
+{
+	double a = (double)get_signed(&turn->words.lag) + (double)get_signed(&turn->words.credit);
+	double b = (double)get_signed(&own->words.lag) + (double)get_signed(&own->words.credit);
+
+	return (a < b ? a : b) / v->weight;
+}
+
+static double standing_of(const struct peer *p)
+{
+	return (double)(p->lag + p->credit) / p->weight;
+}
+
 /* The greatest lag for its weight among those that want the GPU, and whether one of them has the turn. False: none wants it. */
 static bool others(const struct vgpu_turn *turn, const struct view *v, double *best, bool *held)
 {
@@ -221,7 +266,7 @@ static bool others(const struct vgpu_turn *turn, const struct view *v, double *b
 
 		if (!wants(turn, v, p))
 			continue;
-		double other = (double)p->lag / p->weight;
+		double other = standing_of(p);
 		*best = !any || other > *best ? other : *best;
 		any = true;
 		*held |= p->hold_until > v->now;
@@ -238,7 +283,7 @@ uint64_t lag_rest(const struct vgpu_turn *turn, const struct vgpu_turn *own, con
 		rest = v->ceiling > 0 ? rest : 0;
 	} else {
 		/* The others' lag grows meanwhile too: in all the distance changes by 1/weight. */
-		double until = (double)lesser(&turn->words.lag, &own->words.lag) - (best - (double)QUANTUM_NS) * v->weight;
+		double until = (standing(turn, own, v) - best + (double)QUANTUM_NS) * v->weight;
 		rest = until < rest ? until : rest;
 	}
 	return rest > 0 ? (uint64_t)rest : 0;
@@ -247,12 +292,12 @@ uint64_t lag_rest(const struct vgpu_turn *turn, const struct vgpu_turn *own, con
 bool lag_may_go(struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
 {
 	int64_t lag = lesser(&turn->words.lag, &own->words.lag);
-	double mine = (double)lag / v->weight, best = 0;
+	double mine = standing(turn, own, v), best = 0;
 	bool held;
 
 	if (lag_capped(turn, own, v))
 		return false;
-	if (!others(turn, v, &best, &held) || lag > BOUND_NS || mine > (double)BOUND_BY_WEIGHT_NS)
+	if (!others(turn, v, &best, &held) || lag > BOUND_NS || (double)lag / v->weight > (double)BOUND_BY_WEIGHT_NS)
 		return true;
 	if (get(&turn->words.hold_until) <= v->now)
 		return !held && mine >= best;
@@ -264,7 +309,7 @@ bool lag_may_go(struct vgpu_turn *turn, const struct vgpu_turn *own, const struc
 
 bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
 {
-	double mine = (double)lesser(&turn->words.lag, &own->words.lag) / v->weight;
+	double mine = standing(turn, own, v);
 	bool gaps = false;
 
 	if (v->low || v->ceiling > 0)
@@ -274,7 +319,7 @@ bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, con
 
 		if (p->hold_until > v->now && !p->gaps)
 			return false;
-		if (p->hold_until <= v->now && p->want_until > v->now && (double)p->lag / p->weight > mine)
+		if (p->hold_until <= v->now && p->want_until > v->now && standing_of(p) > mine)
 			return false;
 		gaps |= p->gaps;
 	}
@@ -283,7 +328,7 @@ bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, con
 
 uint64_t lag_refused_for(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
 {
-	double mine = (double)lesser(&turn->words.lag, &own->words.lag) / v->weight, left = 0;
+	double mine = standing(turn, own, v), left = 0;
 
 	if (lag_capped(turn, own, v))
 		return (uint64_t)((double)(least_cap(v) - lesser(&turn->words.cap, &own->words.cap)) / v->ceiling);
@@ -292,7 +337,7 @@ uint64_t lag_refused_for(const struct vgpu_turn *turn, const struct vgpu_turn *o
 
 		if (p->want_until <= v->now)
 			continue;
-		double one = (double)(p->want_until - v->now), turns = (double)p->lag - (mine - (double)QUANTUM_NS) * p->weight;
+		double one = (double)(p->want_until - v->now), turns = (standing_of(p) - mine + (double)QUANTUM_NS) * p->weight;
 
 		if (p->hold_until > v->now) {
 			one = turns < one ? turns : one;

@@ -16,7 +16,7 @@ struct peer {
 	uint64_t want_until, hold_until;
 	bool gaps; /* others may use the gaps in its turn */
 	uint64_t busy; /* extrapolated to the view's time */
-	int64_t lag;
+	int64_t lag, credit;
 	unsigned processes; /* that have work; at least 1 */
 };
 

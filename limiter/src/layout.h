@@ -220,7 +220,8 @@ struct vgpu_turn_words {
 	_Atomic int64_t cap;         /* what it may use of its ceiling */
 	_Atomic uint64_t processes;  /* that have work: the GPU divides its time among them */
 	_Atomic uint64_t gaps_until; /* others may use the gaps in its turn until then */
-	uint8_t reserved[40];
+	_Atomic int64_t credit;      /* time that kernels of others took from it, which they pay back */
+	uint8_t reserved[32];
 };
 
 struct vgpu_turn {

@@ -65,7 +65,7 @@ static void fill(struct peer *p, const struct vgpu_turn_words *w, uint64_t now)
 {
 	uint64_t looked = atomic_load_explicit(&w->looked, memory_order_relaxed);
 	uint64_t work = believable(atomic_load_explicit(&w->work_until, memory_order_relaxed), now);
-	int64_t lag = atomic_load_explicit(&w->lag, memory_order_relaxed);
+	int64_t lag = atomic_load_explicit(&w->lag, memory_order_relaxed), credit = atomic_load_explicit(&w->credit, memory_order_relaxed);
 
 	uint64_t processes = atomic_load_explicit(&w->processes, memory_order_relaxed);
 
@@ -75,6 +75,7 @@ static void fill(struct peer *p, const struct vgpu_turn_words *w, uint64_t now)
 	p->hold_until = believable(atomic_load_explicit(&w->hold_until, memory_order_relaxed), now);
 	p->gaps = p->hold_until > now && believable(atomic_load_explicit(&w->gaps_until, memory_order_relaxed), now) > now;
 	p->lag = lag > LAG_MOST_NS ? LAG_MOST_NS : lag < LAG_LEAST_NS ? LAG_LEAST_NS : lag;
+	p->credit = credit < 0 ? 0 : credit > -LAG_LEAST_NS ? -LAG_LEAST_NS : credit;
 	p->busy = atomic_load_explicit(&w->busy, memory_order_relaxed);
 	if (work > looked && work - looked < LAG_HORIZON_NS)
 		p->busy += work - looked;
@@ -86,7 +87,7 @@ static void unknown(struct peer *p, uint64_t now)
 	p->want_until = now + 1;
 	p->hold_until = 0;
 	p->gaps = false;
-	p->lag = 0;
+	p->lag = p->credit = 0;
 	p->busy = 0;
 	p->processes = 1;
 }

@@ -23,8 +23,9 @@ import (
 func TestHeldGPUIsReported(t *testing.T) {
 	program := pace(t)
 	state := newMachine(t, "H200")
-	holder, a, b := sharing(t, state, "1", 10, limiter.PolicyDefault), sharing(t, state, "2", 60, limiter.PolicyDefault), sharing(t, state, "3", 30, limiter.PolicyDefault)
-	n := takeTurns(t, holder, a, b)
+	holder, a, b := sharing(t, state, "1", 10, limiter.PolicyDefault), sharing(t, state, "2", 40, limiter.PolicyDefault), sharing(t, state, "3", 30, limiter.PolicyDefault)
+	c := sharing(t, state, "4", 20, limiter.PolicyDefault)
+	n := takeTurns(t, holder, a, b, c)
 	stateDir := t.TempDir()
 	require.NoError(t, os.Symlink(n.dir, filepath.Join(stateDir, "turns")))
 	peers := func(context.Context) (map[string]map[string]feedback.Peer, error) {
@@ -44,6 +45,7 @@ func TestHeldGPUIsReported(t *testing.T) {
 	look := feedback.NewHolds(feedback.HoldsConfig{Peers: peers, Began: func(h feedback.Hold) { began <- h }, Log: slog.New(slog.DiscardHandler)})
 	a.start(t, program, forever, "async", "500")
 	b.start(t, program, forever, "async", "500")
+	c.start(t, program, forever, "async", "500")
 	holder.start(t, program, forever, "sync", "3600000000")
 	go look.Run(ctx)
 	select {

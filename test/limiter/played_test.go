@@ -260,6 +260,7 @@ func TestPlayedRules(t *testing.T) {
 		{"forged words take no share", "30:500 70:500:lies", []float64{30, 0}},
 		{"forged words, with nearly all", "10:500 90:500:lies", []float64{10, 0}},
 		{"forged words, with all but 1", "1:500 99:500:lies", []float64{1, 0}},
+		{"forged debts", "30:500 70:500:lies:owes", []float64{97, 0}},
 		{"small shares", "1:500 9:500 90:500", []float64{1, 9, 90}},
 		{"two beside forged words", "20:500 30:500 50:500:lies", []float64{20, 30, 0}},
 	} {

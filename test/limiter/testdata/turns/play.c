@@ -8,6 +8,7 @@
  *   bP/W     each P us works W us; with gN: works, waits, pauses         pN      N processes
  *   force, disable, low, soft=N          from=S  begins after S s
  *   opens    claims, too, that others may use the gaps in its turn
+ *   owes     with lies: claims the greatest debt, and work without an end
  *   event    waits, by an event          poll     looks whether it has ended, every 20 us
  *   data     all lengths are one function's      lies   claims all the time that it wants the GPU, and has no work
  *   earlier  has no turn file, and no work
@@ -32,7 +33,7 @@
 #include "played.h"
 
 enum { MOST = 96, STREAMS = 16, LENGTHS = 8, QUEUE = 4096, DRIVER_QUEUE = 1024, EVENTS = 1 << 16 };
-static const uint64_t SLICE_NS = 2000000, STEP_NS = 5000, STACK = 1 << 18;
+static const uint64_t SLICE_NS = 2000000, STEP_NS = 5000, TICK_NS = 1000000, BEAT_NS = 10000000, STACK = 1 << 18;
 
 struct item { uint64_t left; uintptr_t event; };
 struct stream { struct item queue[QUEUE]; unsigned head, tail; };
@@ -40,7 +41,7 @@ struct stream { struct item queue[QUEUE]; unsigned head, tail; };
 static struct container {
 	int share, soft, policy, priority, streams, lengths, processes;
 	uint64_t ns[LENGTHS], pause, period, work, from, had, before;
-	bool sync, event, poll, data, lies, opens, earlier;
+	bool sync, event, poll, data, lies, opens, owes, earlier;
 	struct vgpu_turn *words;
 } containers[MOST];
 
@@ -50,6 +51,7 @@ static struct process {
 	ucontext_t context;
 	struct stream streams[STREAMS];
 	uint64_t wakes, stalled;
+	const struct stream *waits; /* until it is empty */
 	void (*start)(void), (*begin)(struct pace *, const void *, CUstream), (*end)(struct pace *);
 	void (*wait_begin)(void), (*wait_end)(CUstream), (*wait_end_event)(void), (*poll)(bool), (*beat)(void);
 } processes[MOST];
@@ -207,8 +209,8 @@ static void wait_for(struct process *p, int stream)
 		return;
 	}
 	p->wait_begin();
-	for (settle(p); s->head != s->tail; settle(p))
-		nap(5000);
+	p->waits = s;
+	nap(0);
 	if (p->of->event)
 		p->wait_end_event();
 	else
@@ -220,9 +222,11 @@ static void lie(struct container *c)
 	for (;; nap(1000000)) {
 		c->words->words.want_until = now + 5000000000;
 		c->words->words.hold_until = now + 5000000000;
-		c->words->words.lag = INT64_MAX;
-		c->words->words.busy = chance();
-		c->words->words.work_until = UINT64_MAX;
+		c->words->words.lag = c->owes ? INT64_MIN : INT64_MAX;
+		c->words->words.credit = INT64_MAX;
+		c->words->words.busy = c->owes ? now : chance();
+		c->words->words.looked = c->owes ? now : 0;
+		c->words->words.work_until = c->owes ? now + 5000000000 : UINT64_MAX;
 		c->words->words.gaps_until = c->opens ? now + 5000000000 : 0;
 	}
 }
@@ -272,6 +276,7 @@ static void parse(char *text)
 		else if (!strcmp(word, "data")) c->data = true;
 		else if (!strcmp(word, "lies")) c->lies = true;
 		else if (!strcmp(word, "opens")) c->opens = true;
+		else if (!strcmp(word, "owes")) c->owes = true;
 		else if (!strcmp(word, "earlier")) c->earlier = true;
 		else if (!strcmp(word, "force")) c->policy = 1;
 		else if (!strcmp(word, "disable")) c->policy = 2;
@@ -367,25 +372,62 @@ static void load(struct container *c, int slot, const char *box, const char *dir
 	makecontext(&p->context, (void (*)(void))body, 1, process_count++);
 }
 
-static void step(unsigned stalls)
+static bool waits(struct process *p)
+{
+	if (p->waits && (settle(p), p->waits->head == p->waits->tail))
+		p->waits = NULL;
+	return p->waits;
+}
+
+/* How long nothing happens but on the GPU: until a process goes on, or one that waits can. */
+static uint64_t quiet(uint64_t end)
+{
+	uint64_t until = (now / TICK_NS + 1) * TICK_NS;
+	bool some = false;
+
+	for (int i = 0; i < process_count; i++) {
+		if (waits(&processes[i]))
+			some = true;
+		else if (processes[i].wakes < until)
+			until = processes[i].wakes;
+	}
+	if (some && running < 0)
+		return STEP_NS;
+	for (int i = 0; some && i < STREAMS; i++) {
+		const struct stream *s = &processes[running].streams[i];
+
+		if (s->head != s->tail && now + s->queue[s->head % QUEUE].left < until)
+			until = now + s->queue[s->head % QUEUE].left;
+	}
+	if (some && now + slice_left < until)
+		until = now + slice_left;
+	if (end < until)
+		until = end;
+	return until <= now + STEP_NS ? STEP_NS : (until - now + STEP_NS - 1) / STEP_NS * STEP_NS;
+}
+
+static void step(unsigned stalls, uint64_t end)
 {
 	int first = (int)(chance() % (unsigned)process_count);
 
 	for (int k = 0; k < process_count; k++) {
 		self = &processes[(first + k) % process_count];
+		if (waits(self))
+			continue;
 		if (stalls && self->stalled <= now && chance() % 100000 < stalls)
 			self->stalled = now + 1000000 + chance() % 30000000;
 		if (self->wakes <= now && self->stalled <= now)
 			swapcontext(&scheduler, &self->context);
 	}
-	if (now % 10000000 == 0)
+	if (now % BEAT_NS == 0)
 		for (int i = 0; i < process_count; i++) {
 			self = &processes[i];
 			if (self->stalled <= now)
 				self->beat();
 		}
-	run_gpu(STEP_NS);
-	now += STEP_NS;
+	uint64_t ns = stalls ? STEP_NS : quiet(end);
+	run_gpu(ns);
+	now += ns;
 }
 
 int main(int argc, char **argv)
@@ -403,7 +445,7 @@ int main(int argc, char **argv)
 		if (now == begin)
 			for (int i = 0; i < container_count; i++)
 				containers[i].before = containers[i].had;
-		step((unsigned)atoi(argv[4]));
+		step((unsigned)atoi(argv[4]), end);
 		if (getenv("PLAY_TRACE") && now % (uint64_t)(atof(getenv("PLAY_TRACE")) * 1e6) == 0)
 			for (int i = 0; i < container_count; i++) {
 				if (containers[i].earlier)
