@@ -1,0 +1,139 @@
+//go:build root
+
+package limiter_test
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// mix is what the containers of a GPU run: the first the first, and so on, in a ring.
+type mix struct {
+	work   []string
+	within float64 // points off the share
+	least  float64 // of what the programs have by themselves in turns of these shares, in percent
+}
+
+// Programs that keep a GPU busy: steps of 17 ms that are waited for, with 0.3 ms between them; and requests that are waited for, with
+// 50 µs between them, of which the data decides how long they take.
+const (
+	training = "500:b1/17000:g300"
+	serving  = "200,2000:data:sync:event:g50"
+)
+
+// mixes are the kinds of work that shares are for. A graph is one launch, as long as all of its kernels.
+func mixes() (all []mix) {
+	for _, us := range []struct {
+		us            int
+		within, least float64
+	}{{5, 3, 97}, {500, 3, 97}, {50000, 3, 92}, {2000000, 5, 92}} {
+		for _, how := range []string{"", ":sync", ":s4", ":s16"} {
+			all = append(all, mix{[]string{fmt.Sprint(us.us, how)}, us.within, us.least})
+		}
+	}
+	for _, work := range []string{"40", "4000", "100,1000:data", "100,10000:data", "100,10000:data:sync", "100,10000:data:s8", training, serving} {
+		all = append(all, mix{[]string{work}, 3, 97})
+	}
+	for i := range all {
+		if all[i].work[0] == "5:s16" { // which use the GPU longer than is known
+			all[i].within = 3.5
+		}
+	}
+	return append(all, mix{[]string{training, serving}, 3, 97}, mix{[]string{serving, training}, 3, 97})
+}
+
+// TestPlayedShares has pairs of different work.
+var playedShares = [][]int{{10, 90}, {30, 70}, {50, 50}, {10, 20, 70}}
+
+// playedRow is what containers had of the GPU, in percent.
+type playedRow struct {
+	name, shares string
+	has          []float64
+	off          float64 // of what all have, points off a share
+	sum          float64
+	turns        float64 // what their programs have in turns of these shares, each by itself
+	without      float64 // what they have without shares
+}
+
+// playMix plays a mix from the second second on: 5 s, and of kernels of 2 s 30 s, of which one is 7 %, or 60 s of three containers.
+func (p player) playMix(tb testing.TB, m mix, shares []int, alone func(work string) float64) playedRow {
+	tb.Helper()
+	seconds := 5
+	if strings.Contains(strings.Join(m.work, " "), "2000000") {
+		seconds = 30 * (len(shares) - 1)
+	}
+	play := func(more string) (has []float64, sum float64) {
+		var containers []string
+		for i, share := range shares {
+			containers = append(containers, fmt.Sprintf("%d:%s%s", share, m.work[i%len(m.work)], more))
+		}
+		has = p.play(tb, seconds, containers...)
+		for _, percent := range has {
+			sum += percent
+		}
+		return has, sum
+	}
+	row := playedRow{name: strings.Join(m.work, " beside "), shares: fmt.Sprint(shares), without: 100}
+	row.has, row.sum = play("")
+	if row.sum < 99 {
+		_, row.without = play(":disable")
+	}
+	for i, share := range shares {
+		row.off = max(row.off, math.Abs(100*row.has[i]/row.sum-float64(share)))
+		row.turns += float64(share) / 100 * alone(m.work[i%len(m.work)])
+	}
+	return row
+}
+
+func logPlayed(tb testing.TB, rows []playedRow) {
+	tb.Helper()
+	slices.SortFunc(rows, func(x, y playedRow) int { return cmp.Compare(y.off, x.off) })
+	var table strings.Builder
+	for _, r := range rows {
+		fmt.Fprintf(&table, "\n%-12s %-62s %-18s off %4.1f, together %5.1f, in turns by themselves %5.1f, without shares %5.1f",
+			r.shares, r.name, fmt.Sprintf("%.1f", r.has), r.off, r.sum, r.turns, r.without)
+	}
+	tb.Logf("worst first:%s", &table)
+}
+
+// Every kind of work with every set of shares: see mixes. What a program alone leaves idle, because it waits or launches too slowly,
+// it leaves idle in its turn: so the shares are of what all have.
+func TestPlayedTable(t *testing.T) {
+	p := newPlayer(t)
+	var mutex sync.Mutex
+	var rows []playedRow
+	single := map[string]float64{}
+	alone := func(work string) float64 {
+		mutex.Lock()
+		percent, known := single[work]
+		mutex.Unlock()
+		if !known {
+			percent = p.play(t, 2, "100:"+work)[0]
+			mutex.Lock()
+			single[work] = percent
+			mutex.Unlock()
+		}
+		return percent
+	}
+	t.Cleanup(func() { logPlayed(t, rows) })
+	for _, m := range mixes() {
+		for _, shares := range playedShares {
+			t.Run(fmt.Sprint(shares, " ", strings.Join(m.work, " beside ")), func(t *testing.T) {
+				t.Parallel()
+				row := p.playMix(t, m, shares, alone)
+				mutex.Lock()
+				rows = append(rows, row)
+				mutex.Unlock()
+				assert.LessOrEqual(t, row.off, m.within, "points off: %.1f", row.has)
+				assert.GreaterOrEqual(t, 100*row.sum/row.turns, m.least, "percent of what they have by themselves: %.1f", row.has)
+			})
+		}
+	}
+}
