@@ -24,6 +24,7 @@ func TestDocker(t *testing.T) {
 		{"names are shown", namesAreShown},
 		{"memory ends at the limit, to the byte", memoryEndsAtTheLimit},
 		{"two containers share a GPU", twoShare},
+		{"and its time", shareTime},
 		{"without a request there is no GPU", noRequest},
 		{"a full GPU refuses", fullGPU},
 		{"what can't be granted is reported", refusals},
@@ -104,6 +105,14 @@ func twoShare(t *testing.T, d docker) {
 	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"])
 	v = d.exec(t, b, workload("meminfo"))
 	require.Equal(t, strconv.Itoa((90000-1000-2*contextMiB)*mib), v["device.0.info_free_bytes"])
+}
+
+// shareTime: two containers that both want all of a GPU have their shares of its time, by the GPU's own clock. There is no agent.
+func shareTime(t *testing.T, d docker) {
+	for _, cores := range []int{30, 70} {
+		d.start(t, busyShare(cores), harness.Busy...)
+	}
+	require.NoError(t, d.m.HoldShares(context.Background(), 0, map[int]int{30: 30, 70: 70}, 5))
 }
 
 // noRequest: a container without a request and an image with "all" get no GPU, through the wrapper and around

@@ -82,6 +82,11 @@ func share(memoryMiB, cores int) []string {
 	return []string{"-e", fmt.Sprintf("GPUSLICE_MEMORY=%dMiB", memoryMiB), "-e", fmt.Sprintf("GPUSLICE_CORES=%d", cores)}
 }
 
+// busyShare are the options of a container that wants all of a GPU, and is accounted for under the number of its share.
+func busyShare(cores int) []string {
+	return append(share(8000, cores), "-e", harness.BusyEnv(cores))
+}
+
 // run runs a command in a container of its own, and returns the key=value lines.
 func (d docker) run(t testing.TB, options []string, command ...string) map[string]string {
 	args := append(append([]string{"--rm"}, options...), harness.WorkloadImage)

@@ -94,6 +94,16 @@ func testPodman(t *testing.T, p podman) {
 	_, err = p.Command(ctx, p.runtime, "rm", "--force", id)
 	require.NoError(t, err)
 	requireNothingLeft(t, p.m)
+
+	// Two that both want all of a GPU have their shares of its time, by the GPU's own clock. There is no agent.
+	var ids []string
+	for _, cores := range []int{30, 70} {
+		ids = append(ids, p.start(t, busyShare(cores), harness.Busy...))
+	}
+	require.NoError(t, p.m.HoldShares(ctx, 0, map[int]int{30: 30, 70: 70}, 5))
+	_, err = p.Command(ctx, p.runtime, append([]string{"rm", "--force", "--time", "0"}, ids...)...)
+	require.NoError(t, err)
+	requireNothingLeft(t, p.m)
 }
 
 // podman run --device gpuslice.io/slice=NAME, with plain runc.
