@@ -93,7 +93,7 @@ func (c *Containerd) NRISocket() string { return filepath.Join(c.Dir, "nri", "nr
 // a unix socket's path has at most 107 bytes.
 func NewContainerd(ctx context.Context, dir string, o ContainerdOptions) (*Containerd, error) {
 	if o.RequestTimeout == 0 {
-		o.RequestTimeout = 2 * time.Second
+		o.RequestTimeout = 2 * time.Second * slowness()
 	}
 	for _, sub := range []string{"", "cni", "nri", "nri/plugins", "nri/conf.d"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o711); err != nil {
@@ -228,7 +228,7 @@ func (c *Containerd) RemoveAllPods(ctx context.Context) error {
 const callPatience = time.Minute
 
 func impatient(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	ctx, cancel := context.WithTimeout(ctx, callPatience*slowness())
 	defer cancel()
 	return invoke(ctx, method, request, reply, conn, options...)
 }

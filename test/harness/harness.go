@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -173,7 +174,7 @@ func (p *Process) Stop(patience time.Duration) error {
 	select {
 	case <-p.done:
 		return nil
-	case <-time.After(patience):
+	case <-time.After(patience * slowness()):
 		p.Kill()
 		return fmt.Errorf("%s did not stop within %v of SIGTERM and was killed; its log is %s", p.Name, patience, p.LogPath)
 	}
@@ -189,8 +190,20 @@ func (p *Process) LogTail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
+// SlownessEnv is the variable that has how many times as slow as others a machine is: an emulated one is.
+const SlownessEnv = "GPUSLICE_TEST_SLOWNESS"
+
+// slowness multiplies everything that waits, and nothing that measures.
+var slowness = sync.OnceValue(func() time.Duration {
+	if n, err := strconv.Atoi(os.Getenv(SlownessEnv)); err == nil && n > 0 {
+		return time.Duration(n)
+	}
+	return 1
+})
+
 // Until calls probe until it returns nil, and gives up with its last error.
 func Until(ctx context.Context, patience time.Duration, probe func(context.Context) error) error {
+	patience *= slowness()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	pause := time.Millisecond

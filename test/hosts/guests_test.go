@@ -12,9 +12,10 @@ import (
 var (
 	demo = step{name: "demo", command: []string{"/srv/bin/demo"}, patience: 10 * time.Minute}
 	// node is what an agent is for: a grant and a refusal, a resize, what is seen from inside, the agent and containerd killed and
-	// restarted, the audit, and nothing left.
+	// restarted, and nothing left.
 	node = step{name: "node", pkg: "test/node", patience: 15 * time.Minute,
-		run: "^(TestTwoContainersShareAGPU|TestWithoutAGrantThereIsNoGPU|TestAgentRestart|TestContainerdRestart|TestAgentThatIsNotThere|TestAudit|TestLimitHoldsHoweverTheContainerIsMade)$"}
+		run: "^(TestTwoContainersShareAGPU|TestWithoutAGrantThereIsNoGPU|TestAgentRestart|TestContainerdRestart|TestAgentThatIsNotThere|TestLimitHoldsHoweverTheContainerIsMade)$"}
+	audit        = step{name: "audit", pkg: "test/node", patience: 20 * time.Minute, run: "^TestAudit$"}
 	wrapper      = step{name: "docker", pkg: "test/docker", patience: 15 * time.Minute, run: "^(TestDocker|TestCtr)$"}
 	remapped     = step{name: "docker-userns", pkg: "test/docker", patience: 10 * time.Minute, run: "^TestDockerUserNamespaces$"}
 	nodeWhole    = step{name: "node-whole", pkg: "test/node", patience: 2 * time.Hour}
@@ -29,17 +30,20 @@ var (
 )
 
 var guests = []guest{
-	{name: "amd64-6.1", arch: "amd64", root: "bookworm", kernel: "bookworm", marked: true, steps: []step{demo, node, wrapper, doctor}},
-	{name: "arm64-6.1", arch: "arm64", root: "bookworm", kernel: "bookworm", marked: true, steps: []step{demo, node, layout, doctor}},
+	{name: "amd64-6.1", arch: "amd64", root: "bookworm", kernel: "bookworm", marked: true, steps: []step{demo, doctor, wrapper, node, audit}},
+	{name: "arm64-6.1", arch: "arm64", root: "bookworm", kernel: "bookworm", marked: true, steps: []step{demo, doctor, layout, node, audit}},
 	{name: "arm64-6.1-suites", arch: "arm64", root: "bookworm", kernel: "bookworm", steps: []step{simulator, limiterSuite, nodeWhole, wrapperWhole}},
-	{name: "amd64-6.1-systemd", arch: "amd64", root: "bookworm", kernel: "bookworm", env: systemd, steps: []step{demo, node, wrapper}},
-	{name: "amd64-6.1-v1", arch: "amd64", root: "bookworm", kernel: "bookworm", append: "systemd.unified_cgroup_hierarchy=0", steps: []step{demo, node, wrapper, doctor}},
+	{name: "amd64-6.1-systemd", arch: "amd64", root: "bookworm", kernel: "bookworm", env: systemd, steps: []step{demo, wrapper, node, audit}},
+	{name: "amd64-6.1-v1", arch: "amd64", root: "bookworm", kernel: "bookworm", append: "systemd.unified_cgroup_hierarchy=0", steps: []step{demo, doctor, wrapper, node, audit}},
 	{name: "amd64-6.1-userns", arch: "amd64", root: "bookworm", kernel: "bookworm", steps: []step{remapped}},
-	{name: "amd64-5.10", arch: "amd64", root: "bookworm", kernel: "bullseye", steps: []step{demo, node, wrapper, doctor}},
-	{name: "amd64-6.12", arch: "amd64", root: "trixie", kernel: "trixie", steps: []step{demo, node, wrapper, doctor}},
-	{name: "amd64-backports", arch: "amd64", root: "trixie", kernel: "trixie-backports", env: systemd, steps: []step{demo, node, wrapper, doctor}},
-	{name: "arm64-6.12", arch: "arm64", root: "trixie", kernel: "trixie", steps: []step{demo, node, layout, doctor}},
+	{name: "amd64-5.10", arch: "amd64", root: "bookworm", kernel: "bullseye", steps: []step{demo, doctor, wrapper, node, audit}},
+	{name: "amd64-6.12", arch: "amd64", root: "trixie", kernel: "trixie", steps: []step{demo, doctor, wrapper, node, audit}},
+	{name: "amd64-backports", arch: "amd64", root: "trixie", kernel: "trixie-backports", env: systemd, steps: []step{demo, doctor, wrapper, node, audit}},
+	{name: "arm64-6.12", arch: "arm64", root: "trixie", kernel: "trixie", steps: []step{demo, doctor, layout, node, audit}},
 }
+
+// slow: QEMU emulates the processor.
+var slow = harness.SlownessEnv + "=20"
 
 // systemd makes the containers' cgroups.
 var systemd = []string{harness.CgroupDriverEnv + "=systemd"}
