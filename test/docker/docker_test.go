@@ -29,6 +29,7 @@ func TestDocker(t *testing.T) {
 		{"a full GPU refuses", fullGPU},
 		{"what can't be granted is reported", refusals},
 		{"a broken config refuses", brokenConfig},
+		{"resize while it runs", resized},
 		{"restart keeps the share", restart},
 		{"kill gives the share back", kill},
 		{"hardened and privileged containers", hardened},
@@ -64,6 +65,19 @@ func namesAreShown(t *testing.T, d docker) {
 	require.NoError(t, err)
 	require.Contains(t, out, "memory 8192 -> 6144 MiB")
 	requireReserved(t, d.m, 6144+1024, 2)
+}
+
+func resized(t *testing.T, d docker) {
+	ctx := context.Background()
+	id := d.start(t, share(4000, 20))
+	_, err := d.m.CLI(ctx, "resize", id[:12], "--memory", "6000MiB", "--cores", "40")
+	require.NoError(t, err)
+	requireReserved(t, d.m, 6000, 1)
+	requireSees(t, d.exec(t, id, workload("meminfo")), 6000)
+	_, err = d.m.CLI(ctx, "resize", id[:12], "--memory", "500GiB")
+	require.Error(t, err)
+	requireReserved(t, d.m, 6000, 1)
+	requireSees(t, d.exec(t, id, workload("meminfo")), 6000)
 }
 
 func limitsAreSeen(t *testing.T, d docker) {
