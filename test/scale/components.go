@@ -91,7 +91,11 @@ func (l *lab) process(ctx context.Context, name, config string) error {
 	if err != nil {
 		return err
 	}
-	p, err := harness.StartProcess(l.cluster.Dir, name, nil, path, "--config="+file, "--secure-port=0")
+	env := []string{}
+	if name == "gpuslice-scheduler" {
+		env = append(env, "GOGC=200") // as in its Deployment
+	}
+	p, err := harness.StartProcess(l.cluster.Dir, name, env, path, "--config="+file, "--secure-port=0")
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@
 // etcd, the API server, the schedulers and this program share the machine's cores.
 //
 // -rows chooses rows, and -rounds repeats them one after the other, so that ratios are of rows
-// beside each other. GOGC is for all processes.
+// beside each other.
 //
 // After each row the pods' annotations are added up by GPU: one that holds more than it
 // has is an error.
