@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	compmetrics "k8s.io/component-base/metrics"
@@ -22,6 +23,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"  // version metric
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/extender"
@@ -74,7 +76,9 @@ func withPlugin(debugAddress *string) app.Option {
 			extender.HandleDebug(mux, e, cluster.Find, nil)
 			extender.ServeDebug(ctx, log, *debugAddress, mux)
 		},
-		CheckLeader: (&leader{gatherer: legacyregistry.DefaultGatherer}).check,
+		// 1.36, alpha. Its cycles of a whole group and the plugin's Permit would wait for each other.
+		NativeGroups: func() bool { return utilfeature.DefaultFeatureGate.Enabled(features.GangScheduling) },
+		CheckLeader:  (&leader{gatherer: legacyregistry.DefaultGatherer}).check,
 	}
 	return app.WithPlugin(plugin.Name, factory.New)
 }

@@ -133,6 +133,59 @@ func TestGroup(t *testing.T) {
 	}
 }
 
+// 10 groups of 3 for 4 GPUs, their pods created in turn, so that several have a part: each is placed, one after the
+// other, and no group is ever placed in part.
+func TestGroupsCompete(t *testing.T) {
+	c := start(t, node("n1", 4))
+	left := map[string][]*v1.Pod{}
+	for n := range 10 {
+		name := fmt.Sprintf("g%d", n)
+		left[name] = gang(name, 3)
+	}
+	for i := range 3 {
+		for n := range 10 {
+			c.create(left[fmt.Sprintf("g%d", n)][i])
+		}
+	}
+	for len(left) > 0 {
+		var whole string
+		c.until("a group is placed", func() bool {
+			for name, pods := range left {
+				bound := 0
+				for _, pod := range pods {
+					if c.bound(pod.Name) {
+						bound++
+					}
+				}
+				if bound == len(pods) {
+					whole = name
+					return true
+				}
+			}
+			return false
+		})
+		require.Len(t, c.taken(), 3, "4 GPUs have room for one group")
+		for _, pod := range left[whole] {
+			c.delete(pod.Name)
+		}
+		delete(left, whole)
+	}
+}
+
+// A PodGroup's label without a minimum placed 4 of 6 pods on 4 GPUs.
+func TestGroupWithoutMinimum(t *testing.T) {
+	c := start(t, node("n1", 4))
+	pods := gang("g", 6)
+	for _, pod := range pods {
+		pod.Annotations = nil
+	}
+	c.create(pods...)
+	for _, pod := range pods {
+		require.Contains(t, c.rejected(pod.Name), "it is not known how many pods must be scheduled together")
+	}
+	require.Empty(t, c.taken())
+}
+
 func TestGroupThatDoesNotFit(t *testing.T) {
 	c := start(t, node("n1", 2))
 	pods := gang("g", 3)

@@ -13,7 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -61,14 +63,22 @@ func (c *common) args() (*plugin.Args, error) {
 	return plugin.ReadArgs(c.config)
 }
 
-func (c *common) client(agent string) (kubernetes.Interface, error) {
+func (c *common) rest(agent string) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags(c.master, c.kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("configure the API server client: %w: set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = c.qps, c.burst
-	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.UserAgent = agent
+	return config, nil
+}
+
+func (c *common) client(agent string) (kubernetes.Interface, error) {
+	config, err := c.rest(agent)
+	if err != nil {
+		return nil, err
+	}
+	config.ContentType = "application/vnd.kubernetes.protobuf"
 	return kubernetes.NewForConfig(config)
 }
 
@@ -103,12 +113,19 @@ func extenderCommand() *cobra.Command {
 			if c.Client, err = o.client("gpuslice-extender"); err != nil {
 				return err
 			}
+			config, err := o.rest("gpuslice-extender")
+			if err != nil {
+				return err
+			}
+			if c.PodGroups, err = dynamic.NewForConfig(config); err != nil {
+				return fmt.Errorf("read PodGroups: %w", err)
+			}
 			ctx, stop := untilSignal()
 			defer stop()
 			var tasks sync.WaitGroup
 			defer tasks.Wait()
 			defer stop()
-			c.Log = o.log()
+			c.Log, c.GroupTopology = o.log(), args.GroupTopology
 			c.Engine, c.HAMiMetrics, c.ScoreWithPreferences = args.Engine(), args.HAMiMetrics(), args.ScoreWithPreferences
 			if args.GrantPrivateKeyFile != "" {
 				keys := grant.OpenSigningKeys(args.GrantPrivateKeyFile, c.Log)

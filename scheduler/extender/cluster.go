@@ -20,9 +20,9 @@ import (
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/gang"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
@@ -32,6 +32,8 @@ type Cluster struct {
 	pods   corelisters.PodLister
 	index  cache.Indexer
 	pdbs   policylisters.PodDisruptionBudgetLister
+	// minimums are set before the first call.
+	minimums gang.Minimums
 }
 
 // NewCluster returns a Cluster with caches of the factory, which must not be started yet.
@@ -40,7 +42,10 @@ func NewCluster(client kubernetes.Interface, factory informers.SharedInformerFac
 	if err := pods.Informer().AddIndexers(cache.Indexers{nominatedIndex: indexNominated}); err != nil {
 		return nil, fmt.Errorf("index pods by nominated node: %w", err)
 	}
-	return &Cluster{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister()}, nil
+	if err := pods.Informer().AddIndexers(gang.Indexers); err != nil {
+		return nil, fmt.Errorf("index pods by group: %w", err)
+	}
+	return &Cluster{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister(), gang.NewPodGroups(nil, nil, nil, nil)}, nil
 }
 
 // nominatedIndex is the name and the only key of an index: pending pods with a nominated node.
@@ -89,15 +94,17 @@ func (c *Cluster) pod(ctx context.Context, namespace, name string, uid types.UID
 	return p, nil
 }
 
-// bound counts the bound pods of a group.
-func (c *Cluster) bound(namespace, group string) (n int) {
-	pods, _ := c.pods.Pods(namespace).List(labels.SelectorFromSet(labels.Set{api.LabelGroup: group}))
-	for _, p := range pods {
-		if p.Spec.NodeName != "" && p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed {
-			n++
-		}
+// group returns nil for a pod without a group.
+func (c *Cluster) group(pod *v1.Pod) *gang.Group {
+	name, ok := gang.Of(pod)
+	if !ok {
+		return nil
 	}
-	return n
+	pods := gang.Pods(c.index, name)
+	if !slices.ContainsFunc(pods, func(p *v1.Pod) bool { return p.UID == pod.UID }) {
+		pods = append(pods, pod)
+	}
+	return gang.New(name, pods, c.minimums)
 }
 
 // lower returns the pods of lower priority by node, highest priority and oldest first.

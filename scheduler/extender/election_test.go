@@ -76,7 +76,9 @@ func TestCallsEndWithTheLease(t *testing.T) {
 		p.Labels = map[string]string{api.LabelGroup: "g"}
 		p.Annotations = map[string]string{api.AnnotationGroupMin: "2"}
 	})
-	client := fake.NewClientset(gpuNode("n"), p)
+	second := p.DeepCopy()
+	second.Name, second.UID = "second", "second"
+	client := fake.NewClientset(gpuNode("n"), p, second)
 	down := make(chan struct{})
 	client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		select {

@@ -533,9 +533,14 @@ func TestGroups(t *testing.T) {
 	place := func(n int, group string, least int) (placed int) {
 		var g errgroup.Group
 		var mu sync.Mutex
+		var pods []*v1.Pod
 		for i := range n {
+			pods = append(pods, pod(fmt.Sprintf("%s-%d", group, i), 81920, 100, grouped(group, least)))
+			w.cluster.add(pods[i])
+		}
+		for _, p := range pods {
 			g.Go(func() error {
-				node, _ := w.place(pod(fmt.Sprintf("%s-%d", group, i), 81920, 100, grouped(group, least)))
+				node, _ := w.place(p)
 				mu.Lock()
 				defer mu.Unlock()
 				if node != "" {

@@ -48,13 +48,25 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 	judge := s.live
 	if !reserve {
 		judge = nodes.simulated(judge)
+	} else if now := s.Cluster.group(args.Pod); now != nil {
+		if why := now.Incomplete(); why != "" {
+			return nodes.none(why), errors.New(why)
+		}
 	}
 	for range maxAttempts {
 		fits, result, reason := s.evaluate(pod, r, nodes, judge)
+		accepted, noDomain := len(fits), ""
+		if reserve {
+			fits, noDomain = s.domain(args.Pod, fits)
+		}
 		if len(fits) == 0 {
 			s.Metrics.Denied(component, reason.String())
 			if reserve {
 				s.requeuer.add(args.Pod)
+				s.groupFailed(args.Pod, noDomain != "" || len(result.FailedNodes) > 0)
+			}
+			if noDomain != "" {
+				return nodes.none(noDomain), errors.New(noDomain)
 			}
 			return result, fmt.Errorf("pod %s/%s fits on none of %d nodes, most frequent reason: %s", pod.Namespace, pod.Name,
 				len(nodes.names), reason.Brief())
@@ -66,8 +78,12 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 		switch {
 		case err == nil:
 			s.requeuer.remove(args.Pod.UID)
-			if !kube.Prefers(args.Pod) {
-				result = nodes.answer(among(fits, bestNodes), result.FailedNodes, result.FailedAndUnresolvableNodes)
+			if inDomain := len(fits) < accepted; inDomain || !kube.Prefers(args.Pod) {
+				n := bestNodes
+				if inDomain {
+					n = len(fits)
+				}
+				result = nodes.answer(among(fits, n), result.FailedNodes, result.FailedAndUnresolvableNodes)
 			}
 			return result, nil
 		case errors.Is(err, engine.ErrNoFit): // another pod reserved since the evaluation

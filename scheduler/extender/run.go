@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -33,6 +34,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/gang"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
@@ -41,12 +43,15 @@ import (
 type Config struct {
 	// Client's rate limits have to be high (see install/scheduler).
 	Client kubernetes.Interface
-	Engine engine.Options
+	// PodGroups reads PodGroup objects; nil: none can be read.
+	PodGroups dynamic.Interface
+	Engine    engine.Options
 	// GPUQuota is gpu-manager's ConfigMap of quotas; its name may be empty.
 	GPUQuota                         cache.ObjectName
 	Keys                             *grant.SigningKeyFile // nil: unsigned grants
 	ReservationTimeout, GroupTimeout time.Duration
 	ScoreWithPreferences             int
+	GroupTopology                    []string
 	Listen                           string
 	// DebugAddress serves the debug pages and metrics a second time, over plain HTTP; may be empty.
 	DebugAddress string
@@ -87,8 +92,14 @@ func Run(ctx context.Context, c Config) (err error) {
 	s := New(Options{
 		Find:   func(namespace, name string) (*scheduler.Pod, error) { return find(namespace, name) },
 		Engine: e, Cluster: cluster, Metrics: counters, Ready: func() error { return ready() },
-		Keys: c.Keys, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, ScoreWithPreferences: c.ScoreWithPreferences, Log: c.Log, Version: c.Version,
+		Keys: c.Keys, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, GroupTopology: c.GroupTopology,
+		ScoreWithPreferences: c.ScoreWithPreferences, Log: c.Log, Version: c.Version,
 	})
+	podGroups := gang.NewPodGroups(c.Client.Discovery(), c.PodGroups, c.Log, s.podGroupChanged)
+	cluster.minimums = podGroups
+	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(kube.Handler[*v1.Pod]{Set: s.podAdded}); err != nil {
+		return fmt.Errorf("watch pods of groups: %w", err)
+	}
 	feed, err := kube.NewFeed(factory, s.Sink())
 	if err != nil {
 		return err
@@ -137,6 +148,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	var tasks sync.WaitGroup
 	defer func() { end(nil); tasks.Wait() }() // before the Lease is released
 	tasks.Go(func() { resizer.Run(running) })
+	tasks.Go(func() { podGroups.Run(running) })
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -55,15 +55,16 @@ type Options struct {
 	ReservationTimeout time.Duration
 	// GroupTimeout limits how long a pod waits for its group in bind; 0: the default.
 	GroupTimeout time.Duration
-	Clock        func() time.Time
-	Log          *slog.Logger
-	Version      string
-	Find         Find
+	// GroupTopology are labels of nodes, the narrowest first: see the plugin's Args.
+	GroupTopology []string
+	Clock         func() time.Time
+	Log           *slog.Logger
+	Version       string
+	Find          Find
 }
 
 // Limits of the protocol, compared with the plugin:
-//   - Incomplete groups reserve GPUs: nothing would retry their pods when the last one is created.
-//   - Of two groups that each reserved a part of the GPUs, both give up after the timeout.
+//   - Pods without GPUs do not count for their group: kube-scheduler does not call the extender for them.
 //   - kube-scheduler calls /preempt only for nodes where its own simulation helps. That one knows
 //     nvidia.com/gpu but not memory or cores.
 //   - There are no queueing hints: see requeuer.

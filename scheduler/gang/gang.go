@@ -158,6 +158,16 @@ func (g *Group) Incomplete() string {
 	return fmt.Sprintf("group %s has %d of the %d pods that must be scheduled together", g.Name, len(g.Pods), g.Minimum)
 }
 
+// Topology returns the label of nodes that all pods of the group need the same value of; "" for none.
+func (g *Group) Topology() string {
+	for _, pod := range g.Pods {
+		if label := pod.Annotations[api.AnnotationGroupTopology]; label != "" {
+			return label
+		}
+	}
+	return ""
+}
+
 // Before compares priority, then age.
 func (g *Group) Before(h *Group) bool {
 	return cmp.Or(cmp.Compare(h.priority, g.priority), g.created.Compare(h.created), cmp.Compare(g.Name.String(), h.Name.String())) < 0

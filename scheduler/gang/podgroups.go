@@ -81,7 +81,7 @@ var (
 func (p *PodGroups) Find(name Name) (Spec, error) {
 	s := p.sources[name.API]
 	if p.client == nil {
-		return Spec{}, errNoClient
+		return Spec{}, fmt.Errorf("%w: %s", errNoClient, hint)
 	}
 	periodic.Wake(s.wake)
 	objects, problem := s.read(name)

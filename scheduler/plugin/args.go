@@ -55,6 +55,9 @@ type Args struct {
 	GrantPrivateKeyFile string `json:"grantPrivateKeyFile,omitempty"`
 	// How long a pod waits, with its GPUs reserved, for its group.
 	GroupTimeout metav1.Duration `json:"groupTimeout,omitempty"`
+	// Labels of nodes, the narrowest first, such as nvidia.com/gpu.clique (an NVLink domain) and a rack's: the
+	// pods of a group get nodes with the same value of the first one that has room for all of them. Empty: any nodes.
+	GroupTopology []string `json:"groupTopology,omitempty"`
 	// ConfigMap with gpu-manager's quota, as namespace/name; empty: no quota.
 	GPUQuota string `json:"gpuQuota,omitempty"`
 	// Also export metrics under these other names: hami.

@@ -52,6 +52,13 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	}
 	c := &cycle{pod: pod, request: r, evaluation: evaluation, quotas: quotas, resized: resized}
 	state.Write(cycleKey, c)
+	if c.domain, err = p.domainOf(object, evaluation.Snapshot()); err != nil {
+		c.noDomain = true
+		return nil, noDomain(err)
+	}
+	if c.domain != nil {
+		return &fwk.PreFilterResult{NodeNames: sets.New(c.domain.Nodes...)}, nil
+	}
 	if names := p.named(c, object); names != nil {
 		return &fwk.PreFilterResult{NodeNames: names}, nil
 	}
@@ -163,6 +170,8 @@ type cycle struct {
 	evicting        bool                 // RemovePod was called: a preemption
 	narrow          bool                 // not all nodes with GPUs are named
 	preferences     bool                 // the pod or the nodes have other preferences than GPUs
+	domain          *domain              // nil: any node
+	noDomain        bool                 // the group's required one has no room
 	placement       *scheduler.Placement // set by Reserve
 	bindCalled      bool
 	bindUnknown     bool // Bind could not find out whether the pod was bound
@@ -205,8 +214,12 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 		activate(p.handle, object)
 		return nil, fwk.NewStatus(fwk.Unschedulable, "only the nodes with the best GPUs were tried, the others are tried next")
 	}
+	if c != nil && p.groups.leave(c.domain) {
+		activate(p.handle, object)
+		return nil, fwk.NewStatus(fwk.Unschedulable, "only the nodes of one domain were tried for the group, the others are tried next")
+	}
 	p.groups.failed(object, c.waitsForGPUs(statuses))
-	if c == nil {
+	if c == nil || c.noDomain {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	counts, _ := c.evaluation.Reasons()
@@ -228,7 +241,7 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 
 // waitsForGPUs reports whether other pods have the GPUs of a rejected node.
 func (c *cycle) waitsForGPUs(statuses fwk.NodeToStatusReader) bool {
-	return c != nil && statuses != nil && slices.ContainsFunc(c.evaluation.Nodes(), func(node string) bool {
+	return c != nil && c.noDomain || c != nil && statuses != nil && slices.ContainsFunc(c.evaluation.Nodes(), func(node string) bool {
 		status := statuses.Get(node)
 		return status.Plugin() == Name && status.Code() == fwk.Unschedulable
 	})

@@ -29,6 +29,7 @@ type groups struct {
 	handle   fwk.Handle // profiles share queue and waiting pods
 	timers   map[gang.Name]*time.Timer
 	complete map[gang.Name]bool // their pending pods were retried
+	anywhere map[gang.Name]bool // no pod fitted in the preferred domain
 }
 
 func newGroups(factory informers.SharedInformerFactory, timeout time.Duration, native bool) (*groups, error) {
@@ -37,7 +38,7 @@ func newGroups(factory informers.SharedInformerFactory, timeout time.Duration, n
 		return nil, fmt.Errorf("index pods by group: %w", err)
 	}
 	g := &groups{timeout: timeout, pods: informer.GetIndexer(), native: native,
-		timers: map[gang.Name]*time.Timer{}, complete: map[gang.Name]bool{}}
+		timers: map[gang.Name]*time.Timer{}, complete: map[gang.Name]bool{}, anywhere: map[gang.Name]bool{}}
 	if _, err := informer.AddEventHandler(kube.Handler[*v1.Pod]{Set: g.podChanged,
 		Replaced: func(_, pod *v1.Pod) { g.podChanged(pod) }, Gone: g.podChanged}); err != nil {
 		return nil, fmt.Errorf("watch pods of groups: %w", err)
@@ -174,11 +175,13 @@ func (g *groups) rejectGroup(pod *v1.Pod, why string) {
 
 func (g *groups) reject(name gang.Name, text string) {
 	g.stopTimer(name)
+	delete(g.anywhere, name)
 	g.eachWaiting(name, func(w fwk.WaitingPod) { w.Reject(Name, text) })
 }
 
 func (g *groups) allow(name gang.Name) {
 	g.stopTimer(name)
+	delete(g.anywhere, name)
 	g.eachWaiting(name, func(w fwk.WaitingPod) { w.Allow(Name) })
 }
 

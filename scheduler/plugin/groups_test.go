@@ -353,3 +353,43 @@ func TestGroupDoesNotRetryItself(t *testing.T) {
 	require.Eventually(t, func() bool { return !w.groups.exists(pods[0]) }, 10*time.Second, time.Millisecond)
 	require.Equal(t, fwk.Queue, hint(pods[0]))
 }
+
+func TestGroupTopology(t *testing.T) {
+	node := func(name, rack string, first int) *v1.Node {
+		n := gpuNode(name, 1, first)
+		n.Labels = map[string]string{"rack": rack}
+		return n
+	}
+	full := gpuPod("full", 60000, 0)
+	pods := gangOf("g", 2)
+	w := newWorld(t, `{"apiVersion":"gpuslice.io/v1","kind":"GPUSliceArgs","groupTopology":["clique","rack"]}`,
+		append(objects(pods...), node("n1", "a", 1), node("n2", "b", 2), node("n3", "b", 3), node("n4", "a", 4))...)
+	w.placed(t, full, "n1") // rack a has room for one of the two
+	result, status := w.PreFilter(t.Context(), w.state, pods[0], nil)
+	require.True(t, status.IsSuccess())
+	require.ElementsMatch(t, []string{"n2", "n3"}, result.NodeNames.UnsortedList())
+
+	// Another plugin refuses these nodes: then all count.
+	w.took()
+	w.PostFilter(t.Context(), w.state, pods[0], statuses{})
+	require.Equal(t, []string{"g-0"}, w.took())
+	w.state = newState()
+	result, status = w.PreFilter(t.Context(), w.state, pods[0], nil)
+	require.True(t, status.IsSuccess())
+	require.Len(t, result.NodeNames, 4)
+
+	for _, pod := range pods {
+		pod.Annotations[api.AnnotationGroupTopology] = "rack"
+		_, err := w.client.CoreV1().Pods("ns").Update(t.Context(), pod, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return w.groups.of(pods[0]).Topology() == "rack" }, 10*time.Second, time.Millisecond)
+	w.state = newState()
+	result, status = w.PreFilter(t.Context(), w.state, pods[0], nil)
+	require.True(t, status.IsSuccess())
+	require.ElementsMatch(t, []string{"n2", "n3"}, result.NodeNames.UnsortedList(), "a required domain is not left")
+	w.placed(t, gpuPod("more", 60000, 0), "n2")
+	status = w.preFilter(t, pods[0])
+	require.Equal(t, fwk.UnschedulableAndUnresolvable, status.Code())
+	require.Contains(t, status.Message(), "no value of the node label rack has nodes on which all of its 2 pods fit")
+}

@@ -47,6 +47,15 @@ func (c *Container) Exclusive(gpuCores int) bool {
 	return c.Cores == wholeCores && gpuCores <= grant.MaxCorePercent
 }
 
+// GPUMemory orders requests by size: the GPUs and their memory in MiB, or in percent.
+func (r *Request) GPUMemory() (size int64) {
+	for i := range r.Containers {
+		c := &r.Containers[i]
+		size += int64(c.GPUs) * (1 + c.MemoryMiB + int64(c.MemoryPercent)<<20)
+	}
+	return size
+}
+
 type Request struct {
 	// By position in Pod.Containers.
 	Containers []Container
