@@ -95,6 +95,10 @@ const (
 	AnnotationTencentAssigned        = "tencent.com/gpu-assigned"
 )
 
+// AnnotationQuotaPool of a ResourceQuota is the pool of quotas whose unused rest its namespace may borrow. Operators
+// set it.
+const AnnotationQuotaPool = "gpuslice.io/quota-pool"
+
 const (
 	// AnnotationNodeGPUs has the node's GPUs, a NodeGPUs. The agent writes it.
 	AnnotationNodeGPUs = "gpuslice.io/node-gpus"

@@ -31,11 +31,20 @@ type Container struct {
 	Resources map[string]Amount
 }
 
+// Class is what the scopes of a ResourceQuota select pods by.
+type Class struct {
+	PriorityClass string
+	// Terminating: with an active deadline. BestEffort is the pod's QoS class. CrossNamespace: its affinity names
+	// namespaces.
+	Terminating, BestEffort, CrossNamespace bool
+}
+
 type Pod struct {
 	UID, Namespace, Name string
 	// Node is where it is bound; empty: pending.
 	Node     string
 	Priority int32
+	Class    Class
 	// Group identifies the pods that are scheduled together; empty: none.
 	Group   string
 	Created time.Time

@@ -9,16 +9,16 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-func (e *Engine) SetQuota(namespace, name string, l quota.Limits) {
+func (e *Engine) SetQuota(namespace, name string, q quota.Quota) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.quotas.SetLimits(namespace, name, l)
+	e.quotas.SetQuota(namespace, name, q)
 }
 
 func (e *Engine) DeleteQuota(namespace, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.quotas.DropLimits(namespace, name)
+	e.quotas.DropQuota(namespace, name)
 }
 
 func (e *Engine) Quotas() []*quota.Account {
@@ -35,12 +35,14 @@ func (e *Engine) SetGPUQuota(gpus *quota.GPUs) {
 }
 
 func (e *Engine) charge(h *allocation, n *node) quota.Charge {
-	return quota.Of(h.kinds, h.placement.Containers, n.labels[api.LabelTencentModel], func(uuid string) int64 {
+	charge := quota.Of(h.kinds, h.placement.Containers, n.labels[api.LabelTencentModel], func(uuid string) int64 {
 		if i, ok := n.gpus.position[uuid]; ok {
 			return n.gpus.total[i].MemoryMiB
 		}
 		return 0
 	})
+	charge.Class = h.class
+	return charge
 }
 
 // recharge updates the charges after the node's labels or GPUs changed.
@@ -65,7 +67,9 @@ func (e *Engine) quotaLimits(object *scheduler.Pod, r *request.Request) *quotaLi
 	if _, h := e.current(object.UID); h != nil {
 		account = account.Minus(h.charge)
 	}
-	return &quotaLimits{account, quota.Requested(r, "", 0)}
+	least := quota.Requested(r, "", 0)
+	least.Class = object.Class
+	return &quotaLimits{account, least}
 }
 
 type quotaLimits struct {
@@ -79,7 +83,7 @@ func (l *quotaLimits) check(n *node, o *outcome) error {
 		return err
 	}
 	charge := quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent),
-		Model: n.labels[api.LabelTencentModel]}
+		Model: n.labels[api.LabelTencentModel], Class: l.least.Class}
 	if err := l.account.Check(charge); err != nil {
 		return err
 	}
@@ -106,19 +110,17 @@ type quotaChange struct {
 	added     bool
 }
 
-func (l *quotaLimits) with(namespace string, all []quotaChange) *quotaLimits {
+func (l *quotaLimits) with(all []quotaChange) *quotaLimits {
 	if l == nil {
 		return nil
 	}
 	next := *l
 	for _, m := range all {
-		switch {
-		case m.namespace != namespace:
-		case m.added:
-			next.account = next.account.Plus(m.charge)
-		default:
-			next.account = next.account.Minus(m.charge)
+		sign := int64(-1)
+		if m.added {
+			sign = 1
 		}
+		next.account = next.account.With(m.namespace, m.charge, sign)
 	}
 	return &next
 }

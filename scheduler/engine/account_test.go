@@ -19,7 +19,7 @@ func TestQuota(t *testing.T) {
 	e.SetNode(nodeOf("a", h100s(0, 2)...))
 	e.SetNode(nodeOf("b", h100s(1, 2)...))
 	e.SetNode(nodeOf("sick", with(h100(2, 0), sick)))
-	e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 20000, Cores: 60})
+	e.SetQuota("ns", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 20000, Cores: 60}})
 	place(t, e, podOf("u1", "2/4000/10"), "a") // 8000 MiB, 20 cores
 
 	evaluate := func(p *scheduler.Pod, node string) Verdict {
@@ -147,7 +147,7 @@ func TestQuotaAndSmallGPUs(t *testing.T) {
 		other := podOf("other", "1/1000/10")
 		other.Namespace = "other"
 		e.SetPod(place(t, e, other, "n"))
-		e.SetQuota("ns", "q", quota.Limits{MemoryMiB: most, Cores: quota.Unlimited})
+		e.SetQuota("ns", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: most, Cores: quota.Unlimited}})
 		count := rapid.IntRange(1, 3).Draw(t, "count")
 		p := podOf("u", fmt.Sprintf("%d/-50/0", count))
 		least := int64(0)
@@ -174,7 +174,7 @@ func TestQuotaAndThePolicysGPU(t *testing.T) {
 	p := podOf("u", "1/-50/0")
 	p.Namespace = "limited"
 	for _, tc := range []struct{ quota, mib int64 }{{40000, 40000}, {25000, 20000}, {19999, 0}} {
-		e.SetQuota("limited", "q", quota.Limits{MemoryMiB: tc.quota, Cores: quota.Unlimited})
+		e.SetQuota("limited", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: tc.quota, Cores: quota.Unlimited}})
 		verdict := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Verdict("n")
 		require.Equal(t, tc.mib > 0, verdict.Fits, verdict.Text())
 		placement, err := e.Reserve(p, requestOf(t, e, p), "n", "test")

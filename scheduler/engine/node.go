@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
@@ -64,9 +65,13 @@ type allocation struct {
 	uid, namespace, name string
 	placement            scheduler.Placement
 	kinds                []scheduler.Kind // of the pod's containers
-	byUUID               []gpuUse         // kept while the node's GPUs are unknown
-	byPosition           []positionUse    // resolved to the node's current GPUs
-	charge               quota.Charge     // to the namespace's quotas
+	class                scheduler.Class
+	priority             int32
+	created              time.Time
+	group                string
+	byUUID               []gpuUse      // kept while the node's GPUs are unknown
+	byPosition           []positionUse // resolved to the node's current GPUs
+	charge               quota.Charge  // to the namespace's quotas
 }
 
 type gpuUse struct {
@@ -80,7 +85,8 @@ type positionUse struct {
 }
 
 func newAllocation(pod *scheduler.Pod, placement scheduler.Placement) *allocation {
-	h := &allocation{uid: pod.UID, namespace: pod.Namespace, name: pod.Name, placement: placement}
+	h := &allocation{uid: pod.UID, namespace: pod.Namespace, name: pod.Name, placement: placement, class: pod.Class,
+		priority: pod.Priority, created: pod.Created, group: pod.Group}
 	for _, c := range pod.Containers {
 		h.kinds = append(h.kinds, c.Kind)
 	}

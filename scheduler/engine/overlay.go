@@ -90,7 +90,7 @@ func (f *fitter) free(gpu int) int64 {
 // On is the verdict on an overlay of the evaluated snapshot.
 func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	n := o.state.node(node)
-	l := v.quotas.with(v.pod.Namespace, o.changes)
+	l := v.quotas.with(o.changes)
 	switch {
 	case v.err != nil:
 		return v.Verdict(node)

@@ -56,7 +56,7 @@ func TestOverlay(t *testing.T) {
 func TestOverlayWithQuota(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("n", h100s(0, 2)...))
-	e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 60000, Cores: quota.Unlimited})
+	e.SetQuota("ns", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 60000, Cores: quota.Unlimited}})
 	e.SetPod(place(t, e, podOf("victim", "1/60000/0"), "n"))
 	p := podOf("u", "1/50000/0")
 	v := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p))

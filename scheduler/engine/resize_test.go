@@ -121,13 +121,13 @@ func TestResizeIsRefused(t *testing.T) {
 			e.SetNode(nodeOf("a", cordoned))
 		}, ""},
 		{"beyond the quota", container0(to(9001, -1)), func(e *Engine) {
-			e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 49000, Cores: quota.Unlimited})
+			e.SetQuota("ns", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 49000, Cores: quota.Unlimited}})
 		}, "quota of namespace ns: memory in MiB: 9001 requested, 40000 of 49000 used"},
 		{"up to the quota", container0(to(9000, -1)), func(e *Engine) {
-			e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 49000, Cores: quota.Unlimited})
+			e.SetQuota("ns", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 49000, Cores: quota.Unlimited}})
 		}, ""},
 		{"less, of a quota that was lowered", container0(to(7000, 40)), func(e *Engine) {
-			e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 1000, Cores: quota.Unlimited})
+			e.SetQuota("ns", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 1000, Cores: quota.Unlimited}})
 		}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -42,7 +42,7 @@ var shapes = [][]string{{"1/3/0"}, {"1/3/30"}, {"2/2/50"}, {"1/-50/50"}, {"1/1/1
 func newMachine(t tester) *machine {
 	m := &machine{clock: newClock(), nodes: map[string][]scheduler.GPU{}, pods: map[string]*modelPod{}}
 	m.e = newEngine(t, Options{Clock: m.clock.Now, ReservationTTL: ttl, Signatures: 4})
-	m.e.SetQuota("small", "q", quota.Limits{MemoryMiB: 12, Cores: quota.Unlimited})
+	m.e.SetQuota("small", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 12, Cores: quota.Unlimited}})
 	return m
 }
 

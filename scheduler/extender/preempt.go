@@ -6,9 +6,6 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -37,7 +34,7 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 			chosen[i] = v.UID
 			overlay = overlay.Without(node, v.UID)
 		}
-		protected, rest := byBudget(lower[node], chosen, budgets)
+		protected, rest := kube.ByBudget(lower[node], chosen, budgets)
 		more, ok := evaluation.Victims(overlay, node, append(protected, rest...))
 		if !ok {
 			continue
@@ -52,48 +49,6 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 		result.NodeNameToMetaVictims[node] = all
 	}
 	return result, nil
-}
-
-// byBudget finds pods with a budget that allows no further eviction. It counts as kube-scheduler
-// does.
-func byBudget(pods []*v1.Pod, chosen []string, budgets []*policyv1.PodDisruptionBudget) (protected, rest []string) {
-	allowed := make([]int32, len(budgets))
-	selectors := make([]labels.Selector, len(budgets))
-	for i, b := range budgets {
-		allowed[i] = b.Status.DisruptionsAllowed
-		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-		if err != nil {
-			selector = labels.Nothing()
-		}
-		selectors[i] = selector
-	}
-	evict := func(p *v1.Pod) (violates bool) {
-		for i, b := range budgets {
-			_, disrupted := b.Status.DisruptedPods[p.Name] // already counted by the API server
-			if b.Namespace != p.Namespace || disrupted || len(p.Labels) == 0 || selectors[i].Empty() || !selectors[i].Matches(labels.Set(p.Labels)) {
-				continue
-			}
-			allowed[i]--
-			violates = violates || allowed[i] < 0
-		}
-		return violates
-	}
-	isChosen := func(p *v1.Pod) bool { return slices.Contains(chosen, string(p.UID)) }
-	for _, p := range pods {
-		if isChosen(p) {
-			evict(p)
-		}
-	}
-	for _, p := range pods {
-		switch {
-		case isChosen(p):
-		case evict(p):
-			protected = append(protected, string(p.UID))
-		default:
-			rest = append(rest, string(p.UID))
-		}
-	}
-	return protected, rest
 }
 
 // nominated returns, by node, the nominated pods of at least the pod's priority: victims were

@@ -174,7 +174,7 @@ func SameNode(a, b *v1.Node) bool {
 
 // samePod compares what Pod returns. Containers and extended resources are immutable.
 func samePod(a, b *v1.Pod) bool {
-	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && ended(a) == ended(b) &&
+	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && ended(a) == ended(b) && class(a) == class(b) &&
 		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
@@ -225,6 +225,7 @@ func Pod(p *v1.Pod) *scheduler.Pod {
 		Node:        p.Spec.NodeName,
 		Created:     p.CreationTimestamp.Time,
 		Ended:       ended(p),
+		Class:       class(p),
 		Labels:      p.Labels,
 		Annotations: p.Annotations,
 		Containers:  make([]scheduler.Container, 0, len(p.Spec.InitContainers)+len(p.Spec.Containers)),
@@ -330,10 +331,14 @@ func slimPod(p *v1.Pod) *v1.Pod {
 			SchedulerName:   p.Spec.SchedulerName,
 			Priority:        p.Spec.Priority,
 			SchedulingGroup: p.Spec.SchedulingGroup,
-			InitContainers:  slimContainers(p.Spec.InitContainers),
-			Containers:      slimContainers(p.Spec.Containers),
+			// For class.
+			PriorityClassName:     p.Spec.PriorityClassName,
+			ActiveDeadlineSeconds: p.Spec.ActiveDeadlineSeconds,
+			Affinity:              crossNamespace(p.Spec.Affinity),
+			InitContainers:        slimContainers(p.Spec.InitContainers),
+			Containers:            slimContainers(p.Spec.Containers),
 		},
-		Status: v1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName},
+		Status: v1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName, QOSClass: p.Status.QOSClass},
 	}
 }
 

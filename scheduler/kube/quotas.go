@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -19,33 +21,29 @@ import (
 
 // QuotaSink is implemented by *engine.Engine.
 type QuotaSink interface {
-	SetQuota(namespace, name string, l quota.Limits)
+	SetQuota(namespace, name string, q quota.Quota)
 	DeleteQuota(namespace, name string)
 	SetGPUQuota(*quota.GPUs)
 }
 
-// Quotas passes ResourceQuotas for GPUs to the sink. It ignores those with scopes, because the
-// scheduler counts all pods of a namespace.
+// Quotas passes ResourceQuotas for GPUs to the sink.
 func (f *Feed) Quotas(factory informers.SharedInformerFactory, sink QuotaSink, o request.Options, log *slog.Logger) error {
 	set := func(q *v1.ResourceQuota) {
 		limits, err := quota.FromHard(hard(q), o)
 		if err != nil {
 			log.Error("invalid limits in ResourceQuota: allowing 0 for them", "namespace", q.Namespace, "quota", q.Name, "error", err)
 		}
-		if limits != quota.NoLimits && scoped(q) {
-			log.Warn("ignoring ResourceQuota with scopes: remove the scopes to limit GPUs", "namespace", q.Namespace, "quota", q.Name)
-			limits = quota.NoLimits
-		}
 		if limits == quota.NoLimits {
 			sink.DeleteQuota(q.Namespace, q.Name)
 			return
 		}
-		sink.SetQuota(q.Namespace, q.Name, limits)
+		sink.SetQuota(q.Namespace, q.Name, quota.Quota{Limits: limits, Scope: scope(q), Pool: q.Annotations[api.AnnotationQuotaPool]})
 	}
 	handler := Handler[*v1.ResourceQuota]{
 		Set: set,
 		Replaced: func(old, q *v1.ResourceQuota) {
-			if scoped(old) != scoped(q) || !maps.EqualFunc(old.Spec.Hard, q.Spec.Hard, sameQuantity) {
+			// Scopes are immutable.
+			if old.Annotations[api.AnnotationQuotaPool] != q.Annotations[api.AnnotationQuotaPool] || !maps.EqualFunc(old.Spec.Hard, q.Spec.Hard, sameQuantity) {
 				set(q)
 			}
 		},
@@ -57,7 +55,45 @@ func (f *Feed) Quotas(factory informers.SharedInformerFactory, sink QuotaSink, o
 	return nil
 }
 
-func scoped(q *v1.ResourceQuota) bool { return len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil }
+func scope(q *v1.ResourceQuota) (all quota.Scope) {
+	for _, name := range q.Spec.Scopes {
+		all = append(all, quota.Requirement{Name: string(name), Operator: quota.Exists})
+	}
+	if q.Spec.ScopeSelector != nil {
+		for _, e := range q.Spec.ScopeSelector.MatchExpressions {
+			all = append(all, quota.Requirement{Name: string(e.ScopeName), Operator: string(e.Operator), Values: e.Values})
+		}
+	}
+	return all
+}
+
+// class is as Kubernetes' evaluator of quotas has it. The API server sets the QoS class of each pod.
+func class(p *v1.Pod) scheduler.Class {
+	deadline := p.Spec.ActiveDeadlineSeconds
+	return scheduler.Class{PriorityClass: p.Spec.PriorityClassName, Terminating: deadline != nil && *deadline >= 0,
+		BestEffort: p.Status.QOSClass == v1.PodQOSBestEffort, CrossNamespace: crossNamespace(p.Spec.Affinity) != nil}
+}
+
+// crossNamespace returns nil unless the affinity names namespaces.
+func crossNamespace(a *v1.Affinity) *v1.Affinity {
+	var terms []v1.PodAffinityTerm
+	add := func(required []v1.PodAffinityTerm, preferred []v1.WeightedPodAffinityTerm) {
+		terms = append(terms, required...)
+		for i := range preferred {
+			terms = append(terms, preferred[i].PodAffinityTerm)
+		}
+	}
+	if a != nil && a.PodAffinity != nil {
+		add(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if a != nil && a.PodAntiAffinity != nil {
+		add(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if slices.ContainsFunc(terms, func(t v1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil }) {
+		return a
+	}
+	return nil
+}
 
 func hard(q *v1.ResourceQuota) map[string]scheduler.Amount {
 	amounts := make(map[string]scheduler.Amount, len(q.Spec.Hard))

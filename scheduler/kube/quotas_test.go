@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/stretchr/testify/require"
@@ -16,8 +17,12 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-func (j *journal) SetQuota(namespace, name string, l quota.Limits) {
-	j.add("quota %s/%s %d MiB %d cores", namespace, name, l.MemoryMiB, l.Cores)
+func (j *journal) SetQuota(namespace, name string, q quota.Quota) {
+	extra := ""
+	if len(q.Scope) > 0 || q.Pool != "" {
+		extra = fmt.Sprintf(" %v %q", q.Scope, q.Pool)
+	}
+	j.add("quota %s/%s %d MiB %d cores%s", namespace, name, q.MemoryMiB, q.Cores, extra)
 }
 func (j *journal) DeleteQuota(namespace, name string) { j.add("no quota %s/%s", namespace, name) }
 func (j *journal) SetGPUQuota(c *quota.GPUs)          { j.add("GPUs %t", c != nil) }
@@ -124,11 +129,13 @@ func TestInvalidGPUQuota(t *testing.T) {
 	require.NoError(t, check(), "it limits only another namespace")
 }
 
-func TestQuotaWithScopesIsIgnored(t *testing.T) {
+func TestQuotaWithScopes(t *testing.T) {
 	scoped := resourceQuota("1k")
-	scoped.Spec.Scopes = []v1.ResourceQuotaScope{v1.ResourceQuotaScopeBestEffort}
+	scoped.Spec.Scopes = []v1.ResourceQuotaScope{v1.ResourceQuotaScopeNotTerminating}
+	scoped.Annotations = map[string]string{api.AnnotationQuotaPool: "research"}
 	selected := resourceQuota("1k")
-	selected.Name, selected.Spec.ScopeSelector = "r", &v1.ScopeSelector{}
+	selected.Name, selected.Spec.ScopeSelector = "r", &v1.ScopeSelector{MatchExpressions: []v1.ScopedResourceSelectorRequirement{
+		{ScopeName: v1.ResourceQuotaScopePriorityClass, Operator: v1.ScopeSelectorOpIn, Values: []string{"high"}}}}
 	client := fake.NewClientset(scoped, selected)
 	factory, j := NewInformers(client), &journal{}
 	f, err := NewFeed(factory, j)
@@ -138,7 +145,22 @@ func TestQuotaWithScopesIsIgnored(t *testing.T) {
 	require.NoError(t, f.Wait(t.Context()))
 	var got []string
 	require.Eventually(t, func() bool { got = append(got, j.take()...); return len(got) >= 2 }, 10*time.Second, time.Millisecond)
-	require.ElementsMatch(t, []string{"no quota ns/q", "no quota ns/r"}, got)
+	cores := fmt.Sprint(quota.Unlimited)
+	require.ElementsMatch(t, []string{`quota ns/q 1000 MiB ` + cores + ` cores [{NotTerminating Exists []}] "research"`,
+		`quota ns/r 1000 MiB ` + cores + ` cores [{PriorityClass In [high]}] ""`}, got)
+}
+
+// What scopes select by survives Slim, which the extender's caches are made with.
+func TestClass(t *testing.T) {
+	deadline := int64(0)
+	p := &v1.Pod{Spec: v1.PodSpec{PriorityClassName: "high", ActiveDeadlineSeconds: &deadline,
+		Affinity: &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.WeightedPodAffinityTerm{
+			{PodAffinityTerm: v1.PodAffinityTerm{Namespaces: []string{"other"}}}}}}},
+		Status: v1.PodStatus{QOSClass: v1.PodQOSBestEffort}}
+	want := scheduler.Class{PriorityClass: "high", Terminating: true, BestEffort: true, CrossNamespace: true}
+	require.Equal(t, want, Pod(p).Class)
+	require.Equal(t, want, Pod(slimPod(p)).Class)
+	require.Equal(t, scheduler.Class{}, Pod(slimPod(&v1.Pod{Spec: v1.PodSpec{Affinity: &v1.Affinity{PodAffinity: &v1.PodAffinity{}}}})).Class)
 }
 
 func TestGrantOfPendingPodIsRemoved(t *testing.T) {

@@ -92,7 +92,7 @@ func TestHAMi(t *testing.T) {
 		_, err = e.Reserve(p, r, "n", "test")
 		require.NoError(t, err)
 	}
-	e.SetQuota("d", "q", quota.Limits{MemoryMiB: 8000, Cores: quota.Unlimited})
+	e.SetQuota("d", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 8000, Cores: quota.Unlimited}})
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(HAMi(e)))
 	families, err := registry.Gather()

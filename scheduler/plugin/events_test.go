@@ -175,7 +175,7 @@ func TestQuotaIsRaisedDuringCycle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "", gpuNode("n1", 1, 1))
-			w.engine.SetQuota("ns", "q", quota.Limits{MemoryMiB: 500, Cores: quota.Unlimited})
+			w.engine.SetQuota("ns", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 500, Cores: quota.Unlimited}})
 			pod := gpuPod("p", 1000, 0)
 			require.True(t, w.preFilter(t, pod).IsSuccess())
 			tc.change(w)

@@ -206,7 +206,7 @@ func missingPreFilter(point string) *fwk.Status {
 
 // PostFilter implements fwk.PostFilterPlugin: it reports why no node fits. It runs only if
 // DefaultPreemption evicted no pods.
-func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.Pod,
+func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, object *v1.Pod,
 	statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	c := cycleOf(state)
 	if c != nil && c.narrow {
@@ -228,6 +228,11 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 	}
 	if counts[engine.ResourceQuotaNotFit] > 0 {
 		p.quotaQueue.add(object, p.handle, c.quotas)
+	}
+	if counts[engine.ResourceQuotaNotFit] > 0 {
+		if node := p.reclaim(ctx, object, c); node != "" {
+			return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatedNodeName: node, NominatingMode: fwk.ModeOverride}}, nil
+		}
 	}
 	if p.engine.Resized() != c.resized { // since the evaluation
 		activate(p.handle, object)
@@ -315,8 +320,11 @@ type quotaSink struct {
 	queue  *quotaQueue
 }
 
-func (s quotaSink) SetQuota(namespace, name string, l quota.Limits) {
-	s.engine.SetQuota(namespace, name, l)
+func (s quotaSink) SetQuota(namespace, name string, q quota.Quota) {
+	s.engine.SetQuota(namespace, name, q)
+	if q.Pool != "" { // other namespaces may borrow more
+		namespace = ""
+	}
 	s.queue.requeue(namespace)
 }
 

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	policylisters "k8s.io/client-go/listers/policy/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -66,6 +68,9 @@ type shared struct {
 	informerSync *informerSync
 	groups       *groups
 	quotaQueue   *quotaQueue
+	evictor      *kube.Evictor
+	budgets      policylisters.PodDisruptionBudgetLister
+	pods         corelisters.PodLister
 	gpuNodes     gpuNodes
 	secondTries  *secondTries
 	keys         *grant.SigningKeyFile // nil: unsigned grants
@@ -149,6 +154,8 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 		f.Started(s.engine, args)
 	}
 	informers := handle.SharedInformerFactory()
+	s.evictor = kube.NewEvictor(handle.ClientSet(), s.engine, s.log)
+	s.budgets, s.pods = informers.Policy().V1().PodDisruptionBudgets().Lister(), informers.Core().V1().Pods().Lister()
 	if s.feed, err = kube.NewFeed(informers, resizeSink{s.engine, handle}); err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 // Accounts has the accounts of all namespaces. It is not safe for concurrent use; an Account is.
 type Accounts struct {
 	accounts map[string]*Account
-	limits   map[string]map[string]Limits // by namespace and quota
+	quotas   map[string]map[string]Quota // by namespace and name
 	pods     map[string]entry
 	gpus     *GPUs
 }
@@ -22,33 +22,41 @@ type entry struct {
 
 // NewAccounts returns accounts without limits and pods.
 func NewAccounts() *Accounts {
-	return &Accounts{accounts: map[string]*Account{}, limits: map[string]map[string]Limits{}, pods: map[string]entry{}}
+	return &Accounts{accounts: map[string]*Account{}, quotas: map[string]map[string]Quota{}, pods: map[string]entry{}}
 }
 
-func (b *Accounts) SetLimits(namespace, name string, l Limits) {
-	if b.limits[namespace] == nil {
-		b.limits[namespace] = map[string]Limits{}
+func (b *Accounts) SetQuota(namespace, name string, q Quota) {
+	if b.quotas[namespace] == nil {
+		b.quotas[namespace] = map[string]Quota{}
 	}
-	b.limits[namespace][name] = l
-	b.updateLimits(namespace)
+	b.quotas[namespace][name] = q
+	b.updateQuotas(namespace)
 }
 
-// DropLimits removes a ResourceQuota.
-func (b *Accounts) DropLimits(namespace, name string) {
-	delete(b.limits[namespace], name)
-	if len(b.limits[namespace]) == 0 {
-		delete(b.limits, namespace)
+// DropQuota removes a ResourceQuota.
+func (b *Accounts) DropQuota(namespace, name string) {
+	delete(b.quotas[namespace], name)
+	if len(b.quotas[namespace]) == 0 {
+		delete(b.quotas, namespace)
 	}
-	b.updateLimits(namespace)
+	b.updateQuotas(namespace)
 }
 
-func (b *Accounts) updateLimits(namespace string) {
-	l := NoLimits
-	for _, each := range b.limits[namespace] {
-		l = l.least(each)
+func (b *Accounts) updateQuotas(namespace string) {
+	a := *b.account(namespace)
+	a.Limits, a.books = NoLimits, nil
+	for _, name := range slices.Sorted(maps.Keys(b.quotas[namespace])) {
+		if q := b.quotas[namespace][name]; q.plain() {
+			a.Limits = a.Limits.least(q.Limits)
+		} else {
+			a.books = append(a.books, book{Quota: q, name: name})
+		}
 	}
-	a := *b.Account(namespace)
-	a.Limits = l
+	for _, e := range b.pods {
+		if e.namespace == namespace {
+			a.books = counted(a.books, e.charge, 1)
+		}
+	}
 	b.put(&a)
 }
 
@@ -68,7 +76,7 @@ func (b *Accounts) Charge(namespace, pod string, c Charge) {
 		return
 	}
 	b.pods[pod] = entry{namespace, c}
-	b.put(b.Account(namespace).Plus(c))
+	b.put(b.account(namespace).Plus(c))
 }
 
 // Release removes a pod's charge.
@@ -78,10 +86,21 @@ func (b *Accounts) Release(pod string) {
 		return
 	}
 	delete(b.pods, pod)
-	b.put(b.Account(e.namespace).Minus(e.charge))
+	b.put(b.account(e.namespace).Minus(e.charge))
 }
 
 func (b *Accounts) Account(namespace string) *Account {
+	a := b.account(namespace)
+	for i := range a.books {
+		if a.books[i].Pool != "" {
+			return b.withPools(a)
+		}
+	}
+	return a
+}
+
+// account is without pools.
+func (b *Accounts) account(namespace string) *Account {
 	if a, ok := b.accounts[namespace]; ok {
 		return a
 	}
@@ -102,7 +121,7 @@ func (b *Accounts) Limited() []*Account {
 
 // put stores an account that is not empty.
 func (b *Accounts) put(a *Account) {
-	if a.Limits == NoLimits && a.Used.empty() && len(a.models) == 0 {
+	if a.Limits == NoLimits && a.Used.empty() && len(a.models) == 0 && len(a.books) == 0 {
 		delete(b.accounts, a.Namespace)
 		return
 	}
@@ -112,20 +131,28 @@ func (b *Accounts) put(a *Account) {
 // Account is a namespace's limits and use. Immutable.
 type Account struct {
 	Namespace string
-	Limits    Limits           // the lowest of all ResourceQuotas
+	Limits    Limits           // the lowest of the ResourceQuotas without scopes and pools
 	Used      Charge           // without Model
 	models    map[string]int64 // percent of GPUs, by model
 	gpus      *GPUs
+	books     []book // the other ResourceQuotas
+	pools     pools
 }
 
 // Plus adds a pod.
-func (a *Account) Plus(c Charge) *Account { return a.change(c, 1) }
+func (a *Account) Plus(c Charge) *Account { return a.With(a.Namespace, c, 1) }
 
 // Minus removes a pod.
-func (a *Account) Minus(c Charge) *Account { return a.change(c, -1) }
+func (a *Account) Minus(c Charge) *Account { return a.With(a.Namespace, c, -1) }
 
-func (a *Account) change(c Charge, sign int64) *Account {
+// With adds (1) or removes (-1) a pod of any namespace: those of other namespaces count in pools.
+func (a *Account) With(namespace string, c Charge, sign int64) *Account {
 	next := *a
+	next.pools = a.pools.with(namespace, c, sign)
+	if namespace != a.Namespace {
+		return &next
+	}
+	next.books = counted(a.books, c, sign)
 	next.Used = a.Used.add(c, sign)
 	next.models = maps.Clone(a.models)
 	if next.models == nil {
@@ -151,21 +178,40 @@ func (a *Account) Left() Limits {
 
 // Limited reports whether there is anything to check.
 func (a *Account) Limited() bool {
-	return a.Limits != NoLimits || a.gpus.of(a.Namespace) != nil || a.gpus != nil && a.gpus.unreadable != nil
+	return len(a.books) > 0 || a.Limits != NoLimits || a.gpus.of(a.Namespace) != nil || a.gpus != nil && a.gpus.unreadable != nil
 }
 
 // Check checks a pod against the ResourceQuotas. Errors are *Error.
 func (a *Account) Check(c Charge) error {
-	left := a.Left()
+	if err := a.exceeds(c, a.Limits, a.Used, ""); err != nil {
+		return err
+	}
+	for i := range a.books {
+		b := &a.books[i]
+		limits, used, of := b.Limits, b.used, " of ResourceQuota "+b.name
+		switch p := a.pools[b.Pool]; {
+		case !b.Scope.Matches(c.Class):
+			continue
+		case p != nil:
+			limits, used, of = b.pooled(p.limits), p.used, " of the quota pool "+b.Pool
+		}
+		if err := a.exceeds(c, limits, used, of); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Account) exceeds(c Charge, limits Limits, used Charge, of string) error {
 	for _, f := range [...]struct {
-		what                         string
-		requested, left, limit, used int64
+		what                   string
+		requested, limit, used int64
 	}{
-		{"memory in MiB", c.MemoryMiB, left.MemoryMiB, a.Limits.MemoryMiB, a.Used.MemoryMiB},
-		{"cores", c.Cores, left.Cores, a.Limits.Cores, a.Used.Cores},
+		{"memory in MiB", c.MemoryMiB, limits.MemoryMiB, used.MemoryMiB},
+		{"cores", c.Cores, limits.Cores, used.Cores},
 	} {
-		if f.requested > 0 && f.requested > f.left {
-			return &Error{Namespace: a.Namespace, Requested: f.requested, Used: f.used, Limit: f.limit, What: f.what}
+		if f.requested > 0 && f.limit != Unlimited && f.requested > f.limit-f.used {
+			return &Error{Namespace: a.Namespace, Requested: f.requested, Used: f.used, Limit: f.limit, What: f.what + of}
 		}
 	}
 	return nil

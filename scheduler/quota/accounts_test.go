@@ -14,7 +14,7 @@ func TestCheck(t *testing.T) {
 	b := NewAccounts()
 	require.False(t, b.Account("ns").Limited())
 	require.NoError(t, b.Account("ns").Check(Charge{MemoryMiB: 1 << 40, Cores: 1 << 40}), "not limited")
-	b.SetLimits("ns", "q", Limits{MemoryMiB: 10000, Cores: 100})
+	b.SetQuota("ns", "q", Quota{Limits: Limits{MemoryMiB: 10000, Cores: 100}})
 	b.Charge("ns", "a", Charge{MemoryMiB: 6000, Cores: 50, GPUPercent: 50})
 	account := b.Account("ns")
 	assert.True(t, account.Limited())
@@ -29,15 +29,15 @@ func TestCheck(t *testing.T) {
 	require.Error(t, account.Check(Charge{MemoryMiB: 10000}), "the account itself is as it was")
 	require.NoError(t, b.Account("other").Check(Charge{MemoryMiB: 1 << 40}))
 
-	b.SetLimits("ns", "second", Limits{MemoryMiB: Unlimited, Cores: 40})
+	b.SetQuota("ns", "second", Quota{Limits: Limits{MemoryMiB: Unlimited, Cores: 40}})
 	account = b.Account("ns")
 	assert.Equal(t, Limits{4000, -10}, account.Left(), "of two quotas the lower of each")
 	require.EqualError(t, account.Check(Charge{Cores: 1}), "quota of namespace ns: cores: 1 requested, 50 of 40 used")
 	require.NoError(t, account.Check(Charge{MemoryMiB: 1}), "a pod that requests nothing of the exhausted resource")
-	b.DropLimits("ns", "second")
-	b.DropLimits("ns", "was never there")
+	b.DropQuota("ns", "second")
+	b.DropQuota("ns", "was never there")
 	assert.Equal(t, Limits{4000, 50}, b.Account("ns").Left())
-	b.DropLimits("ns", "q")
+	b.DropQuota("ns", "q")
 	assert.Equal(t, NoLimits, b.Account("ns").Left())
 	assert.False(t, b.Account("ns").Limited())
 }
@@ -116,9 +116,9 @@ func TestAccountsAreTheSumOfPods(t *testing.T) {
 				b.Release(uid)
 				delete(model, uid)
 			case 1:
-				b.SetLimits(rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(uids).Draw(t, "quota"), Limits{MemoryMiB: rapid.Int64Range(0, 100).Draw(t, "limit"), Cores: Unlimited})
+				b.SetQuota(rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(uids).Draw(t, "quota"), Quota{Limits: Limits{MemoryMiB: rapid.Int64Range(0, 100).Draw(t, "limit"), Cores: Unlimited}})
 			case 2:
-				b.DropLimits(rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(uids).Draw(t, "quota"))
+				b.DropQuota(rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(uids).Draw(t, "quota"))
 			default:
 				e := entry{rapid.SampledFrom(namespaces).Draw(t, "namespace"), Charge{
 					MemoryMiB: rapid.Int64Range(0, 5).Draw(t, "memory"), Cores: rapid.Int64Range(0, 5).Draw(t, "cores"),
@@ -141,7 +141,7 @@ func TestAccountsAreTheSumOfPods(t *testing.T) {
 		for _, uid := range uids {
 			b.Release(uid)
 			for _, namespace := range namespaces {
-				b.DropLimits(namespace, uid)
+				b.DropQuota(namespace, uid)
 			}
 		}
 		require.Equal(t, NewAccounts(), b)
@@ -150,7 +150,7 @@ func TestAccountsAreTheSumOfPods(t *testing.T) {
 
 func BenchmarkAccounts(b *testing.B) {
 	book := NewAccounts()
-	book.SetLimits("ns", "q", Limits{MemoryMiB: 1 << 40, Cores: Unlimited})
+	book.SetQuota("ns", "q", Quota{Limits: Limits{MemoryMiB: 1 << 40, Cores: Unlimited}})
 	c := Charge{MemoryMiB: 3000, Cores: 30, GPUPercent: 30, Model: "H200"}
 	book.Charge("ns", "other", c)
 	b.Run("charge and refund", func(b *testing.B) {

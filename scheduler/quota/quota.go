@@ -28,6 +28,8 @@ type Charge struct {
 	GPUPercent int64
 	// Model is the node's api.LabelTencentModel.
 	Model string
+	// Class is the pod's.
+	Class scheduler.Class
 }
 
 // Of returns the charge of placed containers: the peak, counted like scheduler.Uses, over all GPUs. gpuMiB
@@ -87,7 +89,7 @@ func GPUPercent(cores int, mib, gpuMiB int64) int64 {
 	return (mib*100 + gpuMiB - 1) / gpuMiB
 }
 
-// add returns the sum of c and n times d, without Model.
+// add returns the sum of c and n times d, without Model and Class.
 func (c Charge) add(d Charge, n int64) Charge {
 	return Charge{MemoryMiB: c.MemoryMiB + n*d.MemoryMiB, Cores: c.Cores + n*d.Cores, GPUPercent: c.GPUPercent + n*d.GPUPercent}
 }
@@ -104,6 +106,61 @@ var NoLimits = Limits{MemoryMiB: Unlimited, Cores: Unlimited}
 
 func (l Limits) least(m Limits) Limits {
 	return Limits{MemoryMiB: min(l.MemoryMiB, m.MemoryMiB), Cores: min(l.Cores, m.Cores)}
+}
+
+// Quota is a ResourceQuota.
+type Quota struct {
+	Limits
+	Scope Scope
+	// Pool is the name of the pool of quotas that lend each other what they do not use; empty: none.
+	Pool string
+}
+
+func (q *Quota) plain() bool { return len(q.Scope) == 0 && q.Pool == "" }
+
+// Scope selects the pods that a quota counts: those that meet all requirements.
+type Scope []Requirement
+
+// Requirement has Kubernetes' names and values.
+type Requirement struct {
+	Name, Operator string
+	Values         []string
+}
+
+// Exists is the operator of the scopes that have no values.
+const Exists = "Exists"
+
+// Matches decides as Kubernetes' evaluator for pods does: an unknown scope selects none.
+func (s Scope) Matches(c scheduler.Class) bool {
+	return !slices.ContainsFunc(s, func(r Requirement) bool { return !r.matches(c) })
+}
+
+func (r *Requirement) matches(c scheduler.Class) bool {
+	switch r.Name {
+	case "Terminating":
+		return c.Terminating
+	case "NotTerminating":
+		return !c.Terminating
+	case "BestEffort":
+		return c.BestEffort
+	case "NotBestEffort":
+		return !c.BestEffort
+	case "CrossNamespacePodAffinity":
+		return c.CrossNamespace
+	case "PriorityClass":
+		in := c.PriorityClass != "" && slices.Contains(r.Values, c.PriorityClass)
+		switch r.Operator {
+		case Exists:
+			return c.PriorityClass != ""
+		case "DoesNotExist":
+			return c.PriorityClass == ""
+		case "In":
+			return in
+		case "NotIn":
+			return !in
+		}
+	}
+	return false
 }
 
 // FromHard reads spec.hard of a ResourceQuota: "limits." or "requests." plus the resource name, the lower
