@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +48,7 @@ type testCluster struct {
 	mu         sync.Mutex
 	bind, look error // of the next calls
 	requeued   []string
+	evicted    []string
 }
 
 func newCluster(t testing.TB, e *engine.Engine) *testCluster {
@@ -64,8 +66,15 @@ func newCluster(t testing.TB, e *engine.Engine) *testCluster {
 		}
 	}
 	client.PrependReactor("create", "pods", reaction(func(a clienttesting.Action) (runtime.Object, error) {
-		b := a.(clienttesting.CreateAction).GetObject().(*v1.Binding)
-		return b, c.bound(b)
+		switch o := a.(clienttesting.CreateAction).GetObject().(type) {
+		case *v1.Binding:
+			return o, c.bound(o)
+		case *policyv1.Eviction:
+			c.evicted = append(c.evicted, o.Name)
+			return o, nil
+		default:
+			return nil, fmt.Errorf("unexpected %T", o)
+		}
 	}))
 	client.PrependReactor("get", "pods", reaction(func(a clienttesting.Action) (runtime.Object, error) {
 		p, err := cluster.pods.Pods(a.GetNamespace()).Get(a.(clienttesting.GetAction).GetName())

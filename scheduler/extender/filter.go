@@ -64,6 +64,7 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 			if reserve {
 				s.requeuer.add(args.Pod)
 				s.groupFailed(args.Pod, noDomain != "" || len(result.FailedNodes) > 0)
+				s.evicting.add(args.Pod, result.FailedNodes, s.Clock())
 			}
 			if noDomain != "" {
 				return nodes.none(noDomain), errors.New(noDomain)
@@ -85,6 +86,7 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 				}
 				result = nodes.answer(among(fits, n), result.FailedNodes, result.FailedAndUnresolvableNodes)
 			}
+			s.evicting.remove(args.Pod.UID)
 			return result, nil
 		case errors.Is(err, engine.ErrNoFit): // another pod reserved since the evaluation
 			s.Metrics.Conflict(component)

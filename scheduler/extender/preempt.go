@@ -25,6 +25,7 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 		result.NodeNameToMetaVictims = metaVictims(args)
 		return result, nil
 	}
+	s.evicting.remove(args.Pod.UID) // kube-scheduler evicts
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
 	lower, nominated, budgets := s.Cluster.lower(pod.Priority), s.nominated(pod), s.Cluster.budgets()
 	for node, victims := range metaVictims(args) {
@@ -55,6 +56,7 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 // evicted for them.
 func (s *Server) nominated(pod *scheduler.Pod) map[string][]*v1.Pod {
 	all := s.Cluster.nominated()
+	s.evicting.nominate(all)
 	for node, pods := range all {
 		all[node] = slices.DeleteFunc(pods, func(p *v1.Pod) bool { return string(p.UID) == pod.UID || priorityOf(p) < pod.Priority })
 	}

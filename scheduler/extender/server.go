@@ -24,6 +24,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/httpserver"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
@@ -66,7 +67,7 @@ type Options struct {
 // Limits of the protocol, compared with the plugin:
 //   - Pods without GPUs do not count for their group: kube-scheduler does not call the extender for them.
 //   - kube-scheduler calls /preempt only for nodes where its own simulation helps. That one knows
-//     nvidia.com/gpu but not memory or cores.
+//     nvidia.com/gpu but not memory or cores: see evicting.
 //   - There are no queueing hints: see requeuer.
 
 // Server answers the calls of kube-schedulers.
@@ -74,6 +75,7 @@ type Server struct {
 	Options
 	requeuer *requeuer
 	groups   *groups
+	evicting *evicting
 	// replaced by tests
 	reserve func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
 }
@@ -101,13 +103,15 @@ func New(o Options) *Server {
 	reserve := func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
 		return o.Engine.ReserveFor(o.ReservationTimeout, pod, r, node, owner)
 	}
-	return &Server{Options: o, groups: newGroups(), reserve: reserve, requeuer: newRequeuer(o.Clock)}
+	return &Server{Options: o, groups: newGroups(), reserve: reserve, requeuer: newRequeuer(o.Clock),
+		evicting: newEvicting(kube.NewEvictor(o.Cluster.client, o.Engine, o.Log))}
 }
 
 func owner(podUID string) string { return component + "/" + podUID }
 
-// Run requeues pods until ctx ends.
+// Run requeues pods and evicts others for them until ctx ends.
 func (s *Server) Run(ctx context.Context) {
+	go periodic.Every(ctx, evictInterval, nil, func() { s.evictAll(ctx) })
 	s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
 		now := map[string]string{api.AnnotationRequeued: time.Now().UTC().Format(time.RFC3339Nano)}
 		if err := kube.Annotate(ctx, s.Cluster.client, pod, now, nil); err != nil {
