@@ -34,6 +34,8 @@ const (
 	AnnotationGroupMin = "gpuslice.io/pod-group-min"
 	// AnnotationGroupTopology is a label of nodes: all pods of the group get nodes with the same value of it.
 	AnnotationGroupTopology = "gpuslice.io/pod-group-topology"
+	// AnnotationMinMemory is MiB of each GPU: an operator's "gpuslice defrag" may resize the running pod down to it.
+	AnnotationMinMemory = "gpuslice.io/min-memory"
 	// AnnotationVolcanoGroup and AnnotationVolcanoGroupNew are Volcano's names of a pod's group.
 	AnnotationVolcanoGroup    = "scheduling.k8s.io/group-name"
 	AnnotationVolcanoGroupNew = "scheduling.volcano.sh/group-name"

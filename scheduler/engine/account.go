@@ -34,7 +34,7 @@ func (e *Engine) SetGPUQuota(gpus *quota.GPUs) {
 	e.quotas.SetGPUs(gpus)
 }
 
-func (e *Engine) charge(h *allocation, n *node) quota.Charge {
+func quotaCharge(h *allocation, n *node) quota.Charge {
 	charge := quota.Of(h.kinds, h.placement.Containers, n.labels[api.LabelTencentModel], func(uuid string) int64 {
 		if i, ok := n.gpus.position[uuid]; ok {
 			return n.gpus.total[i].MemoryMiB
@@ -49,7 +49,7 @@ func (e *Engine) charge(h *allocation, n *node) quota.Charge {
 func (c change) recharge(n *node) {
 	n.pods = slices.Clone(n.pods)
 	for i, h := range n.pods {
-		if charge := c.e.charge(h, n); charge != h.charge {
+		if charge := quotaCharge(h, n); charge != h.charge {
 			changed := *h
 			changed.charge = charge
 			n.pods[i] = &changed
@@ -105,17 +105,21 @@ func (o *outcome) withQuotaExceeded(n *node) (_ *outcome, ok bool) {
 }
 
 type quotaChange struct {
-	namespace string
-	charge    quota.Charge
-	added     bool
+	uid, namespace string
+	charge         quota.Charge
+	added          bool
 }
 
-func (l *quotaLimits) with(all []quotaChange) *quotaLimits {
+// with leaves out changes of the pod itself, which quotaLimits excludes.
+func (l *quotaLimits) with(podUID string, all []quotaChange) *quotaLimits {
 	if l == nil {
 		return nil
 	}
 	next := *l
 	for _, m := range all {
+		if m.uid == podUID {
+			continue
+		}
 		sign := int64(-1)
 		if m.added {
 			sign = 1

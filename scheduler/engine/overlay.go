@@ -22,7 +22,7 @@ func (o *Overlay) Without(node, podUID string) *Overlay {
 	if h == nil {
 		return o
 	}
-	return o.set(n.without(podUID), quotaChange{h.namespace, h.charge, false})
+	return o.set(n.without(podUID), quotaChange{h.uid, h.namespace, h.charge, false})
 }
 
 func (o *Overlay) set(n *node, m quotaChange) *Overlay {
@@ -43,7 +43,7 @@ func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request
 		return o
 	}
 	if was := o.base.node(node).allocation(object.UID); was != nil {
-		return o.set(n.with(was), quotaChange{was.namespace, was.charge, true})
+		return o.set(n.with(was), quotaChange{was.uid, was.namespace, was.charge, true})
 	}
 	if r == nil {
 		return o
@@ -58,8 +58,8 @@ func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request
 		f.assignRegardless(n)
 	}
 	h := newAllocation(object, scheduler.Placement{Node: node, Containers: f.shares(r)})
-	h.charge = e.charge(h, n)
-	return o.set(n.with(h), quotaChange{h.namespace, h.charge, true})
+	h.charge = quotaCharge(h, n)
+	return o.set(n.with(h), quotaChange{h.uid, h.namespace, h.charge, true})
 }
 
 // assignRegardless overcommits the GPUs with the most free memory if needed.
@@ -90,7 +90,7 @@ func (f *fitter) free(gpu int) int64 {
 // On is the verdict on an overlay of the evaluated snapshot.
 func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	n := o.state.node(node)
-	l := v.quotas.with(o.changes)
+	l := v.quotas.with(v.pod.UID, o.changes)
 	switch {
 	case v.err != nil:
 		return v.Verdict(node)
@@ -121,7 +121,7 @@ func (v *Evaluation) Victims(o *Overlay, node string, candidates []string) (vict
 		if was == nil {
 			continue
 		}
-		spared := o.set(o.state.node(node).with(was), quotaChange{was.namespace, was.charge, true})
+		spared := o.set(o.state.node(node).with(was), quotaChange{was.uid, was.namespace, was.charge, true})
 		if verdict := v.On(spared, node); verdict.Fits {
 			o = spared
 		} else {

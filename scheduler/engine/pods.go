@@ -67,7 +67,7 @@ func (e *Engine) release(p *pod) {
 func (c change) allocate(h *allocation) *allocation {
 	n := c.node(h.placement.Node)
 	charged := *h
-	charged.charge = c.e.charge(h, n)
+	charged.charge = quotaCharge(h, n)
 	c.e.quotas.Charge(h.namespace, h.uid, charged.charge)
 	c.set(n.with(&charged))
 	return &charged

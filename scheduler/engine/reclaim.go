@@ -89,7 +89,7 @@ func (v *Evaluation) reclaimable(bound []*allocation, evictable func(Victim) boo
 // spare puts back the candidates, in their order, that can stay.
 func (v *Evaluation) spare(o *Overlay, node string, candidates []*allocation) (victims []*allocation) {
 	for _, h := range candidates {
-		spared := o.set(o.state.node(h.placement.Node).with(h), quotaChange{h.namespace, h.charge, true})
+		spared := o.set(o.state.node(h.placement.Node).with(h), quotaChange{h.uid, h.namespace, h.charge, true})
 		if verdict := v.On(spared, node); verdict.Fits {
 			o = spared
 		} else {

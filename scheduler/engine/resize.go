@@ -186,7 +186,7 @@ func coreGains(old, next *allocation, uuid string) (g coreGain) {
 
 func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
 	account := e.quotas.Account(next.namespace)
-	before, now := e.charge(old, n), e.charge(next, n)
+	before, now := quotaCharge(old, n), quotaCharge(next, n)
 	if !account.Limited() || now.MemoryMiB <= before.MemoryMiB && now.Cores <= before.Cores && now.GPUPercent <= before.GPUPercent {
 		return nil
 	}
