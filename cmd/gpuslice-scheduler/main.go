@@ -73,7 +73,7 @@ func withPlugin(debugAddress *string) app.Option {
 		// kube-scheduler's own port cannot have further handlers.
 		Serve: func(ctx context.Context, e *engine.Engine, cluster *kube.Feed) {
 			mux := http.NewServeMux()
-			extender.HandleDebug(mux, e, cluster.Find, nil)
+			extender.HandleDebug(mux, e, cluster.Find, cluster.Objects, nil)
 			extender.ServeDebug(ctx, log, *debugAddress, mux)
 		},
 		// 1.36, alpha. Its cycles of a whole group and the plugin's Permit would wait for each other.

@@ -102,7 +102,7 @@ func command() *cobra.Command {
 	c.AddCommand(
 		statusCommand(), topCommand(), topologyCommand(), describeCommand(), completionCommand(),
 		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(),
-		resizeCommand(), cordonCommand(), uncordonCommand(), drainCommand(), explainCommand(),
+		resizeCommand(), cordonCommand(), uncordonCommand(), drainCommand(), explainCommand(), defragCommand(),
 	)
 	c.SetFlagErrorFunc(config.Plain)
 	config.NameUsage(c)

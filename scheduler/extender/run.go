@@ -88,10 +88,12 @@ func Run(ctx context.Context, c Config) (err error) {
 	budgets := factory.Policy().V1().PodDisruptionBudgets().Informer().HasSynced
 	var ready func() error // set below
 	counters := metrics.New()
-	var find Find // set below
+	var find Find       // set below
+	var objects Objects // set below
 	s := New(Options{
-		Find:   func(namespace, name string) (*scheduler.Pod, error) { return find(namespace, name) },
-		Engine: e, Cluster: cluster, Metrics: counters, Ready: func() error { return ready() },
+		Find:    func(namespace, name string) (*scheduler.Pod, error) { return find(namespace, name) },
+		Objects: func() ([]*v1.Pod, []*v1.Node) { return objects() },
+		Engine:  e, Cluster: cluster, Metrics: counters, Ready: func() error { return ready() },
 		Keys: c.Keys, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, GroupTopology: c.GroupTopology,
 		ScoreWithPreferences: c.ScoreWithPreferences, Log: c.Log, Version: c.Version,
 	})
@@ -107,7 +109,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err := feed.Quotas(factory, e, c.Engine.Request, c.Log); err != nil {
 		return err
 	}
-	find = feed.Find
+	find, objects = feed.Find, feed.Objects
 	resizer, err := feed.Resizer(factory, c.resizer(running, e, func() error { return ready() }))
 	if err != nil {
 		return err
@@ -160,7 +162,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	mux.Handle("/", s.Handler())
 	mux.Handle("GET /metrics", scrape)
 	pages := http.NewServeMux()
-	HandleDebug(pages, e, find, ready)
+	HandleDebug(pages, e, find, objects, ready)
 	pages.Handle("GET /metrics", scrape)
 	tasks.Go(func() { ServeDebug(running, c.Log, c.DebugAddress, pages) })
 	return serve(ctx, running, end, c, mux)

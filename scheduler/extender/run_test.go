@@ -137,7 +137,7 @@ func TestServeDebug(t *testing.T) {
 		"nvidia.com/gpu": {Value: 1}, "nvidia.com/gpumem": {Value: 1000},
 	}}}}
 	mux := http.NewServeMux()
-	HandleDebug(mux, e, func(string, string) (*scheduler.Pod, error) { return waits, nil }, nil)
+	HandleDebug(mux, e, func(string, string) (*scheduler.Pod, error) { return waits, nil }, nil, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	address, ended := freePort(t), make(chan struct{})

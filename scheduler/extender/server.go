@@ -62,6 +62,8 @@ type Options struct {
 	Log           *slog.Logger
 	Version       string
 	Find          Find
+	// Objects is for plans of defragmentation; may be nil.
+	Objects Objects
 }
 
 // Limits of the protocol, compared with the plugin:
@@ -135,7 +137,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, s.Version) })
 	mux.HandleFunc("GET /healthz", httpserver.Check(nil))
 	mux.HandleFunc("GET /readyz", httpserver.Check(s.Ready))
-	HandleDebug(mux, s.Engine, s.Find, s.Ready)
+	HandleDebug(mux, s.Engine, s.Find, s.Objects, s.Ready)
 	return mux
 }
 
@@ -180,11 +182,15 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 // Find returns the pod of that name, or a NotFound error of the API server.
 type Find func(namespace, name string) (*scheduler.Pod, error)
 
-// HandleDebug registers /, /debug/state and /debug/explain, read-only and with limited concurrency.
-func HandleDebug(mux *http.ServeMux, e *engine.Engine, find Find, ready func() error) {
+// HandleDebug registers /, /debug/state, /debug/explain and, with objects, /debug/defrag, read-only and with limited
+// concurrency.
+func HandleDebug(mux *http.ServeMux, e *engine.Engine, find Find, objects Objects, ready func() error) {
 	limited := func(pattern string, h http.Handler) { mux.Handle(pattern, httpserver.Few(httpserver.InFlight, h)) }
 	limited("GET /debug/state", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { debugState(e, w, r) }))
 	limited("GET /debug/explain", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { debugExplain(e, find, w, r) }))
+	if objects != nil {
+		limited("GET /debug/defrag", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { debugDefrag(e, find, objects, w, r) }))
+	}
 	limited("GET /{$}", page.Handler(e, ready))
 }
 

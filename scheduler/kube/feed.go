@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -117,6 +118,13 @@ func (f *Feed) Find(namespace, name string) (*scheduler.Pod, error) {
 		return nil, err
 	}
 	return trusted(Pod(p)), nil
+}
+
+// Objects returns all pods and nodes. Do not change them.
+func (f *Feed) Objects() (pods []*v1.Pod, nodes []*v1.Node) {
+	pods, _ = f.pods.List(labels.Everything()) // listers of caches return no errors
+	nodes, _ = f.nodes.List(labels.Everything())
+	return pods, nodes
 }
 
 // trusted removes the scheduler's annotations of a pod that is not bound: they are forged (see
@@ -316,7 +324,7 @@ func Slim(object any) (any, error) {
 	case *v1.Pod:
 		return slimPod(o), nil
 	case *v1.Node:
-		return &v1.Node{ObjectMeta: slimMeta(&o.ObjectMeta)}, nil
+		return &v1.Node{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: v1.NodeSpec{Unschedulable: o.Spec.Unschedulable, Taints: o.Spec.Taints}}, nil
 	case metav1.Object:
 		o.SetManagedFields(nil)
 	}
@@ -324,8 +332,12 @@ func Slim(object any) (any, error) {
 }
 
 func slimPod(p *v1.Pod) *v1.Pod {
+	meta := slimMeta(&p.ObjectMeta)
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		meta.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 	return &v1.Pod{
-		ObjectMeta: slimMeta(&p.ObjectMeta),
+		ObjectMeta: meta,
 		Spec: v1.PodSpec{
 			NodeName:        p.Spec.NodeName,
 			SchedulerName:   p.Spec.SchedulerName,
@@ -334,12 +346,25 @@ func slimPod(p *v1.Pod) *v1.Pod {
 			// For class.
 			PriorityClassName:     p.Spec.PriorityClassName,
 			ActiveDeadlineSeconds: p.Spec.ActiveDeadlineSeconds,
-			Affinity:              crossNamespace(p.Spec.Affinity),
-			InitContainers:        slimContainers(p.Spec.InitContainers),
-			Containers:            slimContainers(p.Spec.Containers),
+			// For plans of defragmentation; pod affinity for class only.
+			NodeSelector:   p.Spec.NodeSelector,
+			Tolerations:    p.Spec.Tolerations,
+			Affinity:       slimAffinity(p.Spec.Affinity),
+			InitContainers: slimContainers(p.Spec.InitContainers),
+			Containers:     slimContainers(p.Spec.Containers),
 		},
 		Status: v1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName, QOSClass: p.Status.QOSClass},
 	}
+}
+
+func slimAffinity(a *v1.Affinity) *v1.Affinity {
+	switch {
+	case crossNamespace(a) != nil:
+		return a
+	case a == nil || a.NodeAffinity == nil:
+		return nil
+	}
+	return &v1.Affinity{NodeAffinity: a.NodeAffinity}
 }
 
 func slimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {

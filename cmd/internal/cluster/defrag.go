@@ -1,0 +1,98 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler/defrag"
+)
+
+// Plan requests a plan for a pending pod from the schedulers. A replica that does not lead has the same state, apart
+// from reservations.
+func (c *Cluster) Plan(ctx context.Context, namespace, name string) (plan defrag.Plan, err error) {
+	servers, _, err := c.servers(ctx, componentScheduler)
+	if err != nil {
+		return plan, err
+	}
+	for i := range servers {
+		plan = defrag.Plan{}
+		one := c.request(ctx, &servers[i], portHTTP, "/debug/defrag", map[string]string{"namespace": namespace, "pod": name}, &plan)
+		if one == nil {
+			return plan, nil
+		}
+		err = errors.Join(err, fmt.Errorf("scheduler %s/%s: %w", servers[i].Namespace, servers[i].Name, one))
+	}
+	return plan, err
+}
+
+// Carry carries out a plan: it resizes or evicts its pods, and waits until the pending pod is placed or ctx ends.
+func (c *Cluster) Carry(ctx context.Context, plan defrag.Plan, how Evictions) error {
+	for _, r := range plan.Resizes {
+		if err := c.shrink(ctx, r); err != nil {
+			return err
+		}
+		how.Report("pod %s is resized", r.Pod)
+	}
+	var moved []Holder
+	for _, m := range plan.Moves {
+		namespace, name, _ := strings.Cut(m.Pod, "/")
+		moved = append(moved, Holder{Namespace: namespace, Name: name, UID: m.UID})
+	}
+	if err := c.Evict(ctx, moved, how); err != nil {
+		return err
+	}
+	namespace, name, _ := strings.Cut(plan.Pod, "/")
+	node := ""
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		pod, err := c.Pod(ctx, namespace, name)
+		if err != nil {
+			return false, err
+		}
+		node = pod.Spec.NodeName
+		return node != "", nil
+	})
+	if err != nil {
+		return fmt.Errorf("pod %s is not placed yet: %w: see kubectl gpuslice explain %s", plan.Pod, err, plan.Pod)
+	}
+	how.Report("pod %s is placed on node %s", plan.Pod, node)
+	return nil
+}
+
+func (c *Cluster) shrink(ctx context.Context, r defrag.Resize) error {
+	namespace, name, _ := strings.Cut(r.Pod, "/")
+	pod, err := c.Pod(ctx, namespace, name)
+	if err != nil {
+		return err
+	}
+	if string(pod.UID) != r.UID {
+		return fmt.Errorf("pod %s was created again since the plan: plan again", r.Pod)
+	}
+	wanted := map[string]grant.Wanted{}
+	for container, mib := range r.MemoryMiB {
+		wanted[container] = grant.Wanted{MemoryMiB: &mib}
+	}
+	_, err = c.Resize(ctx, pod, wanted)
+	return err
+}
+
+// Steps describes a plan, a line each.
+func Steps(plan defrag.Plan) (lines []string) {
+	for _, r := range plan.Resizes {
+		var parts []string
+		for container, mib := range r.MemoryMiB {
+			parts = append(parts, fmt.Sprintf("%s to %d MiB", container, mib))
+		}
+		slices.Sort(parts)
+		lines = append(lines, fmt.Sprintf("resize pod %s: %s", r.Pod, strings.Join(parts, ", ")))
+	}
+	for _, m := range plan.Moves {
+		lines = append(lines, fmt.Sprintf("evict pod %s from node %s: it fits on node %s then", m.Pod, m.From, m.To))
+	}
+	return append(lines, fmt.Sprintf("then pod %s fits on node %s", plan.Pod, plan.Node))
+}
