@@ -97,8 +97,8 @@ const (
 	AnnotationTencentAssigned        = "tencent.com/gpu-assigned"
 )
 
-// AnnotationQuotaPool of a ResourceQuota is the pool of quotas whose unused rest its namespace may borrow. Operators
-// set it.
+// AnnotationQuotaPool of a ResourceQuota is a pool of quotas: its namespace may borrow what others of the pool do not use.
+// Operators set it.
 const AnnotationQuotaPool = "gpuslice.io/quota-pool"
 
 const (

@@ -87,7 +87,7 @@ func Make(in Input) (Plan, error) {
 		}
 	}
 	slices.Sort(p.nodes)
-	if plan.Node = p.pending.evaluation.Best(p.snapshot.Overlay(), p.nodes); plan.Node != "" {
+	if plan.Node = p.pending.evaluation.BestOn(p.snapshot.Overlay(), p.nodes); plan.Node != "" {
 		return plan, nil
 	}
 	for _, pod := range in.Running {
@@ -230,7 +230,7 @@ func (p *planner) move(node string, movable []candidate) (plan Plan, ok bool) {
 	}
 	slices.SortStableFunc(moved, func(a, b candidate) int { return cmp.Compare(b.request.GPUMemory(), a.request.GPUMemory()) })
 	for _, c := range moved {
-		to := c.evaluation.Best(o, p.allowed(c))
+		to := c.evaluation.BestOn(o, p.allowed(c))
 		if to == "" {
 			return plan, false
 		}

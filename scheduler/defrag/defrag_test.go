@@ -139,7 +139,7 @@ func TestResizeGoesBeforeMoves(t *testing.T) {
 	require.Equal(t, Plan{Pod: "ns/p", Node: "n0", Resizes: []Resize{{Pod: "ns/a", UID: "a", MemoryMiB: map[string]int64{"main": 10000}}}}, plan)
 }
 
-// A plan that is carried out makes the pending pod fit, and each moved pod is placed again where the plan says.
+// A plan that is carried out makes the pending pod fit, and each moved pod is placed again on the node of the plan.
 func TestPlan(t *testing.T) {
 	plans := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -22,8 +22,8 @@ type member struct {
 	evaluation *Evaluation
 }
 
-// Domain returns the fullest domain of the label on whose nodes all pods that request GPUs fit together, beside those
-// that have GPUs already, which fix the domain. It is nil if none was found. Other nodes than those of usable do not
+// Domain returns the fullest domain of the label that has room for all pods that request GPUs, beside those that
+// have GPUs already, which fix the domain. It is nil if none was found. Other nodes than those of usable do not
 // count; nil: all do. The pods are placed one by one, the largest first: not all combinations are tried.
 func (e *Engine) Domain(s *Snapshot, label string, pods []*scheduler.Pod, usable func(node string) bool) *Domain {
 	fixed := ""

@@ -56,8 +56,8 @@ func (o *Overlay) Shrink(node, podUID string, mib int64) (_ *Overlay, less [][]g
 	return o.set(n.with(&next), quotaChange{next.uid, next.namespace, next.charge, true}), next.placement.Containers
 }
 
-// Best is the node of those with the highest score for the pod, the first among equals; "": it fits on none.
-func (v *Evaluation) Best(o *Overlay, nodes []string) string { return v.best(o, nodes) }
+// BestOn is the node of those with the highest score for the pod, the first among equals; "": it fits on none.
+func (v *Evaluation) BestOn(o *Overlay, nodes []string) string { return v.best(o, nodes) }
 
 // Restore gives a removed pod its place in the snapshot back.
 func (o *Overlay) Restore(node, podUID string) *Overlay {

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/gang"
+	"github.com/gpuslice/gpuslice/scheduler/gang/podgroups"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
@@ -45,7 +46,7 @@ func NewCluster(client kubernetes.Interface, factory informers.SharedInformerFac
 	if err := pods.Informer().AddIndexers(gang.Indexers); err != nil {
 		return nil, fmt.Errorf("index pods by group: %w", err)
 	}
-	return &Cluster{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister(), gang.NewPodGroups(nil, nil, nil, nil)}, nil
+	return &Cluster{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister(), podgroups.New(nil, nil, nil, nil)}, nil
 }
 
 // nominatedIndex is the name and the only key of an index: pending pods with a nominated node.

@@ -109,7 +109,7 @@ func (s *Server) evictAll(ctx context.Context) {
 	}
 }
 
-// evictFor leaves groups alone: room for one pod is none for its group.
+// evictFor does nothing for groups: room for one pod is none for its group.
 func (s *Server) evictFor(ctx context.Context, r rejected) {
 	pod, err := s.Cluster.pod(ctx, r.pod.Namespace, r.pod.Name, r.pod.UID)
 	if err != nil || pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" || pod.DeletionTimestamp != nil ||

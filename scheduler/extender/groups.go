@@ -32,7 +32,7 @@ func (s *Server) waitForGroup(ctx context.Context, pod *v1.Pod) error {
 	return s.groups.wait(ctx, timeout, now, pod)
 }
 
-// groupChanged makes kube-scheduler retry the pods of a group that has become complete, or whose PodGroup has changed.
+// groupChanged makes kube-scheduler retry the pods of a group that has become complete, or of which the PodGroup has changed.
 func (s *Server) groupChanged(now *gang.Group) {
 	if now.MustWait() && now.Complete() {
 		for _, pod := range now.Pending {

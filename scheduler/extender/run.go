@@ -34,7 +34,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
-	"github.com/gpuslice/gpuslice/scheduler/gang"
+	"github.com/gpuslice/gpuslice/scheduler/gang/podgroups"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
@@ -97,7 +97,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		Keys: c.Keys, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, GroupTopology: c.GroupTopology,
 		ScoreWithPreferences: c.ScoreWithPreferences, Log: c.Log, Version: c.Version,
 	})
-	podGroups := gang.NewPodGroups(c.Client.Discovery(), c.PodGroups, c.Log, s.podGroupChanged)
+	podGroups := podgroups.New(c.Client.Discovery(), c.PodGroups, c.Log, s.podGroupChanged)
 	cluster.minimums = podGroups
 	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(kube.Handler[*v1.Pod]{Set: s.podAdded}); err != nil {
 		return fmt.Errorf("watch pods of groups: %w", err)

@@ -1,6 +1,6 @@
-// Package gang reads to which group a pod belongs and how many pods of a group have to be placed together: from labels
-// and annotations of pods, and from PodGroup objects of Kubernetes, coscheduling and Volcano. The plugin and the
-// extender use it, and package kube, which converts pods.
+// Package gang decides to which group a pod belongs, whether enough of a group's pods exist, and which of two groups
+// comes first. Package podgroups reads the objects that have the minimum. The plugin and the extender use it, and
+// package kube, which converts pods.
 package gang
 
 import (
@@ -15,15 +15,18 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 )
 
-// API is how a pod names its group, and whose PodGroup objects have the minimum.
+// API is how a pod names its group, and the API of the PodGroup objects that have the minimum.
 type API uint8
 
 const (
 	Coscheduling API = iota // the label api.LabelGroup
 	Volcano                 // the annotation api.AnnotationVolcanoGroup
 	Kubernetes              // spec.schedulingGroup, 1.36
-	apis
+	APIs                    // how many there are
 )
+
+// Groups are the API groups of the PodGroup objects.
+var Groups = [APIs]string{Coscheduling: "scheduling.x-k8s.io", Volcano: "scheduling.volcano.sh", Kubernetes: "scheduling.k8s.io"}
 
 // Name identifies a group.
 type Name struct {
@@ -36,7 +39,7 @@ func (n Name) String() string {
 	if n.API == Coscheduling {
 		return n.Namespace + "/" + n.Name
 	}
-	return n.Namespace + "/" + n.Name + " (" + sources[n.API].group + ")"
+	return n.Namespace + "/" + n.Name + " (" + Groups[n.API] + ")"
 }
 
 // Of returns the pod's group; ok is false if there is none. Pods without GPUs can be in a group.
@@ -58,7 +61,7 @@ func Of(pod *v1.Pod) (name Name, ok bool) {
 }
 
 // index is the name of the index of pods by group.
-const index = "gpuslice.io/pod-group"
+const index = "group"
 
 // Indexers is for the informer of pods.
 var Indexers = cache.Indexers{index: func(object any) ([]string, error) {
@@ -85,7 +88,7 @@ func Pods(pods cache.Indexer, name Name) []*v1.Pod {
 	return all
 }
 
-// Minimums finds the PodGroup of a group. *PodGroups implements it.
+// Minimums finds the PodGroup of a group. *podgroups.Reader implements it.
 type Minimums interface {
 	Find(Name) (Spec, error)
 }

@@ -23,7 +23,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
-	"github.com/gpuslice/gpuslice/scheduler/gang"
+	"github.com/gpuslice/gpuslice/scheduler/gang/podgroups"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 )
@@ -201,7 +201,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	return s, nil
 }
 
-func (f *Factory) podGroups(s *shared, handle fwk.Handle) (*gang.PodGroups, error) {
+func (f *Factory) podGroups(s *shared, handle fwk.Handle) (*podgroups.Reader, error) {
 	client := f.PodGroups
 	if config := handle.KubeConfig(); client == nil && config != nil {
 		made, err := dynamic.NewForConfig(config)
@@ -210,7 +210,7 @@ func (f *Factory) podGroups(s *shared, handle fwk.Handle) (*gang.PodGroups, erro
 		}
 		client = made
 	}
-	return gang.NewPodGroups(handle.ClientSet().Discovery(), client, s.log, s.groups.podGroupChanged), nil
+	return podgroups.New(handle.ClientSet().Discovery(), client, s.log, s.groups.podGroupChanged), nil
 }
 
 // forget is for a pod that is placed or gone.

@@ -69,7 +69,7 @@ func (g *groups) leave(d *domain) bool {
 	return true
 }
 
-// noDomain refuses the pod of a group whose required domain has no room. No preemption follows: one pod's node does not
+// noDomain refuses the pod of a group without room in one domain that it requires. No preemption follows: one pod's node does not
 // make room for the group.
 func noDomain(err error) *fwk.Status {
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())

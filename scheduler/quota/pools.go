@@ -40,7 +40,7 @@ func (b *book) pooled(l Limits) Limits {
 // pools are those of a namespace's quotas, by name. Immutable.
 type pools map[string]*pool
 
-// pool is quotas whose namespaces may use what others leave.
+// pool is quotas that lend each other what they do not use.
 type pool struct {
 	limits  Limits            // the sum
 	used    Charge            // of what is limited

@@ -1,4 +1,6 @@
-package gang
+// Package podgroups reads the PodGroup objects of Kubernetes, coscheduling and Volcano. The plugin and the extender use
+// it.
+package podgroups
 
 import (
 	"context"
@@ -20,55 +22,55 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/periodic"
+	"github.com/gpuslice/gpuslice/scheduler/gang"
 )
 
 // resource is the same in all APIs.
 const resource = "podgroups"
 
 // sources are the PodGroups by API. The first version that the API server has is read.
-var sources = [apis]struct {
-	group    string
+var sources = [gang.APIs]struct {
 	versions []string
 	minimum  []string // its field
 }{
-	Coscheduling: {"scheduling.x-k8s.io", []string{"v1alpha1"}, []string{"spec", "minMember"}},
-	Volcano:      {"scheduling.volcano.sh", []string{"v1beta1"}, []string{"spec", "minMember"}},
-	Kubernetes:   {"scheduling.k8s.io", []string{"v1alpha2"}, []string{"spec", "schedulingPolicy", "gang", "minCount"}},
+	gang.Coscheduling: {[]string{"v1alpha1"}, []string{"spec", "minMember"}},
+	gang.Volcano:      {[]string{"v1beta1"}, []string{"spec", "minMember"}},
+	gang.Kubernetes:   {[]string{"v1alpha2"}, []string{"spec", "schedulingPolicy", "gang", "minCount"}},
 }
 
 // discoverInterval is how often an API that the API server does not have is looked for.
 const discoverInterval = 10 * time.Second
 
-// PodGroups reads PodGroup objects. It watches those of an API from the first pod on that names a group of it, so that
+// Reader reads PodGroup objects. It watches those of an API from the first pod on that names a group of it, so that
 // a cluster without such pods needs neither the API nor a permission.
-type PodGroups struct {
+type Reader struct {
 	discovery discovery.DiscoveryInterface
 	client    dynamic.Interface
 	log       *slog.Logger
-	changed   func(Name)
+	changed   func(gang.Name)
 	interval  time.Duration
-	sources   [apis]*source
+	sources   [gang.APIs]*source
 }
 
-// NewPodGroups returns PodGroups that call changed with each PodGroup that was added, changed or deleted. Without a
+// New returns a Reader that calls changed with each PodGroup that was added, changed or deleted. Without a
 // client no PodGroup is found.
-func NewPodGroups(discovery discovery.DiscoveryInterface, client dynamic.Interface, log *slog.Logger, changed func(Name)) *PodGroups {
-	p := &PodGroups{discovery: discovery, client: client, log: log, changed: changed, interval: discoverInterval}
+func New(discovery discovery.DiscoveryInterface, client dynamic.Interface, log *slog.Logger, changed func(gang.Name)) *Reader {
+	p := &Reader{discovery: discovery, client: client, log: log, changed: changed, interval: discoverInterval}
 	for i := range p.sources {
-		p.sources[i] = &source{api: API(i), wake: make(chan struct{}, 1), problem: errReading, asked: map[Name]bool{}}
+		p.sources[i] = &source{api: gang.API(i), wake: make(chan struct{}, 1), problem: errReading, asked: map[gang.Name]bool{}}
 	}
 	return p
 }
 
 // source is the state of one API's PodGroups.
 type source struct {
-	api  API
+	api  gang.API
 	wake chan struct{}
 
 	mu       sync.Mutex
 	problem  error // why no object can be read
 	informer cache.SharedIndexInformer
-	asked    map[Name]bool // while none could be read
+	asked    map[gang.Name]bool // while none could be read
 }
 
 var (
@@ -78,30 +80,30 @@ var (
 )
 
 // Find returns the PodGroup's demands.
-func (p *PodGroups) Find(name Name) (Spec, error) {
+func (p *Reader) Find(name gang.Name) (gang.Spec, error) {
 	s := p.sources[name.API]
 	if p.client == nil {
-		return Spec{}, fmt.Errorf("%w: %s", errNoClient, hint)
+		return gang.Spec{}, fmt.Errorf("%w: %s", errNoClient, hint)
 	}
 	periodic.Wake(s.wake)
 	objects, problem := s.read(name)
 	if errors.Is(problem, errReading) {
-		return Spec{}, problem
+		return gang.Spec{}, problem
 	}
 	if problem != nil {
-		return Spec{}, fmt.Errorf("no PodGroups of %s can be read (%w): %s", sources[name.API].group, problem, hint)
+		return gang.Spec{}, fmt.Errorf("no PodGroups of %s can be read (%w): %s", gang.Groups[name.API], problem, hint)
 	}
 	object, there, err := objects.GetByKey(name.Namespace + "/" + name.Name)
 	u, ok := object.(*unstructured.Unstructured)
 	if err != nil || !there || !ok {
-		return Spec{}, fmt.Errorf("there is no PodGroup %s of %s: %s", name.Name, sources[name.API].group, hint)
+		return gang.Spec{}, fmt.Errorf("there is no PodGroup %s of %s: %s", name.Name, gang.Groups[name.API], hint)
 	}
 	return spec(name.API, u)
 }
 
 const hint = "create it, or set the annotation " + api.AnnotationGroupMin + " of the pods"
 
-func (s *source) read(name Name) (cache.Store, error) {
+func (s *source) read(name gang.Name) (cache.Store, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.informer != nil && s.informer.HasSynced() {
@@ -111,13 +113,13 @@ func (s *source) read(name Name) (cache.Store, error) {
 	return nil, s.problem
 }
 
-func spec(of API, u *unstructured.Unstructured) (s Spec, err error) {
+func spec(of gang.API, u *unstructured.Unstructured) (s gang.Spec, err error) {
 	minimum, _, err := unstructured.NestedInt64(u.Object, sources[of].minimum...)
 	if err != nil {
 		return s, fmt.Errorf("PodGroup %s: %w", u.GetName(), err)
 	}
 	s.Minimum = int(max(1, min(minimum, math.MaxInt32)))
-	if of == Coscheduling {
+	if of == gang.Coscheduling {
 		seconds, _, err := unstructured.NestedInt64(u.Object, "spec", "scheduleTimeoutSeconds")
 		if err != nil {
 			return s, fmt.Errorf("PodGroup %s: %w", u.GetName(), err)
@@ -128,7 +130,7 @@ func spec(of API, u *unstructured.Unstructured) (s Spec, err error) {
 }
 
 // Run reads until ctx ends.
-func (p *PodGroups) Run(ctx context.Context) {
+func (p *Reader) Run(ctx context.Context) {
 	if p.client == nil {
 		return
 	}
@@ -152,7 +154,7 @@ func (p *PodGroups) Run(ctx context.Context) {
 }
 
 // follow returns if the API server does not have the API, or has it no longer.
-func (p *PodGroups) follow(ctx context.Context, s *source) {
+func (p *Reader) follow(ctx context.Context, s *source) {
 	version, err := p.version(s.api)
 	if err != nil {
 		p.fail(s, err)
@@ -176,7 +178,7 @@ func (p *PodGroups) follow(ctx context.Context, s *source) {
 			object = gone.Obj
 		}
 		if u, ok := object.(*unstructured.Unstructured); ok {
-			p.changed(Name{s.api, u.GetNamespace(), u.GetName()})
+			p.changed(gang.Name{API: s.api, Namespace: u.GetNamespace(), Name: u.GetName()})
 		}
 	}
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -198,19 +200,19 @@ func (p *PodGroups) follow(ctx context.Context, s *source) {
 }
 
 // answer reports the groups that were asked for before.
-func (p *PodGroups) answer(s *source) {
+func (p *Reader) answer(s *source) {
 	s.mu.Lock()
 	asked := s.asked
-	s.asked = map[Name]bool{}
+	s.asked = map[gang.Name]bool{}
 	s.mu.Unlock()
 	for name := range asked {
 		p.changed(name)
 	}
 }
 
-func (p *PodGroups) version(of API) (schema.GroupVersion, error) {
+func (p *Reader) version(of gang.API) (schema.GroupVersion, error) {
 	for _, version := range sources[of].versions {
-		gv := schema.GroupVersion{Group: sources[of].group, Version: version}
+		gv := schema.GroupVersion{Group: gang.Groups[of], Version: version}
 		list, err := p.discovery.ServerResourcesForGroupVersion(gv.String())
 		switch {
 		case apierrors.IsNotFound(err):
@@ -239,13 +241,13 @@ func slim(object any) (any, error) {
 }
 
 // fail logs each problem once.
-func (p *PodGroups) fail(s *source, err error) {
+func (p *Reader) fail(s *source, err error) {
 	s.mu.Lock()
 	known := s.problem.Error() == err.Error()
 	s.problem = err
 	s.mu.Unlock()
 	if !known {
-		p.log.Warn("can't read PodGroups: pods of such groups wait", "api", sources[s.api].group, "error", err)
+		p.log.Warn("can't read PodGroups: pods of such groups wait", "api", gang.Groups[s.api], "error", err)
 		p.answer(s)
 	}
 }
