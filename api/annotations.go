@@ -111,6 +111,14 @@ const (
 	AnnotationHAMiHandshake = "hami.io/node-handshake"
 	// AnnotationHAMiCordon lists GPUs that get no new containers. An operator sets it.
 	AnnotationHAMiCordon = "hami.io/device-cordon"
+	// AnnotationHAMiLock is held by the pod that HAMi's device plugin serves: "<RFC 3339>,<namespace>,<pod>".
+	AnnotationHAMiLock = "hami.io/mutex.lock"
+)
+
+// Values of AnnotationHAMiBindPhase.
+const (
+	HAMiAllocating = "allocating" // HAMi's device plugin looks for the pod
+	HAMiSuccess    = "success"    // it has its devices
 )
 
 // Owned are the annotations of pods that only the scheduler and the node may write. "*" ends a prefix. The admission

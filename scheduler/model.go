@@ -101,6 +101,8 @@ type Inventory struct {
 	// Links has HAMi's numbers for each pair (gpu.Pair): 10 across sockets to 60 on one board, plus 100 for
 	// each NVLink. Nil: unknown.
 	Links [][]int
+	// HAMi: the node has HAMi's device plugin, and no agent of gpuslice.
+	HAMi bool
 }
 
 // Placement is what a pod gets on a node.
@@ -110,6 +112,8 @@ type Placement struct {
 	Generation int64
 	// Containers are the shares by position in Pod.Containers.
 	Containers [][]grant.Share
+	// HAMi: the node has HAMi's device plugin. It is set for a new placement only.
+	HAMi bool
 }
 
 type Use struct {

@@ -41,7 +41,7 @@ func newGPUs(inv scheduler.Inventory) *gpus {
 }
 
 func (c *gpus) same(inv scheduler.Inventory) bool {
-	return slices.Equal(c.inventory.GPUs, inv.GPUs) && reflect.DeepEqual(c.inventory.Links, inv.Links)
+	return c.inventory.HAMi == inv.HAMi && slices.Equal(c.inventory.GPUs, inv.GPUs) && reflect.DeepEqual(c.inventory.Links, inv.Links)
 }
 
 var noGPUs = newGPUs(scheduler.Inventory{})

@@ -195,7 +195,7 @@ func (e *Engine) ReserveFor(ttl time.Duration, object *scheduler.Pod, r *request
 	if v.smallest {
 		f.fitSmallest(n)
 	}
-	placement := scheduler.Placement{Node: node, Containers: f.shares(r)}
+	placement := scheduler.Placement{Node: node, Containers: f.shares(r), HAMi: n.gpus.inventory.HAMi}
 	p = e.podEntry(object)
 	e.allocate(p, newAllocation(object, placement))
 	p.owner, p.choice = owner, e.newChoice(r, n)

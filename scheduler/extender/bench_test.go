@@ -47,7 +47,7 @@ func benchFilter(b *testing.B, nodes, pods, callers int) {
 	names := make([]string, nodes)
 	for i := range names {
 		names[i] = fmt.Sprintf("node-%04d", i)
-		e.SetNode(&scheduler.Node{Name: names[i], Annotations: map[string]string{"hami.io/node-nvidia-register": register(i, 8)}})
+		e.SetNode(&scheduler.Node{Name: names[i], Annotations: map[string]string{"gpuslice.io/node-gpus": register(i, 8)}})
 	}
 	for i := range pods {
 		node := i % nodes

@@ -143,7 +143,7 @@ func newWorld(t *testing.T, nodes, gpus int, options ...func(*Options)) *world {
 	for i := range nodes {
 		name := fmt.Sprintf("node-%02d", i)
 		w.nodes = append(w.nodes, name)
-		e.SetNode(&scheduler.Node{Name: name, Annotations: map[string]string{"hami.io/node-nvidia-register": register(i, gpus)}})
+		e.SetNode(&scheduler.Node{Name: name, Annotations: map[string]string{"gpuslice.io/node-gpus": register(i, gpus)}})
 	}
 	o := Options{Engine: e, Cluster: w.cluster.Cluster, Version: "test"}
 	for _, f := range options {
@@ -159,10 +159,10 @@ func newWorld(t *testing.T, nodes, gpus int, options ...func(*Options)) *world {
 func register(node, gpus int) string {
 	list := make([]map[string]any, gpus)
 	for i := range list {
-		list[i] = map[string]any{"id": gpuUUID(node, i), "index": i, "count": 10, "devmem": 81920, "devcore": 100,
-			"type": "NVIDIA H100 80GB HBM3", "mode": "hami-core", "health": true}
+		list[i] = map[string]any{"uuid": gpuUUID(node, i), "index": i, "replicas": 10, "memoryMiB": 81920, "cores": 100,
+			"model": "NVIDIA H100 80GB HBM3", "mode": "hami-core", "healthy": true}
 	}
-	text, _ := json.Marshal(list)
+	text, _ := json.Marshal(map[string]any{"version": 1, "gpus": list})
 	return string(text)
 }
 

@@ -35,7 +35,7 @@ func freePort(t *testing.T) string {
 }
 
 func gpuNode(name string) *v1.Node {
-	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"hami.io/node-nvidia-register": register(0, 1)}}}
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"gpuslice.io/node-gpus": register(0, 1)}}}
 }
 
 // start runs an extender until the test ends; ended has what Run returned.

@@ -24,7 +24,7 @@ func TestDryRunOfTemplateNodes(t *testing.T) {
 		maps.Copy(all, more)
 		return all
 	}
-	copied := map[string]string{"hami.io/node-nvidia-register": register(0, 1)}
+	copied := map[string]string{"gpuslice.io/node-gpus": register(0, 1)}
 	used := `{"version":1,"gpus":[{"uuid":"` + gpuUUID(0, 0) + `","model":"NVIDIA H100 80GB HBM3","index":0,"memoryMiB":81920,"cores":100,"replicas":10,` +
 		`"mode":"hami-core","healthy":false,"others":{"memoryMiB":81920,"cores":100,"replicas":1}}]}`
 	whole := pod("wanted", 81920, 100)

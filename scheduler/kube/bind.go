@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
@@ -25,12 +26,22 @@ var ErrUnknown = errors.New("it is unknown whether the pod was bound")
 // idempotent. If the API server's answer is lost, Bind reads the pod, and changes it if it is not bound, so
 // that a Binding in progress fails at its resourceVersion: releasing the GPUs of a bound pod would assign them
 // twice.
-func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string, annotations map[string]string) error {
+func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string, annotations map[string]string) (err error) {
+	if annotations[api.AnnotationHAMiBindPhase] == api.HAMiAllocating {
+		if err := lockNode(ctx, client, pod, node); err != nil {
+			return err
+		}
+		defer func() {
+			if err != nil && !errors.Is(err, ErrUnknown) {
+				unlockNode(ctx, client, pod, node)
+			}
+		}()
+	}
 	pods := client.CoreV1().Pods(pod.Namespace)
 	for version, tries := pod.ResourceVersion, 0; ; tries++ {
 		err := pods.Bind(ctx, &v1.Binding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version,
-				Annotations: annotations},
+				Annotations: annotations, Labels: hamiLabels(node, annotations)},
 			Target: v1.ObjectReference{Kind: "Node", Name: node},
 		}, metav1.CreateOptions{})
 		if err == nil {
@@ -53,6 +64,14 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 			return bindErr
 		}
 	}
+}
+
+// hamiLabels are for HAMi's monitor, which selects pods by them. The API server copies a Binding's labels from 1.35 on.
+func hamiLabels(node string, annotations map[string]string) map[string]string {
+	if annotations[api.AnnotationHAMiNode] == "" || len(validation.IsValidLabelValue(node)) > 0 {
+		return nil
+	}
+	return map[string]string{api.AnnotationHAMiNode: node}
 }
 
 const (

@@ -1,7 +1,6 @@
 // Package wire reads and writes the annotations of nodes and pods, ours and HAMi's, so that HAMi's scheduler
-// works with our nodes and our scheduler with HAMi's. One limit on HAMi's nodes: its device plugin serves any
-// pod in phase "allocating", so its scheduler binds one pod at a time under hami.io/mutex.lock. Ours does not
-// take that lock: pods bound to one such node at the same time may get each other's GPUs.
+// works with our nodes and our scheduler with HAMi's. HAMi's device plugin serves the pod of its node in phase
+// "allocating", so package kube binds one pod at a time to such a node, under hami.io/mutex.lock.
 package wire
 
 import (
@@ -83,7 +82,8 @@ func gpus(annotations map[string]string) (_ scheduler.Inventory, warning, err er
 		return scheduler.Inventory{}, nil, both(warning, in(api.AnnotationHAMiRegister, err))
 	}
 	warning = both(warning, in(api.AnnotationHAMiRegister, skipped))
-	inventory := scheduler.Inventory{GPUs: registered}
+	_, ours := annotations[api.AnnotationNodeGPUs]
+	inventory := scheduler.Inventory{GPUs: registered, HAMi: !ours}
 	if value, ok := annotations[api.AnnotationHAMiScore]; ok {
 		inventory.Links, skipped, err = decodeScore(value, registered)
 		warning = both(warning, in(api.AnnotationHAMiScore, cmp.Or(err, skipped)))
@@ -313,5 +313,3 @@ func table(n int) [][]int {
 	}
 	return rows
 }
-
-const bindAllocating = "allocating"

@@ -79,6 +79,10 @@ func TestDecodeNode(t *testing.T) {
 			got, _, err := DecodeNode(test.node)
 			require.NoError(t, err)
 			require.NoError(t, warningOf(test.node))
+			_, ours := test.node.Annotations[api.AnnotationNodeGPUs]
+			_, registered := test.node.Annotations[api.AnnotationHAMiRegister]
+			assert.Equal(t, registered && !ours, got.HAMi)
+			got.HAMi = false
 			assert.Equal(t, test.want, got)
 		})
 	}
@@ -134,7 +138,7 @@ func TestDecodeNodeSkips(t *testing.T) {
 			n := node(api.AnnotationHAMiRegister, hamiJSON, test.key, test.value)
 			got, warning, err := DecodeNode(n)
 			require.NoError(t, err)
-			assert.Equal(t, scheduler.Inventory{GPUs: test.gpus, Links: test.links}, got)
+			assert.Equal(t, scheduler.Inventory{GPUs: test.gpus, Links: test.links, HAMi: true}, got)
 			require.ErrorContains(t, warning, `node "node-1": annotation `+test.key+": ")
 			require.ErrorContains(t, warning, test.want)
 			require.ErrorContains(t, warning, ": skipped")

@@ -133,7 +133,7 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey
 		api.AnnotationHAMiToAllocate: positional,
 		api.AnnotationHAMiAllocated:  positional,
 		api.AnnotationHAMiTime:       seconds,
-		api.AnnotationHAMiBindPhase:  bindAllocating,
+		api.AnnotationHAMiBindPhase:  bindPhase(pl),
 		api.AnnotationHAMiBindTime:   seconds,
 	}
 	if key != nil {
@@ -142,6 +142,14 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey
 		}
 	}
 	return out, nil
+}
+
+// bindPhase: on a node with gpuslice's agent the grant is complete, and nothing allocates later.
+func bindPhase(pl scheduler.Placement) string {
+	if pl.HAMi {
+		return api.HAMiAllocating
+	}
+	return api.HAMiSuccess
 }
 
 // Resized returns the annotations after a resize. Positions that HAMi's device plugin has emptied stay

@@ -142,9 +142,12 @@ func TestAnnotations(t *testing.T) {
 		"hami.io/vgpu-time":                "1700000000",
 		"hami.io/vgpu-devices-to-allocate": hami,
 		"hami.io/vgpu-devices-allocated":   hami,
-		"hami.io/bind-phase":               "allocating",
+		"hami.io/bind-phase":               "success",
 		"hami.io/bind-time":                "1700000000",
 	}, got)
+	onHAMi, err := Annotations(p, scheduler.Placement{Node: "node-1", HAMi: true, Containers: [][]grant.Share{nil, {{UUID: gpuA, MemoryMiB: 3000, CorePercent: 30}}}}, nil, time.Unix(1700000000, 5))
+	require.NoError(t, err)
+	assert.Equal(t, "allocating", onHAMi["hami.io/bind-phase"], "HAMi's device plugin looks for it")
 	for annotation := range got {
 		assert.True(t, api.IsOwned(annotation), annotation)
 	}

@@ -71,6 +71,7 @@ func TestAgentsAnnotationsReadBack(t *testing.T) {
 		if want.Links == nil {
 			want.Links = table(len(want.GPUs))
 		}
+		want.HAMi = true
 		require.Equal(t, want, read(noderegister.Options{}, api.AnnotationNodeGPUs))
 		want.Links = nil
 		require.Equal(t, want, read(noderegister.Options{}, api.AnnotationNodeGPUs, api.AnnotationHAMiScore))
