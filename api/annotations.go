@@ -91,6 +91,13 @@ const (
 	AnnotationHAMiMIG       = "hami.io/vgpu-mig-allocations"
 )
 
+// Volcano's annotations of pods, with the meaning of HAMi's.
+const (
+	AnnotationVolcanoAllocated  = "volcano.sh/vgpu-ids-new"
+	AnnotationVolcanoToAllocate = "volcano.sh/devices-to-allocate"
+	AnnotationVolcanoNode       = "volcano.sh/vgpu-node"
+)
+
 // gpu-manager's annotations of pods.
 const (
 	AnnotationTencentPredicatePrefix = "tencent.com/predicate-"
@@ -136,6 +143,9 @@ var Owned = []string{
 	AnnotationHAMiBindPhase,
 	AnnotationHAMiBindTime,
 	AnnotationHAMiMIG,
+	AnnotationVolcanoAllocated,
+	AnnotationVolcanoToAllocate,
+	AnnotationVolcanoNode,
 	AnnotationTencentPredicatePrefix + "*",
 	AnnotationTencentAssigned,
 }

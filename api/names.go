@@ -12,6 +12,12 @@ const (
 	ResourceVcudaMemory = "tencent.com/vcuda-memory" // blocks of VcudaMemoryMiB
 )
 
+// Volcano's extended resources, with which a container has a position in its annotations.
+const (
+	ResourceVolcanoGPU    = "volcano.sh/vgpu-number"
+	ResourceVolcanoMemory = "volcano.sh/vgpu-memory"
+)
+
 const (
 	// VcudaCores is the number of gpu-manager's core devices per GPU.
 	VcudaCores = 100

@@ -22,6 +22,13 @@ var Dialects = []Dialect{
 		Node:   api.AnnotationHAMiNode,
 		Decode: decodePositional,
 	},
+	{
+		Source: SourceVolcano, Name: "Volcano",
+		Grants:     []string{api.AnnotationVolcanoAllocated, api.AnnotationVolcanoToAllocate},
+		Node:       api.AnnotationVolcanoNode,
+		Requesters: []string{api.ResourceVolcanoGPU, api.ResourceVolcanoMemory},
+		Decode:     decodeVolcano,
+	},
 }
 
 // Dialect is a format of a scheduler's annotations. A pod with any of them belongs to the scheduler, whatever the
@@ -37,6 +44,8 @@ type Dialect struct {
 	Node string
 	// Signature is the annotation that signs the grant for the pod and the node; "": such grants can't be signed.
 	Signature string
+	// Requesters are the resources with which an app container has a position; nil: each container has one.
+	Requesters []string
 	// Decode reads the value of one of Grants.
 	Decode func(value string) (Granted, error)
 }

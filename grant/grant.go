@@ -29,6 +29,8 @@ const (
 	SourceNamed Source = "gpuslice"
 	// SourceHAMi is HAMi's positional annotation.
 	SourceHAMi Source = "hami"
+	// SourceVolcano is Volcano's, by position among the containers that request vGPUs.
+	SourceVolcano Source = "volcano"
 	// SourceReplicas is the equal share of the replicas that the kubelet chose (FromReplicas).
 	SourceReplicas Source = "replicas"
 	// SourceMIG are the MIG devices that the kubelet chose (FromMIG).

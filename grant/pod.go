@@ -79,7 +79,11 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 		}
 		return &Grant{Container: container, Shares: shares, Source: d.Source}, nil
 	}
-	position, err := findPosition(ctx, granted.Positional, pod, container, names)
+	find := findPosition
+	if d.Requesters != nil {
+		find = findRequester
+	}
+	position, err := find(ctx, granted.Positional, pod, container, names)
 	if err != nil {
 		return nil, inAnnotation(key, err)
 	}

@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -60,13 +61,14 @@ func verify(p *scheduler.Pod, node string, granted *grant.Granted, keys grant.Ve
 // container: an ephemeral container could use them later.
 func containers(p *scheduler.Pod, granted *grant.Granted) ([][]grant.Share, error) {
 	all := make([][]grant.Share, len(p.Containers))
+	places := places(p, granted.Dialect.Requesters)
 	for i, shares := range granted.Positional {
 		switch {
 		case len(shares) == 0:
-		case i >= len(all):
-			return nil, fmt.Errorf("position %d: the pod has %d containers", i, len(all))
+		case i >= len(places):
+			return nil, fmt.Errorf("position %d: the pod has %d containers with a position", i, len(places))
 		default:
-			all[i] = shares
+			all[places[i]] = shares
 		}
 	}
 	for i := range p.Containers {
@@ -79,6 +81,17 @@ func containers(p *scheduler.Pod, granted *grant.Granted) ([][]grant.Share, erro
 		return nil, fmt.Errorf("the pod has no container %q", name)
 	}
 	return all, nil
+}
+
+// places returns the container of each position of a grant.
+func places(p *scheduler.Pod, requesters []string) (places []int) {
+	for i := range p.Containers {
+		c := &p.Containers[i]
+		if requesters == nil || c.Kind == scheduler.App && slices.ContainsFunc(requesters, func(name string) bool { return c.Resources[name].Value > 0 }) {
+			places = append(places, i)
+		}
+	}
+	return places
 }
 
 func nodeOf(p *scheduler.Pod, named string) (string, error) {

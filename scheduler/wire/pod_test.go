@@ -268,3 +268,30 @@ func FuzzDecodePod(f *testing.F) {
 		require.ErrorIs(t, err, grant.ErrSignature, "a random signature is not valid")
 	})
 }
+
+// Volcano writes positions of the app containers that request its vGPUs only.
+func TestDecodeVolcanosPod(t *testing.T) {
+	vgpu := func(name string, kind scheduler.Kind, resource string) scheduler.Container {
+		c := scheduler.Container{Name: name, Kind: kind}
+		if resource != "" {
+			c.Resources = map[string]scheduler.Amount{resource: {Value: 1}}
+		}
+		return c
+	}
+	p := &scheduler.Pod{UID: "u", Namespace: "ns", Name: "p", Node: "node-1", Containers: []scheduler.Container{
+		vgpu("setup", scheduler.Init, api.ResourceVolcanoGPU), vgpu("proxy", scheduler.App, ""), vgpu("first", scheduler.App, api.ResourceVolcanoGPU),
+		vgpu("second", scheduler.App, api.ResourceVolcanoMemory),
+	}, Annotations: map[string]string{
+		api.AnnotationVolcanoNode:      "node-1",
+		api.AnnotationVolcanoAllocated: gpuA + ",NVIDIA,1000,10:;" + gpuB + ",NVIDIA,2000,20:",
+	}}
+	got, err := DecodePod(p, nil)
+	require.NoError(t, err)
+	require.Equal(t, [][]grant.Share{nil, nil, {{UUID: gpuA, MemoryMiB: 1000, CorePercent: 10}}, {{UUID: gpuB, MemoryMiB: 2000, CorePercent: 20}}}, got.Containers)
+
+	p.Containers = p.Containers[:3]
+	_, err = DecodePod(p, nil)
+	require.ErrorContains(t, err, "position 1: the pod has 1 containers with a position")
+	_, err = DecodePod(p, granttest.Keyring("1"))
+	require.Error(t, err, "it can't be signed")
+}
