@@ -25,6 +25,8 @@ type Options struct {
 	Request request.Options
 	// Policies of pods that set none, in the syntax of package choose.
 	NodePolicy, GPUPolicy, Weights string
+	// NodeSelector has the labels of the nodes that get pods; empty: all that have registered GPUs.
+	NodeSelector map[string]string
 	// Keys verify bound pods' grants; failures are reported as problems, and the GPUs still count.
 	Keys           grant.Verifier
 	Clock          func() time.Time

@@ -25,8 +25,8 @@ func TestContainersThatNoSchedulerPlaced(t *testing.T) {
 	require.False(t, refused.Fits)
 	require.Contains(t, refused.Text(), "20000 MiB")
 	require.True(t, verdict(large, "empty").Fits)
-	alone := verdict(whole, "docker")
-	require.False(t, alone.Fits, "it is not alone on the GPU")
+	exclusive := verdict(whole, "docker")
+	require.False(t, exclusive.Fits, "others are on the GPU")
 	_, err := e.Reserve(large, requestOf(t, e, large), "docker", "test")
 	require.ErrorIs(t, err, ErrNoFit)
 

@@ -225,7 +225,11 @@ func (e *Engine) Unreserve(podUID, owner string) {
 
 // SetNode handles an added or changed node. With unreadable GPUs it gets no pods and keeps its allocations.
 func (e *Engine) SetNode(object *scheduler.Node) {
-	inventory, warning, err := wire.DecodeNode(object)
+	var inventory scheduler.Inventory
+	var warning, err error
+	if e.selects(object) {
+		inventory, warning, err = wire.DecodeNode(object)
+	}
 	problem := ""
 	if err = cmp.Or(err, warning); err != nil { // a warning leaves the node in use
 		problem = err.Error()
@@ -239,6 +243,15 @@ func (e *Engine) SetNode(object *scheduler.Node) {
 		c.set(n)
 		c.commit()
 	}
+}
+
+func (e *Engine) selects(object *scheduler.Node) bool {
+	for key, value := range e.options.NodeSelector {
+		if got, ok := object.Labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
 }
 
 // DeleteNode keeps the allocations: the node may come back.

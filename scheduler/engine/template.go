@@ -12,11 +12,15 @@ func (v *Evaluation) Exists(name string) bool {
 }
 
 // Template is the verdict on a node that does not exist yet, with no pods on it.
-func (v *Evaluation) Template(object *scheduler.Node) Verdict {
+func (e *Engine) Template(v *Evaluation, object *scheduler.Node) Verdict {
 	if v.err != nil {
 		return v.Verdict(object.Name)
 	}
-	inventory, err := wire.DecodeTemplate(object)
+	var inventory scheduler.Inventory
+	var err error
+	if e.selects(object) {
+		inventory, err = wire.DecodeTemplate(object)
+	}
 	problem := ""
 	if err != nil {
 		problem = err.Error()

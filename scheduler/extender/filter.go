@@ -47,7 +47,7 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 	}
 	judge := s.live
 	if !reserve {
-		judge = nodes.simulated(judge)
+		judge = s.simulated(nodes)
 	} else if now := s.Cluster.group(args.Pod); now != nil {
 		if why := now.Incomplete(); why != "" {
 			return nodes.none(why), errors.New(why)
@@ -145,9 +145,9 @@ func (s *Server) live(evaluation *engine.Evaluation, node string, nominated []*v
 }
 
 // simulated judges nodes of the call that the cluster does not have as an autoscaler's templates.
-func (n nodeList) simulated(live judge) judge {
+func (s *Server) simulated(n nodeList) judge {
 	if n.objects == nil {
-		return live
+		return s.live
 	}
 	templates := make(map[string]*v1.Node, len(n.objects.Items))
 	for i := range n.objects.Items {
@@ -155,9 +155,9 @@ func (n nodeList) simulated(live judge) judge {
 	}
 	return func(evaluation *engine.Evaluation, node string, nominated []*v1.Pod) engine.Verdict {
 		if template := templates[node]; template != nil && !evaluation.Exists(node) {
-			return evaluation.Template(kube.Node(template))
+			return s.Engine.Template(evaluation, kube.Node(template))
 		}
-		return live(evaluation, node, nominated)
+		return s.live(evaluation, node, nominated)
 	}
 }
 

@@ -48,6 +48,8 @@ type Args struct {
 	ScoreWithPreferences int `json:"scoreWithPreferences,omitempty"`
 	// gpu-manager's memory limits whole GPUs too. By default they have all their memory, as with gpu-manager.
 	VcudaLimitsWholeGPUs bool `json:"vcudaLimitsWholeGPUs,omitempty"`
+	// Labels of the nodes that get pods with GPUs; empty: all nodes that have registered GPUs.
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// When to write the grant: with the Binding (default) or also before it (Patch).
 	Annotate string `json:"annotate,omitempty"`
 	// File with one or two private keys in PEM: the first signs grants, both verify. Empty: grants
@@ -177,7 +179,7 @@ func ReadArgs(path string) (*Args, error) {
 
 // Engine returns the engine's options without Keys.
 func (a *Args) Engine() engine.Options {
-	return engine.Options{Request: a.request(), NodePolicy: a.NodePolicy, GPUPolicy: a.GPUPolicy, Weights: a.Weights}
+	return engine.Options{Request: a.request(), NodePolicy: a.NodePolicy, GPUPolicy: a.GPUPolicy, Weights: a.Weights, NodeSelector: a.NodeSelector}
 }
 
 // GPUQuotaName splits GPUQuota; empty for none.
