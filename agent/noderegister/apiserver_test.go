@@ -29,6 +29,8 @@ type apiServer struct {
 	down   bool
 	refuse map[string]metav1.StatusReason
 
+	capacity []string // patches of the status
+
 	calls   []call
 	headers http.Header // of the last call
 }
@@ -74,6 +76,10 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		body, _ = io.ReadAll(r.Body)
 	}
 	resource, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/")
+	name, subresource, _ := strings.Cut(name, "/")
+	if subresource != "" {
+		resource += "/" + subresource
+	}
 	verb := map[string]string{http.MethodGet: "get", http.MethodPatch: "patch"}[r.Method]
 	s.calls = append(s.calls, call{verb, resource, r.URL.RawQuery, string(body)})
 	s.headers = r.Header
@@ -90,7 +96,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if verb == "patch" {
 		require.Equal(s.t, "application/merge-patch+json", r.Header.Get("Content-Type"))
-		s.apply(body, r.URL.Query().Get("fieldManager"))
+		if subresource == "" {
+			s.apply(body, r.URL.Query().Get("fieldManager"))
+		} else {
+			s.capacity = append(s.capacity, string(body))
+		}
 	}
 	// As an API server does, by the first type that is accepted.
 	if strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {

@@ -20,6 +20,7 @@ const fieldManager = "gpuslice-agent"
 type Client interface {
 	Get(ctx context.Context, node string) (*metav1.PartialObjectMetadata, error)
 	Patch(ctx context.Context, node string, patch []byte) (*metav1.PartialObjectMetadata, error)
+	PatchStatus(ctx context.Context, node string, patch []byte) error
 }
 
 // callTimeout includes waits that the server requests.
@@ -66,4 +67,9 @@ func (n nodes) Get(ctx context.Context, node string) (*metav1.PartialObjectMetad
 
 func (n nodes) Patch(ctx context.Context, node string, patch []byte) (*metav1.PartialObjectMetadata, error) {
 	return n.Getter.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+}
+
+func (n nodes) PatchStatus(ctx context.Context, node string, patch []byte) error {
+	_, err := n.Getter.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	return err
 }

@@ -46,6 +46,7 @@ type Publisher struct {
 
 	last     Node
 	known    bool
+	capacity writtenCapacity
 	failures int
 	logged   map[string]bool
 }

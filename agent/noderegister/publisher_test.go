@@ -3,6 +3,7 @@ package noderegister
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -350,4 +351,52 @@ func TestRemoveWithoutServer(t *testing.T) {
 		_, err := Remove(context.Background(), p.server.client(), nodeName)
 		require.ErrorContains(t, err, "read the node")
 	})
+}
+
+// Autoscalers add extended resources up: the node's capacity has the sums of the GPUs.
+func TestCapacityForAutoscalers(t *testing.T) {
+	capacity, err := ParseCapacity([]string{"memory=nvidia.com/gpumem", "memory-percentage=nvidia.com/gpumem-percentage", "cores=nvidia.com/gpucores"})
+	require.NoError(t, err)
+	run(t, Options{Capacity: capacity}, nil, func(p *play) {
+		written := func() []string {
+			p.server.mu.Lock()
+			defer p.server.mu.Unlock()
+			return p.server.capacity
+		}
+		n := example()
+		require.Len(t, n.Devices, 2)
+		memory := n.Devices[0].MemoryMiB + n.Devices[1].MemoryMiB
+		first := fmt.Sprintf(`{"status":{"capacity":{"nvidia.com/gpucores":"%d","nvidia.com/gpumem":"%d","nvidia.com/gpumem-percentage":"200"}}}`,
+			n.Devices[0].CorePercent+n.Devices[1].CorePercent, memory)
+		require.Equal(t, []string{first}, written())
+		p.after(10 * time.Minute)
+		require.Len(t, written(), 1, "nothing changed, nothing is written")
+
+		n.Devices[0].Healthy = false
+		p.set(n, true)
+		p.after(time.Minute)
+		require.Len(t, written(), 1, "an unhealthy GPU counts: the kubelet would reject the pods that it runs")
+		n.Devices[0].MemoryMiB += 5
+		p.set(n, true)
+		p.after(time.Minute)
+		require.Contains(t, written()[1], fmt.Sprintf(`"nvidia.com/gpumem":"%d"`, memory+5))
+
+		p.server.mu.Lock()
+		p.server.node.UID = "u-2"
+		p.server.mu.Unlock()
+		p.after(time.Minute)
+		require.Len(t, written(), 3, "a node that is created again has no capacity of ours")
+
+		p.stop()
+		require.NoError(t, RemoveCapacity(context.Background(), p.server.client(), nodeName, capacity))
+		require.Equal(t, `{"status":{"capacity":{"nvidia.com/gpucores":null,"nvidia.com/gpumem":null,"nvidia.com/gpumem-percentage":null}}}`, written()[3])
+	})
+	run(t, Options{}, nil, func(p *play) {
+		p.after(time.Minute)
+		require.Empty(t, p.server.capacity, "off by default")
+	})
+	for _, bad := range []string{"memory", "memory=gpumem", "memory=a/b/c", "size=nvidia.com/gpumem", "cores=nvidia.com/gpu cores"} {
+		_, err := ParseCapacity([]string{bad})
+		require.ErrorContains(t, err, "must be memory=NAME", bad)
+	}
 }

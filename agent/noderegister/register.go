@@ -112,6 +112,7 @@ type Options struct {
 	// and saves two writes per node and half-minute.
 	IgnoreHandshake bool
 	TencentModel    bool
+	Capacity        Capacity
 }
 
 type Metadata struct {

@@ -26,6 +26,9 @@ func (p *Publisher) write(ctx context.Context, leaving bool) error {
 			return nil
 		}
 		p.last, p.known = node, true
+		if err := p.writeCapacity(ctx, got.UID); err != nil {
+			return err
+		}
 	}
 	wanted := Render(leavingNode(p.last, leaving), p.cfg.Options)
 	if leaving {

@@ -55,9 +55,15 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 	}
 	return noderegister.New(noderegister.Config{
 		Client: client, NodeName: o.NodeName, Changed: p.changed, Log: log,
-		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, IgnoreHandshake: !o.AnswerHandshake, CSV: o.RegisterFormat == registerCSV},
+		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, IgnoreHandshake: !o.AnswerHandshake, CSV: o.RegisterFormat == registerCSV, Capacity: o.capacity()},
 		Node:    func() (noderegister.Node, bool) { return registeredNode(p.now()) },
 	})
+}
+
+// capacity is valid: the options were checked.
+func (o *options) capacity() noderegister.Capacity {
+	c, _ := noderegister.ParseCapacity(o.NodeCapacity)
+	return c
 }
 
 // registeredNode returns false before the first reading of the GPUs.

@@ -39,6 +39,8 @@ func (n *nodeObject) Patch(_ context.Context, _ string, patch []byte) (*metav1.P
 	return n.object.DeepCopy(), nil
 }
 
+func (n *nodeObject) PatchStatus(context.Context, string, []byte) error { return nil }
+
 func newRegistered(t *testing.T, n *nodeObject) *noderegister.Publisher {
 	registered, err := noderegister.New(noderegister.Config{
 		Client: n, NodeName: "node-1",

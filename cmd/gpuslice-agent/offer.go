@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
+	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
@@ -241,6 +242,8 @@ func (o *options) validateOffer(c *checks) {
 	if o.Kubeconfig != "" {
 		c.absolute("kubeconfig", o.Kubeconfig)
 	}
+	_, err = noderegister.ParseCapacity(o.NodeCapacity)
+	c.want("node-capacity", err == nil, "memory=NAME, memory-percentage=NAME or cores=NAME with names of extended resources", strings.Join(o.NodeCapacity, ","))
 	c.want("register-format", slices.Contains([]string{registerJSON, registerCSV}, o.RegisterFormat), "json or csv", o.RegisterFormat)
 }
 

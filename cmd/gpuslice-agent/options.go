@@ -65,6 +65,7 @@ type options struct {
 	RegisterFormat  string
 	GaiaModelLabel  bool
 	AnswerHandshake bool
+	NodeCapacity    []string
 
 	ResourceNames          []string
 	SplitCount             int
@@ -144,6 +145,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.KubernetesAPI, "kubernetes-api", string(apiAuto), "`MODE` of publishing the GPUs to schedulers, as annotations and labels of the node: on, off, or auto (on with --kubeconfig or in a pod with a service account); grants are applied in every mode")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for the API server; empty: the pod's service account")
 	f.StringVar(&o.RegisterFormat, "register-format", registerJSON, "`FORMAT` of the annotation hami.io/node-nvidia-register: json (current HAMi) or csv (older HAMi schedulers)")
+	f.StringSliceVar(&o.NodeCapacity, "node-capacity", nil, "`RESOURCES` of which the sums of all GPUs are written to the node's capacity, for autoscalers: memory=nvidia.com/gpumem, memory-percentage=nvidia.com/gpumem-percentage, cores=nvidia.com/gpucores; needs the right to patch nodes/status; the kubelet then rejects pods beyond a sum")
 	f.BoolVar(&o.AnswerHandshake, "answer-handshake", true, "answer the requests in hami.io/node-handshake; HAMi's older schedulers remove a node without answers; newer ones do not require them, and false saves writes to the API server")
 	f.BoolVar(&o.GaiaModelLabel, "gaia-model-label", false, "label the node with gaia.tencent.com/gpu-model, as gpu-manager does")
 

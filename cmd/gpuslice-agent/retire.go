@@ -59,6 +59,9 @@ func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 		return fmt.Errorf("remove annotations and labels of node %s: %w", o.NodeName, err)
 	}
 	log.Info("labels and annotations of the node removed", "count", removed)
+	if err := noderegister.RemoveCapacity(ctx, client, o.NodeName, o.capacity()); err != nil {
+		return fmt.Errorf("node %s: %w", o.NodeName, err)
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -94,7 +95,7 @@ const agent = "system:serviceaccount:kube-system:gpuslice-agent"
 // its own Node only the annotations and labels of its GPUs.
 func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 	s := newServer(t, nil, "agents.yaml")
-	write := func(as, on, node string, change func(*corev1.Node)) error {
+	writeTo := func(subresource, as, on, node string, change func(*corev1.Node)) error {
 		before := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"kubeadm": "x", api.AnnotationNodeGPUs: "old"}},
 		}
@@ -105,8 +106,9 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 			who.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {on}}
 		}
 		return s.policy.Validate(context.Background(), admission.NewAttributesRecord(after, before, corev1.SchemeGroupVersion.WithKind("Node"), "", node,
-			corev1.SchemeGroupVersion.WithResource("nodes"), "", admission.Update, nil, false, who), admission.NewObjectInterfacesFromScheme(scheme.Scheme))
+			corev1.SchemeGroupVersion.WithResource("nodes"), subresource, admission.Update, nil, false, who), admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 	}
+	write := func(as, on, node string, change func(*corev1.Node)) error { return writeTo("", as, on, node, change) }
 	gpus := func(n *corev1.Node) {
 		n.Annotations[api.AnnotationNodeGPUs] = "new"
 		n.Annotations[api.AnnotationHAMiRegister] = "new"
@@ -152,5 +154,21 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 		} else {
 			require.ErrorContains(t, err, tc.refused, name)
 		}
+	}
+	// Without --node-capacity it has no right to the status; with the right it could fake another node's health.
+	for name, change := range map[string]func(*corev1.Node){
+		"a capacity": func(n *corev1.Node) {
+			n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpumem": resource.MustParse("1")}
+		},
+		"what is allocatable": func(n *corev1.Node) { n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1000")} },
+		"a condition": func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
+		},
+		"an address": func(n *corev1.Node) {
+			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
+		},
+	} {
+		require.ErrorContains(t, writeTo("status", agent, "node-1", "node-1", change), "nothing of a Node's status but", name)
+		require.NoError(t, writeTo("status", "system:node:node-1", "", "node-1", change), "the kubelet: %s", name)
 	}
 }
