@@ -36,8 +36,8 @@ done
 [ -e "$dir/dev/nvidia-uvm" ] || mknod -m 666 "$dir/dev/nvidia-uvm" c 1 3 # the simulated driver has no use for it
 mount --move "$dir/dev" /dev
 for name in libcuda.so libnvidia-ml.so; do
-  cp "$sim/$name.1" "/usr/lib/x86_64-linux-gnu/$name.570.172.08"
-  ln -sf "$name.570.172.08" "/usr/lib/x86_64-linux-gnu/$name.1"
+  cp "$sim/$name.1" "/usr/lib/$(uname -m)-linux-gnu/$name.570.172.08"
+  ln -sf "$name.570.172.08" "/usr/lib/$(uname -m)-linux-gnu/$name.1"
 done
 mount -t tmpfs modules /sys/module && mkdir /sys/module/nvidia /sys/module/nvidia_uvm
 cp "$build/workloads/meminfo" /usr/bin/nvidia-smi # what a container sees of the GPU
