@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
@@ -40,14 +41,15 @@ func topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Show what containers use of their shares, live",
 		Long: `Shows what the containers of this node use of their shares, and updates it. It
-reads the containers' own accounting, and sends no request to a daemon.
+reads the containers' own accounting, and requests from the node's agent, if
+one runs, what NVML measures.
 
 MEMORY is the memory in use, of what is granted. CORES is the part of the GPU's
 compute time that was charged to the container between two readings, of its
 limit; WAITED is the part of that time in which its launches waited for it.
 Nothing is charged while no limit is enforced, and CORES is "-": the share has
-no limit, or with the policy "default" no other container uses the GPU. With
---all-nodes, agents report, and CORES is the container's use by NVML.
+no limit, or with the policy "default" no other container uses the GPU. With an
+agent, and with --all-nodes, CORES is the container's use by NVML.
 
 The key h lists the keys: q quits, s sorts, / filters, arrows select. With
 --once, without a terminal, and with an output for programs, top reads twice,
@@ -67,6 +69,9 @@ nothing could be read, or a signal came before the output; 2 invalid usage.`,
 			read, err := called.nodeReader()
 			if err != nil {
 				return err
+			}
+			if !called.allNodes() {
+				read = withAgent(read, stateDir(c))
 			}
 			if o.once || out.forPrograms() || !term.CanDraw(c.OutOrStdout(), os.Getenv) {
 				return topOnce(c, out, o, read)
@@ -116,7 +121,7 @@ func topOnce(c *cobra.Command, out *output, o topOptions, read reader) error {
 
 func writeTop(p page, shown topShown) error {
 	lines := append(topGPUs(p.Style, shown.GPUs, len(shown.GPUs)+2), "")
-	columns := topColumnsOf(p.Style, p.Wide)
+	columns := topColumnsOf(p.Style, p.Wide, shown.Containers)
 	t := topTable(p.Style, columns, "")
 	for _, r := range shown.Containers {
 		addTopRow(t, columns, r)
@@ -177,6 +182,8 @@ type topGPU struct {
 	view.GPU
 	// CoresUsedPercent is by NVML, or else the sum of its containers; nil: not known.
 	CoresUsedPercent *float64 `json:"coresUsedPercent,omitempty"`
+	// CoresUsedAtLeastPercent is the sum of the known parts if the use of a container is not known.
+	CoresUsedAtLeastPercent *float64 `json:"coresUsedAtLeastPercent,omitempty"`
 }
 
 // topRow is a container's share of one GPU with its use.
@@ -218,7 +225,7 @@ func topOf(before, now reading) topShown {
 	}
 	labels := gpuLabels(now.node)
 	used := map[string]float64{}
-	known := map[string]bool{}
+	known, unknown := map[string]bool{}, map[string]bool{} // a GPU's sum with an unknown part is unknown
 	for _, c := range now.node.Containers {
 		for _, s := range c.Shares {
 			r := topRow{
@@ -232,9 +239,12 @@ func topOf(before, now reading) topShown {
 			if s.CoreUsedPercent != nil {
 				r.CoresUsedPercent = s.CoreUsedPercent // includes what no limit counts
 			}
-			if r.CoresUsedPercent != nil {
+			switch {
+			case r.CoresUsedPercent != nil:
 				used[s.UUID] += *r.CoresUsedPercent
 				known[s.UUID] = true
+			case c.State == string(ledger.StateActive):
+				unknown[s.UUID] = true
 			}
 			shown.Containers = append(shown.Containers, r)
 		}
@@ -246,13 +256,14 @@ func topOf(before, now reading) topShown {
 	}
 	for _, c := range now.node.GPUs {
 		t := topGPU{GPU: c}
-		if known[c.UUID] {
-			sum := min(used[c.UUID], 100)
+		if sum := min(used[c.UUID], 100); known[c.UUID] && unknown[c.UUID] && sum < 100 {
+			t.CoresUsedAtLeastPercent = &sum
+		} else if known[c.UUID] {
 			t.CoresUsedPercent = &sum
 		}
 		if c.Telemetry != nil && c.Telemetry.UtilizationPercent != nil { // of all programs
 			busy := float64(*c.Telemetry.UtilizationPercent)
-			t.CoresUsedPercent = &busy
+			t.CoresUsedPercent, t.CoresUsedAtLeastPercent = &busy, nil
 		}
 		shown.GPUs = append(shown.GPUs, t)
 	}

@@ -385,3 +385,53 @@ func BenchmarkTop(b *testing.B) {
 		}
 	})
 }
+
+// One tenant at work, which no limit counts, beside idle ones: the sum is not 0 but unknown, and NVML's figure where the
+// agent has one.
+func TestTopOfAFullGPU(t *testing.T) {
+	node := view.Node{GPUs: []view.GPU{{UUID: "g", MemoryMiB: 1000}}, Containers: []view.Container{
+		{ContainerID: "busy", State: "active", Shares: []view.Share{{UUID: "g", CorePercent: 0}}},
+		{ContainerID: "idle", State: "active", Shares: []view.Share{{UUID: "g", CorePercent: 20}}},
+		{ContainerID: "ended", State: "released", Shares: []view.Share{{UUID: "g", CorePercent: 0}}},
+	}}
+	at := time.Now()
+	shown := topOf(reading{at: at, node: node}, reading{at: at.Add(time.Second), node: node})
+	assert.Nil(t, shown.GPUs[0].CoresUsedPercent)
+	assert.Equal(t, "-/100%", coresCell(shown.GPUs[0]).Text)
+
+	worked := node
+	worked.Containers = slices.Clone(node.Containers)
+	worked.Containers[1].Shares = []view.Share{{UUID: "g", CorePercent: 20, ComputeNanoseconds: 2e8, Launches: 1}}
+	shown = topOf(reading{at: at, node: node}, reading{at: at.Add(time.Second), node: worked})
+	assert.Equal(t, "≥20/100%", coresCell(shown.GPUs[0]).Text)
+
+	busy, percent := 100, 97.5
+	addUse(&node, view.Node{GPUs: []view.GPU{{UUID: "g", Telemetry: &nvidia.Telemetry{UtilizationPercent: &busy}}, {UUID: "other"}},
+		Containers: []view.Container{{ContainerID: "busy", Shares: []view.Share{{UUID: "g", CoreUsedPercent: &percent}}}, {ContainerID: "gone"}}})
+	shown = topOf(reading{at: at, node: node}, reading{at: at.Add(time.Second), node: node})
+	assert.InDelta(t, 100, *shown.GPUs[0].CoresUsedPercent, 0)
+	assert.InDelta(t, 97.5, *shown.Containers[0].CoresUsedPercent, 0)
+	assert.Nil(t, shown.GPUs[0].Telemetry.MemoryUsedBytes)
+}
+
+// On 80 columns no line is longer, and no state, number or head is cut.
+func TestTopFitsEightyColumns(t *testing.T) {
+	percent := 100.0
+	for _, label := range []string{"0", "15", "0/1g.10gb"} {
+		for _, by := range sortKeys {
+			m := &topModel{interval: time.Second, by: by}
+			for _, state := range []string{"active", "released", "corrupt", "blocking"} {
+				m.shown.Containers = append(m.shown.Containers, topRow{Pod: "a-namespace/with-a-long-pod-name", Container: strings.Repeat("0123456789", 6), ContainerID: state,
+					State: state, GPU: label, UUID: "g", UsedBytes: 9999 << 20, MemoryMiB: 9999, Cores: 100, CoresUsedPercent: &percent, WaitedPercent: &percent})
+			}
+			page := m.page(term.Style{}, 80, 24)
+			text := strings.Join(page, "\n")
+			for _, line := range page {
+				assert.LessOrEqual(t, len([]rune(line)), 80, line)
+			}
+			for _, word := range []string{"active", "released", "corrupt", "blocking", "9999M/9999M", "100/100%", " 100%", "MEMORY", "CORES", "WAITED", "STATE", label} {
+				assert.Contains(t, text, word)
+			}
+		}
+	}
+}

@@ -29,7 +29,7 @@ func (m *topModel) page(s term.Style, width, rows int) []string {
 	body := m.bodyRows(rows)
 	all := m.rows()
 	m.scroll(all, body)
-	columns := topColumnsOf(s, m.wide)
+	columns := topColumnsOf(s, m.wide, all)
 	t := topTable(s, columns, m.by)
 	part := all[m.first:min(m.first+body, len(all))]
 	for _, r := range part {
@@ -96,7 +96,7 @@ const topHelp = `The keys of gpuslice top
 
 MEMORY is what the container accounts for, of what it is granted. CORES is the
 part of the GPU's time that was charged to it since the last reading, of its
-limit (with --all-nodes: its use by NVML); WAITED the part in which launches
+limit, or its use by NVML (with an agent, --all-nodes); WAITED the part in which launches
 waited for it. "-" is not known: the share has no limit, no limit is enforced
 now (no other container uses the GPU), or there is only one reading.
 
@@ -129,7 +129,7 @@ func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 	}
 	for _, c := range shown {
 		t.Row(label(c.GPU), modelCell(c.GPU), memoryCell(c.UsedBytes, c.MemoryMiB),
-			percentCell(c.CoresUsedPercent, 100), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableReplicas))
+			coresCell(c), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableReplicas))
 	}
 	if len(gpus) == 0 {
 		t.Row("(no GPUs)")
@@ -151,15 +151,18 @@ func busiest(gpus []topGPU, n int) []topGPU {
 	return slices.DeleteFunc(slices.Clone(gpus), func(c topGPU) bool { return !in[c.UUID] })
 }
 
-type topColumns struct{ narrow, wide bool }
+type topColumns struct{ narrow, wide, mig bool }
 
-func topColumnsOf(s term.Style, wide bool) topColumns {
-	return topColumns{narrow: s.Columns > 0 && s.Columns < 100, wide: wide}
+func topColumnsOf(s term.Style, wide bool, rows []topRow) topColumns {
+	mig := slices.ContainsFunc(rows, func(r topRow) bool { return len(r.GPU) > len("GPU▾") })
+	return topColumns{narrow: s.Columns > 0 && s.Columns < 100, wide: wide, mig: mig}
 }
 
 func topTable(s term.Style, o topColumns, by string) *term.Table {
 	bar := barUsual
 	switch {
+	case o.narrow && o.mig:
+		bar = barNarrow - 3 // the labels of MIG devices are longer
 	case o.narrow:
 		bar = barNarrow
 	case s.Columns > 0 && s.Columns < 130:
@@ -174,7 +177,7 @@ func topTable(s term.Style, o topColumns, by string) *term.Table {
 	if !o.narrow {
 		t.Columns = append(t.Columns, term.Column{Head: "PROC", Right: true})
 	}
-	t.Columns = append(t.Columns, term.Column{Head: "STATE", Min: 6})
+	t.Columns = append(t.Columns, term.Column{Head: "STATE"})
 	if o.wide {
 		t.Columns = append(t.Columns, term.Column{Head: "LAUNCHES/S", Right: true}, term.Column{Head: "ENFORCEMENT"},
 			term.Column{Head: "CONTAINER ID", Min: 12})
@@ -232,6 +235,16 @@ func percentCell(percent *float64, limit int) term.Cell {
 		limit = 100
 	}
 	return term.Cell{Bar: true, Part: *percent / float64(limit), Text: fmt.Sprintf("%.0f/%d%%", *percent, limit)}
+}
+
+// coresCell is the use of a GPU, or the least that it can be.
+func coresCell(c topGPU) term.Cell {
+	cell := percentCell(c.CoresUsedPercent, 100)
+	if least := c.CoresUsedAtLeastPercent; least != nil && *least > 0 {
+		cell = percentCell(least, 100)
+		cell.Text = "≥" + cell.Text
+	}
+	return cell
 }
 
 func percentText(percent *float64) string {

@@ -14,7 +14,7 @@ import (
 )
 
 // docker run --gpus all, and compose's reservations.devices, which docker writes in the same way: refused with the way
-// out, or where the operator allows whole GPUs, one that is booked. With a request it adds nothing.
+// out, or where the operator allows whole GPUs, the GPU is reserved. With a request it adds nothing.
 func TestGPUsFlagOfDocker(t *testing.T) {
 	bundleOf := func(t *testing.T, b *bench, env ...string) string {
 		dir := b.bundle(t, "docker-24-gpus")

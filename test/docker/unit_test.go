@@ -4,6 +4,7 @@ package docker_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -58,6 +59,14 @@ func TestAgentOfTheUnit(t *testing.T) {
 	out, err = m.CLI(ctx, "status")
 	require.NoError(t, err)
 	require.NotContains(t, out, "note: gpuslice-agent")
+	// top has the agent's figures from NVML.
+	require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error {
+		out, err := m.CLI(ctx, "top", "--once", "-o", "json", "--interval", "100ms")
+		if err == nil && !strings.Contains(out, `"telemetry"`) {
+			err = errors.New("no telemetry: " + out)
+		}
+		return err
+	}))
 	requireSees(t, d.exec(t, id, workload("meminfo")), 8192)
 	other := d.start(t, share(4096, 30))
 	requireReserved(t, m, 8192+4096, 2)

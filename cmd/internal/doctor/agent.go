@@ -233,6 +233,31 @@ func AgentRuns(h Host, stateDir string) bool {
 	return runs
 }
 
+// AgentMetrics returns the process and the address of the agent's metrics and view; no address if none is known. The
+// process is 0 if it has this network.
+func AgentMetrics(h Host, stateDir string) (pid int, address string) {
+	e := &exam{Host: h, o: Options{StateDir: stateDir}}
+	agent, runs := e.findAgent()
+	if !runs {
+		return 0, ""
+	}
+	address = defaultMetricsAddress
+	if own, set := agent.flag("metrics-address"); set {
+		address = own
+	}
+	elsewhere, err := e.inOtherNetwork(agent.pid)
+	if address == "" || err != nil {
+		return 0, ""
+	}
+	if elsewhere {
+		pid = agent.pid
+	}
+	return pid, reachable(address)
+}
+
+// defaultMetricsAddress is the agent's.
+const defaultMetricsAddress = ":9394"
+
 // lockReads is how many times findAgent reads /proc/locks: the kernel gives it out by the page, and leaves a lock out if
 // one before it is released meanwhile.
 const lockReads = 10

@@ -22,6 +22,9 @@ import (
 
 const patience = 5 * time.Second
 
+// longestBody bounds an answer: a view of some hundred containers.
+const longestBody = 4 << 20
+
 // Machine is the real host, or a host by its root directory.
 type Machine struct {
 	root     *os.File
@@ -159,7 +162,7 @@ func (m *Machine) Get(ctx context.Context, pid int, url string) (int, string, er
 		return 0, "", err
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+	body, err := io.ReadAll(io.LimitReader(response.Body, longestBody))
 	return response.StatusCode, strings.TrimSpace(string(body)), err
 }
 
