@@ -1,0 +1,35 @@
+package api
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Each annotation of gpuslice is known where containers are refused for unknown ones, except that of nodes.
+func TestEveryAnnotationIsKnown(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "annotations.go", nil, 0)
+	require.NoError(t, err)
+	found := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		literal, is := n.(*ast.BasicLit)
+		if !is || literal.Kind != token.STRING {
+			return true
+		}
+		key, err := strconv.Unquote(literal.Value)
+		require.NoError(t, err)
+		if strings.HasPrefix(key, prefix) && key != prefix && key != AnnotationNodeGPUs {
+			found++
+			assert.False(t, IsUnknown(key), key)
+		}
+		return true
+	})
+	assert.Greater(t, found, 15)
+	assert.True(t, IsUnknown("gpuslice.io/mem"))
+}
