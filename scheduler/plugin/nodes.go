@@ -31,7 +31,8 @@ func (p *Plugin) named(c *cycle, object *v1.Pod) sets.Set[string] {
 	switch {
 	case len(all) == 0:
 		return nil
-	case len(all) <= bestNodes, object.Status.NominatedNodeName != "", p.secondTries.has(object):
+	case len(all) <= bestNodes, object.Status.NominatedNodeName != "", p.secondTries.has(object),
+		object.Spec.SchedulingGroup != nil: // a group is tried as one: second tries of its pods would add up
 		return all
 	}
 	a := p.informerSync.accepts(object)

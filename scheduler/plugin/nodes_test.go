@@ -118,6 +118,8 @@ func TestBestNodesAreNamed(t *testing.T) {
 	require.Len(t, w.namedFor(t, claims, infos), 93)
 	nominated := pod(func(p *v1.Pod) { p.Status.NominatedNodeName = "n099" })
 	require.Len(t, w.namedFor(t, nominated, infos), 100)
+	grouped := pod(func(p *v1.Pod) { p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{} })
+	require.Len(t, w.namedFor(t, grouped, infos), 100)
 	require.Equal(t, numbered(40, 68), w.namedFor(t, gpuPod("large", 79500, 0), infos), "those that fit")
 	require.Len(t, w.namedFor(t, gpuPod("nowhere", 80001, 0), infos), 100, "all have a reason")
 	require.Len(t, w.namedFor(t, pod(func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"i": "x"} }), infos), 100, "all have a reason")
