@@ -148,7 +148,7 @@ func TestPreferences(t *testing.T) {
 				plain := gpuPod("plain", 0, 1, 1)
 				plain.Spec.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists}}
 				c.create(plain)
-				require.Equal(t, "n000", c.where([]*v1.Pod{plain})["plain"], "by GPUs alone")
+				require.Equal(t, "n000", c.where([]*v1.Pod{plain})["plain"], "only by GPUs")
 				pods := tenths(3, func(pod *v1.Pod) {
 					pod.Labels = app
 					if tc.pod != nil {

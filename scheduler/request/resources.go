@@ -204,7 +204,7 @@ func priority(a *amounts, gpus bool, o *Options) (high bool, err error) {
 
 // gpuManager reads vcuda-core (1 to 99: a part of a GPU, which needs memory; multiples of 100: whole GPUs)
 // and vcuda-memory (blocks of 256 MiB, of all GPUs together). gpu-manager gives whole GPUs with all their memory,
-// whatever vcuda-memory says.
+// whatever the amount of vcuda-memory.
 func gpuManager(a *amounts, o *Options) (Container, error) {
 	cores, memory := a.vcudaCore, a.vcudaMemory
 	switch {
