@@ -32,6 +32,13 @@ var rights = map[string]string{
 	"scheduler: get resourcequotas":                                           "client-go's informer",
 	"scheduler: list resourcequotas":                                          "scheduler/quota counts what a ResourceQuota can't",
 	"scheduler: watch resourcequotas":                                         "the same",
+	"scheduler: list scheduling.k8s.io/podgroups":                             "how many pods of a group are placed together",
+	"scheduler: watch scheduling.k8s.io/podgroups":                            "how many pods of a group are placed together",
+	"scheduler: list scheduling.x-k8s.io/podgroups":                           "the same",
+	"scheduler: watch scheduling.x-k8s.io/podgroups":                          "the same",
+	"scheduler: list scheduling.volcano.sh/podgroups":                         "the same",
+	"scheduler: watch scheduling.volcano.sh/podgroups":                        "the same",
+	"scheduler: create pods/eviction":                                         "quotas: pods are evicted for others of their namespace, or of a pool",
 	"scheduler: gpus: get coordination.k8s.io/leases [gpuslice-scheduler]":    "one of the replicas schedules",
 	"scheduler: gpus: update coordination.k8s.io/leases [gpuslice-scheduler]": "the same",
 
@@ -66,6 +73,13 @@ var ofExtender = map[string]string{
 	"scheduler: kube-system: get coordination.k8s.io/leases [kube-scheduler]": "requests to resize pods are answered beside the kube-scheduler that leads",
 	"scheduler: create pods/binding":                                          "the bind, with the grant in its annotations",
 	"scheduler: patch pods/status":                                            "a pod is changed after a bind without an answer, so that the bind fails",
+	"scheduler: list scheduling.k8s.io/podgroups":                             "how many pods of a group are placed together",
+	"scheduler: watch scheduling.k8s.io/podgroups":                            "how many pods of a group are placed together",
+	"scheduler: list scheduling.x-k8s.io/podgroups":                           "the same",
+	"scheduler: watch scheduling.x-k8s.io/podgroups":                          "the same",
+	"scheduler: list scheduling.volcano.sh/podgroups":                         "the same",
+	"scheduler: watch scheduling.volcano.sh/podgroups":                        "the same",
+	"scheduler: create pods/eviction":                                         "pods are evicted for memory and cores, which kube-scheduler does not count",
 }
 
 // granted are the rights that the objects give to service accounts.

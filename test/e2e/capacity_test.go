@@ -152,6 +152,33 @@ func TestQuota(t *testing.T) {
 	s.run(pod("fits-too", container("main", gpu(4000, 30))))
 }
 
+// Without a minimum, from the annotation or a PodGroup, no pod of a group is placed. The cluster does not have
+// coscheduling's API.
+func TestGroup(t *testing.T) {
+	s := newSpace(t)
+	member := func(name, group string, annotations map[string]string) *corev1.Pod {
+		p := pod(name, container("main", gpu(1000, 10)))
+		p.Labels, p.Annotations = map[string]string{"scheduling.x-k8s.io/pod-group": group}, annotations
+		return p
+	}
+	create := func(p *corev1.Pod) {
+		_, err := s.tenant.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	create(member("unknown", "g", nil))
+	came, _, says := s.cameOf("unknown")
+	require.Equal(t, unscheduled, came)
+	require.Contains(t, says, "it is not known how many pods must be scheduled together")
+	two := map[string]string{"gpuslice.io/pod-group-min": "2"}
+	create(member("first", "two", two))
+	came, _, says = s.cameOf("first")
+	require.Equal(t, unscheduled, came)
+	require.Contains(t, says, "has 1 of the 2 pods that must be scheduled together")
+	create(member("second", "two", two))
+	s.wait("first", kube.Running)
+	s.wait("second", kube.Running)
+}
+
 // gpu-manager's quota: how many GPUs of a model a namespace may have.
 func TestGPUQuota(t *testing.T) {
 	ctx := context.Background()
@@ -235,9 +262,6 @@ func TestPreemption(t *testing.T) {
 		withAgent(t, "nvidia.com/gpu", 8, "--device-split-count=1")
 		preempt(t, resources{"nvidia.com/gpu": "8", "nvidia.com/gpumem": "1000"}, gpu(1000, 10), nil)
 	})
-	if component == kube.Extender {
-		return // kube-scheduler asks an extender only where evicting frees GPUs by number (package extender's manual)
-	}
 	oneGPU := map[string]string{"nvidia.com/use-gpuuuid": gpus(t)[6]}
 	t.Run("memory", func(t *testing.T) { preempt(t, gpu(60000, 0), gpu(60000, 0), oneGPU) })
 	t.Run("compute time", func(t *testing.T) { preempt(t, gpu(1000, 60), gpu(1000, 60), oneGPU) })
