@@ -14,8 +14,8 @@ import (
 )
 
 // Capacity names the extended resources that are written to the node's capacity, for autoscalers, which know no memory of a
-// GPU otherwise. Empty: not written. The values are the sums of all GPUs. A sum is more than what one GPU has: it only
-// says that a node is too small.
+// GPU otherwise. Empty: not written. The values are the sums of all GPUs. A sum is more than what one GPU has: with
+// it only a node that is too small is recognised.
 type Capacity struct{ Memory, MemoryPercentage, Cores string }
 
 // ParseCapacity reads "memory=NAME", "memory-percentage=NAME" and "cores=NAME".
