@@ -63,7 +63,7 @@ type playedRow struct {
 }
 
 // playMix plays a mix from the second second on: 5 s, and of kernels of 2 s 30 s, of which one is 7 %, or 60 s of three containers.
-func (p player) playMix(tb testing.TB, m mix, shares []int, alone func(work string) float64) playedRow {
+func (p player) playMix(tb testing.TB, m mix, shares []int, byItself func(work string) float64) playedRow {
 	tb.Helper()
 	seconds := 5
 	if strings.Contains(strings.Join(m.work, " "), "2000000") {
@@ -87,7 +87,7 @@ func (p player) playMix(tb testing.TB, m mix, shares []int, alone func(work stri
 	}
 	for i, share := range shares {
 		row.off = max(row.off, math.Abs(100*row.has[i]/row.sum-float64(share)))
-		row.turns += float64(share) / 100 * alone(m.work[i%len(m.work)])
+		row.turns += float64(share) / 100 * byItself(m.work[i%len(m.work)])
 	}
 	return row
 }
@@ -103,14 +103,14 @@ func logPlayed(tb testing.TB, rows []playedRow) {
 	tb.Logf("worst first:%s", &table)
 }
 
-// Every kind of work with every set of shares: see mixes. What a program alone leaves idle, because it waits or launches too slowly,
+// Every kind of work with every set of shares: see mixes. What a program by itself leaves idle, because it waits or launches too slowly,
 // it leaves idle in its turn: so the shares are of what all have.
 func TestPlayedTable(t *testing.T) {
 	p := newPlayer(t)
 	var mutex sync.Mutex
 	var rows []playedRow
 	single := map[string]float64{}
-	alone := func(work string) float64 {
+	byItself := func(work string) float64 {
 		mutex.Lock()
 		percent, known := single[work]
 		mutex.Unlock()
@@ -127,7 +127,7 @@ func TestPlayedTable(t *testing.T) {
 		for _, shares := range playedShares {
 			t.Run(fmt.Sprint(shares, " ", strings.Join(m.work, " beside ")), func(t *testing.T) {
 				t.Parallel()
-				row := p.playMix(t, m, shares, alone)
+				row := p.playMix(t, m, shares, byItself)
 				mutex.Lock()
 				rows = append(rows, row)
 				mutex.Unlock()
