@@ -13,12 +13,12 @@ var (
 	demo = step{name: "demo", command: []string{"/srv/bin/demo"}, patience: 10 * time.Minute}
 	// node is what an agent is for: a grant and a refusal, what is seen from inside, the agent and containerd killed and
 	// restarted, and nothing left.
-	node = step{name: "node", pkg: "test/node", patience: 15 * time.Minute,
+	node = step{name: "node", pkg: "test/node", patience: time.Hour,
 		run: "^(TestTwoContainersShareAGPU|TestWithoutAGrantThereIsNoGPU|TestAgentRestart|TestContainerdRestart|TestAgentThatIsNotThere|TestLimitHoldsHoweverTheContainerIsMade)$"}
 	// audit finds processes by their cgroups.
-	audit = step{name: "audit", pkg: "test/node", patience: 20 * time.Minute, run: "^TestAudit$"}
+	audit = step{name: "audit", pkg: "test/node", patience: time.Hour, run: "^TestAudit$"}
 	// wrapper is docker with the guest's daemon, and a resize.
-	wrapper = step{name: "docker", pkg: "test/docker", patience: 15 * time.Minute, run: "^(TestDocker|TestCtr)$",
+	wrapper = step{name: "docker", pkg: "test/docker", patience: time.Hour, run: "^(TestDocker|TestCtr)$",
 		skip: "TestDocker/(32_at_once|no_kill_loses_anything)"}
 	remapped     = step{name: "docker-userns", pkg: "test/docker", patience: 10 * time.Minute, run: "^TestDockerUserNamespaces$"}
 	nodeWhole    = step{name: "node-whole", pkg: "test/node", patience: 2 * time.Hour}
