@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Prepares a machine for gpuslice's demo and tests. It is idempotent: it does not change what is there. Only --install
-# installs packages, and it removes none.
+# Prepares a machine for gpuslice's demo and tests. It is idempotent: it does not change what is there. It removes no
+# package.
 #
-#   1. Debian packages (the missing ones are named, and the script fails; --install installs them):
+#   1. Debian packages. Root installs the missing ones, after a question if there is a terminal (--install: without a
+#      question). For other users they are named, and the script fails:
 #        gcc libc6-dev make  the C parts            runc            the container runtime
 #        busybox-static      the test images        shellcheck cppcheck   lint of the scripts and of the C parts
 #        python3-minimal ripgrep (in Rust)          programs that must not notice the limiter
@@ -47,14 +48,22 @@ tools_dir() {
 
 log() { echo "setup: $*" >&2; }
 
-# need_packages PACKAGE... fails if Debian packages are missing, and with --install it installs them. It removes none.
+# agreed asks for the installation of packages, where there is a terminal to answer on.
+agreed() {
+  [ -z "$install" ] && [ -t 0 ] || return 0
+  local answer
+  read -r -p "setup: these Debian packages are missing: $*. Install them, without removing any? [y/N] " answer
+  [[ $answer == [yY]* ]]
+}
+
+# need_packages PACKAGE... installs the Debian packages that are missing. It removes none.
 need_packages() {
   local missing=() package
   for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0
-  if [ -z "$install" ]; then
+  if [ "$(id -u)" -ne 0 ] || ! agreed "${missing[*]}"; then
     log "these Debian packages are missing: ${missing[*]}"
     log "make setup-tests installs them (as root), or: apt-get install --no-remove --no-install-recommends ${missing[*]}"
     return 1

@@ -42,6 +42,10 @@ func database(t *testing.T, without []string, with ...string) (dir string) {
 
 // setUp runs the script on that database; apt only simulates. It returns what apt-get was called with.
 func setUp(t *testing.T, database, argument string) (out string, calls []string, err error) {
+	return run(t, database, exec.Command("../setup.sh", argument))
+}
+
+func run(t *testing.T, database string, cmd *exec.Cmd) (out string, calls []string, err error) {
 	t.Helper()
 	dir := t.TempDir()
 	calling := filepath.Join(dir, "calls")
@@ -49,7 +53,6 @@ func setUp(t *testing.T, database, argument string) (out string, calls []string,
 		"\n[ \"$1\" = update ] || exec /usr/bin/apt-get \"$@\"\n"), 0o755))
 	config := filepath.Join(dir, "apt.conf")
 	require.NoError(t, os.WriteFile(config, []byte("APT::Get::Simulate \"true\";\nDir::State::status \""+database+"/status\";\n"), 0o644))
-	cmd := exec.Command("../setup.sh", argument)
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "APT_CONFIG="+config, "DPKG_ADMINDIR="+database)
 	text, err := cmd.CombinedOutput()
 	data, _ := os.ReadFile(calling)
@@ -71,20 +74,37 @@ func TestInstallKeepsDockersPackages(t *testing.T) {
 
 // Every installation names what it installs, and can't remove a package.
 func TestInstallShowsAndRemovesNothing(t *testing.T) {
-	out, calls, err := setUp(t, database(t, []string{"ripgrep"}), "--install")
-	require.NoError(t, err, out)
-	require.Contains(t, out, "ripgrep")
-	for _, call := range calls {
-		if call != "update -q" {
-			require.Contains(t, call, "--no-remove")
+	for _, argument := range []string{"--install", "--check"} {
+		out, calls, _ := setUp(t, database(t, []string{"shellcheck"}), argument)
+		require.Contains(t, out, "installing Debian packages, as root, without removing any: shellcheck", argument)
+		require.Contains(t, strings.Join(calls, "\n"), "install", argument)
+		for _, call := range calls {
+			if call != "update -q" {
+				require.Contains(t, call, "--no-remove", argument)
+			}
 		}
 	}
 }
 
-// Without --install the missing packages are named, and apt is not called.
-func TestMissingPackagesAreOnlyNamed(t *testing.T) {
+// On a terminal the packages are installed only after a yes.
+func TestInstallAsksOnATerminal(t *testing.T) {
+	for answer, installs := range map[string]bool{"y\n": true, "n\n": false, "\n": false} {
+		cmd := exec.Command("script", "-qec", "../setup.sh --check", "/dev/null")
+		cmd.Stdin = strings.NewReader(answer)
+		out, calls, _ := run(t, database(t, []string{"shellcheck"}), cmd)
+		require.Contains(t, out, "these Debian packages are missing: shellcheck. Install them")
+		require.Equal(t, installs, slices.ContainsFunc(calls, func(call string) bool { return strings.Contains(call, "--no-remove") }), answer)
+		require.Equal(t, installs, !strings.Contains(out, "make setup-tests"), answer)
+	}
+}
+
+// For another user than root the missing packages are named, and apt is not called.
+func TestMissingPackagesAreNamed(t *testing.T) {
+	status := database(t, []string{"shellcheck"})
+	require.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(status)), 0o755))
 	for _, argument := range []string{"--check", "--helm", "--monitoring", "--kubernetes"} {
-		out, calls, err := setUp(t, database(t, []string{"shellcheck"}), argument)
+		cmd := exec.Command("setpriv", "--reuid=65534", "--clear-groups", "../setup.sh", argument)
+		out, calls, err := run(t, status, cmd)
 		require.Error(t, err, argument)
 		require.Contains(t, out, "shellcheck", argument)
 		require.Contains(t, out, "make setup-tests", argument)
