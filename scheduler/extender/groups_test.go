@@ -124,7 +124,7 @@ func TestGroupTopology(t *testing.T) {
 	w := newWorld(t, 4, 1, func(o *Options) { o.GroupTopology = []string{"rack"} })
 	for i, name := range w.nodes {
 		w.engine.SetNode(&scheduler.Node{Name: name, Labels: map[string]string{"rack": []string{"a", "b", "b", "a"}[i]},
-			Annotations: map[string]string{"hami.io/node-nvidia-register": register(i, 1)}})
+			Annotations: map[string]string{"gpuslice.io/node-gpus": register(i, 1)}})
 	}
 	// Rack a has room for one more only: node-00 is in use.
 	other := pod("other", 81920, 100)
