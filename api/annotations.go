@@ -19,6 +19,9 @@ const (
 	AnnotationRequeued = "gpuslice.io/requeued"
 	// AnnotationBindUnclear is written to change a pod if the result of its binding is unknown. Its value is never read.
 	AnnotationBindUnclear = "gpuslice.io/bind-unclear"
+	// AnnotationLeader is the leader that wrote last: the Lease's holderIdentity, "/" and its leaseTransitions. An admission
+	// policy compares it with the Lease when a grant changes. A new leader writes it to pending pods.
+	AnnotationLeader = "gpuslice.io/leader"
 
 	// AnnotationTolerance is for NRI's default validator: containers of the pod can be created without the node's
 	// agent. Only operators may set it. A suffix "/pod" or "/container.NAME" limits it.

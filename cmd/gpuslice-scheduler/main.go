@@ -4,29 +4,26 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
-	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
-	compmetrics "k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client metrics
 	_ "k8s.io/component-base/metrics/prometheus/version"  // version metric
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/extender"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
@@ -49,7 +46,9 @@ func main() { os.Exit(cli.Run(command())) }
 
 func command() *cobra.Command {
 	var debugAddress string
-	root := app.NewSchedulerCommand(withPlugin(&debugAddress))
+	leads := make(chan *fence.Fence, 1)
+	configured := func(c *config.CompletedConfig) { leads <- fenceOf(c) }
+	root := schedulerCommand(configured, withPlugin(&debugAddress, func() *fence.Fence { return <-leads }))
 	root.Use = "gpuslice-scheduler"
 	root.Short = "kube-scheduler with GPU memory and compute time"
 	root.Long = manual
@@ -58,7 +57,7 @@ func command() *cobra.Command {
 	return root
 }
 
-func withPlugin(debugAddress *string) app.Option {
+func withPlugin(debugAddress *string, leads func() *fence.Fence) app.Option {
 	counters := metrics.New()
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	factory := &plugin.Factory{
@@ -78,59 +77,7 @@ func withPlugin(debugAddress *string) app.Option {
 		},
 		// 1.36, alpha. Its cycles of a whole group and the plugin's Permit would wait for each other.
 		NativeGroups: func() bool { return utilfeature.DefaultFeatureGate.Enabled(features.GangScheduling) },
-		CheckLeader:  (&leader{gatherer: legacyregistry.DefaultGatherer}).check,
+		Fence:        leads,
 	}
 	return app.WithPlugin(plugin.Name, factory.New)
-}
-
-// leader checks whether this kube-scheduler is the leader. kube-scheduler sets a metric before an
-// election starts; without it, there is none.
-type leader struct {
-	gatherer compmetrics.Gatherer
-	now      func() time.Time
-
-	mu    sync.Mutex
-	first time.Time // first call
-}
-
-// electionStart is when an election has certainly started after the first call.
-const electionStart = 10 * time.Second
-
-const electionMetric = "leader_election_master_status" // 1 for the leader
-
-var errNotLeader = errors.New("another replica is the leader")
-
-func (l *leader) check() error {
-	families, err := l.gatherer.Gather()
-	if err != nil && len(families) == 0 {
-		return fmt.Errorf("read the leader election metric: %w", err)
-	}
-	election := false
-	for _, family := range families {
-		if family.GetName() != electionMetric {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			election = true
-			if m.GetGauge().GetValue() == 1 {
-				return nil
-			}
-		}
-	}
-	if election {
-		return errNotLeader
-	}
-	now := time.Now
-	if l.now != nil {
-		now = l.now
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.first.IsZero() {
-		l.first = now()
-	}
-	if now().Sub(l.first) < electionStart {
-		return errors.New("the leader is not known yet")
-	}
-	return nil
 }

@@ -223,6 +223,16 @@ func (e *Engine) Unreserve(podUID, owner string) {
 	}
 }
 
+// Forget releases all reservations.
+func (e *Engine) Forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range e.reservations {
+		e.release(p)
+		e.forget(p)
+	}
+}
+
 // SetNode handles an added or changed node. With unreadable GPUs it gets no pods and keeps its allocations.
 func (e *Engine) SetNode(object *scheduler.Node) {
 	var inventory scheduler.Inventory

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -34,8 +36,16 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 		return err
 	}
 	if r == nil {
-		return kube.Bind(ctx, s.Cluster.client, object, args.Node, nil)
+		return kube.Bind(ctx, s.Cluster.client, fence.Term{}, object, args.Node, nil)
 	}
+	term, err := s.Term(ctx)
+	if err != nil {
+		return err
+	}
+	if !s.binds.begin(pod.UID) {
+		return errBinding
+	}
+	defer s.binds.end(pod.UID)
 	placement, err := s.Engine.Reserve(pod, r, args.Node, owner(pod.UID))
 	if err != nil {
 		if errors.Is(err, engine.ErrNoFit) {
@@ -49,13 +59,62 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 		annotations, err = wire.Annotations(pod, placement, s.Keys.Current(), s.Clock())
 	}
 	if err == nil {
-		err = kube.Bind(ctx, s.Cluster.client, object, args.Node, annotations)
+		err = kube.Bind(serving(ctx), s.Cluster.client, term, object, args.Node, annotations)
 	}
 	// Without an answer of the API server the pod may be bound: then the reservation stays until
 	// the pod's event or the engine's timeout.
-	if err != nil && ctx.Err() == nil && !errors.Is(err, kube.ErrUnknown) {
+	if err != nil && !errors.Is(err, kube.ErrUnknown) {
 		s.Engine.Unreserve(pod.UID, owner(pod.UID))
 		s.requeuer.freed()
 	}
 	return err
+}
+
+var errBinding = errors.New("an earlier bind of the pod has not ended: kube-scheduler retries")
+
+// binds are the pods that are being bound. Until the end, filter does not reserve GPUs on another node for them: the Binding may
+// arrive although kube-scheduler does not wait for it any more.
+type binds struct {
+	mu   sync.Mutex
+	pods map[string]bool // by UID
+}
+
+func (b *binds) begin(podUID string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.pods[podUID] {
+		return false
+	}
+	if b.pods == nil {
+		b.pods = map[string]bool{}
+	}
+	b.pods[podUID] = true
+	return true
+}
+
+func (b *binds) end(podUID string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.pods, podUID)
+}
+
+func (b *binds) has(podUID string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.pods[podUID]
+}
+
+type servingKey struct{}
+
+// withServing marks the context of the server.
+func withServing(ctx context.Context) context.Context {
+	return context.WithValue(ctx, servingKey{}, ctx)
+}
+
+// serving returns the context of the server for that of a call, which ends when its caller hangs up.
+func serving(call context.Context) context.Context {
+	if server, ok := call.Value(servingKey{}).(context.Context); ok {
+		return server
+	}
+	return call
 }

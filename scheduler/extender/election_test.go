@@ -2,11 +2,13 @@ package extender
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,7 +91,7 @@ func TestCallsEndWithTheLease(t *testing.T) {
 		}
 	})
 	w, _, ended := start(t, Config{Client: client, GroupTimeout: time.Hour,
-		Election: &Election{Namespace: "kube-system", Name: "extender", Identity: "first", renew: 500 * time.Millisecond}})
+		Election: &Election{Namespace: "kube-system", Name: "extender", Identity: "first", renew: 2 * time.Second}})
 	w.becomes(http.StatusOK)
 	body, err := json.Marshal(extenderv1.ExtenderBindingArgs{PodName: p.Name, PodNamespace: p.Namespace, PodUID: p.UID, Node: "n"})
 	require.NoError(t, err)
@@ -109,4 +111,49 @@ func TestCallsEndWithTheLease(t *testing.T) {
 	require.ErrorIs(t, err, errLost)
 	require.EqualError(t, err, errLost.Error(), "nothing was waited for in vain")
 	<-answered
+}
+
+// kube-scheduler hangs up, and its Binding is still under way: the pod's GPUs stay reserved, and filter gives it no others.
+func TestBindWhoseCallerHungUp(t *testing.T) {
+	p := pod("p", 1, 0)
+	client := fake.NewClientset(gpuNode("n"), gpuNode("other"), p)
+	under, on := make(chan struct{}), make(chan struct{})
+	var binds atomic.Int32
+	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if binds.Add(1) == 1 {
+			close(under)
+			<-on
+		}
+		return true, nil, nil
+	})
+	w, _, _ := start(t, Config{Client: client})
+	w.becomes(http.StatusOK)
+	w.nodes = []string{"n", "other"}
+	body, err := json.Marshal(extenderv1.ExtenderBindingArgs{PodName: p.Name, PodNamespace: p.Namespace, PodUID: p.UID, Node: "n"})
+	require.NoError(t, err)
+	ctx, hangUp := context.WithCancel(t.Context())
+	call, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+"/bind", bytes.NewReader(body))
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if r, err := http.DefaultClient.Do(call); err == nil {
+			r.Body.Close()
+		}
+	}()
+	<-under
+	hangUp()
+	<-ended
+	w.nodes = []string{"other"}
+	passed, result := w.filter(p)
+	require.Empty(t, passed)
+	require.Contains(t, result.FailedNodes["other"], errBinding.Error())
+	var again extenderv1.ExtenderBindingResult
+	status, _ := w.post("/bind", extenderv1.ExtenderBindingArgs{PodName: p.Name, PodNamespace: p.Namespace, PodUID: p.UID, Node: "other"}, &again)
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, again.Error, errBinding.Error())
+	_, text := w.status("/debug/state?format=json")
+	require.Contains(t, text, `"phase":"reserved"`)
+	close(on)
+	require.Eventually(t, func() bool { passed, _ := w.filter(p); return len(passed) == 1 }, 30*time.Second, 10*time.Millisecond)
 }

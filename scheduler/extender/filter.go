@@ -27,15 +27,15 @@ func (s *Server) request(p *v1.Pod) (*scheduler.Pod, *request.Request, error) {
 	return pod, r, err
 }
 
-func (s *Server) filter(_ context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.ExtenderFilterResult, error) {
-	return s.filterNodes(args, true)
+func (s *Server) filter(ctx context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.ExtenderFilterResult, error) {
+	return s.filterNodes(ctx, args, true)
 }
 
-func (s *Server) dryRun(_ context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.ExtenderFilterResult, error) {
-	return s.filterNodes(args, false)
+func (s *Server) dryRun(ctx context.Context, args *extenderv1.ExtenderArgs) (*extenderv1.ExtenderFilterResult, error) {
+	return s.filterNodes(ctx, args, false)
 }
 
-func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1.ExtenderFilterResult, error) {
+func (s *Server) filterNodes(ctx context.Context, args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1.ExtenderFilterResult, error) {
 	nodes := candidates(args)
 	pod, r, err := s.request(args.Pod)
 	if err != nil {
@@ -48,9 +48,17 @@ func (s *Server) filterNodes(args *extenderv1.ExtenderArgs, reserve bool) (*exte
 	judge := s.live
 	if !reserve {
 		judge = s.simulated(nodes)
-	} else if now := s.Cluster.group(args.Pod); now != nil {
-		if why := now.Incomplete(); why != "" {
-			return nodes.none(why), errors.New(why)
+	} else {
+		if _, err := s.Term(ctx); err != nil {
+			return nodes.later(err.Error()), err
+		}
+		if s.binds.has(pod.UID) {
+			return nodes.later(errBinding.Error()), errBinding
+		}
+		if now := s.Cluster.group(args.Pod); now != nil {
+			if why := now.Incomplete(); why != "" {
+				return nodes.none(why), errors.New(why)
+			}
 		}
 	}
 	for range maxAttempts {

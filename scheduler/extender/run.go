@@ -34,6 +34,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/gang/podgroups"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
@@ -58,7 +59,7 @@ type Config struct {
 	// CertFile and KeyFile are reloaded when they change; empty: plain HTTP.
 	CertFile, KeyFile string
 	// LeaderLease is the kube-schedulers' Lease, "namespace/name", for an extender on each of their
-	// hosts: only the one on the leader's host answers resize requests.
+	// hosts: only the one on the leader's host places pods.
 	LeaderLease string
 	// Election is nil for a single replica. Reservations are in memory, so only one replica may
 	// answer.
@@ -110,7 +111,17 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	find, objects = feed.Find, feed.Objects
-	resizer, err := feed.Resizer(factory, c.resizer(running, e, func() error { return ready() }))
+	takeover := &kube.Takeover{Client: c.Client, Feed: feed, Forget: e.Forget, Log: c.Log, RequestsGPUs: func(p *v1.Pod) bool {
+		r, err := e.Request(kube.Pod(p))
+		return r != nil || err != nil
+	}}
+	s.Term = takeover.Term
+	resizer, err := feed.Resizer(factory, c.resizer(running, e, func(ctx context.Context) (fence.Term, error) {
+		if err := ready(); err != nil {
+			return fence.Term{}, err
+		}
+		return takeover.Term(ctx)
+	}))
 	if err != nil {
 		return err
 	}
@@ -130,7 +141,7 @@ func Run(ctx context.Context, c Config) (err error) {
 
 	var election *leader
 	if c.Election != nil {
-		if election, err = c.elect(end); err != nil {
+		if election, takeover.Fence, err = c.elect(end); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, election.release()) }()
@@ -146,9 +157,16 @@ func Run(ctx context.Context, c Config) (err error) {
 		}
 		return nil
 	}
-	go s.Run(running)
 	var tasks sync.WaitGroup
 	defer func() { end(nil); tasks.Wait() }() // before the Lease is released
+	if c.LeaderLease != "" {
+		if takeover.Fence, err = c.follow(); err != nil {
+			return err
+		}
+		takeover.Fence.Read(running) // so that the first calls are answered
+		tasks.Go(func() { takeover.Fence.Run(running, followInterval) })
+	}
+	go s.Run(running)
 	tasks.Go(func() { resizer.Run(running) })
 	tasks.Go(func() { podGroups.Run(running) })
 	registry := prometheus.NewRegistry()
@@ -206,7 +224,7 @@ func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, 
 	listener = httpserver.Limit(listener, connections)
 	calls := &gate{Handler: handler}
 	server := &http.Server{
-		Handler: calls, BaseContext: func(net.Listener) context.Context { return running },
+		Handler: calls, BaseContext: func(net.Listener) context.Context { return withServing(running) },
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
@@ -237,43 +255,28 @@ func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, 
 	return err
 }
 
-func (c Config) resizer(ctx context.Context, e *engine.Engine, ready func() error) kube.ResizerConfig {
+func (c Config) resizer(ctx context.Context, e *engine.Engine, term func(context.Context) (fence.Term, error)) kube.ResizerConfig {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.Client.CoreV1().Events("")})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "gpuslice-extender"})
 	return kube.ResizerConfig{
-		Engine: e, Client: c.Client, Keys: c.Keys, Log: c.Log,
-		Ready: func() error {
-			if err := ready(); err != nil {
-				return err
-			}
-			return c.checkHost()
-		},
+		Engine: e, Client: c.Client, Keys: c.Keys, Log: c.Log, Term: term,
 		Event: func(pod *v1.Pod, kind, reason, message string) { recorder.Event(pod, kind, reason, message) },
 	}
 }
 
-// checkHost compares the holder of LeaderLease, which starts with the host's name and "_", with
-// this host.
-func (c Config) checkHost() error {
-	if c.LeaderLease == "" {
-		return nil
-	}
+// followInterval is kube-scheduler's interval of renewals.
+const followInterval = 2 * time.Second
+
+// follow returns the fence of the kube-scheduler on this host: the holder of LeaderLease starts with the host's name
+// and "_".
+func (c Config) follow() (*fence.Fence, error) {
 	namespace, name, _ := strings.Cut(c.LeaderLease, "/")
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	lease, err := c.Client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("find the leading kube-scheduler: %w", err)
-	}
 	host, err := os.Hostname()
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("read the host name: %w", err)
 	}
-	if holder := lease.Spec.HolderIdentity; holder == nil || !strings.HasPrefix(*holder, host+"_") {
-		return errNotLeading
-	}
-	return nil
+	return fence.Follow(c.Client, namespace, name, func(holder string) bool { return strings.HasPrefix(holder, host+"_") }), nil
 }
 
 // Election is the Lease by which replicas elect a leader.
@@ -307,12 +310,13 @@ func (l *leader) leads() bool { return l.state.Load() == leading }
 // not know the reservations of this one.
 //
 // client-go's ReleaseOnCancel is not used: it releases the Lease while binds are in progress.
-func (c Config) elect(lost func(error)) (*leader, error) {
-	l := &leader{ended: make(chan struct{}), lock: &resourcelock.LeaseLock{
+func (c Config) elect(lost func(error)) (*leader, *fence.Fence, error) {
+	lock, leads := fence.NewLock(&resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: c.Election.Namespace, Name: c.Election.Name},
 		Client:     c.Client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: c.Election.Identity},
-	}}
+	}, c.Client, c.Election.Namespace, c.Election.Name, lost)
+	l := &leader{ended: make(chan struct{}), lock: lock}
 	renew := cmp.Or(c.Election.renew, 10*time.Second)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l.lock, Name: c.Election.Name,
@@ -327,7 +331,7 @@ func (c Config) elect(lost func(error)) (*leader, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("leader election: %w", err)
+		return nil, nil, fmt.Errorf("leader election: %w", err)
 	}
 	ctx, end := context.WithCancel(context.Background())
 	l.end = end
@@ -335,7 +339,7 @@ func (c Config) elect(lost func(error)) (*leader, error) {
 		defer close(l.ended)
 		elector.Run(ctx)
 	}()
-	return l, nil
+	return l, leads, nil
 }
 
 // release leaves the election. Call it when no call is in progress.

@@ -21,12 +21,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/page"
@@ -49,8 +49,10 @@ type Options struct {
 	Keys    *grant.SigningKeyFile // nil: unsigned grants
 	// ScoreWithPreferences is percent of the priority, for pods that prefer nodes by more than GPUs; 0: all.
 	ScoreWithPreferences int
-	// Ready and Find may be nil.
+	// Ready, Term and Find may be nil.
 	Ready func() error
+	// Term is for writes of grants; nil: there is no election.
+	Term func(context.Context) (fence.Term, error)
 	// ReservationTimeout limits the time from filter to bind; 0: the default. It is shorter than the engine's,
 	// which covers a bind in progress.
 	ReservationTimeout time.Duration
@@ -78,6 +80,7 @@ type Server struct {
 	requeuer *requeuer
 	groups   *groups
 	evicting *evicting
+	binds    binds
 	// replaced by tests
 	reserve func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
 }
@@ -99,6 +102,9 @@ func New(o Options) *Server {
 	if o.Ready == nil {
 		o.Ready = func() error { return nil }
 	}
+	if o.Term == nil {
+		o.Term = func(context.Context) (fence.Term, error) { return fence.Term{}, nil }
+	}
 	if o.Find == nil {
 		o.Find = func(string, string) (*scheduler.Pod, error) { return nil, errors.New("the server cannot look up pods") }
 	}
@@ -113,10 +119,16 @@ func owner(podUID string) string { return component + "/" + podUID }
 
 // Run requeues pods and evicts others for them until ctx ends.
 func (s *Server) Run(ctx context.Context) {
-	go periodic.Every(ctx, evictInterval, nil, func() { s.evictAll(ctx) })
+	go periodic.Every(ctx, evictInterval, nil, func() {
+		if _, err := s.Term(ctx); err == nil {
+			s.evictAll(ctx)
+		}
+	})
 	s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
-		now := map[string]string{api.AnnotationRequeued: time.Now().UTC().Format(time.RFC3339Nano)}
-		if err := kube.Annotate(ctx, s.Cluster.client, pod, now, nil); err != nil {
+		if _, err := s.Term(ctx); err != nil {
+			return
+		}
+		if err := kube.Requeue(ctx, s.Cluster.client, pod, time.Now()); err != nil {
 			s.Log.Info("failed to requeue pod", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}
 	})

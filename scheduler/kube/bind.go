@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 )
 
 // ErrUnknown: the pod may be bound. Keep its GPUs reserved until the pod's event.
@@ -25,8 +28,12 @@ var ErrUnknown = errors.New("it is unknown whether the pod was bound")
 // Bind binds the pod and writes the annotations in one Binding: no pod is bound without its grant. It is
 // idempotent. If the API server's answer is lost, Bind reads the pod, and changes it if it is not bound, so
 // that a Binding in progress fails at its resourceVersion: releasing the GPUs of a bound pod would assign them
-// twice.
-func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string, annotations map[string]string) (err error) {
+// twice. Each Binding is sent in the term and carries it. A newer version of the pod is used only if the API
+// server confirms the term after it was read: the next leader changes pending pods (Takeover).
+func Bind(ctx context.Context, client kubernetes.Interface, term fence.Term, pod *v1.Pod, node string, annotations map[string]string) (err error) {
+	if err := term.Check(); err != nil {
+		return fmt.Errorf("bind pod %s/%s to node %s: %w", pod.Namespace, pod.Name, node, err)
+	}
 	if annotations[api.AnnotationHAMiBindPhase] == api.HAMiAllocating {
 		if err := lockNode(ctx, client, pod, node); err != nil {
 			return err
@@ -38,7 +45,13 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 		}()
 	}
 	pods := client.CoreV1().Pods(pod.Namespace)
+	if annotations != nil {
+		annotations = marked(term, annotations)
+	}
 	for version, tries := pod.ResourceVersion, 0; ; tries++ {
+		if err := term.Check(); err != nil {
+			return fmt.Errorf("bind pod %s/%s to node %s: %w", pod.Namespace, pod.Name, node, err)
+		}
 		err := pods.Bind(ctx, &v1.Binding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version,
 				Annotations: annotations, Labels: hamiLabels(node, annotations)},
@@ -48,6 +61,12 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 			return nil
 		}
 		bindErr := fmt.Errorf("bind pod %s/%s to node %s: %w", pod.Namespace, pod.Name, node, err)
+		if otherTerm(err) && tries < maxTermTries {
+			if err := confirm(ctx, term, retryInterval); err != nil {
+				return fmt.Errorf("%w; %w", bindErr, err)
+			}
+			continue
+		}
 		if rejected(err) {
 			return bindErr
 		}
@@ -59,6 +78,9 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 			return nil
 		case apierrors.IsConflict(err) && found.UID == pod.UID && found.Spec.NodeName == "" &&
 			found.ResourceVersion != version && tries < maxTries:
+			if err := confirm(ctx, term, 0); err != nil {
+				return fmt.Errorf("%w; %w", bindErr, err)
+			}
 			version = found.ResourceVersion
 		default:
 			return bindErr
@@ -74,8 +96,35 @@ func hamiLabels(node string, annotations map[string]string) map[string]string {
 	return map[string]string{api.AnnotationHAMiNode: node}
 }
 
+// marked adds the term to annotations.
+func marked(term fence.Term, annotations map[string]string) map[string]string {
+	if term.String() == "" {
+		return annotations
+	}
+	if annotations = maps.Clone(annotations); annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[api.AnnotationLeader] = term.String()
+	return annotations
+}
+
+// otherTerm reports whether the admission policy refused the term: the API server may not know the newest Lease yet.
+func otherTerm(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), api.AnnotationLeader)
+}
+
+func confirm(ctx context.Context, term fence.Term, after time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(after):
+		return term.Confirm(ctx)
+	}
+}
+
 const (
 	maxTries      = 5
+	maxTermTries  = 20 // 10 s
 	retryInterval = 500 * time.Millisecond
 )
 
@@ -118,8 +167,28 @@ func rejected(err error) bool {
 	return code >= 400 && code < 500 && code != http.StatusRequestTimeout && code != http.StatusConflict
 }
 
-// Annotate sets and removes annotations of the pod in one write.
-func Annotate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, set map[string]string, remove []string) error {
+// Annotate sets and removes annotations of the pod in one write. The write fails if the pod has changed: one that arrives late
+// does not change the grant of a bound pod.
+func Annotate(ctx context.Context, client kubernetes.Interface, term fence.Term, pod *v1.Pod, set map[string]string, remove []string) error {
+	if len(set) == 0 && len(remove) == 0 {
+		return nil
+	}
+	err := term.Check()
+	if err == nil {
+		err = annotate(ctx, client, pod, map[string]any{"resourceVersion": pod.ResourceVersion}, marked(term, set), remove)
+	}
+	if err != nil {
+		return fmt.Errorf("annotate pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// Requeue makes kube-scheduler try the pod again: a change of the pod is an event.
+func Requeue(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, now time.Time) error {
+	return annotate(ctx, client, pod, map[string]any{}, map[string]string{api.AnnotationRequeued: now.UTC().Format(time.RFC3339Nano)}, nil)
+}
+
+func annotate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, metadata map[string]any, set map[string]string, remove []string) error {
 	annotations := make(map[string]any, len(set)+len(remove))
 	for _, key := range remove {
 		annotations[key] = nil
@@ -127,11 +196,7 @@ func Annotate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, set
 	for key, value := range set {
 		annotations[key] = value
 	}
-	if len(annotations) == 0 {
-		return nil
-	}
-	if _, err := patch(ctx, client, pod, map[string]any{"annotations": annotations}); err != nil {
-		return fmt.Errorf("annotate pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	return nil
+	metadata["annotations"] = annotations
+	_, err := patch(ctx, client, pod, metadata)
+	return err
 }

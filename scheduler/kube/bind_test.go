@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 )
 
 var podResource = schema.GroupResource{Resource: "pods"}
@@ -70,7 +71,7 @@ func TestBind(t *testing.T) {
 				require.NotNil(t, tc.found, "no read is needed")
 				return true, tc.found, nil
 			})
-			err := Bind(t.Context(), client, pod("u1", "", v1.PodPending, ""), "n1", granted)
+			err := Bind(t.Context(), client, fence.Term{}, pod("u1", "", v1.PodPending, ""), "n1", granted)
 			if tc.want == "" {
 				require.NoError(t, err)
 			} else {
@@ -92,16 +93,16 @@ func TestBindEndsWithItsContext(t *testing.T) {
 		return true, nil, errors.New("connection refused")
 	}
 	client.PrependReactor("*", "pods", outage)
-	require.ErrorIs(t, Bind(ctx, client, pod("u1", "", v1.PodPending, ""), "n1", nil), context.Canceled)
+	require.ErrorIs(t, Bind(ctx, client, fence.Term{}, pod("u1", "", v1.PodPending, ""), "n1", nil), context.Canceled)
 }
 
 func TestAnnotate(t *testing.T) {
 	there := pod("u1", "", v1.PodPending, "1")
 	there.Annotations["forged"] = "x"
 	client := fake.NewClientset(there)
-	require.NoError(t, Annotate(t.Context(), client, there, nil, nil))
+	require.NoError(t, Annotate(t.Context(), client, fence.Term{}, there, nil, nil))
 	require.Empty(t, client.Actions(), "nothing to write")
-	require.NoError(t, Annotate(t.Context(), client, there, map[string]string{"b": "2"}, []string{"forged", "never there"}))
+	require.NoError(t, Annotate(t.Context(), client, fence.Term{}, there, map[string]string{"b": "2"}, []string{"forged", "never there"}))
 	now, err := client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"a": "1", "b": "2"}, now.Annotations)
@@ -112,5 +113,5 @@ func TestAnnotate(t *testing.T) {
 	client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusConflict, Message: "uid"}}
 	})
-	require.ErrorContains(t, Annotate(t.Context(), client, there, map[string]string{"b": "2"}, nil), "annotate pod ns/p: uid")
+	require.ErrorContains(t, Annotate(t.Context(), client, fence.Term{}, there, map[string]string{"b": "2"}, nil), "annotate pod ns/p: uid")
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
@@ -50,9 +51,9 @@ func SetPod(e *engine.Engine, p *scheduler.Pod, retry func(pending *v1.Pod)) {
 type ResizerConfig struct {
 	Engine *engine.Engine
 	Client kubernetes.Interface
-	// Ready returns an error unless this process is the leader and has read the cluster's state.
-	Ready func() error
-	Keys  *grant.SigningKeyFile // nil: unsigned grants
+	// Term returns an error unless this process is the leader and has read the cluster's state.
+	Term func(context.Context) (fence.Term, error)
+	Keys *grant.SigningKeyFile // nil: unsigned grants
 	// Ours reports whether this engine schedules for that scheduler name; nil: for all.
 	Ours  func(schedulerName string) bool
 	Event func(pod *v1.Pod, kind, reason, message string)
@@ -91,9 +92,9 @@ func (r *Resizer) Run(ctx context.Context) {
 		if ended {
 			return
 		}
-		if err := r.Ready(); err != nil {
+		if term, err := r.Term(ctx); err != nil {
 			r.queue.AddAfter(name, notReadyPause)
-		} else if err := r.answer(ctx, name); err != nil {
+		} else if err := r.answer(ctx, term, name); err != nil {
 			r.Log.Warn("failed to answer a resize request: retrying", "pod", name.String(), "error", err)
 			r.queue.AddRateLimited(name)
 		} else {
@@ -104,7 +105,7 @@ func (r *Resizer) Run(ctx context.Context) {
 }
 
 // answer is called again after an error.
-func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
+func (r *Resizer) answer(ctx context.Context, term fence.Term, name cache.ObjectName) error {
 	object, err := r.feed.pods.Pods(name.Namespace).Get(name.Name)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -126,7 +127,7 @@ func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 	next, err := r.reserve(object, pod, request)
 	if err != nil {
 		status.Outcome, status.Message = grant.ResizeRefused, err.Error()
-		if err := r.write(ctx, object, status, nil); err != nil {
+		if err := r.write(ctx, term, object, status, nil); err != nil {
 			return err
 		}
 		r.Log.Info("resize refused", "pod", name.String(), "reason", status.Message)
@@ -136,12 +137,12 @@ func (r *Resizer) answer(ctx context.Context, name cache.ObjectName) error {
 	status.Outcome, status.Message, status.Generation = grant.ResizeReserved, describe(pod, next), next.Generation
 	annotations, err := wire.Resized(pod, next, r.Keys.Current(), time.Now())
 	if err == nil {
-		err = r.write(ctx, object, status, annotations)
+		err = r.write(ctx, term, object, status, annotations)
 	}
 	if err != nil {
 		// If the write may have succeeded, the larger of both shares stays reserved until the next
 		// try.
-		if rejected(err) {
+		if unsent := new(notSent); rejected(err) || errors.As(err, &unsent) {
 			r.Engine.CancelResize(pod)
 		}
 		return err
@@ -167,17 +168,23 @@ func (r *Resizer) reserve(object *v1.Pod, pod *scheduler.Pod, request string) (s
 
 // write succeeds at most once, because of the resourceVersion. So it can retry if the answer is
 // lost.
-func (r *Resizer) write(ctx context.Context, object *v1.Pod, status grant.ResizeStatus, annotations map[string]string) error {
+func (r *Resizer) write(ctx context.Context, term fence.Term, object *v1.Pod, status grant.ResizeStatus, annotations map[string]string) error {
 	answer, err := json.Marshal(status)
 	if err != nil {
 		return err
 	}
 	set := map[string]any{api.AnnotationResize: nil, api.AnnotationResizeStatus: string(answer)}
-	for key, value := range annotations {
+	for key, value := range marked(term, annotations) {
 		set[key] = value
 	}
 	for tried := false; ; tried = true {
-		_, err := patch(ctx, r.Client, object, map[string]any{"resourceVersion": object.ResourceVersion, "annotations": set})
+		err := term.Check()
+		if err != nil && !tried {
+			return &notSent{err}
+		} else if err != nil {
+			return err
+		}
+		_, err = patch(ctx, r.Client, object, map[string]any{"resourceVersion": object.ResourceVersion, "annotations": set})
 		switch {
 		case err == nil:
 			return nil
@@ -197,6 +204,9 @@ func (r *Resizer) write(ctx context.Context, object *v1.Pod, status grant.Resize
 		}
 	}
 }
+
+// notSent: the API server changed nothing.
+type notSent struct{ error }
 
 func describe(pod *scheduler.Pod, p scheduler.Placement) string {
 	var parts []string

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -38,7 +39,7 @@ type resizing struct {
 	mu     sync.Mutex
 	events []string
 	ready  error
-	asked  int // how often Ready was called
+	asked  int // how often Term was called
 }
 
 func (r *resizing) pod() *v1.Pod {
@@ -93,11 +94,11 @@ func newResizing(t *testing.T, change func(*v1.Node, *v1.Pod, *ResizerConfig)) *
 	require.NoError(t, err)
 	c := ResizerConfig{
 		Engine: r.engine, Log: slog.New(slog.DiscardHandler),
-		Ready: func() error {
+		Term: func(context.Context) (fence.Term, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.asked++
-			return r.ready
+			return fence.Term{}, r.ready
 		},
 		Event: func(_ *v1.Pod, kind, reason, message string) {
 			r.mu.Lock()

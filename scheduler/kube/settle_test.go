@@ -13,6 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 )
 
 // server keeps one pod, and versions and binds it as an API server does.
@@ -96,7 +97,7 @@ func TestLateBinding(t *testing.T) {
 				s.change(func(*v1.Pod) {})
 			}
 			s.answers, s.arrives = []error{tc.answer}, tc.arrives
-			err := Bind(t.Context(), s.client(), seen, "n1", granted)
+			err := Bind(t.Context(), s.client(), fence.Term{}, seen, "n1", granted)
 			require.Equal(t, tc.bound, err == nil, "%v", err)
 			require.Equal(t, tc.patches, s.patches)
 			require.Equal(t, "7", s.sent[0].ResourceVersion)
@@ -110,7 +111,7 @@ func TestBindAfterChange(t *testing.T) {
 	s := newServer()
 	seen := s.pod.DeepCopy()
 	s.change(func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} })
-	require.NoError(t, Bind(t.Context(), s.client(), seen, "n1", nil))
+	require.NoError(t, Bind(t.Context(), s.client(), fence.Term{}, seen, "n1", nil))
 	require.Len(t, s.sent, 2)
 	require.Equal(t, "8", s.sent[1].ResourceVersion)
 
@@ -121,7 +122,7 @@ func TestBindAfterChange(t *testing.T) {
 		s.change(func(*v1.Pod) {}) // always just before
 		return false, nil, nil
 	})
-	require.ErrorContains(t, Bind(t.Context(), client, seen, "n1", nil), "precondition")
+	require.ErrorContains(t, Bind(t.Context(), client, fence.Term{}, seen, "n1", nil), "precondition")
 	require.Len(t, s.sent, maxTries+1)
 	require.Empty(t, s.pod.Spec.NodeName)
 }

@@ -42,6 +42,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	if err := p.feed.Wait(ctx); err != nil { // at startup
 		return nil, fwk.AsStatus(err)
 	}
+	if _, err := p.takeover().Term(ctx); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
 	p.informerSync.update(nodes)
 	quotas, resized := p.quotaQueue.version(object.Namespace), p.engine.Resized()
 	evaluation := p.engine.Evaluate(p.engine.Snapshot(), pod, r)

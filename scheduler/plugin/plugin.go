@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/gang/podgroups"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
@@ -38,20 +39,19 @@ const component = "plugin"
 
 // Factory creates the plugin for each profile of a process. They share one engine.
 type Factory struct {
-	// Metrics, Log, Started, Serve and CheckLeader may be nil.
+	// Metrics, Log, Started, Serve and Fence may be nil.
 	Metrics *metrics.Metrics
 	Log     *slog.Logger
 	// Started is called once, with an empty engine.
 	Started func(*engine.Engine, *Args)
 	// Serve runs until its context ends.
 	Serve func(context.Context, *engine.Engine, *kube.Feed)
-	// CheckLeader returns an error unless this replica is the leader, which answers resize
-	// requests.
-	CheckLeader func() error
 	// NativeGroups reports whether kube-scheduler itself schedules the groups of spec.schedulingGroup; nil: it does not.
 	NativeGroups func() bool
 	// PodGroups reads PodGroup objects; nil: a client with kube-scheduler's configuration.
 	PodGroups dynamic.Interface
+	// Fence waits until this process is configured; nil: there is no election.
+	Fence func() *fence.Fence
 
 	mu       sync.Mutex
 	args     *Args
@@ -77,6 +77,7 @@ type shared struct {
 	metrics      *metrics.Metrics
 	log          *slog.Logger
 	bypassed     atomic.Bool // another plugin bound a pod with GPUs
+	takeover     func() *kube.Takeover
 }
 
 type Plugin struct {
@@ -193,6 +194,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	if f.Serve != nil {
 		f.tasks.Go(func() { f.Serve(ctx, s.engine, s.feed) })
 	}
+	s.takeover = sync.OnceValue(func() *kube.Takeover { return f.newTakeover(s, handle) })
 	resizer, err := s.feed.Resizer(informers, f.resizer(s, handle))
 	if err != nil {
 		return nil, err
@@ -217,6 +219,20 @@ func (f *Factory) podGroups(s *shared, handle fwk.Handle) (*podgroups.Reader, er
 func (s *shared) forget(pod *v1.Pod) {
 	s.quotaQueue.remove(pod)
 	s.secondTries.remove(pod)
+}
+
+func (f *Factory) newTakeover(s *shared, handle fwk.Handle) *kube.Takeover {
+	t := &kube.Takeover{
+		Client: handle.ClientSet(), Feed: s.feed, Forget: s.engine.Forget, Log: s.log,
+		RequestsGPUs: func(p *v1.Pod) bool {
+			r, err := s.engine.Request(kube.Pod(p))
+			return r != nil || err != nil
+		},
+	}
+	if f.Fence != nil {
+		t.Fence = f.Fence()
+	}
+	return t
 }
 
 // There is no PreEnqueue, because a pod that it rejects gets no event with the reason.

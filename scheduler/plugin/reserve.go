@@ -13,6 +13,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -42,7 +43,10 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, object *v1.P
 	if p.args.Annotate == AnnotateWithBinding {
 		set = nil
 	}
-	err := kube.Annotate(ctx, p.handle.ClientSet(), object, set, remove)
+	term, err := p.takeover().Fence.Term()
+	if err == nil {
+		err = kube.Annotate(ctx, p.handle.ClientSet(), term, object, set, remove)
+	}
 	p.metrics.Observe(component, "annotate", began, err)
 	return fwk.AsStatus(err)
 }
@@ -55,13 +59,17 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod,
 		return fwk.NewStatus(fwk.Skip)
 	}
 	c.bindCalled = true
+	term, err := p.takeover().Term(ctx)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
 	if status := p.reserve(c, node); status != nil {
 		return status
 	}
 	began := time.Now()
 	annotations, err := p.annotations(c)
 	if err == nil {
-		err = kube.Bind(ctx, p.handle.ClientSet(), object, node, annotations)
+		err = kube.Bind(ctx, p.handle.ClientSet(), term, object, node, annotations)
 		c.bindUnknown = errors.Is(err, kube.ErrUnknown)
 	}
 	p.metrics.Observe(component, "bind", began, err)
@@ -100,10 +108,13 @@ const owner = "plugin/" + Name
 
 // Reserve implements fwk.ReservePlugin. After a conflict, kube-scheduler retries the pod after its
 // backoff.
-func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod, node string) *fwk.Status {
+func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, object *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
 		return nil
+	}
+	if _, err := p.takeover().Term(ctx); err != nil {
+		return fwk.AsStatus(err)
 	}
 	if status := p.reserve(c, node); status != nil {
 		return status
@@ -140,14 +151,11 @@ func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, object *v1.P
 func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 	return kube.ResizerConfig{
 		Engine: s.engine, Client: handle.ClientSet(), Keys: s.keys, Log: s.log,
-		Ready: func() error {
+		Term: func(ctx context.Context) (fence.Term, error) {
 			if !s.feed.Synced() {
-				return errors.New("reading the cluster's nodes and pods")
+				return fence.Term{}, errors.New("reading the cluster's nodes and pods")
 			}
-			if f.CheckLeader != nil {
-				return f.CheckLeader()
-			}
-			return nil
+			return s.takeover().Term(ctx)
 		},
 		Ours: func(name string) bool {
 			_, is := f.profiles.Load(name)

@@ -25,8 +25,8 @@ var plain = []struct {
 }{
 	{file: "agent-rbac.yaml", head: "The rights of gpuslice-agent.", templates: []string{"agent/rbac.yaml"}},
 	{file: "people-rbac.yaml", head: "Rights for people.", templates: []string{"people.yaml"}},
-	{file: "scheduler/scheduler.yaml", head: "gpuslice-scheduler: a kube-scheduler with the plugin; its configuration is config.yaml (kubectl apply -k install/scheduler).", templates: []string{"scheduler/rbac.yaml", "scheduler/deployment.yaml"}},
-	{file: "scheduler/extender.yaml", head: "gpuslice-scheduler extender; extender-config.yaml is for the kube-scheduler.", templates: []string{"scheduler/rbac.yaml", "scheduler/extender.yaml", "scheduler/config.yaml"}, values: []string{`scheduler.mode="extender"`}},
+	{file: "scheduler/scheduler.yaml", head: "gpuslice-scheduler: a kube-scheduler with the plugin; its configuration is config.yaml (kubectl apply -k install/scheduler).", templates: []string{"scheduler/rbac.yaml", "scheduler/fence.yaml", "scheduler/deployment.yaml"}},
+	{file: "scheduler/extender.yaml", head: "gpuslice-scheduler extender; extender-config.yaml is for the kube-scheduler.", templates: []string{"scheduler/rbac.yaml", "scheduler/fence.yaml", "scheduler/extender.yaml", "scheduler/config.yaml"}, values: []string{`scheduler.mode="extender"`}},
 	{file: "admission/webhook.yaml", head: "The webhook.", templates: []string{"webhook/webhook.yaml", "scheduler/config.yaml"}, without: `(?m)^kind: ConfigMap\nmetadata:\n  name: gpuslice-scheduler$`},
 	{file: "admission/configurations.yaml", head: "What the API server asks the webhook.", templates: []string{"admission/configurations.yaml"}},
 	{file: "admission/agents.yaml", head: "What the API server keeps agents to.", templates: []string{"admission/agents.yaml"}},

@@ -70,7 +70,7 @@ var ofExtender = map[string]string{
 	"scheduler: watch pods":                        "the same",
 	"scheduler: create events":                     "what became of a request to resize a pod",
 	"scheduler: patch events":                      "the same",
-	"scheduler: kube-system: get coordination.k8s.io/leases [kube-scheduler]": "requests to resize pods are answered beside the kube-scheduler that leads",
+	"scheduler: kube-system: get coordination.k8s.io/leases [kube-scheduler]": "GPUs are granted beside the kube-scheduler that leads",
 	"scheduler: create pods/binding":                                          "the bind, with the grant in its annotations",
 	"scheduler: patch pods/status":                                            "a pod is changed after a bind without an answer, so that the bind fails",
 	"scheduler: list scheduling.k8s.io/podgroups":                             "how many pods of a group are placed together",
