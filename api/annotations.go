@@ -114,6 +114,9 @@ const AnnotationQuotaPool = "gpuslice.io/quota-pool"
 const (
 	// AnnotationNodeGPUs has the node's GPUs, a NodeGPUs. The agent writes it.
 	AnnotationNodeGPUs = "gpuslice.io/node-gpus"
+	// AnnotationNodeRefused has the pods with grants that the node can't serve, a list of RefusedPod. The agent writes it, and the
+	// scheduler evicts the pods.
+	AnnotationNodeRefused = "gpuslice.io/refused-pods"
 	// AnnotationHAMiRegister and AnnotationHAMiScore have the same for HAMi: lists of HAMiGPU and of HAMiScore.
 	AnnotationHAMiRegister = "hami.io/node-nvidia-register"
 	AnnotationHAMiScore    = "hami.io/node-nvidia-score"

@@ -34,6 +34,13 @@ type NodeUse struct {
 	Replicas  int   `json:"replicas"`
 }
 
+// RefusedPod is an entry of AnnotationNodeRefused.
+type RefusedPod struct {
+	UID       string `json:"uid"`
+	Container string `json:"container"`
+	Reason    string `json:"reason"`
+}
+
 const (
 	ModeShared = "hami-core"
 	ModeMIG    = "mig"

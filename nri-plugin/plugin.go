@@ -58,7 +58,9 @@ type Config struct {
 	Progress func()
 	// Trimmed is called for a container that changed the size of its usage file or of a turn file; optional, and set before Run.
 	Trimmed func(containerID string)
-	Log     *slog.Logger
+	// RefusedChanged is called when Refused changes; optional.
+	RefusedChanged func()
+	Log            *slog.Logger
 }
 
 // UnscheduledPolicy is for containers with devices from the kubelet and no scheduler's annotation.
@@ -80,6 +82,7 @@ type Plugin struct {
 	health                 health
 	pending                pendingReleases
 	stale                  staleLimits
+	refusals               refusals
 	wake                   chan struct{}
 	optedOut, optOutDenied atomic.Uint64
 	// unreconciled is why all grants are refused at present; nil: they are not.
@@ -135,6 +138,9 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *
 	adjust, err := p.beforeDeadline(ctx, ctr.GetId(), func(ctx context.Context) (*api.ContainerAdjustment, error) {
 		return p.create(ctx, pod, ctr)
 	})
+	if p.refusals.note(pod, ctr, err) && p.RefusedChanged != nil {
+		p.RefusedChanged()
+	}
 	if err != nil {
 		err = p.refused(err)
 		p.Log.Warn("container refused", "pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "reason", err)

@@ -19,6 +19,9 @@ func Render(n Node, o Options) Metadata {
 	})
 	m := Metadata{Labels: labels(n, o), Annotations: map[string]string{}}
 	n.Devices = slices.DeleteFunc(n.Devices, Device.partitioned)
+	if len(n.Refused) > 0 {
+		m.Annotations[api.AnnotationNodeRefused] = mustJSON(n.Refused)
+	}
 	// HAMi treats an empty list and a missing annotation as the same error.
 	if len(n.Devices) == 0 {
 		return m
@@ -127,6 +130,8 @@ type Node struct {
 	DriverVersion string
 	CUDAVersion   string
 	MIGStrategy   nvidia.MIGStrategy
+	// Refused are the pods that have grants which the node can't serve.
+	Refused []api.RefusedPod
 }
 
 type Device struct {

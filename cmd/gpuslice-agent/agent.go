@@ -268,8 +268,9 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 		OptOutNamespaces: o.SwitchNamespaces,
 
 		HighPriorityNamespaces: o.HighPriorityNamespaces, RequestedPriorityNamespaces: o.PriorityNamespaces,
-		Observer: observer,
-		Log:      log,
+		Observer:       observer,
+		RefusedChanged: p.notify,
+		Log:            log,
 	}
 	if o.PodResourcesSocket != "" {
 		config.Names = podresources.New(o.PodResourcesSocket, o.countedResources()...)
@@ -287,6 +288,7 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 	if err != nil {
 		return nil, err
 	}
+	p.refused = plugin.Refused
 	if !o.withNRI() {
 		*first = append(*first, func(ctx context.Context) { sweep(ctx, store, log) })
 		return plugin, nil

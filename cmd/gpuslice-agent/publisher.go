@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/agent/resized"
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
@@ -37,7 +38,9 @@ type publisher struct {
 	// ready are additional conditions of /readyz.
 	ready []condition
 	// keeper has the newest grants of resized pods; set by nriPlugin.
-	keeper   *resized.Keeper
+	keeper *resized.Keeper
+	// refused are the pods with grants that this node can't serve; set by nriPlugin.
+	refused  func() []api.RefusedPod
 	progress *progress
 	changed  chan struct{}
 	log      *slog.Logger
@@ -54,11 +57,15 @@ func newPublisher(o *options, inventory *nvidia.Cache, log *slog.Logger) *publis
 	p := &publisher{
 		options: o, inventory: inventory, log: log,
 		settings:     func() (nodeconfig.Settings, error) { return nodeconfig.Settings{}, nil },
+		refused:      func() []api.RefusedPod { return nil },
 		reconfigured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	p.current.Store(&offer{})
 	return p
 }
+
+// notify makes the subscribers read the node's state.
+func (p *publisher) notify() { periodic.Wake(p.changed) }
 
 func (p *publisher) now() *offer { return p.current.Load() }
 

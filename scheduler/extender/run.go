@@ -125,6 +125,18 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
+	refusals, err := feed.Refusals(factory, kube.RefusalsConfig{
+		Client: c.Client, Log: c.Log, Event: resizer.Event,
+		Term: func() (fence.Term, error) {
+			if err := ready(); err != nil {
+				return fence.Term{}, err
+			}
+			return takeover.Fence.Term()
+		},
+	})
+	if err != nil {
+		return err
+	}
 	factories := []informers.SharedInformerFactory{factory}
 	if q := c.GPUQuota; q.Name != "" {
 		one, err := feed.GPUQuota(c.Client, q.Namespace, q.Name, e, c.Log)
@@ -169,6 +181,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	go s.Run(running)
 	tasks.Go(func() { resizer.Run(running) })
 	tasks.Go(func() { podGroups.Run(running) })
+	tasks.Go(func() { refusals.Run(running) })
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

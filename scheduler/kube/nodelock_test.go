@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
 )
 
 func hamiNode(lock string) *v1.Node {
@@ -80,7 +81,7 @@ func TestBindToHAMisNode(t *testing.T) {
 						_ = writeLock(t.Context(), client, "n1", "", nil)
 					}()
 				}
-				err := Bind(t.Context(), client, pod("u1", "", v1.PodPending, "1"), "n1", tc.annotations)
+				err := Bind(t.Context(), client, fence.Term{}, pod("u1", "", v1.PodPending, "1"), "n1", tc.annotations)
 				if tc.want == "" {
 					require.NoError(t, err)
 				} else {

@@ -199,7 +199,15 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	if err != nil {
 		return nil, err
 	}
+	refusals, err := s.feed.Refusals(informers, kube.RefusalsConfig{
+		Client: handle.ClientSet(), Log: s.log, Ours: resizer.Ours, Event: resizer.Event,
+		Term: func() (fence.Term, error) { return s.takeover().Fence.Term() },
+	})
+	if err != nil {
+		return nil, err
+	}
 	f.tasks.Go(func() { resizer.Run(ctx) })
+	f.tasks.Go(func() { refusals.Run(ctx) })
 	return s, nil
 }
 

@@ -38,7 +38,7 @@ var rights = map[string]string{
 	"scheduler: watch scheduling.x-k8s.io/podgroups":                          "the same",
 	"scheduler: list scheduling.volcano.sh/podgroups":                         "the same",
 	"scheduler: watch scheduling.volcano.sh/podgroups":                        "the same",
-	"scheduler: create pods/eviction":                                         "quotas: pods are evicted for others of their namespace, or of a pool",
+	"scheduler: create pods/eviction":                                         "pods are evicted for others by quota, and pods that their node refuses are placed again",
 	"scheduler: gpus: get coordination.k8s.io/leases [gpuslice-scheduler]":    "one of the replicas schedules",
 	"scheduler: gpus: update coordination.k8s.io/leases [gpuslice-scheduler]": "the same",
 
@@ -79,7 +79,7 @@ var ofExtender = map[string]string{
 	"scheduler: watch scheduling.x-k8s.io/podgroups":                          "the same",
 	"scheduler: list scheduling.volcano.sh/podgroups":                         "the same",
 	"scheduler: watch scheduling.volcano.sh/podgroups":                        "the same",
-	"scheduler: create pods/eviction":                                         "pods are evicted for memory and cores, which kube-scheduler does not count",
+	"scheduler: create pods/eviction":                                         "pods are evicted for memory and cores, which kube-scheduler does not count; pods that their node refuses are placed again",
 }
 
 // granted are the rights that the objects give to service accounts.

@@ -1,0 +1,167 @@
+package kube
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/fence"
+)
+
+// evicting is a cluster with a Refusals that is called by the test.
+type evicting struct {
+	*Refusals
+	t       *testing.T
+	now     time.Time
+	leads   error
+	answer  error // of the API server
+	evicted []string
+	events  []string
+}
+
+// refusing is a node that refuses the pods of these UIDs.
+func refusing(name string, uids ...string) *v1.Node {
+	var list []api.RefusedPod
+	for _, uid := range uids {
+		list = append(list, api.RefusedPod{UID: uid, Container: "main", Reason: "no room"})
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		panic(err)
+	}
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.AnnotationNodeRefused: string(text)}}}
+}
+
+func refusedPod(uid types.UID, node string, owner types.UID) *v1.Pod {
+	p := pod(uid, node, v1.PodPending, "")
+	p.Name = "p-" + string(uid)
+	if owner != "" {
+		controller := true
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "rs", UID: owner, Controller: &controller}}
+	}
+	return p
+}
+
+func newEvicting(t *testing.T, objects ...runtime.Object) *evicting {
+	e := &evicting{t: t, now: time.Unix(1000, 0)}
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		require.Equal(t, "eviction", a.GetSubresource())
+		eviction := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
+		if e.answer == nil {
+			e.evicted = append(e.evicted, string(*eviction.DeleteOptions.Preconditions.UID))
+		}
+		return true, nil, e.answer
+	})
+	factory := NewInformers(client)
+	feed, err := NewFeed(factory, &journal{})
+	require.NoError(t, err)
+	e.Refusals, err = feed.Refusals(factory, RefusalsConfig{
+		Client: client, Log: slog.New(slog.DiscardHandler), Clock: func() time.Time { return e.now },
+		Term: func() (fence.Term, error) { return fence.Term{}, e.leads },
+		Ours: func(name string) bool { return name != "other" },
+		Event: func(_ *v1.Pod, kind, reason, message string) {
+			e.events = append(e.events, kind+" "+reason+": "+message)
+		},
+	})
+	require.NoError(t, err)
+	factory.Start(t.Context().Done())
+	require.NoError(t, feed.Wait(t.Context()))
+	t.Cleanup(factory.Shutdown)
+	return e
+}
+
+// after plays the turns of that time.
+func (e *evicting) after(d time.Duration, node string) {
+	for end := e.now.Add(d); e.now.Before(end); e.now = e.now.Add(evictInterval) {
+		e.node(e.t.Context(), node)
+	}
+}
+
+func TestEvict(t *testing.T) {
+	e := newEvicting(t, refusing("n1", "a"), refusedPod("a", "n1", "rs"))
+	e.after(evictAfter, "n1")
+	require.Empty(t, e.evicted, "it may end by itself")
+	e.after(2*evictInterval, "n1")
+	require.Equal(t, []string{"a"}, e.evicted)
+	require.Equal(t, []string{"Warning GPUSliceEvicted: node n1 refused container main: no room. The pod is evicted, and ReplicaSet rs creates it again"}, e.events)
+}
+
+func TestEvictWithoutController(t *testing.T) {
+	e := newEvicting(t, refusing("n1", "a"), refusedPod("a", "n1", ""))
+	e.after(time.Minute, "n1")
+	require.Empty(t, e.evicted)
+	require.Len(t, e.events, 1)
+	require.Contains(t, e.events[0], "no controller would create it again: delete it")
+}
+
+// A node reports pods of others, of other schedulers and that are gone.
+func TestEvictOnlyOfTheNode(t *testing.T) {
+	elsewhere, foreign, ended := refusedPod("b", "n2", "rs"), refusedPod("c", "n1", "rs"), refusedPod("d", "n1", "rs")
+	foreign.Spec.SchedulerName = "other"
+	ended.Status.Phase = v1.PodFailed
+	e := newEvicting(t, refusing("n1", "b", "c", "d", "gone"), elsewhere, foreign, ended, refusedPod("e", "n1", "rs"))
+	e.after(time.Minute, "n1")
+	require.Empty(t, e.evicted)
+	require.Empty(t, e.events)
+}
+
+func TestEvictOnlyAsLeader(t *testing.T) {
+	e := newEvicting(t, refusing("n1", "a"), refusedPod("a", "n1", "rs"))
+	e.leads = fence.ErrNotLeading
+	e.after(time.Minute, "n1")
+	require.Empty(t, e.evicted)
+	e.leads = nil
+	e.after(evictAfter+2*evictInterval, "n1")
+	require.NotEmpty(t, e.evicted)
+}
+
+// Pods of one controller that are refused again and again are evicted at growing intervals.
+func TestEvictAgain(t *testing.T) {
+	e := newEvicting(t, refusing("n1", "a", "b"), refusedPod("a", "n1", "rs"), refusedPod("b", "n1", "rs"))
+	e.after(evictAfter+2*evictInterval, "n1")
+	require.Len(t, e.evicted, 1)
+	e.after(firstPause, "n1")
+	require.Len(t, e.evicted, 2)
+	e.after(firstPause, "n1")
+	require.Len(t, e.evicted, 2, "the pause has doubled")
+	e.after(firstPause+2*evictInterval, "n1")
+	require.Len(t, e.evicted, 3)
+}
+
+// A budget refuses the eviction: it is tried again.
+func TestEvictRefused(t *testing.T) {
+	e := newEvicting(t, refusing("n1", "a"), refusedPod("a", "n1", "rs"))
+	e.answer = apierrors.NewTooManyRequests("a budget", 1)
+	e.after(time.Minute, "n1")
+	require.Empty(t, e.events)
+	e.answer = nil
+	e.after(2*evictInterval, "n1")
+	require.Equal(t, []string{"a"}, e.evicted)
+}
+
+// What a node writes is not trusted.
+func TestEvictHostileList(t *testing.T) {
+	long := refusing("n1", "a")
+	long.Annotations[api.AnnotationNodeRefused] = strings.Replace(long.Annotations[api.AnnotationNodeRefused], "no room", strings.Repeat("é", 100000), 1)
+	malformed := refusing("n2")
+	malformed.Annotations[api.AnnotationNodeRefused] = "{"
+	e := newEvicting(t, long, malformed, refusedPod("a", "n1", ""))
+	require.False(t, e.node(t.Context(), "n2"), "until it changes")
+	e.after(time.Minute, "n1")
+	require.Len(t, e.events, 1)
+	require.Less(t, len(e.events[0]), 700)
+}
