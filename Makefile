@@ -20,7 +20,7 @@ export CGO_ENABLED := 1
 endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-steps test-clients test-hosts e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-hosts e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,17 @@ test-faults: setup binaries ## Try to get a GPU without a grant while components
 test-attacks: setup binaries ## Attack the isolation as a hostile tenant, on real containerd and dockerd (10 minutes at most, as root)
 	go test -tags $(TAGS),attacks -timeout 10m -v ./test/attacks
 
+# One API server, replicas that are processes, nodes that are objects. ROUNDS plays each scenario so often, however long it takes.
+CHAOS := go test -tags $(TAGS),chaos -count=1 -v -timeout 24h ./test/chaos
+
+test-chaos: build ## Freeze, part, kill and delay leaders of the scheduler: no GPU is granted twice, no pod is stuck (10 minutes, as root; ROUNDS=50: hours)
+	@test/setup.sh --kubernetes
+	$(CHAOS) $(if $(ROUNDS),-rounds=$(ROUNDS),-rounds=1000 -during=270s) $(CHAOS_ARGS)
+
+# One minute, in `make e2e`.
+test-chaos-short:
+	$(CHAOS) -run 'TestPlugin/1/(leader_frozen|binding_delayed|pods_refused)|TestExtender/1/leader_frozen' $(CHAOS_ARGS)
+
 test-steps: setup binaries ## Kill a process at every step of the limiter that another process can see (STEPS=instructions: at every instruction)
 	VGPU_EVERY_STEP=$(or $(STEPS),stores) go test -count=1 -timeout 5h -v -run TestKilledAtEveryStep ./test/limiter
 
@@ -117,6 +128,7 @@ E2E := go test -tags $(TAGS),e2e -count=1 -v -timeout 40m
 e2e: setup image ## Install the chart on a real Kubernetes on this machine, and test all of it (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
 	cd test/admission && $(E2E) -run TestAPIServer .
+	@$(MAKE) --no-print-directory test-chaos-short
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target e2e-framework e2e-extender
 
 # Each has a cluster of its own. Their tests wait more than they compute.
@@ -163,7 +175,7 @@ vulncheck: setup ## Look for known vulnerabilities in what the programs call; on
 	test/vulncheck.sh
 
 # All files of all modules.
-LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients,hosts
+LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients,hosts,chaos
 MODULES := . cmd/gpuslice-scheduler install/image test/admission test/monitoring
 C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads test/gpu
 
