@@ -52,7 +52,7 @@ func scheduled(t *testing.T) (ours, hami []metrics.Family) {
 	_, err = e.Reserve(p, r, "n", "test")
 	require.NoError(t, err)
 	e.SetPod(&scheduler.Pod{UID: "v", Namespace: "d", Name: "q", Containers: p.Containers})
-	e.SetQuota("d", "q", quota.Limits{MemoryMiB: 1, Cores: 1})
+	e.SetQuota("d", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 1, Cores: 1}})
 	counters := schedmetrics.New()
 	counters.Observe("extender", "filter", time.Now(), nil)
 	counters.Denied("extender", "reason")

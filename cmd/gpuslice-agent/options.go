@@ -210,9 +210,6 @@ func (o *options) logger(w io.Writer) *slog.Logger {
 // validate returns all invalid values, in the manual's order.
 func (o *options) validate() error {
 	var c checks
-	if o.withNRI() {
-		c.absolute("nri-socket", o.NRISocket)
-	}
 	c.matches("node-name", o.namePattern(), "the node's name in Kubernetes (lower-case letters, digits, '-' and '.')", o.NodeName)
 	c.absolute("state-dir", o.StateDir)
 	c.absolute("library-dir", o.LibraryDir)
@@ -221,6 +218,9 @@ func (o *options) validate() error {
 	c.want("limiter-mode", o.LimiterMode != string(oci.LimiterLibrary) || o.DeviceInjection != string(oci.InjectEnvvar),
 		"preload or auto with --device-injection=envvar: the nvidia runtime mounts the driver's libraries itself", o.LimiterMode)
 
+	if o.withNRI() {
+		c.absolute("nri-socket", o.NRISocket)
+	}
 	if o.PodResourcesSocket != "" {
 		c.absolute("pod-resources-socket", o.PodResourcesSocket)
 	}

@@ -77,12 +77,12 @@ func (f *Fence) check(term string) error {
 			"extender without --leader-lease", f.lease, f.unread)
 	}
 	if term == "" || term != f.term {
-		return fmt.Errorf("Lease %s: %w", f.lease, ErrNotLeading)
+		return fmt.Errorf("lease %s: %w", f.lease, ErrNotLeading)
 	}
 	now := f.now()
 	age := max(now.Sub(f.began), now.Round(0).Sub(f.renewed.Round(0)))
 	if age > f.valid {
-		return fmt.Errorf("Lease %s: %w: %v ago, and it is used for %v", f.lease, ErrStale, age.Round(time.Millisecond), f.valid)
+		return fmt.Errorf("lease %s: %w: %v ago, and it is used for %v", f.lease, ErrStale, age.Round(time.Millisecond), f.valid)
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (t Term) Confirm(ctx context.Context) error {
 		return fmt.Errorf("read Lease %s: %w", t.fence.lease, err)
 	}
 	if name(record) != t.name {
-		return fmt.Errorf("Lease %s: %w: %q", t.fence.lease, ErrNotLeading, record.HolderIdentity)
+		return fmt.Errorf("lease %s: %w: %q", t.fence.lease, ErrNotLeading, record.HolderIdentity)
 	}
 	return t.Check()
 }
@@ -125,7 +125,7 @@ func (f *Fence) observe(began time.Time, r *resourcelock.LeaderElectionRecord) {
 	}
 	f.term = ""
 	if f.lost != nil && r.HolderIdentity != "" {
-		go f.lost(fmt.Errorf("Lease %s: %w: %q", f.lease, ErrNotLeading, r.HolderIdentity))
+		go f.lost(fmt.Errorf("lease %s: %w: %q", f.lease, ErrNotLeading, r.HolderIdentity))
 		f.lost = nil
 	}
 }

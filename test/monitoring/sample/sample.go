@@ -80,7 +80,7 @@ func Cluster(many string) (*engine.Engine, error) {
 		return `{"version":1,"gpus":[` + text[1:] + `]}`
 	}
 	e.SetNode(&scheduler.Node{Name: "node-a", Annotations: map[string]string{api.AnnotationNodeGPUs: gpus(1, 0)}})
-	e.SetQuota("team-a", "gpus", quota.Limits{MemoryMiB: 400_000, Cores: 1000})
+	e.SetQuota("team-a", "gpus", quota.Quota{Limits: quota.Limits{MemoryMiB: 400_000, Cores: 1000}})
 	e.SetNode(&scheduler.Node{Name: "node-b", Annotations: map[string]string{api.AnnotationNodeGPUs: gpus(3, 4)}})
 	for _, p := range []struct {
 		name, node string
