@@ -162,7 +162,7 @@ const prefix = "gpuslice.io/"
 // ofContainers are gpuslice's annotations that a container without Kubernetes can have. "*" ends a prefix.
 var ofContainers = []string{
 	AnnotationMemory, AnnotationCores, AnnotationDevices, AnnotationPriority, AnnotationSlice, AnnotationCoreCeiling,
-	AnnotationGrant, AnnotationSignature, AnnotationGroupMin, AnnotationGroupTopology, AnnotationTolerance + "*",
+	AnnotationGrant, AnnotationSignature, AnnotationGroupMin, AnnotationLeader, AnnotationMinMemory, AnnotationGroupTopology, AnnotationTolerance + "*",
 	AnnotationResize, AnnotationResizeStatus, AnnotationRequeued, AnnotationBindUnclear,
 	AnnotationReplicas, AnnotationMIGPrefix + "*", AnnotationVcudaCore, AnnotationVcudaMemory, AnnotationShares, AnnotationEnforcement,
 }

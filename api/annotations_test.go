@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each annotation of gpuslice is known where containers are refused for unknown ones, except that of nodes.
+// Each annotation of gpuslice is known where containers are refused for unknown ones, except those of other objects.
 func TestEveryAnnotationIsKnown(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "annotations.go", nil, 0)
 	require.NoError(t, err)
@@ -24,7 +25,8 @@ func TestEveryAnnotationIsKnown(t *testing.T) {
 		}
 		key, err := strconv.Unquote(literal.Value)
 		require.NoError(t, err)
-		if strings.HasPrefix(key, prefix) && key != prefix && key != AnnotationNodeGPUs {
+		others := []string{prefix, AnnotationNodeGPUs, AnnotationNodeRefused, AnnotationQuotaPool}
+		if strings.HasPrefix(key, prefix) && !slices.Contains(others, key) {
 			found++
 			assert.False(t, IsUnknown(key), key)
 		}

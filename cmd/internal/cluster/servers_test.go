@@ -220,10 +220,11 @@ func TestCordonsInTheViewOfACluster(t *testing.T) {
 	for _, gpu := range n.GPUs {
 		got[gpu.Node+" "+gpu.UUID] = gpu.Cordoned
 	}
-	assert.Equal(t, map[string]bool{"n1 " + gpuA: true, "n1 " + gpuB: true, "n2 " + gpuA: true, "n2 " + gpuB: false}, got)
-	require.Len(t, n.Problems, 2)
+	assert.Equal(t, map[string]bool{"n1 " + gpuA: true, "n1 " + gpuB: true, "n2 " + gpuA: true, "n2 " + gpuB: false, "n3 " + gpuA: false, "n3 " + gpuB: false}, got)
+	require.Len(t, n.Problems, 3)
 	assert.Contains(t, n.Problems[0], "node n2: its agent (pod gpuslice/agent-n2) does not answer")
-	assert.Contains(t, n.Problems[1], "node n3: GPUs in its Node object cannot be read: ")
+	assert.Contains(t, n.Problems[1], "node n3: it has no pod of gpuslice's agent")
+	assert.Contains(t, n.Problems[2], `annotation hami.io/device-cordon: "not a GPU": must be a GPU's UUID`)
 }
 
 // An unhealthy GPU has a reason, also without an agent.

@@ -56,7 +56,7 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 
 // node returns the view of a node. agents are its pods of the agent; agentsKnown is false if the search failed.
 func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, agentsKnown bool) view.Node {
-	inventory, _, unread := wire.DecodeNode(kube.Node(node))
+	inventory, skipped, unread := wire.DecodeNode(kube.Node(node))
 	n := c.answer(ctx, inventory.GPUs, agents, agentsKnown)
 	// Only the Node object has the cluster's cordons.
 	for _, gpu := range inventory.GPUs {
@@ -66,6 +66,9 @@ func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, age
 	}
 	if unread != nil {
 		n.Problems = append(n.Problems, fmt.Sprintf("GPUs in its Node object cannot be read: %v", unread))
+	}
+	if skipped != nil {
+		n.Problems = append(n.Problems, fmt.Sprintf("its Node object: %v", skipped))
 	}
 	if len(agents) > 1 && readiness(agents[1]) == 0 {
 		n.Problems = append(n.Problems, fmt.Sprintf("several agents are ready (pods %s); the first one is used", some(names(agents))))
