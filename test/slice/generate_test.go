@@ -189,7 +189,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"--driver-root", "here"}, "--driver-root: \"here\" is not an absolute path"},
 		{[]string{"--watch", "--dry-run"}, "exclude each other"},
 		{[]string{"--interval", "1ms"}, "use 1s or more"},
-		{[]string{"small"}, "unknown command"},
+		{[]string{"small"}, "unexpected arguments (small)"},
 	} {
 		out, status := n.generate(test.args...)
 		require.Equal(t, 2, status, out)
