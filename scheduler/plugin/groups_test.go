@@ -3,6 +3,7 @@ package plugin
 import (
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,20 +56,21 @@ func TestGroupWithoutMinimumReservesNothing(t *testing.T) {
 }
 
 // found is a PodGroup of each name.
-type found gang.Spec
+type found struct{ atomic.Pointer[gang.Spec] }
 
-func (f found) Find(gang.Name) (gang.Spec, error) { return gang.Spec(f), nil }
+func (f *found) Find(gang.Name) (gang.Spec, error) { return *f.Load(), nil }
 
 func TestPodGroup(t *testing.T) {
 	pods := []*v1.Pod{gpuPod("g-0", 60000, 0), gpuPod("g-1", 60000, 0)}
 	for _, pod := range pods {
 		pod.Annotations = map[string]string{api.AnnotationVolcanoGroup: "g"}
 	}
-	w := newWorld(t, "", append(objects(pods...), gpuNode("n1", 3, 1))...)
-	w.groups.minimums = found{Minimum: 3, Timeout: time.Hour}
+	group := &found{}
+	group.Store(&gang.Spec{Minimum: 3, Timeout: time.Hour})
+	w := newWorldWith(t, "", func(p *Plugin) { p.groups.minimums = group }, append(objects(pods...), gpuNode("n1", 3, 1))...)
 	require.Contains(t, w.preFilter(t, pods[0]).Message(), "group ns/g (scheduling.volcano.sh) has 2 of the 3 pods")
 	w.took()
-	w.groups.minimums = found{Minimum: 2, Timeout: time.Hour}
+	group.Store(&gang.Spec{Minimum: 2, Timeout: time.Hour})
 	w.groups.podGroupChanged(gang.Name{API: gang.Volcano, Namespace: "ns", Name: "g"})
 	require.Equal(t, []string{"g-0", "g-1"}, w.took())
 	require.True(t, w.preFilter(t, pods[0]).IsSuccess())
@@ -87,8 +89,7 @@ func TestPodGroup(t *testing.T) {
 // the cycles of the others.
 func TestNativeGroup(t *testing.T) {
 	pod := with(gpuPod("g-0", 60000, 0), func(p *v1.Pod) { p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: new("g")} })
-	w := newWorld(t, "", pod, gpuNode("n1", 1, 1))
-	w.groups.native = true
+	w := newWorldWith(t, "", func(p *Plugin) { p.groups.native = true }, pod, gpuNode("n1", 1, 1))
 	last, _ := w.place(t, pod, "n1")
 	require.Nil(t, last)
 }

@@ -250,6 +250,12 @@ type world struct {
 
 func newWorld(t *testing.T, args string, objects ...runtime.Object) *world {
 	t.Helper()
+	return newWorldWith(t, args, func(*Plugin) {}, objects...)
+}
+
+// newWorldWith changes the plugin before it watches objects.
+func newWorldWith(t *testing.T, args string, change func(*Plugin), objects ...runtime.Object) *world {
+	t.Helper()
 	client := fake.NewClientset(objects...)
 	watched := make(chan string, 100)
 	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
@@ -264,6 +270,7 @@ func newWorld(t *testing.T, args string, objects ...runtime.Object) *world {
 	ctx, cancel := context.WithCancel(t.Context())
 	p, err := f.New(ctx, &runtime.Unknown{Raw: []byte(args)}, h)
 	require.NoError(t, err)
+	change(p.(*Plugin))
 	h.factory.Start(ctx.Done())
 	t.Cleanup(func() {
 		cancel()
