@@ -19,7 +19,7 @@ const (
 	AnnotationRequeued = "gpuslice.io/requeued"
 	// AnnotationBindUnclear is written to change a pod if the result of its binding is unknown. Its value is never read.
 	AnnotationBindUnclear = "gpuslice.io/bind-unclear"
-	// AnnotationLeader is the leader that wrote last: the Lease's holderIdentity, "/" and its leaseTransitions. An admission
+	// AnnotationLeader is the leader that wrote last: the Lease's holderIdentity, leaseTransitions and UID, with "/" between. An admission
 	// policy compares it with the Lease when a grant changes. A new leader writes it to pending pods.
 	AnnotationLeader = "gpuslice.io/leader"
 

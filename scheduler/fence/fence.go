@@ -16,6 +16,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -28,12 +29,13 @@ var (
 // Fence is safe for concurrent use. A nil Fence is that of a process without an election: it always leads.
 type Fence struct {
 	lease string // for messages
-	get   func(context.Context) (*resourcelock.LeaderElectionRecord, error)
+	get   func(context.Context) (*resourcelock.LeaderElectionRecord, types.UID, error)
 	mine  func(holder string) bool
 	now   func() time.Time // with both clocks
 
 	mu      sync.Mutex
 	term    string        // of the last renewal; "": this process does not lead
+	uid     types.UID     // of the Lease in term
 	began   time.Time     // of the request of the last renewal
 	renewed time.Time     // as the renewal has it, by this machine's clock
 	valid   time.Duration // of a renewal
@@ -47,7 +49,7 @@ type Term struct {
 	name  string
 }
 
-// String returns the holder and the number of transitions as api.AnnotationLeader has them; "": there is no election.
+// String returns api.AnnotationLeader's value; "": there is no election.
 func (t Term) String() string { return t.name }
 
 // Term returns the current one, or an error if this process does not lead.
@@ -92,29 +94,45 @@ func (t Term) Confirm(ctx context.Context) error {
 	if t.fence == nil {
 		return nil
 	}
-	record, err := t.fence.get(ctx)
+	record, uid, err := t.fence.get(ctx)
 	if err != nil {
 		return fmt.Errorf("read Lease %s: %w", t.fence.lease, err)
 	}
-	if name(record) != t.name {
+	if name(record, uid) != t.name {
 		return fmt.Errorf("lease %s: %w: %q", t.fence.lease, ErrNotLeading, record.HolderIdentity)
 	}
 	return t.Check()
 }
 
-func name(r *resourcelock.LeaderElectionRecord) string {
-	return fmt.Sprintf("%s/%d", r.HolderIdentity, r.LeaderTransitions)
+// name has the UID because a Lease that was made again counts its transitions from 0.
+func name(r *resourcelock.LeaderElectionRecord, uid types.UID) string {
+	return fmt.Sprintf("%s/%d/%s", r.HolderIdentity, r.LeaderTransitions, uid)
+}
+
+// renewedAt observes a renewal of this process. The elector does not show the Lease's UID, so it is read for a new term.
+func (f *Fence) renewedAt(ctx context.Context, began time.Time, r *resourcelock.LeaderElectionRecord) {
+	f.mu.Lock()
+	uid, known := f.uid, f.term != "" && f.term == name(r, f.uid)
+	f.mu.Unlock()
+	if !known {
+		found, of, err := f.get(ctx)
+		if err != nil || found.HolderIdentity != r.HolderIdentity || found.LeaderTransitions != r.LeaderTransitions {
+			return // the next renewal reads it again; until then this process does not lead
+		}
+		uid = of
+	}
+	f.observe(began, r, uid)
 }
 
 // observe notes a renewal of this process, or the loss of the Lease.
-func (f *Fence) observe(began time.Time, r *resourcelock.LeaderElectionRecord) {
+func (f *Fence) observe(began time.Time, r *resourcelock.LeaderElectionRecord, uid types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unread = nil
 	if f.mine(r.HolderIdentity) {
-		term := name(r)
+		term := name(r, uid)
 		if term != f.term || !r.RenewTime.Time.Equal(f.renewed) {
-			f.term, f.began, f.renewed = term, began, r.RenewTime.Time
+			f.term, f.uid, f.began, f.renewed = term, uid, began, r.RenewTime.Time
 		}
 		// A third of the lease's time is left for a write that is under way.
 		f.valid = time.Duration(r.LeaseDurationSeconds) * time.Second * 2 / 3
@@ -148,12 +166,12 @@ func newFence(client kubernetes.Interface, namespace, lease string, mine func(ho
 	return &Fence{
 		lease: namespace + "/" + lease, now: time.Now, mine: mine,
 		// Not by the elector's lock, which is not safe for concurrent use.
-		get: func(ctx context.Context) (*resourcelock.LeaderElectionRecord, error) {
+		get: func(ctx context.Context) (*resourcelock.LeaderElectionRecord, types.UID, error) {
 			found, err := client.CoordinationV1().Leases(namespace).Get(ctx, lease, metav1.GetOptions{})
 			if err != nil {
-				return nil, err
+				return nil, "", err
 			}
-			return resourcelock.LeaseSpecToLeaderElectionRecord(&found.Spec), nil
+			return resourcelock.LeaseSpecToLeaderElectionRecord(&found.Spec), found.UID, nil
 		},
 	}
 }
@@ -163,7 +181,7 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	began := l.fence.now()
 	record, raw, err := l.Interface.Get(ctx)
 	if err == nil && !l.fence.mine(record.HolderIdentity) {
-		l.fence.observe(began, record)
+		l.fence.observe(began, record, "")
 	}
 	return record, raw, err
 }
@@ -173,7 +191,7 @@ func (l *Lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	began := l.fence.now()
 	err := l.Interface.Create(ctx, r)
 	if err == nil {
-		l.fence.observe(began, &r)
+		l.fence.renewedAt(ctx, began, &r)
 	}
 	return err
 }
@@ -183,7 +201,7 @@ func (l *Lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	began := l.fence.now()
 	err := l.Interface.Update(ctx, r)
 	if err == nil {
-		l.fence.observe(began, &r)
+		l.fence.renewedAt(ctx, began, &r)
 	}
 	return err
 }
@@ -216,12 +234,12 @@ func (f *Fence) Read(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	began := f.now()
-	r, err := f.get(ctx)
+	r, uid, err := f.get(ctx)
 	if err != nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.unread = err
 		return
 	}
-	f.observe(began, r)
+	f.observe(began, r, uid)
 }

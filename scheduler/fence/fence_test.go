@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -72,7 +73,7 @@ func TestFrozenLeader(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotLeading, "before the election")
 	require.NoError(t, a.renew(0))
 	term := a.term()
-	require.Equal(t, "a/0", term.String())
+	require.Equal(t, "a/0/", term.String())
 	a.clocks.monotonic = 10 * time.Second
 	require.NoError(t, term.Check())
 	a.clocks.monotonic += time.Millisecond
@@ -173,7 +174,7 @@ func TestFollow(t *testing.T) {
 	hold("here_1", 3)
 	term, err := f.Term()
 	require.NoError(t, err)
-	require.Equal(t, "here_1/3", term.String())
+	require.Equal(t, "here_1/3/", term.String())
 	now = now.Add(9 * time.Second)
 	f.Read(t.Context()) // without a renewal
 	now = now.Add(2 * time.Second)
@@ -186,5 +187,45 @@ func TestFollow(t *testing.T) {
 	require.ErrorIs(t, term.Check(), ErrNotLeading)
 	term, err = f.Term()
 	require.NoError(t, err)
-	require.Equal(t, "here_2/5", term.String())
+	require.Equal(t, "here_2/5/", term.String())
+}
+
+// A Lease that was deleted and made again counts its transitions from 0: its terms have other names.
+func TestTermOfALeaseThatWasMadeAgain(t *testing.T) {
+	client := fake.NewClientset()
+	uid := types.UID("first")
+	client.PrependReactor("create", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		a.(clienttesting.CreateAction).GetObject().(*coordinationv1.Lease).UID = uid
+		return false, nil, nil
+	})
+	a := newElector(t, client, "a")
+	require.NoError(t, a.renew(0))
+	first := a.term()
+	require.Equal(t, "a/0/first", first.String())
+	require.NoError(t, client.CoordinationV1().Leases("ns").Delete(t.Context(), "l", metav1.DeleteOptions{}))
+	require.Error(t, first.Confirm(t.Context()))
+	uid = "second"
+	other := newElector(t, client, "a")
+	require.NoError(t, other.renew(0))
+	require.Equal(t, "a/0/second", other.term().String())
+	require.Error(t, first.Confirm(t.Context()))
+}
+
+// The Lease is read for a new term: until that succeeds, this process does not lead.
+func TestLeaseThatCannotBeRead(t *testing.T) {
+	client := fake.NewClientset()
+	a := newElector(t, client, "a")
+	broken := true
+	a.fence.get = func(ctx context.Context) (*resourcelock.LeaderElectionRecord, types.UID, error) {
+		if broken {
+			return nil, "", errors.New("no answer")
+		}
+		return &resourcelock.LeaderElectionRecord{HolderIdentity: "a"}, "uid", nil
+	}
+	require.NoError(t, a.renew(0))
+	_, err := a.fence.Term()
+	require.ErrorIs(t, err, ErrNotLeading)
+	broken = false
+	require.NoError(t, a.renew(0))
+	require.Equal(t, "a/0/uid", a.term().String())
 }

@@ -81,13 +81,13 @@ func TestTakeover(t *testing.T) {
 		RequestsGPUs: func(p *v1.Pod) bool { return p.Name != "other" }, Forget: func() { forgotten++ }}
 	term, err := takeover.Term(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, "me/3", term.String())
+	require.Equal(t, "me/3/", term.String())
 	require.Equal(t, 1, forgotten)
 	for name, changed := range map[string]bool{"waits": true, "resized": true, "runs": false, "other": false, "ended": false} {
 		p, err := client.CoreV1().Pods("ns").Get(t.Context(), name, metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, changed, p.ResourceVersion != "7", name)
-		require.Equal(t, changed, p.Annotations[api.AnnotationLeader] == "me/3", name)
+		require.Equal(t, changed, p.Annotations[api.AnnotationLeader] == "me/3/", name)
 		if found, err := feed.pods.Pods("ns").Get(name); changed {
 			require.NoError(t, err)
 			require.Equal(t, p.ResourceVersion, found.ResourceVersion, "the informer has it")
@@ -184,7 +184,7 @@ func TestBindInTerm(t *testing.T) {
 	require.ErrorIs(t, err, fence.ErrNotLeading)
 	require.Len(t, s.sent, 1, "the newer version is not used")
 	require.Empty(t, s.pod.Spec.NodeName)
-	require.Equal(t, "me/3", s.sent[0].Annotations[api.AnnotationLeader])
+	require.Equal(t, "me/3/", s.sent[0].Annotations[api.AnnotationLeader])
 	require.NotContains(t, granted, api.AnnotationLeader)
 
 	leads.Read(t.Context())
@@ -200,5 +200,5 @@ func TestBindInTerm(t *testing.T) {
 	require.NoError(t, err)
 	s.answers = []error{apierrors.NewForbidden(podResource, "p", errors.New("gpuslice.io/leader is 'me/5', but 'other/4' leads"))}
 	require.NoError(t, Bind(t.Context(), client, term, s.pod.DeepCopy(), "n1", granted))
-	require.Equal(t, "me/5", s.pod.Annotations[api.AnnotationLeader])
+	require.Equal(t, "me/5/", s.pod.Annotations[api.AnnotationLeader])
 }

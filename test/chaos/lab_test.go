@@ -165,7 +165,8 @@ func (l *lab) checkPolicy(ctx context.Context) error {
 	holder, transitions := "none", int32(1)
 	leases := l.api.CoordinationV1().Leases("kube-system")
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: l.kind.lease}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseTransitions: &transitions}}
-	if _, err := leases.Create(ctx, lease, metav1.CreateOptions{}); err != nil {
+	lease, err = leases.Create(ctx, lease, metav1.CreateOptions{})
+	if err != nil {
 		return err
 	}
 	bind := func(leader string) error {
@@ -178,7 +179,7 @@ func (l *lab) checkPolicy(ctx context.Context) error {
 		return err
 	}
 	err = harness.Until(ctx, time.Minute, func(context.Context) error {
-		if err := bind("other/1"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), api.AnnotationLeader) {
+		if err := bind("other/1/" + string(lease.UID)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), api.AnnotationLeader) {
 			return fmt.Errorf("a grant of another leader is not refused by the policy: %v", err)
 		}
 		return nil
@@ -186,7 +187,7 @@ func (l *lab) checkPolicy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := bind("none/1"); err != nil {
+	if err := bind("none/1/" + string(lease.UID)); err != nil {
 		return fmt.Errorf("the leader's grant is refused: %w", err)
 	}
 	now := int64(0)
