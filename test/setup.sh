@@ -89,8 +89,7 @@ need_commands() {
 }
 
 # unpack_program NAME PACKAGE takes a program out of a Debian package, beside the tools. It installs nothing.
-unpack_program() {
-  local to temporary
+unpack_program() (
   to=$(tools_dir tools)
   [ ! -x "$to/$1" ] || return 0
   command -v apt-get >/dev/null || {
@@ -99,10 +98,29 @@ unpack_program() {
   }
   log "unpacking $1 of Debian's package $2 into $to; nothing is installed"
   temporary=$(mktemp -d)
-  (cd "$temporary" && apt-get -q -o APT::Sandbox::User="$(id -un)" download "$2" >/dev/null && dpkg -x ./*.deb root)
-  cp "$(find "$temporary/root" -type f -name "$1" | head -n 1)" "$to/$1"
-  rm -rf "$temporary"
-}
+  trap 'rm -rf "$temporary" "$to/$1.partial"' EXIT
+  cd "$temporary"
+  apt=(apt-get -q -o "APT::Sandbox::User=$(id -un)")
+  if ! "${apt[@]}" download "$2" >/dev/null 2>&1; then
+    log "apt's package lists don't have $2, or an old version: fetching lists that are only used now"
+    mkdir -p lists/partial cache/archives/partial
+    apt+=(-o "Dir::State::lists=$temporary/lists" -o "Dir::Cache=$temporary/cache")
+    "${apt[@]}" update >/dev/null
+    "${apt[@]}" download "$2" >/dev/null
+  fi
+  dpkg -x ./*.deb root
+  # Completions and the packages' own settings can have the same name.
+  for program in root/{usr/,}{bin,sbin}/"$1"; do
+    if [ -f "$program" ] && [ ! -L "$program" ]; then
+      cp "$program" "$to/$1.partial"
+      mv "$to/$1.partial" "$to/$1"
+    fi
+  done
+  [ -x "$to/$1" ] || {
+    log "Debian's package $2 has no program $1"
+    return 1
+  }
+)
 
 # is_static FILE: it needs no loader.
 is_static() { [ -x "$1" ] && ! LC_ALL=C ldd "$1" >/dev/null 2>&1; }
@@ -169,7 +187,7 @@ case "${1:-}" in
     need_commands
     build_tools tools "$tools"
     command -v runc >/dev/null || unpack_program runc runc
-    is_static /bin/busybox || unpack_program busybox busybox-static
+    is_static "$(command -v busybox)" || unpack_program busybox busybox-static
     ;;
   --install)
     [ "$(id -u)" -eq 0 ] || {

@@ -110,6 +110,9 @@ func busybox() string {
 	if path, err := Tool("busybox"); err == nil {
 		return path
 	}
+	if path, err := exec.LookPath("busybox"); err == nil {
+		return path
+	}
 	return "/bin/busybox"
 }
 

@@ -3,9 +3,12 @@
 package setup_test
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -117,4 +120,96 @@ func TestDemoAsksForNoPackage(t *testing.T) {
 	out, calls, err := setUp(t, database(t, []string{"docker.io", "containerd", "podman", "shellcheck", "tmux", "zsh"}), "--demo")
 	require.NoError(t, err, out)
 	require.Equal(t, []string{""}, calls)
+}
+
+// archive has packages with the files of Debian's: completions, hooks and overrides have the program's name, too. It returns
+// a configuration of apt that knows only this archive, and has no list of it.
+func archive(t *testing.T) (config string) {
+	t.Helper()
+	dir := t.TempDir()
+	var index strings.Builder
+	for name, files := range map[string]map[string]string{
+		"runc": {
+			"usr/share/bash-completion/completions/runc": "", "usr/share/lintian/overrides/runc": "", "usr/sbin/runc": "runc",
+			"etc/runc": "",
+		},
+		"busybox-static": {"usr/share/initramfs-tools/conf-hooks.d/busybox": "", "bin/busybox": "busybox"},
+	} {
+		root := filepath.Join(dir, "root", name)
+		for file, program := range files {
+			path := filepath.Join(root, file)
+			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			if program == "" {
+				require.NoError(t, os.WriteFile(path, []byte("# no program\n"), 0o644))
+				continue
+			}
+			program, err := exec.LookPath(program)
+			require.NoError(t, err)
+			data, err := os.ReadFile(program)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, data, 0o755))
+		}
+		control := fmt.Sprintf("Package: %s\nVersion: 99:1\nArchitecture: %s\nMaintainer: someone <someone@example.org>\nDescription: %[1]s\n", name, runtime.GOARCH)
+		require.NoError(t, os.Mkdir(filepath.Join(root, "DEBIAN"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, "DEBIAN/control"), []byte(control), 0o644))
+		deb := filepath.Join(dir, name+".deb")
+		out, err := exec.Command("dpkg-deb", "-Znone", "--root-owner-group", "--build", root, deb).CombinedOutput()
+		require.NoError(t, err, string(out))
+		data, err := os.ReadFile(deb)
+		require.NoError(t, err)
+		fmt.Fprintf(&index, "%sFilename: ./%s.deb\nSize: %d\nSHA256: %x\n\n", control, name, len(data), sha256.Sum256(data))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "Packages"), []byte(index.String()), 0o644))
+	sources := filepath.Join(dir, "sources.list")
+	require.NoError(t, os.WriteFile(sources, []byte("deb [trusted=yes] copy:"+dir+" ./\n"), 0o644))
+	config = filepath.Join(dir, "apt.conf")
+	require.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf(
+		"Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"-\";\nDir::State::lists \"%s/lists\";\nDir::Cache \"%[2]s/cache\";\n", sources, dir)), 0o644))
+	return config
+}
+
+// A machine without runc and a static busybox gets both beside the tools, also where apt has no lists.
+func TestDemoUnpacksWhatIsMissing(t *testing.T) {
+	programs, base, temporary := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if e.Name() != "runc" && e.Name() != "busybox" {
+				_ = os.Symlink(filepath.Join(dir, e.Name()), filepath.Join(programs, e.Name())) // the first has it
+			}
+		}
+	}
+	setUp := func(argument, config string) (string, error) {
+		cmd := exec.Command("../setup.sh", argument)
+		cmd.Env = append(os.Environ(), "PATH="+programs, "GPUSLICE_TOOLS="+base, "APT_CONFIG="+config, "TMPDIR="+temporary)
+		out, err := cmd.CombinedOutput()
+		left, _ := os.ReadDir(temporary)
+		require.Empty(t, left, "it removes what it downloaded")
+		return string(out), err
+	}
+	out, err := setUp("--where", "/dev/null")
+	require.NoError(t, err, out)
+	tools := strings.TrimSpace(out)
+	require.NoError(t, os.MkdirAll(tools, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(tools, ".complete"), nil, 0o644)) // nothing is built
+
+	config := archive(t)
+	empty := filepath.Join(filepath.Dir(config), "empty.conf")
+	require.NoError(t, os.WriteFile(empty, []byte("Dir::Etc::sourcelist \"/dev/null\";\nDir::Etc::sourceparts \"-\";\nDir::State::lists \""+t.TempDir()+"\";\n"), 0o644))
+	out, err = setUp("--demo", empty)
+	require.Error(t, err, out)
+	require.Contains(t, out, "package runc")
+
+	out, err = setUp("--demo", config)
+	require.NoError(t, err, out)
+	for name, argument := range map[string]string{"runc": "--version", "busybox": "true"} {
+		out, err := exec.Command(filepath.Join(tools, name), argument).CombinedOutput()
+		require.NoError(t, err, "%s: %s", name, out)
+	}
+	entries, err := os.ReadDir(tools)
+	require.NoError(t, err)
+	require.Len(t, entries, 3)
+	out, err = setUp("--demo", empty)
+	require.NoError(t, err, out)
+	require.Empty(t, out, "it has both")
 }
