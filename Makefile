@@ -3,7 +3,14 @@ SHELL       := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# ARCH is arm64 or amd64: another one than this machine's is built into a directory of its own.
+# ARCH is arm64 or amd64: another one than this machine's is built into a directory of its own. The environment of a user
+# can have an ARCH that is meant for something else.
+ifneq ($(origin ARCH),command line)
+override undefine ARCH
+endif
+ifneq ($(ARCH),$(filter amd64 arm64,$(firstword $(ARCH))))
+$(error ARCH=$(ARCH): there are amd64 and arm64)
+endif
 CROSS := $(if $(ARCH),$(filter-out $(shell go env GOHOSTARCH),$(ARCH)))
 BUILD := $(CURDIR)/build$(CROSS:%=/%)
 # nri_no_wasm drops the WebAssembly engine that NRI can carry; gpuslice runs no wasm plugins. root adds the tests that need

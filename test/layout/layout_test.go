@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -176,5 +177,33 @@ func TestLimiterHasNoCycles(t *testing.T) {
 	}
 	for unit := range uses {
 		visit(unit, nil)
+	}
+}
+
+// The environment of a user can have an ARCH that is meant for something else.
+func TestArchitectureOnlyByCommandLine(t *testing.T) {
+	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
+	build := func(environment string, arguments ...string) (string, error) {
+		cmd := exec.Command("make", append([]string{"-s", "--no-print-directory", "--eval=print:;@echo $(GOARCH)$(BUILD)", "print"}, arguments...)...)
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "GOARCH=", "MAKEFLAGS=", "ARCH="+environment)
+		out, err := cmd.CombinedOutput()
+		return strings.TrimSpace(string(out)), err
+	}
+	own, err := filepath.Abs("../../build")
+	require.NoError(t, err)
+	for _, environment := range []string{"", other, "x86_64"} {
+		out, err := build(environment)
+		require.NoError(t, err, out)
+		require.Equal(t, own, out, environment)
+	}
+	for argument, want := range map[string]string{"": own, runtime.GOARCH: own, other: other + own + "/" + other} {
+		out, err := build("x86_64", "ARCH="+argument)
+		require.NoError(t, err, out)
+		require.Equal(t, want, out, argument)
+	}
+	for _, argument := range []string{"x86_64", "amd64 arm64", "../arm64"} {
+		out, err := build("", "ARCH="+argument)
+		require.Error(t, err)
+		require.Contains(t, out, "there are amd64 and arm64", argument)
 	}
 }
