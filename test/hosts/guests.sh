@@ -49,12 +49,15 @@ unpack() {
   rm -rf "$debs"
 }
 
-# make_programs takes what this machine lacks of them.
+# make_programs takes them with all that they depend on, but for the C library: the programs run with this machine's loader.
+# The wrappers need the files also of packages that are installed: apt gets an empty list of those.
 make_programs() {
   local to=$1 name
-  mkdir -p "$to/debs/partial"
-  apt-get -qq -o Dir::Cache::archives="$to/debs" -o Debug::NoLocking=1 -o APT::Sandbox::User=root -o APT::Install-Recommends=false \
+  mkdir -p "$to/debs/partial" "$to/cache"
+  : >"$to/status"
+  apt-get -qq -o Dir::State::status="$to/status" -o Dir::Cache="$to/cache" -o Dir::Cache::archives="$to/debs" -o Debug::NoLocking=1 -o APT::Sandbox::User=root -o APT::Install-Recommends=false \
     --download-only --no-remove -y install qemu-system-x86 qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross kmod >&2
+  rm -rf "$to/debs"/libc6_* "$to/cache" "$to/status"
   unpack "$to/debs" "$to"
   ln -sf ../bin/kmod "$to/usr/sbin/depmod" # the package's link is absolute
   ln -sf ../bin/kmod "$to/usr/sbin/modprobe"
