@@ -19,9 +19,16 @@ dir=$(realpath -m "$1")
 stamp="$dir/root/$( (echo "$components" && cat "$0" "$here/../tools-clients/go.mod") | sha256sum | cut -c 1-16)"
 [ ! -e "$stamp" ] || exit 0
 
+# The archive of Debian that this machine uses.
+archive=$(apt-get indextargets --format "\$(REPO_URI)" 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1)
+[ -n "$archive" ] || {
+  echo "apt knows no archive of Debian (run apt-get update)" >&2
+  exit 1
+}
+
 rm -rf "$dir/root"
 mkdir -p "$dir"/{lists,cache,debs}
-echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm $components" >"$dir/sources.list"
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${archive%/} bookworm $components" >"$dir/sources.list"
 apt() {
   apt-get -q -o Dir::State::lists="$dir/lists" -o Dir::Cache="$dir/cache" -o Dir::Etc::sourcelist="$dir/sources.list" \
     -o Dir::Etc::sourceparts=- -o APT::Sandbox::User=root "$@"
