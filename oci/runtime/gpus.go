@@ -141,6 +141,11 @@ func (i Inventory) GPUs(ctx context.Context) (GPUs, error) {
 		}
 		if f.writtenSince(boot) {
 			c := f.gpus()
+			if len(c.Capacity)+len(f.Node.GPUs) == 0 { // the driver can be loaded since, or this query loads it
+				if asked, err := i.driver(ctx, boot); err == nil && len(asked.Capacity) > 0 {
+					return asked, nil
+				}
+			}
 			if len(c.Capacity) == 0 {
 				c.None = fmt.Sprintf("the list that gpuslice-agent wrote at %s, %s, has none; if the agent runs, gpuslice status prints the reason; if it does not run on this machine any more, remove the file",
 					f.WrittenAt.UTC().Format(time.RFC3339), i.NodePath)
@@ -150,6 +155,10 @@ func (i Inventory) GPUs(ctx context.Context) (GPUs, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return GPUs{}, fmt.Errorf("read the agent's list of the GPUs: %w", err)
 	}
+	return i.driver(ctx, boot)
+}
+
+func (i Inventory) driver(ctx context.Context, boot bootState) (GPUs, error) {
 	if c, ok := i.cached(boot); ok {
 		return c, nil
 	}

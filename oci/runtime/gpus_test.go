@@ -81,9 +81,35 @@ func TestGPUsByTheAgent(t *testing.T) {
 	}
 }
 
+// An agent that started before the driver has no GPU; if its settings exclude all, they are in its list.
+func TestGPUsThatTheAgentLacks(t *testing.T) {
+	i, _, queries := inventoryOf(t)
+	write(t, i.NodePath, `{"version":2,"name":"n","writtenAt":"2026-01-02T03:04:05Z","devices":[],"node":{"gpus":[]}}`, 0o644)
+	for range 2 {
+		gpus, err := i.GPUs(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, nodeGPUs, gpus)
+	}
+	require.EqualValues(t, 1, queries.Load(), "it is kept")
+
+	require.NoError(t, os.Remove(i.CachePath))
+	for node, capacity := range map[string]int{
+		`"devices":[],"node":{"gpus":[{"uuid":"GPU-a"}]}`:                                      0,
+		`"devices":[{"uuid":"GPU-b","memoryMiB":1,"cores":1,"replicas":1}],"node":{"gpus":[]}`: 1,
+	} {
+		write(t, i.NodePath, `{"version":2,"name":"n","writtenAt":"2026-01-02T03:04:05Z",`+node+`}`, 0o644)
+		gpus, err := i.GPUs(context.Background())
+		require.NoError(t, err)
+		require.Len(t, gpus.Capacity, capacity)
+		require.Equal(t, capacity == 0, gpus.None != "")
+	}
+	require.EqualValues(t, 1, queries.Load())
+}
+
 // A list without a GPU, of an agent that has no GPUs or does not run any more, is named in the refusal.
 func TestNoGPUNamesTheList(t *testing.T) {
 	i, _, _ := inventoryOf(t)
+	i.Query = func(context.Context) ([]byte, error) { return nil, errors.New("no library") }
 	write(t, i.NodePath, `{"version":2,"name":"n","writtenAt":"2026-01-02T03:04:05Z","devices":[],"node":{"gpus":[]}}`, 0o644)
 	gpus, err := i.GPUs(context.Background())
 	require.NoError(t, err)
