@@ -51,7 +51,12 @@ func (p *Plugin) named(c *cycle, object *v1.Pod) sets.Set[string] {
 		}
 		if a.preferred != nil {
 			most := int64(0)
-			best(1, func(node string) bool { most = max(most, a.preference(node)); return false })
+			best(1, func(node string) bool {
+				if a.fits(node) {
+					most = max(most, a.preference(node))
+				}
+				return false
+			})
 			names.Insert(best(bestNodes, func(node string) bool { return a.preference(node) == most })...)
 		}
 	}

@@ -90,11 +90,19 @@ func TestBestNodesAreNamed(t *testing.T) {
 
 	selects := pod(func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"i": "50"} })
 	require.Equal(t, []string{"n050"}, w.namedFor(t, selects, infos))
-	prefers := pod(func(p *v1.Pod) {
-		p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.PreferredSchedulingTerm{
-			{Weight: 1, Preference: v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "i", Operator: v1.NodeSelectorOpIn, Values: []string{"50", "51"}}}}}}}}
-	})
-	require.Equal(t, append(numbered(50, 52), names[7:]...), w.namedFor(t, prefers, infos)[7:])
+	term := func(weight int32, values ...string) v1.PreferredSchedulingTerm {
+		return v1.PreferredSchedulingTerm{Weight: weight, Preference: v1.NodeSelectorTerm{
+			MatchExpressions: []v1.NodeSelectorRequirement{{Key: "i", Operator: v1.NodeSelectorOpIn, Values: values}}}}
+	}
+	prefers := func(terms ...v1.PreferredSchedulingTerm) *v1.Pod {
+		return pod(func(p *v1.Pod) {
+			p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: terms}}
+		})
+	}
+	withPreferred := append(numbered(50, 52), names[7:]...)
+	require.Equal(t, withPreferred, w.namedFor(t, prefers(term(1, "50", "51")), infos)[7:])
+	require.Equal(t, withPreferred, w.namedFor(t, prefers(term(1, "50", "51"), term(2, "99", "98", "94")), infos)[7:],
+		"of the nodes that it prefers most, one is cordoned, one is full and one has a taint")
 
 	image := func(bytes int64) func(*nodeInfo) {
 		return func(n *nodeInfo) {
