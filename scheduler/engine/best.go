@@ -16,7 +16,7 @@ func (v *Evaluation) Best(n int, accept func(node string) bool) []string {
 		score int64
 	}
 	order := func(a, b candidate) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.name, b.name)) }
-	best := make([]candidate, 0, n+1)
+	best := make([]candidate, 0, n) // in order when it has n
 	plain := v.quotas == nil && v.ownNode == nil
 	for i, nodes := range v.snapshot.table {
 		if nodes == nil {
@@ -35,10 +35,16 @@ func (v *Evaluation) Best(n int, accept func(node string) bool) []string {
 			if !fits || len(best) == n && order(best[n-1], c) < 0 || !accept(node.name) {
 				continue
 			}
-			at, _ := slices.BinarySearchFunc(best, c, order)
-			best = slices.Insert(best, at, c)
-			best = best[:min(len(best), n)]
+			if len(best) == n {
+				at, _ := slices.BinarySearchFunc(best, c, order)
+				best = slices.Insert(best[:n-1], at, c)
+			} else if best = append(best, c); len(best) == n {
+				slices.SortFunc(best, order)
+			}
 		}
+	}
+	if len(best) < n {
+		slices.SortFunc(best, order)
 	}
 	names := make([]string, len(best))
 	for i := range best {
