@@ -1,6 +1,7 @@
 package noderegister
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -25,7 +26,7 @@ type apiServer struct {
 	mu sync.Mutex
 
 	node *metav1.PartialObjectMetadata
-	// down refuses connections; refuse answers calls by verb with a status.
+	// down refuses connections; refuse answers calls by verb, or verb and resource, with a status.
 	down   bool
 	refuse map[string]metav1.StatusReason
 
@@ -83,7 +84,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	verb := map[string]string{http.MethodGet: "get", http.MethodPatch: "patch"}[r.Method]
 	s.calls = append(s.calls, call{verb, resource, r.URL.RawQuery, string(body)})
 	s.headers = r.Header
-	reason := s.refuse[verb]
+	reason := cmp.Or(s.refuse[verb], s.refuse[verb+" "+resource])
 	if s.node == nil || name != s.node.Name {
 		reason = metav1.StatusReasonNotFound
 	}

@@ -353,6 +353,26 @@ func TestRemoveWithoutServer(t *testing.T) {
 	})
 }
 
+// A refused capacity stops nothing else of the node's registration, and is reported and tried again.
+func TestRefusedCapacity(t *testing.T) {
+	run(t, Options{Capacity: Capacity{Memory: "nvidia.com/gpumem"}}, func(s *apiServer) {
+		s.refuse["patch nodes/status"] = metav1.StatusReasonForbidden
+	}, func(p *play) {
+		require.NotEmpty(t, p.server.now().Annotations[api.AnnotationHAMiRegister])
+		require.Contains(t, p.log.String(), "write the node's capacity")
+		n := example()
+		n.Devices[0].Healthy = false
+		before := p.server.now().Annotations[api.AnnotationHAMiRegister]
+		p.set(n, true)
+		p.after(10 * time.Minute)
+		require.NotEqual(t, before, p.server.now().Annotations[api.AnnotationHAMiRegister])
+		require.Equal(t, 1, p.errors(), p.log)
+		p.server.fail("patch nodes/status", "")
+		p.after(10 * time.Minute)
+		require.Len(t, p.server.capacity, 1)
+	})
+}
+
 // Autoscalers add extended resources up: the node's capacity has the sums of the GPUs.
 func TestCapacityForAutoscalers(t *testing.T) {
 	capacity, err := ParseCapacity([]string{"memory=nvidia.com/gpumem", "memory-percentage=nvidia.com/gpumem-percentage", "cores=nvidia.com/gpucores"})

@@ -3,6 +3,7 @@ package noderegister
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,10 +27,15 @@ func (p *Publisher) write(ctx context.Context, leaving bool) error {
 			return nil
 		}
 		p.last, p.known = node, true
-		if err := p.writeCapacity(ctx, got.UID); err != nil {
-			return err
-		}
 	}
+	err = p.writeMetadata(ctx, got, leaving)
+	if leaving {
+		return err
+	}
+	return errors.Join(err, p.writeCapacity(ctx, got.UID)) // schedulers need the annotations, and do without the capacity
+}
+
+func (p *Publisher) writeMetadata(ctx context.Context, got *metav1.PartialObjectMetadata, leaving bool) error {
 	wanted := Render(leavingNode(p.last, leaving), p.cfg.Options)
 	if leaving {
 		// HAMi's annotation stays, as unhealthy: the oldest schedulers would keep the devices
