@@ -115,15 +115,6 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 		return fmt.Errorf("create the NRI stub: %w", err)
 	}
 
-	defer func() {
-		select {
-		case <-s.synced:
-		default:
-			if s.trial && ctx.Err() == nil { // a runtime without validators closes the connection
-				p.withoutValidators.Store(!p.withoutValidators.Load())
-			}
-		}
-	}()
 	if err := s.start(ctx, conn); err != nil {
 		return err
 	}
@@ -139,7 +130,11 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 
 	select {
 	case <-s.synced:
+		p.withoutValidators.Store(false) // the next runtime may have them
 	case <-ended:
+		if s.trial { // a runtime without validators closes the connection
+			p.withoutValidators.Store(!p.withoutValidators.Load())
+		}
 		return errors.New("the runtime closed the connection before it synchronised" + syncAdvice)
 	case <-time.After(syncPatience):
 		return fmt.Errorf("the runtime did not synchronise within %v"+syncAdvice, syncPatience)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -211,7 +212,8 @@ func TestValidatesWhereTheVersionHasNoV(t *testing.T) {
 	}
 }
 
-// A runtime of an unknown version gets a plugin with validation, and one without if it closes the connection then.
+// A runtime of an unknown version gets a plugin with validation, and one without if it closes the connection then. The next
+// session is with validation again: the runtime may be newer, or have closed the first one for another reason.
 func TestUnknownVersionIsTried(t *testing.T) {
 	for _, rejects := range []bool{false, true} {
 		s := &seen{handled: map[string]int{}}
@@ -229,10 +231,29 @@ func TestUnknownVersionIsTried(t *testing.T) {
 		require.NoError(t, err)
 		if rejects {
 			require.NotContains(t, s.events(), "ValidateContainerAdjustment")
-		} else {
-			require.Contains(t, s.events(), "ValidateContainerAdjustment")
+			r.proxy.cut()
+			require.Eventually(t, func() bool { return f.plugin.Ready() != nil }, time.Minute, time.Millisecond)
+			f.waitReady()
+			_, err := f.runtime.create(newPod("q", hami(gpuA, 1000, 10)), newContainer("main"))
+			require.NoError(t, err)
 		}
+		require.Contains(t, s.events(), "ValidateContainerAdjustment")
 	}
+}
+
+// A runtime that is slow has not rejected validators.
+func TestUnknownVersionThatIsSlow(t *testing.T) {
+	t.Cleanup(nriplugin.SetPatience(longTimeout, 100*time.Millisecond))
+	s := &seen{handled: map[string]int{}}
+	r := newRuntimeNamed(t, "another", "dev")
+	r.proxy.edit(noNRIVersion)
+	var slow sync.Once
+	r.setOnSync(func() { slow.Do(func() { time.Sleep(time.Second) }) })
+	f := connect(t, r, func(c *nriplugin.Config) { c.Observer = s })
+	require.Greater(t, r.proxy.connections(), 1)
+	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
+	require.NoError(t, err)
+	require.Contains(t, s.events(), "ValidateContainerAdjustment")
 }
 
 func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {

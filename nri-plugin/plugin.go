@@ -90,7 +90,8 @@ type Plugin struct {
 	// unlisted are claims of unlisted containers that were in use at the last synchronisation.
 	unlisted atomic.Pointer[[]string]
 	handlers handlers
-	// withoutValidators is for a runtime of an unknown version that has accepted no plugin with them.
+	// withoutValidators is for a runtime of an unknown version that has closed a connection of a plugin with them. It holds for
+	// one session.
 	withoutValidators atomic.Bool
 }
 
