@@ -32,25 +32,27 @@ func (s *Server) waitForGroup(ctx context.Context, pod *v1.Pod) error {
 	return s.groups.wait(ctx, timeout, now, pod)
 }
 
-// groupChanged makes kube-scheduler retry the pods of a group that has become complete, or of which the PodGroup has changed.
-func (s *Server) groupChanged(now *gang.Group) {
-	if now.MustWait() && now.Complete() {
+// groupChanged makes kube-scheduler retry the pods of a group that has become complete; with retry also those of a group
+// that was.
+func (s *Server) groupChanged(now *gang.Group, retry bool) {
+	first := s.groups.becomesComplete(now)
+	if now.MustWait() && now.Complete() && (first || retry) {
 		for _, pod := range now.Pending {
 			s.requeuer.enqueue(pod)
 		}
 	}
 }
 
-// podAdded is for each new pod.
-func (s *Server) podAdded(pod *v1.Pod) {
-	if now := s.Cluster.group(pod); now != nil && len(now.Pods) == now.Minimum {
-		s.groupChanged(now)
+// podChanged is for each change of a pod: several that are created together may all be known at the first of them.
+func (s *Server) podChanged(pod *v1.Pod) {
+	if name, ok := gang.Of(pod); ok {
+		s.groupChanged(gang.New(name, gang.Pods(s.Cluster.index, name), s.Cluster.minimums), false)
 	}
 }
 
 func (s *Server) podGroupChanged(name gang.Name) {
 	if pods := gang.Pods(s.Cluster.index, name); len(pods) > 0 {
-		s.groupChanged(gang.New(name, pods, s.Cluster.minimums))
+		s.groupChanged(gang.New(name, pods, s.Cluster.minimums), true)
 	}
 }
 
@@ -112,10 +114,11 @@ func (s *Server) domain(object *v1.Pod, fits []fitting) (_ []fitting, why string
 // configuration).
 const DefaultGroupTimeout = 25 * time.Second
 
-// groups have the pods that wait in bind.
+// groups have the pods that wait in bind, and the groups that are complete.
 type groups struct {
-	mu     sync.Mutex
-	byName map[gang.Name]*group
+	mu       sync.Mutex
+	byName   map[gang.Name]*group
+	complete map[gang.Name]bool // their pending pods were retried
 }
 
 type group struct {
@@ -125,7 +128,22 @@ type group struct {
 	err  error // after done
 }
 
-func newGroups() *groups { return &groups{byName: map[gang.Name]*group{}} }
+func newGroups() *groups {
+	return &groups{byName: map[gang.Name]*group{}, complete: map[gang.Name]bool{}}
+}
+
+// becomesComplete reports whether the group has pending pods and enough pods, and had not when it was asked before.
+func (g *groups) becomesComplete(now *gang.Group) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.complete[now.Name]
+	if now.Complete() && len(now.Pending) > 0 {
+		g.complete[now.Name] = true
+		return !before
+	}
+	delete(g.complete, now.Name)
+	return false
+}
 
 // wait returns when the group's minimum waits; after the timeout the pod no longer counts.
 func (g *groups) wait(ctx context.Context, timeout time.Duration, now *gang.Group, pod *v1.Pod) error {

@@ -36,12 +36,35 @@ func TestIncompleteGroupReservesNothing(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	go w.server.Run(ctx)
-	w.server.podAdded(second)
+	w.server.podChanged(second)
 	require.Eventually(t, func() bool {
 		w.cluster.mu.Lock()
 		defer w.cluster.mu.Unlock()
 		return len(w.cluster.requeued) == 2
 	}, 10*time.Second, time.Millisecond, "both are retried")
+}
+
+// A group may have more pods than its minimum, and all may be known before the first of their events is handled.
+func TestLargeGroupIsRetriedOnce(t *testing.T) {
+	w := newWorld(t, 1, 4)
+	var pods []*v1.Pod
+	for _, name := range []string{"a-0", "a-1", "a-2"} {
+		p := pod(name, 1024, 0, grouped("a", 2))
+		w.cluster.add(p)
+		pods = append(pods, p)
+	}
+	for range 2 {
+		for _, p := range pods {
+			w.server.podChanged(p)
+		}
+	}
+	require.Len(t, w.server.requeuer.queue, 3)
+	w.cluster.remove("a-1", "a-2")
+	w.server.podChanged(pods[2])
+	require.Empty(t, w.server.groups.complete)
+	w.cluster.add(pods[1])
+	w.server.podChanged(pods[1])
+	require.Len(t, w.server.requeuer.queue, 5, "it became complete again")
 }
 
 type found gang.Spec

@@ -100,7 +100,8 @@ func Run(ctx context.Context, c Config) (err error) {
 	})
 	podGroups := podgroups.New(c.Client.Discovery(), c.PodGroups, c.Log, s.podGroupChanged)
 	cluster.minimums = podGroups
-	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(kube.Handler[*v1.Pod]{Set: s.podAdded}); err != nil {
+	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(kube.Handler[*v1.Pod]{Set: s.podChanged,
+		Replaced: func(_, pod *v1.Pod) { s.podChanged(pod) }, Gone: s.podChanged}); err != nil {
 		return fmt.Errorf("watch pods of groups: %w", err)
 	}
 	feed, err := kube.NewFeed(factory, s.Sink())
