@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -49,15 +50,22 @@ func (c *Cluster) Carry(ctx context.Context, plan defrag.Plan, how Evictions) er
 	}
 	namespace, name, _ := strings.Cut(plan.Pod, "/")
 	node := ""
+	var last error
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		pod, err := c.Pod(ctx, namespace, name)
-		if err != nil {
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return false, err
+		}
+		if last = err; err != nil {
+			return false, nil // the move is under way: the API server may answer the next time
 		}
 		node = pod.Spec.NodeName
 		return node != "", nil
 	})
 	if err != nil {
+		if ended := ctx.Err(); ended != nil && last != nil && !errors.Is(last, ended) {
+			err = fmt.Errorf("%w: %w", err, last)
+		}
 		return fmt.Errorf("pod %s is not placed yet: %w: see kubectl gpuslice explain %s", plan.Pod, err, plan.Pod)
 	}
 	how.Report("pod %s is placed on node %s", plan.Pod, node)

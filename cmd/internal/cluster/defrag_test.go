@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -47,6 +49,14 @@ func TestCarry(t *testing.T) {
 		placed.Spec.NodeName = "n1"
 		return true, e, client.Tracker().Update(a.GetResource(), placed, "ns")
 	})
+	failures := 0
+	client.PrependReactor("get", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.(clienttesting.GetAction).GetName() == "p" && failures < 2 {
+			failures++
+			return true, nil, apierrors.NewServiceUnavailable("a restart")
+		}
+		return false, nil, nil
+	})
 	var said []string
 	how := Evictions{GracePeriod: -1, pause: time.Millisecond, Report: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }}
 	plan := defrag.Plan{Pod: "ns/p", Node: "n1",
@@ -54,6 +64,18 @@ func TestCarry(t *testing.T) {
 		Moves:   []defrag.Move{{Pod: "ns/moved", UID: string(moved.UID), From: "n1", To: "n2"}}}
 	require.NoError(t, c.Carry(t.Context(), plan, how))
 	require.Equal(t, []string{"pod ns/small is resized", "pod ns/moved is evicted", "pod ns/moved is gone", "pod ns/p is placed on node n1"}, said)
+	require.Equal(t, 2, failures, "the API server that does not answer is asked again")
+	again, cancel := context.WithCancel(t.Context())
+	client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		cancel()
+		return true, nil, apierrors.NewServiceUnavailable("a restart")
+	})
+	err := c.Carry(again, defrag.Plan{Pod: "ns/p"}, how)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "a restart")
+	client.ReactionChain = client.ReactionChain[1:]
+	require.NoError(t, client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "ns", "p"))
+	require.ErrorContains(t, c.Carry(t.Context(), defrag.Plan{Pod: "ns/p"}, how), "not found")
 	plan.Resizes[0].UID = "another"
 	require.ErrorContains(t, c.Carry(t.Context(), plan, how), "created again since the plan")
 }
