@@ -167,6 +167,18 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 		"an address": func(n *corev1.Node) {
 			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
 		},
+		"the phase":    func(n *corev1.Node) { n.Status.Phase = corev1.NodePending },
+		"the port":     func(n *corev1.Node) { n.Status.DaemonEndpoints.KubeletEndpoint.Port = 1 },
+		"the versions": func(n *corev1.Node) { n.Status.NodeInfo.KubeletVersion = "v1.0.0" },
+		"an image": func(n *corev1.Node) {
+			n.Status.Images = []corev1.ContainerImage{{Names: []string{"a"}, SizeBytes: 1 << 40}}
+		},
+		"a volume in use": func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"v"} },
+		"a volume":        func(n *corev1.Node) { n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "v"}} },
+		"the config":      func(n *corev1.Node) { n.Status.Config = &corev1.NodeConfigStatus{Error: "x"} },
+		"a handler":       func(n *corev1.Node) { n.Status.RuntimeHandlers = []corev1.NodeRuntimeHandler{{Name: "h"}} },
+		"the features":    func(n *corev1.Node) { n.Status.Features = &corev1.NodeFeatures{} },
+		"a feature":       func(n *corev1.Node) { n.Status.DeclaredFeatures = []string{"f"} },
 	} {
 		require.ErrorContains(t, writeTo("status", agent, "node-1", "node-1", change), "nothing of a Node's status but", name)
 		require.NoError(t, writeTo("status", "system:node:node-1", "", "node-1", change), "the kubelet: %s", name)
