@@ -31,13 +31,17 @@ const (
 )
 
 const (
-	// evictAfter is for refusals that end by themselves: a container that ends at the same time has the GPU.
-	evictAfter    = 8 * time.Second
+	// evictAfter is for refusals that end by themselves: a container that ends at the same time has the GPU. The kubelet tries
+	// again after 10 to 15 s, and only then the agent knows.
+	evictAfter    = 18 * time.Second
 	evictInterval = 2 * time.Second
-	// firstPause and longestPause are between two evictions of one controller's pods: the same node may be chosen again.
+	// firstPause and longestPause are between the evictions of a controller's pods and of those that replace them: the same node
+	// may be chosen again.
 	firstPause, longestPause = 30 * time.Second, 15 * time.Minute
-	mostOfNode               = 64 // an agent writes no more
-	longestReason            = 400
+	// clockSkew is between the API server, which writes when a pod was created, and this process.
+	clockSkew     = 10 * time.Second
+	mostOfNode    = 64 // an agent writes no more
+	longestReason = 400
 )
 
 type RefusalsConfig struct {
@@ -52,28 +56,42 @@ type RefusalsConfig struct {
 }
 
 // Refusals evicts pods that their node refuses (api.AnnotationNodeRefused): the GPUs that they were granted have no room for them,
-// so they would never run. A pod is evicted only if a controller creates it again. A node can report only its own pods.
+// so they would never run. A pod is evicted only if a controller creates it again. A node can report only its own pods with grants.
 type Refusals struct {
 	RefusalsConfig
 	feed  *Feed
 	queue workqueue.TypedDelayingInterface[string] // of nodes
 
 	// Run's goroutine uses these.
-	since    map[types.UID]time.Time // pods that are refused
-	reported map[types.UID]bool      // pods without a controller
-	paused   map[types.UID]pause     // controllers
+	refused map[types.UID]*refusal // pods
+	paused  map[types.UID]pause    // controllers
 }
 
+type refusal struct {
+	node  string
+	since time.Time
+	done  bool // it is evicted, or has no controller
+}
+
+// pause is for the pods that replace those that were evicted.
 type pause struct {
-	until time.Time
-	next  time.Duration
+	began time.Time // the first eviction of the last ones
+	took  time.Duration
+}
+
+func (p pause) until() time.Time { return p.began.Add(p.took) }
+
+// replaces reports whether the controller created the pod after the eviction. Others that were refused at the same time do not
+// wait for it.
+func (p pause) replaces(object *v1.Pod, refused time.Time) bool {
+	return refused.After(p.began) && object.CreationTimestamp.Time.After(p.began.Add(-clockSkew))
 }
 
 func (f *Feed) Refusals(factory informers.SharedInformerFactory, c RefusalsConfig) (*Refusals, error) {
 	if c.Clock == nil {
 		c.Clock = time.Now
 	}
-	e := &Refusals{c, f, workqueue.NewTypedDelayingQueue[string](), map[types.UID]time.Time{}, map[types.UID]bool{}, map[types.UID]pause{}}
+	e := &Refusals{c, f, workqueue.NewTypedDelayingQueue[string](), map[types.UID]*refusal{}, map[types.UID]pause{}}
 	add := func(n *v1.Node) {
 		if n.Annotations[api.AnnotationNodeRefused] != "" {
 			e.queue.Add(n.Name)
@@ -103,25 +121,32 @@ func (e *Refusals) Run(ctx context.Context) {
 
 // node reports whether the node refuses pods.
 func (e *Refusals) node(ctx context.Context, name string) bool {
+	reasons := map[types.UID]api.RefusedPod{}
+	// What the node no longer lists begins again if it is listed again.
+	defer func() {
+		maps.DeleteFunc(e.refused, func(uid types.UID, r *refusal) bool {
+			_, listed := reasons[uid]
+			return r.node == name && !listed
+		})
+	}()
 	n, err := e.feed.nodes.Get(name)
 	if err != nil || n.Annotations[api.AnnotationNodeRefused] == "" {
 		return false
-	}
-	if _, err := e.Term(); err != nil {
-		return true
 	}
 	var refused []api.RefusedPod
 	if err := json.Unmarshal([]byte(n.Annotations[api.AnnotationNodeRefused]), &refused); err != nil {
 		e.Log.Warn("the node's list of refused pods can't be read", "node", name, "annotation", api.AnnotationNodeRefused, "error", err)
 		return false // until it changes
 	}
-	reasons := map[types.UID]api.RefusedPod{}
 	for _, r := range refused[:min(len(refused), mostOfNode)] {
 		reasons[types.UID(r.UID)] = r
 	}
+	if _, err := e.Term(); err != nil {
+		return true
+	}
 	pods, _ := e.feed.pods.List(labels.Everything()) // listers of caches return no errors
 	for _, p := range pods {
-		if r, is := reasons[p.UID]; is && p.Spec.NodeName == name && p.DeletionTimestamp == nil && !ended(p) &&
+		if r, is := reasons[p.UID]; is && p.Spec.NodeName == name && p.DeletionTimestamp == nil && !ended(p) && granted(p) &&
 			(e.Ours == nil || e.Ours(cmp.Or(p.Spec.SchedulerName, v1.DefaultSchedulerName))) {
 			e.pod(ctx, p, r)
 		}
@@ -132,17 +157,17 @@ func (e *Refusals) node(ctx context.Context, name string) bool {
 
 func (e *Refusals) pod(ctx context.Context, p *v1.Pod, r api.RefusedPod) {
 	now := e.Clock()
-	first, known := e.since[p.UID]
-	if !known {
-		e.since[p.UID] = now
+	refused := e.refused[p.UID]
+	if refused == nil {
+		e.refused[p.UID] = &refusal{node: p.Spec.NodeName, since: now}
 		return
 	}
-	if now.Sub(first) < evictAfter || e.reported[p.UID] {
+	if now.Sub(refused.since) < evictAfter || refused.done {
 		return
 	}
 	// The informers may leave the owners out.
 	object, err := e.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
-	if err != nil || object.UID != p.UID || object.DeletionTimestamp != nil {
+	if err != nil || object.UID != p.UID || object.DeletionTimestamp != nil || !granted(object) {
 		return
 	}
 	if len(r.Reason) > longestReason {
@@ -150,13 +175,14 @@ func (e *Refusals) pod(ctx context.Context, p *v1.Pod, r api.RefusedPod) {
 	}
 	owner := metav1.GetControllerOf(object)
 	if owner == nil {
-		e.reported[p.UID] = true
+		refused.done = true
 		e.Event(object, v1.EventTypeWarning, EventRefused, fmt.Sprintf("node %s refuses container %s: %s. The pod stays there, because "+
 			"no controller would create it again: delete it, and create it again", p.Spec.NodeName, r.Container, r.Reason))
 		return
 	}
-	last := e.paused[owner.UID]
-	if now.Before(last.until) {
+	last, paused := e.paused[owner.UID]
+	again := paused && last.replaces(object, refused.since)
+	if again && now.Before(last.until()) {
 		return
 	}
 	err = e.Client.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
@@ -165,8 +191,10 @@ func (e *Refusals) pod(ctx context.Context, p *v1.Pod, r api.RefusedPod) {
 	})
 	switch {
 	case err == nil:
-		next := min(max(2*last.next, firstPause), longestPause)
-		e.paused[owner.UID] = pause{now.Add(next), next}
+		refused.done = true
+		if again || !paused {
+			e.paused[owner.UID] = pause{now, min(max(2*last.took, firstPause), longestPause)}
+		}
 		e.Log.Info("evicted a pod that its node refuses", "pod", p.Namespace+"/"+p.Name, "node", p.Spec.NodeName, "reason", r.Reason)
 		e.Event(object, v1.EventTypeWarning, EventEvicted, fmt.Sprintf("node %s refused container %s: %s. The pod is evicted, and %s %s creates "+
 			"it again", p.Spec.NodeName, r.Container, r.Reason, owner.Kind, owner.Name))
@@ -176,23 +204,13 @@ func (e *Refusals) pod(ctx context.Context, p *v1.Pod, r api.RefusedPod) {
 	}
 }
 
-// forget drops what is old. A refused pod is listed again at each turn.
+// granted reports whether a scheduler has given the pod GPUs: a node can't have other pods evicted.
+func granted(p *v1.Pod) bool {
+	return p.Annotations[api.AnnotationGrant] != "" || p.Annotations[api.AnnotationHAMiAllocated] != ""
+}
+
+// forget drops old pauses.
 func (e *Refusals) forget() {
 	now := e.Clock()
-	for uid, p := range e.paused {
-		if now.Sub(p.until) > longestPause {
-			delete(e.paused, uid)
-		}
-	}
-	if len(e.since) <= 16*mostOfNode {
-		return
-	}
-	there := map[types.UID]bool{}
-	pods, _ := e.feed.pods.List(labels.Everything())
-	for _, p := range pods {
-		there[p.UID] = true
-	}
-	gone := func(uid types.UID) bool { return !there[uid] }
-	maps.DeleteFunc(e.since, func(uid types.UID, _ time.Time) bool { return gone(uid) })
-	maps.DeleteFunc(e.reported, func(uid types.UID, _ bool) bool { return gone(uid) })
+	maps.DeleteFunc(e.paused, func(_ types.UID, p pause) bool { return now.Sub(p.until()) > longestPause })
 }

@@ -48,6 +48,7 @@ func refusing(name string, uids ...string) *v1.Node {
 func refusedPod(uid types.UID, node string, owner types.UID) *v1.Pod {
 	p := pod(uid, node, v1.PodPending, "")
 	p.Name = "p-" + string(uid)
+	p.Annotations = map[string]string{api.AnnotationGrant: "g"}
 	if owner != "" {
 		controller := true
 		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "rs", UID: owner, Controller: &controller}}
@@ -129,17 +130,82 @@ func TestEvictOnlyAsLeader(t *testing.T) {
 	require.NotEmpty(t, e.evicted)
 }
 
-// Pods of one controller that are refused again and again are evicted at growing intervals.
+// refuse makes the node refuse these pods, as the informer has it.
+func (e *evicting) refuse(node string, uids ...string) {
+	_, err := e.Client.CoreV1().Nodes().Update(e.t.Context(), refusing(node, uids...), metav1.UpdateOptions{})
+	require.NoError(e.t, err)
+	require.Eventually(e.t, func() bool {
+		n, err := e.feed.nodes.Get(node)
+		return err == nil && n.Annotations[api.AnnotationNodeRefused] == refusing(node, uids...).Annotations[api.AnnotationNodeRefused]
+	}, 10*time.Second, time.Millisecond)
+}
+
+// Pods that a controller creates again, and that are refused again, are evicted at growing intervals.
 func TestEvictAgain(t *testing.T) {
-	e := newEvicting(t, refusing("n1", "a", "b"), refusedPod("a", "n1", "rs"), refusedPod("b", "n1", "rs"))
-	e.after(evictAfter+2*evictInterval, "n1")
+	second, third := refusedPod("b", "n1", "rs"), refusedPod("c", "n1", "rs")
+	e := newEvicting(t, refusing("n1", "a"), refusedPod("a", "n1", "rs"), second, third)
+	second.CreationTimestamp, third.CreationTimestamp = metav1.NewTime(e.now.Add(time.Hour)), metav1.NewTime(e.now.Add(time.Hour))
+	for _, p := range []*v1.Pod{second, third} {
+		_, err := e.Client.CoreV1().Pods("ns").Update(t.Context(), p, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	e.after(evictAfter+evictInterval, "n1")
 	require.Len(t, e.evicted, 1)
-	e.after(firstPause, "n1")
-	require.Len(t, e.evicted, 2)
-	e.after(firstPause, "n1")
+	e.refuse("n1", "b")
+	e.after(evictAfter+evictInterval, "n1")
+	require.Len(t, e.evicted, 1)
+	e.after(firstPause-evictAfter, "n1")
+	require.Equal(t, []string{"a", "b"}, e.evicted)
+	e.refuse("n1", "c")
+	e.after(firstPause+evictInterval, "n1")
 	require.Len(t, e.evicted, 2, "the pause has doubled")
-	e.after(firstPause+2*evictInterval, "n1")
-	require.Len(t, e.evicted, 3)
+	e.after(firstPause, "n1")
+	require.Equal(t, []string{"a", "b", "c"}, e.evicted)
+}
+
+// Pods of one controller that are refused at the same time do not wait for each other.
+func TestEvictTogether(t *testing.T) {
+	uids := []string{"a", "b", "c", "d", "e"}
+	objects := []runtime.Object{refusing("n1", uids...)}
+	for _, uid := range uids {
+		objects = append(objects, refusedPod(types.UID(uid), "n1", "rs"))
+	}
+	e := newEvicting(t, objects...)
+	e.after(30*time.Second-evictInterval, "n1")
+	for _, uid := range uids {
+		require.Contains(t, e.evicted, uid)
+	}
+}
+
+// A refusal that has ended counts from the beginning when it comes back.
+func TestEvictAfterAnotherRefusal(t *testing.T) {
+	e := newEvicting(t, refusing("n1", "a", "b"), refusedPod("a", "n1", "rs"), refusedPod("b", "n1", ""))
+	e.after(evictAfter, "n1")
+	e.refuse("n1")
+	e.after(evictInterval, "n1")
+	require.Empty(t, e.refused)
+	e.refuse("n1", "a", "b")
+	e.after(evictAfter, "n1")
+	require.Empty(t, e.evicted)
+	e.after(evictInterval, "n1")
+	require.Equal(t, []string{"a"}, e.evicted)
+	require.Len(t, e.events, 2)
+	require.NoError(t, e.Client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
+	require.Eventually(t, func() bool { _, err := e.feed.nodes.Get("n1"); return err != nil }, 10*time.Second, time.Millisecond)
+	require.False(t, e.node(t.Context(), "n1"))
+	require.Empty(t, e.refused)
+}
+
+// A node can't have pods evicted that no scheduler gave GPUs.
+func TestEvictOnlyWithGrants(t *testing.T) {
+	system := refusedPod("a", "n1", "ds")
+	system.Annotations = nil
+	hami := refusedPod("b", "n1", "rs")
+	hami.Annotations = map[string]string{api.AnnotationHAMiAllocated: "x"}
+	e := newEvicting(t, refusing("n1", "a", "b"), system, hami)
+	e.after(time.Minute, "n1")
+	require.Contains(t, e.evicted, "b")
+	require.NotContains(t, e.evicted, "a")
 }
 
 // A budget refuses the eviction: it is tried again.

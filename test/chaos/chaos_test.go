@@ -391,6 +391,9 @@ func refused(ctx context.Context, l *lab) error {
 		return err
 	}
 	for i, victim := range victims {
+		if err := l.own(ctx, victim, "load-of-"+victims[0].Name); err != nil {
+			return err
+		}
 		list, err := json.Marshal([]api.RefusedPod{{UID: string(victim.UID), Container: "main", Reason: "the GPU is full"}})
 		if err != nil {
 			return err

@@ -252,14 +252,28 @@ func (l *lab) makePod(ctx context.Context) error {
 
 func (l *lab) makePodNamed(ctx context.Context, name string, memory int64) error {
 	limits := v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1"), "nvidia.com/gpumem": *resource.NewQuantity(memory, resource.DecimalSI)}
-	none, controller := false, true
+	none := false
 	_, err := l.api.CoreV1().Pods(namespace).Create(ctx, &v1.Pod{
 		// The load is the controller.
-		ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "chaos/v1", Kind: "Load", Name: name,
-			UID: types.UID(name), Controller: &controller}}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: ownedBy(name)},
 		Spec: v1.PodSpec{SchedulerName: l.kind.schedulerName, AutomountServiceAccountToken: &none,
 			Containers: []v1.Container{{Name: "main", Image: "none", Resources: v1.ResourceRequirements{Limits: limits}}}},
 	}, metav1.CreateOptions{})
+	return err
+}
+
+func ownedBy(name string) []metav1.OwnerReference {
+	controller := true
+	return []metav1.OwnerReference{{APIVersion: "chaos/v1", Kind: "Load", Name: name, UID: types.UID(name), Controller: &controller}}
+}
+
+// own changes the pod's controller.
+func (l *lab) own(ctx context.Context, pod *v1.Pod, owner string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": ownedBy(owner)}})
+	if err != nil {
+		return err
+	}
+	_, err = l.api.CoreV1().Pods(namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
