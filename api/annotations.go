@@ -15,7 +15,7 @@ const (
 	AnnotationResize = "gpuslice.io/resize"
 	// AnnotationResizeStatus is the result of the last AnnotationResize.
 	AnnotationResizeStatus = "gpuslice.io/resize-status"
-	// AnnotationRequeued has the time at which the extender made kube-scheduler retry the pod.
+	// AnnotationRequeued has the time at which the extender made kube-scheduler retry the pod, or a new leader changed it.
 	AnnotationRequeued = "gpuslice.io/requeued"
 	// AnnotationBindUnclear is written to change a pod if the result of its binding is unknown. Its value is never read.
 	AnnotationBindUnclear = "gpuslice.io/bind-unclear"

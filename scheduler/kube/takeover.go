@@ -1,10 +1,12 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -38,8 +40,18 @@ type Takeover struct {
 	Forget func()
 	Log    *slog.Logger
 
-	mu   sync.Mutex
-	done fence.Term
+	mu    sync.Mutex
+	done  fence.Term
+	tried progress
+}
+
+// progress is what was done for a term that has not begun: one try may be too short for all pods.
+type progress struct {
+	term fence.Term
+	// changed has the pods as the API server answered; nil: the pod is gone.
+	changed map[types.UID]*v1.Pod
+	failed  map[types.UID]int // tries
+	refused map[types.UID]bool
 }
 
 const (
@@ -47,6 +59,8 @@ const (
 	seenInterval  = 5 * time.Millisecond
 	// takeoverTimeout is less than kube-scheduler's httpTimeout.
 	takeoverTimeout = 20 * time.Second
+	// mostTouches is how often a pod is tried that the API server lets nothing change, if it changes others.
+	mostTouches = 3
 )
 
 // Term returns the current term, after it has begun. It is cheap but for the first call.
@@ -67,7 +81,7 @@ func (t *Takeover) Term(ctx context.Context) (fence.Term, error) {
 	if err != nil {
 		return term, fmt.Errorf("take over from the last leader: %w", err)
 	}
-	t.done = term
+	t.done, t.tried = term, progress{}
 	t.Log.Info("leading: writes of earlier leaders fail now", "term", term.String(), "pods", touched, "took", time.Since(began).Round(time.Millisecond))
 	return term, nil
 }
@@ -78,20 +92,24 @@ func (t *Takeover) begin(ctx context.Context, term fence.Term) (int, error) {
 	if err := term.Confirm(ctx); err != nil {
 		return 0, err
 	}
+	if t.tried.term != term {
+		t.tried = progress{term, map[types.UID]*v1.Pod{}, map[types.UID]int{}, map[types.UID]bool{}}
+	}
 	pods, err := t.pending(ctx)
 	if err != nil {
 		return 0, err
 	}
-	touched, seen := map[types.UID]bool{}, false
+	seen := false
 	// What is resized is known from the informer, which is up to date only after the first turn.
-	for pods = append(pods, t.resized(touched)...); len(pods) > 0; pods = t.resized(touched) {
-		any, err := t.touch(ctx, term, pods)
-		if err != nil {
+	for pods = t.tried.rest(append(pods, t.resized()...)); ; {
+		if err := t.touch(ctx, pods); err != nil {
 			return 0, err
 		}
-		seen = seen || any
-		for _, p := range pods {
-			touched[p.UID] = true
+		if seen, err = t.wait(ctx); err != nil {
+			return 0, err
+		}
+		if pods = t.tried.rest(t.resized()); len(pods) == 0 {
+			break
 		}
 	}
 	if !seen { // without an event, it is unknown how old the informer's state is
@@ -99,14 +117,19 @@ func (t *Takeover) begin(ctx context.Context, term fence.Term) (int, error) {
 	}
 	t.Forget()
 	t.Feed.resync()
-	return len(touched), term.Check()
+	return len(t.tried.changed), term.Check()
 }
 
-// resized returns the bound pods that are resized, but those that are known.
-func (t *Takeover) resized(known map[types.UID]bool) (resized []*v1.Pod) {
+// rest returns the pods that were not changed yet.
+func (p *progress) rest(pods []*v1.Pod) []*v1.Pod {
+	return slices.DeleteFunc(pods, func(pod *v1.Pod) bool { _, known := p.changed[pod.UID]; return known })
+}
+
+// resized returns the bound pods that are resized.
+func (t *Takeover) resized() (resized []*v1.Pod) {
 	pods, _ := t.Feed.pods.List(labels.Everything()) // listers of caches return no errors
 	for _, p := range pods {
-		if _, asked := p.Annotations[api.AnnotationResize]; asked && p.Spec.NodeName != "" && !known[p.UID] {
+		if _, asked := p.Annotations[api.AnnotationResize]; asked && p.Spec.NodeName != "" {
 			resized = append(resized, p)
 		}
 	}
@@ -132,38 +155,94 @@ func (t *Takeover) pending(ctx context.Context) (pods []*v1.Pod, err error) {
 	return pods, nil
 }
 
-// touch changes the pods, and returns when the informer has the changes. seen is false if all of the pods are gone.
-func (t *Takeover) touch(ctx context.Context, term fence.Term, pods []*v1.Pod) (seen bool, err error) {
-	touched := make([]*v1.Pod, len(pods))
-	g, gctx := errgroup.WithContext(ctx)
+// touch changes the pods. An error of one does not stop the others.
+func (t *Takeover) touch(ctx context.Context, pods []*v1.Pod) error {
+	changed, errs := make([]*v1.Pod, len(pods)), make([]error, len(pods))
+	var g errgroup.Group
 	g.SetLimit(touchesAtOnce)
 	for i, p := range pods {
 		g.Go(func() error {
-			now, err := patch(gctx, t.Client, p, map[string]any{"annotations": map[string]any{api.AnnotationLeader: term.String()}})
-			if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
-				return nil // it was deleted, and may have been created again
+			now, err := patch(ctx, t.Client, p, map[string]any{"annotations": map[string]any{
+				api.AnnotationLeader: t.tried.term.String(),
+				// The leader may be there already: an extender was started again, or a tenant wrote it.
+				api.AnnotationRequeued: time.Now().UTC().Format(time.RFC3339Nano),
+			}})
+			switch {
+			case err == nil:
+				changed[i] = now
+			case !gone(err):
+				errs[i] = err
 			}
-			if err != nil {
-				return fmt.Errorf("change pod %s/%s: %w", p.Namespace, p.Name, err)
-			}
-			touched[i] = now
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return false, err
+	_ = g.Wait()
+	for i, p := range pods {
+		if errs[i] == nil {
+			t.tried.changed[p.UID] = changed[i]
+		}
 	}
-	for _, p := range touched {
+	if ctx.Err() != nil {
+		return fmt.Errorf("change %d pods: %w", len(pods), context.Cause(ctx))
+	}
+	var failed error
+	for i, p := range pods {
+		if errs[i] == nil {
+			continue
+		}
+		err := fmt.Errorf("change pod %s/%s: %w", p.Namespace, p.Name, errs[i])
+		if t.tried.failed[p.UID]++; t.tried.failed[p.UID] >= mostTouches && t.tried.changedAny() {
+			err = t.leave(ctx, p, err)
+		}
+		failed = cmp.Or(failed, err)
+	}
+	return failed
+}
+
+// gone: the pod was deleted, and may have been created again.
+func gone(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err)
+}
+
+func (p *progress) changedAny() bool {
+	for uid, pod := range p.changed {
+		if pod != nil && !p.refused[uid] {
+			return true
+		}
+	}
+	return false
+}
+
+// leave goes on without the change of a pod, so that no pod prevents the placement of all others. The pod is placed by a version
+// that was read in this term. A Binding of an earlier leader that is under way for it may still arrive: the API server's policy and
+// the node's ledger remain.
+func (t *Takeover) leave(ctx context.Context, p *v1.Pod, why error) error {
+	now, err := t.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && now.UID != p.UID:
+		t.tried.changed[p.UID] = nil
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w; %w", why, err)
+	}
+	t.tried.changed[p.UID], t.tried.refused[p.UID] = now, true
+	t.Log.Warn("a pod can't be changed to take over from the last leader: going on without it", "pod", p.Namespace+"/"+p.Name, "error", why)
+	return nil
+}
+
+// wait returns when the informer has the changes. seen is false if all of the changed pods are gone.
+func (t *Takeover) wait(ctx context.Context) (seen bool, err error) {
+	for uid, p := range t.tried.changed {
 		for p != nil {
 			found, err := t.Feed.pods.Pods(p.Namespace).Get(p.Name)
 			if err == nil && (found.UID != p.UID || !older(found, p)) {
-				seen = true
+				seen = seen || !t.tried.refused[uid]
 				break
 			}
 			if apierrors.IsNotFound(err) {
-				// Deleted, or not yet created in the informer.
+				// Deleted or ended, or not yet created in the informer.
 				now, err := t.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
-				if apierrors.IsNotFound(err) || err == nil && now.UID != p.UID {
+				if apierrors.IsNotFound(err) || err == nil && (now.UID != p.UID || ended(now)) {
 					break
 				}
 			}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"strconv"
@@ -143,6 +144,91 @@ func TestTakeoverFails(t *testing.T) {
 			_, err = takeover.Term(t.Context())
 			require.ErrorContains(t, err, tc.want)
 		})
+	}
+}
+
+// tookOver is a Takeover of that client, whose informer is synced.
+func tookOver(t *testing.T, client *fake.Clientset) *Takeover {
+	factory := NewInformers(client)
+	feed, err := NewFeed(factory, &journal{})
+	require.NoError(t, err)
+	factory.Start(t.Context().Done())
+	t.Cleanup(factory.Shutdown)
+	require.NoError(t, feed.Wait(t.Context()))
+	return &Takeover{Fence: followed(t, client), Client: client, Feed: feed, Log: slog.New(slog.DiscardHandler),
+		RequestsGPUs: func(*v1.Pod) bool { return true }, Forget: func() {}}
+}
+
+// The pod names the term already: a patch that changes nothing gives it no new version.
+func TestTakeoverChangesWhatNamesTheTerm(t *testing.T) {
+	client := fake.NewClientset(named("p", "", map[string]string{api.AnnotationLeader: "me/3"}))
+	versioned(client)
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		var sent v1.Pod
+		require.NoError(t, json.Unmarshal(a.(clienttesting.PatchAction).GetPatch(), &sent))
+		_, err := time.Parse(time.RFC3339Nano, sent.Annotations[api.AnnotationRequeued])
+		require.NoError(t, err, "it differs each time")
+		return false, nil, nil
+	})
+	_, err := tookOver(t, client).Term(t.Context())
+	require.NoError(t, err)
+}
+
+// What one try has changed is not changed again, and a pod that the API server refuses to change does not stop the others.
+func TestTakeoverGoesOn(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		fails int // tries
+		tries int
+	}{{"fails once", 1, 2}, {"always", 1000, mostTouches}} {
+		t.Run(tc.name, func(t *testing.T) {
+			client := fake.NewClientset(named("a", "", nil), named("bad", "", nil), named("c", "", nil))
+			versioned(client)
+			var mu sync.Mutex
+			patched := map[string]int{}
+			client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				name := a.(clienttesting.PatchAction).GetName()
+				patched[name]++
+				if name == "bad" && patched[name] <= tc.fails {
+					return true, nil, apierrors.NewForbidden(podResource, name, errors.New("no"))
+				}
+				return false, nil, nil
+			})
+			takeover := tookOver(t, client)
+			for range tc.tries - 1 {
+				_, err := takeover.Term(t.Context())
+				require.ErrorContains(t, err, "change pod ns/bad")
+			}
+			_, err := takeover.Term(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, map[string]int{"a": 1, "bad": tc.tries, "c": 1}, patched)
+			require.Empty(t, takeover.tried.changed)
+		})
+	}
+}
+
+// Another term begins from the start.
+func TestTakeoverForgetsProgress(t *testing.T) {
+	client := fake.NewClientset(named("a", "", nil), named("bad", "", nil))
+	versioned(client)
+	refuses := true
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return refuses && a.(clienttesting.PatchAction).GetName() == "bad", nil, errors.New("no answer")
+	})
+	takeover := tookOver(t, client)
+	_, err := takeover.Term(t.Context())
+	require.ErrorContains(t, err, "change pod ns/bad: no answer")
+	hold(t, client, "me", 4)
+	takeover.Fence.Read(t.Context())
+	refuses = false
+	_, err = takeover.Term(t.Context())
+	require.NoError(t, err)
+	for _, name := range []string{"a", "bad"} {
+		p, err := client.CoreV1().Pods("ns").Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "me/4", p.Annotations[api.AnnotationLeader])
 	}
 }
 
