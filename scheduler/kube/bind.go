@@ -35,12 +35,13 @@ func Bind(ctx context.Context, client kubernetes.Interface, term fence.Term, pod
 		return fmt.Errorf("bind pod %s/%s to node %s: %w", pod.Namespace, pod.Name, node, err)
 	}
 	if annotations[api.AnnotationHAMiBindPhase] == api.HAMiAllocating {
-		if err := lockNode(ctx, client, pod, node); err != nil {
-			return err
+		lock, lockErr := lockNode(ctx, client, pod, node)
+		if lockErr != nil {
+			return lockErr
 		}
 		defer func() {
 			if err != nil && !errors.Is(err, ErrUnknown) {
-				unlockNode(ctx, client, pod, node)
+				unlockNode(ctx, client, node, lock)
 			}
 		}()
 	}

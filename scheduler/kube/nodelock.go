@@ -28,14 +28,15 @@ const (
 
 // lockNode takes HAMi's lock of a node (hami.io/mutex.lock) for the pod. HAMi's device plugin serves the pod that has it,
 // and releases it. A lock of a pod that is gone, and one that has expired, are taken over, as HAMi's scheduler does.
-func lockNode(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string) error {
+// The value is for unlockNode.
+func lockNode(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string) (value string, err error) {
 	var held error
 	take := func(ctx context.Context) (bool, error) {
 		var version string
 		if version, held = lockable(ctx, client, pod, node); held != nil {
 			return false, nil
 		}
-		value := time.Now().Format(time.RFC3339) + lockOwner(pod)
+		value = time.Now().Format(time.RFC3339) + lockOwner(pod)
 		err := writeLock(ctx, client, node, version, &value)
 		switch {
 		case apierrors.IsConflict(err):
@@ -46,14 +47,14 @@ func lockNode(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, nod
 		}
 		return err == nil, err
 	}
-	err := wait.PollUntilContextTimeout(ctx, retryInterval, lockPatience, true, take)
+	err = wait.PollUntilContextTimeout(ctx, retryInterval, lockPatience, true, take)
 	if wait.Interrupted(err) && held != nil {
 		err = held
 	}
 	if err != nil {
-		return fmt.Errorf("lock HAMi's node %s (annotation %s) for pod %s/%s: %w", node, api.AnnotationHAMiLock, pod.Namespace, pod.Name, err)
+		return "", fmt.Errorf("lock HAMi's node %s (annotation %s) for pod %s/%s: %w", node, api.AnnotationHAMiLock, pod.Namespace, pod.Name, err)
 	}
-	return nil
+	return value, nil
 }
 
 // lockOwner ends a lock's value.
@@ -86,8 +87,8 @@ func lockable(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, nod
 	return "", fmt.Errorf("it is locked by %s since %s: HAMi's device plugin serves one pod at a time", quote.Short(owner), stamp)
 }
 
-// unlockNode releases the lock if it is the pod's. Errors are not reported: the lock expires.
-func unlockNode(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string) {
+// unlockNode releases the lock that lockNode took, and not that of a later try. Errors are not reported: the lock expires.
+func unlockNode(ctx context.Context, client kubernetes.Interface, node, value string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockPatience)
 	defer cancel()
 	_ = wait.PollUntilContextCancel(ctx, retryInterval, true, func(ctx context.Context) (bool, error) {
@@ -95,7 +96,7 @@ func unlockNode(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, n
 		if err != nil {
 			return apierrors.IsNotFound(err), nil
 		}
-		if !strings.HasSuffix(object.Annotations[api.AnnotationHAMiLock], lockOwner(pod)) {
+		if object.Annotations[api.AnnotationHAMiLock] != value {
 			return true, nil
 		}
 		return writeLock(ctx, client, node, object.ResourceVersion, nil) == nil, nil
