@@ -39,8 +39,9 @@ func (p *Publisher) writeMetadata(ctx context.Context, got *metav1.PartialObject
 	wanted := Render(leavingNode(p.last, leaving), p.cfg.Options)
 	if leaving {
 		// HAMi's annotation stays, as unhealthy: the oldest schedulers would keep the devices
-		// without it. Ours is removed: another agent may register the node after this one.
+		// without it. Ours are removed: another agent may register the node after this one.
 		delete(wanted.Annotations, api.AnnotationNodeGPUs)
+		delete(wanted.Annotations, api.AnnotationNodeRefused)
 	}
 	diff := difference(got.ObjectMeta, wanted)
 	if answer, write := p.cfg.Options.answer(got.Annotations[api.AnnotationHAMiHandshake], wanted, leaving, time.Now()); write {
