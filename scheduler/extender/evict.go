@@ -71,6 +71,14 @@ func (e *evicting) remove(pod types.UID) {
 	delete(e.nominated, pod)
 }
 
+// waits ends old nominations, and reports whether pods were rejected.
+func (e *evicting) waits(now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	maps.DeleteFunc(e.nominated, func(_ types.UID, n nomination) bool { return now.Sub(n.at) > nominationTime })
+	return len(e.rejected) > 0
+}
+
 // due removes and returns the pods that have waited for kube-scheduler's own preemption.
 func (e *evicting) due(now time.Time) (pods []rejected) {
 	e.mu.Lock()
@@ -79,11 +87,6 @@ func (e *evicting) due(now time.Time) (pods []rejected) {
 		if now.Sub(r.at) >= evictDelay {
 			pods = append(pods, r)
 			delete(e.rejected, uid)
-		}
-	}
-	for uid, n := range e.nominated {
-		if now.Sub(n.at) > nominationTime {
-			delete(e.nominated, uid)
 		}
 	}
 	slices.SortFunc(pods, func(a, b rejected) int { // the most important first
@@ -112,11 +115,12 @@ func (s *Server) evictAll(ctx context.Context) {
 // evictFor does nothing for groups: room for one pod is none for its group.
 func (s *Server) evictFor(ctx context.Context, r rejected) {
 	pod, err := s.Cluster.pod(ctx, r.pod.Namespace, r.pod.Name, r.pod.UID)
-	if err != nil || pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" || pod.DeletionTimestamp != nil ||
+	if err != nil || pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" || !kube.MayPreempt(pod) ||
 		s.Cluster.group(pod) != nil || s.Engine.AllocatedNode(string(pod.UID)) != "" || s.evicting.Waits(pod.UID) {
 		return
 	}
-	node, victims := s.victims(r.pod, r.nodes)
+	// Not by r.pod: a caller could give it any priority.
+	node, victims := s.victims(pod, r.nodes)
 	if len(victims) == 0 || s.evicting.Evict(ctx, pod, victims) == 0 {
 		return
 	}

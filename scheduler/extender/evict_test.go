@@ -81,3 +81,23 @@ func TestEvictForQuota(t *testing.T) {
 	w.server.evictAll(t.Context())
 	require.ElementsMatch(t, []string{"low-a", "low-b"}, w.cluster.evicted)
 }
+
+// A caller of /filter can send any priority: the stored one counts.
+func TestEvictByStoredPriority(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	at := time.Now()
+	w.server.Clock = func() time.Time { return at }
+	prioritized := func(priority int32) func(*v1.Pod) { return func(p *v1.Pod) { p.Spec.Priority = &priority } }
+	node, why := w.place(pod("runs", 60000, 0, prioritized(3)))
+	require.NotEmpty(t, node, why)
+	p := pod("p", 60000, 0, prioritized(1))
+	w.cluster.add(p)
+	forged := p.DeepCopy()
+	*forged.Spec.Priority = 9
+	passed, _ := w.filter(forged)
+	require.Empty(t, passed)
+	require.True(t, w.server.evicting.waits(at))
+	at = at.Add(evictDelay)
+	w.server.evictAll(t.Context())
+	require.Empty(t, w.cluster.evicted)
+}

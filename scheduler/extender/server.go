@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -119,10 +120,17 @@ func owner(podUID string) string { return component + "/" + podUID }
 
 // Run requeues pods and evicts others for them until ctx ends.
 func (s *Server) Run(ctx context.Context) {
-	go periodic.Every(ctx, evictInterval, nil, func() {
-		if _, err := s.Term(ctx); err == nil {
-			s.evictAll(ctx)
-		}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() {
+		periodic.Every(ctx, evictInterval, nil, func() {
+			if !s.evicting.waits(s.Clock()) { // Term may ask the API server
+				return
+			}
+			if _, err := s.Term(ctx); err == nil {
+				s.evictAll(ctx)
+			}
+		})
 	})
 	s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
 		if _, err := s.Term(ctx); err != nil {

@@ -339,10 +339,11 @@ func slimPod(p *v1.Pod) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: meta,
 		Spec: v1.PodSpec{
-			NodeName:        p.Spec.NodeName,
-			SchedulerName:   p.Spec.SchedulerName,
-			Priority:        p.Spec.Priority,
-			SchedulingGroup: p.Spec.SchedulingGroup,
+			NodeName:         p.Spec.NodeName,
+			SchedulerName:    p.Spec.SchedulerName,
+			Priority:         p.Spec.Priority,
+			PreemptionPolicy: p.Spec.PreemptionPolicy,
+			SchedulingGroup:  p.Spec.SchedulingGroup,
 			// For class.
 			PriorityClassName:     p.Spec.PriorityClassName,
 			ActiveDeadlineSeconds: p.Spec.ActiveDeadlineSeconds,
