@@ -81,10 +81,19 @@ func (p *Plugin) afterNode(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.Q
 		return p.queueIfValid(pod), nil
 	case grew(old.Status.Allocatable, now.Status.Allocatable):
 		return p.queueIfValid(pod), nil
-	case p.args.GPUQuota != "" && !maps.Equal(old.Labels, now.Labels):
+	case p.readsLabels(pod) && !maps.Equal(old.Labels, now.Labels):
 		return p.queueIfValid(pod), nil
 	}
 	return fwk.QueueSkip, nil
+}
+
+// readsLabels reports whether labels of nodes count for the pod in this plugin.
+func (p *Plugin) readsLabels(pod *v1.Pod) bool {
+	if p.args.GPUQuota != "" || len(p.args.NodeSelector) > 0 {
+		return true
+	}
+	group := p.groups.of(pod)
+	return group != nil && (len(p.args.GroupTopology) > 0 || group.Topology() != "")
 }
 
 // grew reports whether any resource increased.

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -193,4 +194,24 @@ func TestProfilesShareState(t *testing.T) {
 	require.Same(t, w.engine, second.(*Plugin).engine)
 	_, err = f.New(t.Context(), &runtime.Unknown{Raw: []byte(patching)}, w.handle)
 	require.ErrorContains(t, err, "use the same args")
+}
+
+// Labels of nodes count in a node selector and in a group's topology.
+func TestNodeLabelsChange(t *testing.T) {
+	old, now := gpuNode("n1", 1, 1), gpuNode("n1", 1, 1)
+	now.Labels = map[string]string{"rack": "a"}
+	alone, grouped, asks := gpuPod("p", 1000, 0), member(gpuPod("g", 1000, 0), "g", 2), member(gpuPod("t", 1000, 0), "t", 2)
+	asks.Annotations[api.AnnotationGroupTopology] = "rack"
+	for args, queued := range map[string][]*v1.Pod{
+		"": {asks},
+		`{"apiVersion":"gpuslice.io/v1","kind":"GPUSliceArgs","groupTopology":["rack"]}`:    {grouped, asks},
+		`{"apiVersion":"gpuslice.io/v1","kind":"GPUSliceArgs","nodeSelector":{"rack":"a"}}`: {alone, grouped, asks},
+	} {
+		w := newWorld(t, args)
+		for _, pod := range []*v1.Pod{alone, grouped, asks} {
+			hint, err := w.afterNode(klog.Background(), pod, old, now)
+			require.NoError(t, err)
+			require.Equal(t, slices.Contains(queued, pod), hint == fwk.Queue, "%s: %s", args, pod.Name)
+		}
+	}
 }

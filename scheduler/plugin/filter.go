@@ -131,6 +131,10 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 	if c.narrow && c.evicting {
 		return fwk.NewStatus(fwk.Unschedulable, "no pods are evicted before all nodes are tried")
 	}
+	// kube-scheduler also tries nodes that PreFilter did not name: a nominated one, and that of an earlier pod with the same signature.
+	if c.domain != nil && c.domain.required && !slices.Contains(c.domain.Nodes, node.Node().Name) {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s): not in the domain of the pod's group")
+	}
 	verdict := c.verdict(node.Node().Name)
 	if verdict.Fits {
 		return nil
@@ -148,7 +152,7 @@ func rejection(verdict *engine.Verdict) *fwk.Status {
 	return fwk.NewStatus(code, "node(s): "+verdict.Reason().Brief())
 }
 
-// SignPod implements fwk.SignPlugin. The namespace counts because of quotas.
+// SignPod implements fwk.SignPlugin. The namespace counts because of quotas, and the group because of its domain.
 func (p *Plugin) SignPod(_ context.Context, object *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	r, err := p.engine.Request(kube.Pod(object))
 	if err != nil {
@@ -157,7 +161,11 @@ func (p *Plugin) SignPod(_ context.Context, object *v1.Pod) ([]fwk.SignFragment,
 	if r == nil {
 		return nil, nil
 	}
-	return []fwk.SignFragment{{Key: signKey, Value: []string{r.Signature, object.Namespace}}}, nil
+	group := ""
+	if name, in := p.groups.name(object); in {
+		group = name.String()
+	}
+	return []fwk.SignFragment{{Key: signKey, Value: []string{r.Signature, object.Namespace, group}}}, nil
 }
 
 const signKey = "gpuslice.io/Request.Signature"

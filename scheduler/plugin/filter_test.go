@@ -119,6 +119,8 @@ func TestSignPod(t *testing.T) {
 	require.Equal(t, sign(gpuPod("a", 1000, 0)), sign(gpuPod("b", 1000, 0)))
 	require.NotEqual(t, sign(gpuPod("a", 1000, 0)), sign(gpuPod("b", 2000, 0)))
 	require.NotEqual(t, sign(gpuPod("a", 1000, 0)), sign(with(gpuPod("b", 1000, 0), func(p *v1.Pod) { p.Namespace = "other" })), "its quota is another one")
+	require.NotEqual(t, sign(gpuPod("a", 1000, 0)), sign(member(gpuPod("b", 1000, 0), "g", 2)), "its group has a domain")
+	require.NotEqual(t, sign(member(gpuPod("a", 1000, 0), "h", 2)), sign(member(gpuPod("b", 1000, 0), "g", 2)))
 	require.Empty(t, sign(plainPod("c")))
 	_, status := w.SignPod(t.Context(), gpuPod("d", 0, 150))
 	require.Equal(t, fwk.Unschedulable, status.Code())

@@ -389,6 +389,8 @@ func TestGroupTopology(t *testing.T) {
 	result, status = w.PreFilter(t.Context(), w.state, pods[0], nil)
 	require.True(t, status.IsSuccess())
 	require.ElementsMatch(t, []string{"n2", "n3"}, result.NodeNames.UnsortedList(), "a required domain is not left")
+	require.Equal(t, fwk.Success, w.filter(t, w.state, pods[0], "n2"))
+	require.Equal(t, fwk.UnschedulableAndUnresolvable, w.filter(t, w.state, pods[0], "n4"), "also if it is nominated")
 	w.placed(t, gpuPod("more", 60000, 0), "n2")
 	status = w.preFilter(t, pods[0])
 	require.Equal(t, fwk.UnschedulableAndUnresolvable, status.Code())
