@@ -200,7 +200,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 		return nil, err
 	}
 	refusals, err := s.feed.Refusals(informers, kube.RefusalsConfig{
-		Client: handle.ClientSet(), Log: s.log, Ours: resizer.Ours, Event: resizer.Event,
+		Client: handle.ClientSet(), Log: s.log, Ours: resizer.Ours, Event: eventsOf(handle, "Evict"),
 		Term: func() (fence.Term, error) { return s.takeover().Fence.Term() },
 	})
 	if err != nil {

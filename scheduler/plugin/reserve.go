@@ -148,6 +148,15 @@ func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, object *v1.P
 	p.groups.rejectGroup(object, "could not be placed")
 }
 
+// eventsOf records events with that action.
+func eventsOf(handle fwk.Handle, action string) func(pod *v1.Pod, kind, reason, message string) {
+	return func(pod *v1.Pod, kind, reason, message string) {
+		if recorder := handle.EventRecorder(); recorder != nil {
+			recorder.Eventf(pod, nil, kind, reason, action, "%s", message)
+		}
+	}
+}
+
 func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 	return kube.ResizerConfig{
 		Engine: s.engine, Client: handle.ClientSet(), Keys: s.keys, Log: s.log,
@@ -161,11 +170,7 @@ func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 			_, is := f.profiles.Load(name)
 			return is
 		},
-		Event: func(pod *v1.Pod, kind, reason, message string) {
-			if recorder := handle.EventRecorder(); recorder != nil {
-				recorder.Eventf(pod, nil, kind, reason, "Resize", "%s", message)
-			}
-		},
+		Event: eventsOf(handle, "Resize"),
 	}
 }
 
