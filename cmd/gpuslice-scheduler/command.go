@@ -72,8 +72,8 @@ func run(cmd *cobra.Command, o *options.Options, configured func(*config.Complet
 	return app.Run(ctx, c, scheduler)
 }
 
-// fenceOf returns the fence of this process; nil: there is no leader election. A process that another one leads in place of
-// ends at once: kube-scheduler would end only after its deadline for renewals.
+// fenceOf returns the fence of this process; nil: there is no leader election. A process ends at once when another
+// one has become the leader: kube-scheduler would end only after its deadline for renewals.
 func fenceOf(c *config.CompletedConfig) *fence.Fence {
 	if c.LeaderElection == nil {
 		return nil

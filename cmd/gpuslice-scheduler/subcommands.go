@@ -161,7 +161,7 @@ func extenderCommand() *cobra.Command {
 	fs.DurationVar(&c.GroupTimeout, "group-timeout", extender.DefaultGroupTimeout,
 		"how long the bind of a pod waits for its group; must be less than kube-scheduler's httpTimeout")
 	fs.StringVar(&c.LeaderLease, "leader-lease", "", "Lease of the kube-schedulers (NAMESPACE/NAME), if an extender "+
-		"runs on each of their hosts without --leader-elect: only the extender on the leader's host grants GPUs")
+		"runs on each of their hosts; needs --leader-elect=false: only the extender on the leader's host grants GPUs")
 	fs.BoolVar(&elect, "leader-elect", true, "elect one replica to answer, by a Lease")
 	fs.StringVar(&election.Namespace, "leader-elect-resource-namespace", election.Namespace, "namespace of the Lease")
 	fs.StringVar(&election.Name, "leader-elect-resource-name", election.Name, "name of the Lease")

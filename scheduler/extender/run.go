@@ -75,6 +75,9 @@ func Run(ctx context.Context, c Config) (err error) {
 		return fmt.Errorf("reservation timeout %v, group timeout %v: must not be negative: set --reservation-timeout and "+
 			"--group-timeout to more than 0, or leave them out for the defaults", c.ReservationTimeout, c.GroupTimeout)
 	}
+	if c.LeaderLease != "" && c.Election != nil {
+		return errors.New("--leader-lease with an own election: only one Lease can name the leader: set --leader-elect=false, or leave --leader-lease out")
+	}
 	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	e, err := engine.New(c.Engine)
@@ -179,7 +182,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		takeover.Fence.Read(running) // so that the first calls are answered
 		tasks.Go(func() { takeover.Fence.Run(running, followInterval) })
 	}
-	go s.Run(running)
+	tasks.Go(func() { s.Run(running) })
 	tasks.Go(func() { resizer.Run(running) })
 	tasks.Go(func() { podGroups.Run(running) })
 	tasks.Go(func() { refusals.Run(running) })

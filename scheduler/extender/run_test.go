@@ -175,3 +175,8 @@ func TestServeDebugAddressInUse(t *testing.T) {
 	ServeDebug(t.Context(), slog.New(slog.NewTextHandler(&logged, nil)), l.Addr().String(), http.NotFoundHandler())
 	require.Contains(t, logged.String(), "address already in use")
 }
+
+func TestTwoElections(t *testing.T) {
+	err := Run(t.Context(), Config{LeaderLease: "kube-system/kube-scheduler", Election: &Election{}})
+	require.ErrorContains(t, err, "set --leader-elect=false, or leave --leader-lease out")
+}
