@@ -147,7 +147,7 @@ func TestTakeoverFails(t *testing.T) {
 	}
 }
 
-// tookOver is a Takeover of that client, whose informer is synced.
+// tookOver is a Takeover of that client. Its informer is synced.
 func tookOver(t *testing.T, client *fake.Clientset) *Takeover {
 	factory := NewInformers(client)
 	feed, err := NewFeed(factory, &journal{})
