@@ -228,7 +228,7 @@ func TestTakeoverForgetsProgress(t *testing.T) {
 	for _, name := range []string{"a", "bad"} {
 		p, err := client.CoreV1().Pods("ns").Get(t.Context(), name, metav1.GetOptions{})
 		require.NoError(t, err)
-		require.Equal(t, "me/4", p.Annotations[api.AnnotationLeader])
+		require.Equal(t, "me/4/", p.Annotations[api.AnnotationLeader])
 	}
 }
 
