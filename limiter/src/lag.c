@@ -21,7 +21,7 @@ static const int64_t QUANTUM_NS = 20000000, BOUND_NS = 40000000, BOUND_BY_WEIGHT
 static const int64_t ENOUGH_NS = 70000000;
 /* One with so much debt, and with work all the time, has a kernel that nothing ends. */
 static const int64_t HELD_NS = 200000000;
-enum { HOLDERS = 2 }; /* processes of it that count */
+enum { HOLDERS = 2 }; /* processes with one that count, of all other containers together: more of them can be forged */
 /* Time that no container used is due to all of them. Without this their lags would all pass the bound in the end. */
 static const uint64_t FORGET_NS = 2000000000;
 static const uint64_t PATIENCE_NS = 90000000, RECENT_NS = 50000000;
@@ -188,6 +188,7 @@ uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct spa
 		if (wants(turn, v, &v->peers[i]) || is_due(v, &v->peers[i]))
 			*(holder ? &holders : &weights) += v->peers[i].weight;
 	}
+	held = held < HOLDERS * (double)passed ? held : HOLDERS * (double)passed;
 	work += (double)covered * (processes > 1 ? processes : 1);
 	work = work > (double)passed ? work : (double)passed;
 	uint64_t wanted = get(&turn->words.want_until) + LAG_ABSENT_NS;

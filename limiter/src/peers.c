@@ -60,13 +60,15 @@ static uint64_t believable(uint64_t time, uint64_t now)
 	return time < now + LAG_HORIZON_NS ? time : 0;
 }
 
-/* None of its words reaches further than LAG_HORIZON_NS, or is outside of what a lag can be. */
+/* None of its words reaches further than LAG_HORIZON_NS, or is outside of what lag.c writes: a debt uses the credit up, and
+ * the credit has a limit by weight. */
 static void fill(struct peer *p, const struct vgpu_turn_words *w, uint64_t now)
 {
 	uint64_t looked = atomic_load_explicit(&w->looked, memory_order_relaxed);
 	uint64_t work = believable(atomic_load_explicit(&w->work_until, memory_order_relaxed), now);
 	int64_t lag = atomic_load_explicit(&w->lag, memory_order_relaxed), credit = atomic_load_explicit(&w->credit, memory_order_relaxed);
 
+	int64_t most = (int64_t)(p->weight * (double)-LAG_LEAST_NS);
 	uint64_t processes = atomic_load_explicit(&w->processes, memory_order_relaxed);
 
 	p->processes = processes < 1 ? 1 : processes < LAG_PROCESSES ? (unsigned)processes : LAG_PROCESSES;
@@ -75,7 +77,7 @@ static void fill(struct peer *p, const struct vgpu_turn_words *w, uint64_t now)
 	p->hold_until = believable(atomic_load_explicit(&w->hold_until, memory_order_relaxed), now);
 	p->gaps = p->hold_until > now && believable(atomic_load_explicit(&w->gaps_until, memory_order_relaxed), now) > now;
 	p->lag = lag > LAG_MOST_NS ? LAG_MOST_NS : lag < LAG_LEAST_NS ? LAG_LEAST_NS : lag;
-	p->credit = credit < 0 ? 0 : credit > -LAG_LEAST_NS ? -LAG_LEAST_NS : credit;
+	p->credit = lag < 0 || credit < 0 ? 0 : credit > most ? most : credit;
 	p->busy = atomic_load_explicit(&w->busy, memory_order_relaxed);
 	if (work > looked && work - looked < LAG_HORIZON_NS)
 		p->busy += work - looked;

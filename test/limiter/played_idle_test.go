@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,6 +114,18 @@ func TestPlayedForgedDebts(t *testing.T) {
 					assert.GreaterOrEqual(t, has[i], share-2, "%.1f", has)
 				}
 			}
+		})
+	}
+}
+
+// Many of them delay a container that begins, or comes back from a pause, no more than two do.
+func TestPlayedManyForgedDebts(t *testing.T) {
+	p := newPlayer(t)
+	for container, least := range map[string]float64{"20:500:from=1": 90, "20:500:from=1:g150000:b1/50000": 24} {
+		t.Run(container, func(t *testing.T) {
+			t.Parallel()
+			has := p.play(t, 2, append([]string{container}, slices.Repeat([]string{"10:500:lies:owes"}, 8)...)...)
+			assert.GreaterOrEqual(t, has[0], least, "%.1f", has)
 		})
 	}
 }
