@@ -162,7 +162,15 @@ func TestGroupsCompete(t *testing.T) {
 			}
 			return false
 		})
-		require.Len(t, c.taken(), 3, "4 GPUs have room for one group")
+		bound := map[string]int{}
+		for name, pods := range left {
+			for _, pod := range pods {
+				if c.bound(pod.Name) {
+					bound[name]++
+				}
+			}
+		}
+		require.Equal(t, map[string]int{whole: 3}, bound, "4 GPUs have room for one group")
 		for _, pod := range left[whole] {
 			c.delete(pod.Name)
 		}

@@ -29,6 +29,8 @@ type groups struct {
 	handle   fwk.Handle // profiles share queue and waiting pods
 	timers   map[gang.Name]*time.Timer
 	complete map[gang.Name]bool // their pending pods were retried
+	// rejected are pods that kube-scheduler still lists as waiting: their cycles have not ended.
+	rejected map[fwk.WaitingPod]bool
 	anywhere map[gang.Name]bool // no pod fitted in the preferred domain
 }
 
@@ -175,8 +177,18 @@ func (g *groups) rejectGroup(pod *v1.Pod, why string) {
 
 func (g *groups) reject(name gang.Name, text string) {
 	g.stopTimer(name)
-	delete(g.anywhere, name)
-	g.eachWaiting(name, func(w fwk.WaitingPod) { w.Reject(Name, text) })
+	listed := map[fwk.WaitingPod]bool{}
+	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
+		of, ok := g.name(w.GetPod())
+		switch {
+		case g.rejected[w]:
+			listed[w] = true
+		case ok && of == name:
+			w.Reject(Name, text)
+			listed[w] = true
+		}
+	})
+	g.rejected = listed
 }
 
 func (g *groups) allow(name gang.Name) {
@@ -187,7 +199,7 @@ func (g *groups) allow(name gang.Name) {
 
 func (g *groups) eachWaiting(name gang.Name, do func(fwk.WaitingPod)) {
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
-		if of, ok := g.name(w.GetPod()); ok && of == name {
+		if of, ok := g.name(w.GetPod()); ok && of == name && !g.rejected[w] {
 			do(w)
 		}
 	})
@@ -204,7 +216,7 @@ func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 	defer g.mu.Unlock()
 	others := map[gang.Name]*v1.Pod{}
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
-		if name, ok := g.name(w.GetPod()); ok && name != now.Name {
+		if name, ok := g.name(w.GetPod()); ok && name != now.Name && !g.rejected[w] {
 			others[name] = w.GetPod()
 		}
 	})

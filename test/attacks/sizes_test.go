@@ -147,7 +147,7 @@ func TestLargeContainersOfBeforeAreNamed(t *testing.T) {
 
 	program, err := harness.Artefact("bin", "gpuslice")
 	require.NoError(t, err)
-	out, _ := harness.Run(ctx, nil, program, "doctor", "-o", "json",
+	out, _ := harness.Run(ctx, nil, program, "doctor", "kubernetes", "-o", "json",
 		"--runtime-config", filepath.Join(n.Containerd.Dir, "config.toml"), "--state-dir", n.StateDir())
 	var report struct {
 		Checks []struct{ Check, State, Found string }
