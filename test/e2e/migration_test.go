@@ -59,7 +59,7 @@ var fromHAMi = []migrated{
 var fromGPUManager = []migrated{
 	{file: "vcuda", want: []int64{20 * 256}, cores: 50},
 	{file: "whole-gpu", want: []int64{-100}, cores: 100},
-	{file: "two-gpus", want: []int64{30 * 256, 30 * 256}, cores: 100},
+	{file: "two-gpus", want: []int64{-100, -100}, cores: 100},
 	{file: "core-limit", want: []int64{10 * 256}, cores: 30},
 }
 
