@@ -248,7 +248,13 @@ func TestUnknownVersionThatIsSlow(t *testing.T) {
 	r := newRuntimeNamed(t, "another", "dev")
 	r.proxy.edit(noNRIVersion)
 	var slow sync.Once
-	r.setOnSync(func() { slow.Do(func() { time.Sleep(time.Second) }) })
+	r.setOnSync(func() {
+		slow.Do(func() {
+			for r.proxy.connections() < 2 { // it ended the first one, and tries again
+				time.Sleep(time.Millisecond)
+			}
+		})
+	})
 	f := connect(t, r, func(c *nriplugin.Config) { c.Observer = s })
 	require.Greater(t, r.proxy.connections(), 1)
 	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
