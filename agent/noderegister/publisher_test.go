@@ -232,7 +232,9 @@ func TestHandshakeIsAnsweredWhenAsked(t *testing.T) {
 func TestLeaving(t *testing.T) {
 	asked := func(s *apiServer) { s.annotate(api.AnnotationHAMiHandshake, "Requesting_2026-11-21 10:00:00") }
 	run(t, Options{}, asked, func(p *play) {
-		p.node.Refused = []api.RefusedPod{{UID: "u", Container: "main", Reason: "no room"}}
+		n := example()
+		n.Refused = []api.RefusedPod{{UID: "u", Container: "main", Reason: "no room"}}
+		p.set(n, true)
 		p.after(30 * time.Second)
 		require.Contains(t, p.server.now().Annotations, api.AnnotationNodeRefused)
 		labels := p.server.now().Labels
@@ -244,7 +246,7 @@ func TestLeaving(t *testing.T) {
 		assert.NotContains(t, now.Annotations, api.AnnotationNodeRefused, "nothing would end it")
 		assert.Equal(t, overdue, now.Annotations[api.AnnotationHAMiHandshake])
 		assert.Equal(t, labels, now.Labels, "the GPUs are still what they are")
-		assert.True(t, p.node.Devices[0].Healthy, "the caller's value is unchanged")
+		assert.True(t, n.Devices[0].Healthy, "the caller's value is unchanged")
 	})
 }
 
