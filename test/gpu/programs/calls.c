@@ -93,8 +93,19 @@ int main(void)
 	info = dlsym(cuda, "cuMemGetInfo_v2");
 	launch = dlsym(cuda, "cuLaunchKernel");
 	synchronize = dlsym(cuda, "cuCtxSynchronize");
-	if (init(0) || retain(&context, 0) || set(context) || load(&module, ptx) || function(&nothing, module, "nothing"))
+	CUresult r = init(0);
+	if (!r)
+		r = retain(&context, 0);
+	if (!r)
+		r = set(context);
+	if (!r)
+		r = load(&module, ptx);
+	if (!r)
+		r = function(&nothing, module, "nothing");
+	if (r) {
+		fprintf(stderr, "calls: error %d of the driver at start\n", (int)r);
 		return 3;
+	}
 	go();
 	synchronize();
 	measure("launch", go);
