@@ -83,8 +83,7 @@ func newLab(ctx context.Context, k kind, replicas int, seed uint64) (l *lab, err
 	if l.api, err = kubernetes.NewForConfig(l.admin); err != nil {
 		return l, err
 	}
-	// The controller that makes it isn't there.
-	if _, err = l.api.CoreV1().ServiceAccounts(namespace).Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if err = kube.CreateServiceAccount(ctx, l.api, namespace); err != nil {
 		return l, err
 	}
 	for _, file := range k.manifests {
@@ -197,36 +196,16 @@ func (l *lab) checkPolicy(ctx context.Context) error {
 
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 
-func gpuUUID(node, gpu int) string { return fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", node, gpu) }
-
 // registered is what a node's agent writes; broken GPUs are unhealthy.
 func registered(node int, broken ...int) string {
-	n := api.NodeGPUs{Version: api.NodeGPUsVersion}
-	for c := range gpusOfNode {
-		memory, cores, replicas, healthy := int64(memoryOfGPU), 100, 10, !slices.Contains(broken, c)
-		n.GPUs = append(n.GPUs, api.NodeGPU{UUID: gpuUUID(node, c), Model: "NVIDIA H100 80GB HBM3", Index: c, MemoryMiB: &memory, Cores: &cores,
-			Replicas: &replicas, Mode: api.ModeShared, Healthy: &healthy})
-	}
-	text, err := json.Marshal(n)
-	if err != nil {
-		panic(err)
-	}
-	return string(text)
+	return kube.GPUs(node, gpusOfNode, memoryOfGPU, func(gpu int, of *api.NodeGPU) {
+		healthy := !slices.Contains(broken, gpu)
+		of.Healthy = &healthy
+	})
 }
 
 func (l *lab) makeNode(ctx context.Context, i int) error {
-	room := v1.ResourceList{"cpu": resource.MustParse("128"), "memory": resource.MustParse("1Ti"), "pods": resource.MustParse("250"),
-		"nvidia.com/gpu": *resource.NewQuantity(gpusOfNode*10, resource.DecimalSI)}
-	made, err := l.api.CoreV1().Nodes().Create(ctx, &v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Annotations: map[string]string{api.AnnotationNodeGPUs: registered(i)}},
-		Status:     v1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}},
-	}, metav1.CreateOptions{})
-	if err != nil || len(made.Spec.Taints) == 0 {
-		return err
-	}
-	made.Spec.Taints = nil // no controller removes the taints of a new node
-	_, err = l.api.CoreV1().Nodes().Update(ctx, made, metav1.UpdateOptions{})
-	return err
+	return kube.CreateNode(ctx, l.api, nodeName(i), gpusOfNode, registered(i))
 }
 
 func (l *lab) annotateNode(ctx context.Context, i int, key string, value any) error {

@@ -33,39 +33,25 @@ type program struct {
 
 const account = "system:serviceaccount:kube-system:gpuslice-scheduler"
 
-// election is short, so that rounds are.
-const election = `leaderElection:
-  leaderElect: true
-  resourceNamespace: kube-system
-  leaseDuration: 5s
-  renewDeadline: 3s
-  retryPeriod: 500ms
-`
+// text is of a scheduler's configuration. Its election is short, so that rounds are, and its client uses JSON, so that the proxy can
+// change the times in it.
+func text(config *kube.SchedulerConfig) (string, error) {
+	return config.Connect("@KUBECONFIG@").Elect("5s", "3s", "500ms").Set("application/json", "clientConnection", "contentType").Text()
+}
 
 var plugin = kind{
 	name: "plugin", schedulerName: "gpuslice-scheduler", lease: "gpuslice-scheduler",
 	manifests: []string{"scheduler/scheduler.yaml", "admission/policy.yaml"},
 	programs: func(_ *lab, r *replica) ([]program, error) {
-		root, err := harness.Repository()
+		config, err := text(kube.ShippedConfig(kube.PluginConfig))
 		if err != nil {
 			return nil, err
 		}
-		shipped, err := os.ReadFile(filepath.Join(root, "install", "scheduler", "config.yaml"))
-		if err != nil {
-			return nil, err
-		}
-		text := strings.Replace(string(shipped), "leaderElection:\n  leaderElect: true\n  resourceNamespace: kube-system\n", election, 1)
-		if !strings.Contains(text, "leaseDuration") {
-			return nil, fmt.Errorf("install/scheduler/config.yaml has no leaderElection as it is expected here")
-		}
-		// As JSON, so that the proxy can change the times in it.
-		text = strings.Replace(text, "application/vnd.kubernetes.protobuf", "application/json", 1)
-		text = strings.Replace(text, "clientConnection:\n", "clientConnection:\n  kubeconfig: @KUBECONFIG@\n", 1)
 		path, err := schedulerBinary()
 		if err != nil {
 			return nil, err
 		}
-		return []program{{name: "scheduler", path: path, user: account, files: map[string]string{"config.yaml": text},
+		return []program{{name: "scheduler", path: path, user: account, files: map[string]string{"config.yaml": config},
 			args: []string{"--config=@DIR@/config.yaml", "--secure-port=0", "--debug-address="}}}, nil
 	},
 }
@@ -75,7 +61,7 @@ var withExtender = kind{
 	name: "extender", schedulerName: "default-scheduler", lease: "kube-scheduler",
 	manifests: []string{"scheduler/extender.yaml", "admission/policy.yaml"},
 	programs: func(_ *lab, r *replica) ([]program, error) {
-		port := 18200 + r.number
+		address := fmt.Sprintf("127.0.0.1:%d", 18200+r.number)
 		ours, err := schedulerBinary()
 		if err != nil {
 			return nil, err
@@ -84,28 +70,13 @@ var withExtender = kind{
 		if err != nil {
 			return nil, err
 		}
-		config := `apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection: {kubeconfig: "@KUBECONFIG@", qps: 5000, burst: 10000, contentType: application/json}
-` + election + `  resourceName: kube-scheduler
-extenders:
-- urlPrefix: http://127.0.0.1:` + fmt.Sprint(port) + `
-  filterVerb: filter
-  prioritizeVerb: prioritize
-  bindVerb: bind
-  preemptVerb: preempt
-  weight: 5
-  nodeCacheCapable: true
-  httpTimeout: 30s
-  managedResources:
-  - {name: nvidia.com/gpu}
-  - {name: nvidia.com/gpumem, ignoredByScheduler: true}
-  - {name: nvidia.com/gpumem-percentage, ignoredByScheduler: true}
-  - {name: nvidia.com/gpucores, ignoredByScheduler: true}
-`
+		config, err := text(kube.ShippedConfig(kube.ExtenderConfig).Ask("http://" + address))
+		if err != nil {
+			return nil, err
+		}
 		return []program{
 			{name: "extender", path: ours, user: account, args: []string{"extender", "--kubeconfig=@KUBECONFIG@", "--leader-elect=false",
-				"--leader-lease=kube-system/kube-scheduler", fmt.Sprintf("--listen=127.0.0.1:%d", port)}},
+				"--leader-lease=kube-system/kube-scheduler", "--listen=" + address}},
 			{name: "kube-scheduler", path: stock, user: kube.StockScheduler.Name, files: map[string]string{"config.yaml": config},
 				args: []string{"--config=@DIR@/config.yaml", "--secure-port=0", "--pod-max-in-unschedulable-pods-duration=30s"}},
 		}, nil

@@ -11,7 +11,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 )
 
 // Component is the scheduler's component that places pods.
@@ -75,36 +74,22 @@ func getInsecure(ctx context.Context, url string) error {
 // schedulerConfig writes the configuration of the cluster's kube-scheduler: none of ours, or the one that is shipped
 // for the extender.
 func (c *Cluster) schedulerConfig() (path string, err error) {
-	config := map[string]any{"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+	config := StockConfig()
 	if c.options.Component == Extender {
-		shipped, err := shipped("scheduler", "extender-config.yaml")
-		if err != nil {
-			return "", err
-		}
-		config = nil
-		if err := yaml.Unmarshal(shipped, &config); err != nil {
-			return "", err
-		}
+		config = ShippedConfig(ExtenderConfig)
 	}
 	kubeconfig, err := c.Kubeconfig(StockScheduler)
 	if err != nil {
 		return "", err
 	}
-	connection, _ := config["clientConnection"].(map[string]any)
-	if connection == nil {
-		connection = map[string]any{}
-	}
-	connection["kubeconfig"] = kubeconfig
-	config["clientConnection"] = connection
 	// The extender reads which scheduler leads. A leader stays leader while the API server is unreachable for a
 	// while.
-	config["leaderElection"] = map[string]any{"leaderElect": true, "leaseDuration": "120s", "renewDeadline": "90s", "retryPeriod": "2s"}
-	text, err := yaml.Marshal(config)
+	text, err := config.Connect(kubeconfig).Elect("120s", "90s", "2s").Text()
 	if err != nil {
 		return "", err
 	}
 	path = filepath.Join(c.Dir, "scheduler.yaml")
-	return path, os.WriteFile(path, text, 0o600)
+	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
 // RestartScheduler replaces our scheduler's pods; and, where it is the cluster's that asks them, that one.

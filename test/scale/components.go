@@ -25,19 +25,14 @@ import (
 
 const extenderAddress = "127.0.0.1:18181"
 
-// schedulerProcess binds by gpuslice-scheduler, with the configuration that is shipped, but for pairs of old and new lines.
-func schedulerProcess(changes ...string) func(context.Context, *lab) error {
+// schedulerProcess binds by gpuslice-scheduler, with the configuration that is shipped, but for a field.
+func schedulerProcess(value any, path ...any) func(context.Context, *lab) error {
 	return func(ctx context.Context, l *lab) error {
-		root, err := harness.Repository()
-		if err != nil {
-			return err
+		config := kube.ShippedConfig(kube.PluginConfig)
+		if len(path) > 0 {
+			config.Set(value, path...)
 		}
-		shipped, err := os.ReadFile(filepath.Join(root, "install", "scheduler", "config.yaml"))
-		if err != nil {
-			return err
-		}
-		text := strings.NewReplacer(append(changes, "leaderElect: true", "leaderElect: false")...).Replace(string(shipped))
-		return l.process(ctx, "gpuslice-scheduler", text)
+		return l.process(ctx, "gpuslice-scheduler", config)
 	}
 }
 
@@ -48,43 +43,21 @@ func stockWithExtender(ctx context.Context, l *lab) error {
 		return err
 	}
 	defer stop()
-	return l.process(ctx, "kube-scheduler", `apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection: {qps: 5000, burst: 10000, contentType: application/vnd.kubernetes.protobuf}
-leaderElection: {leaderElect: false}
-profiles:
-- schedulerName: `+schedulerName+`
-extenders:
-- urlPrefix: http://`+extenderAddress+`
-  filterVerb: filter
-  prioritizeVerb: prioritize
-  bindVerb: bind
-  preemptVerb: preempt
-  weight: 5
-  nodeCacheCapable: true
-  httpTimeout: 30s
-  managedResources:
-  - {name: nvidia.com/gpu}
-  - {name: nvidia.com/gpumem, ignoredByScheduler: true}
-  - {name: nvidia.com/gpumem-percentage, ignoredByScheduler: true}
-  - {name: nvidia.com/gpucores, ignoredByScheduler: true}
-`)
+	return l.process(ctx, "kube-scheduler", kube.ShippedConfig(kube.ExtenderConfig).Ask("http://"+extenderAddress))
 }
 
 // process runs a scheduler with that configuration until ctx ends.
-func (l *lab) process(ctx context.Context, name, config string) error {
+func (l *lab) process(ctx context.Context, name string, config *kube.SchedulerConfig) error {
 	kubeconfig, err := l.cluster.Kubeconfig(kube.Admin)
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(l.cluster.Dir, name+".yaml")
-	config += "\n"
-	if i := strings.Index(config, "clientConnection:\n"); i >= 0 {
-		config = strings.Replace(config, "clientConnection:\n", "clientConnection:\n  kubeconfig: "+kubeconfig+"\n", 1)
-	} else {
-		config = strings.Replace(config, "clientConnection: {", "clientConnection: {kubeconfig: "+kubeconfig+", ", 1)
+	text, err := config.Connect(kubeconfig).NoElection().Text()
+	if err != nil {
+		return err
 	}
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+	file := filepath.Join(l.cluster.Dir, name+".yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return err
 	}
 	path, err := program(name)
@@ -99,10 +72,10 @@ func (l *lab) process(ctx context.Context, name, config string) error {
 	if err != nil {
 		return err
 	}
-	l.scheduler = append(l.scheduler, p)
+	stop := l.measured(p)
 	select {
 	case <-ctx.Done():
-		return p.Stop(15 * time.Second)
+		return stop()
 	case <-p.Exited():
 		return fmt.Errorf("%s has ended:\n%s", name, p.LogTail(20))
 	}
@@ -129,7 +102,8 @@ func (l *lab) startExtender(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	stop = func() { _ = p.Stop(15 * time.Second) }
+	end := l.measured(p)
+	stop = func() { _ = end() }
 	err = harness.Until(ctx, time.Minute, func(context.Context) error {
 		response, err := http.Get("http://" + extenderAddress + "/readyz")
 		if err != nil {
@@ -145,7 +119,6 @@ func (l *lab) startExtender(ctx context.Context) (stop func(), err error) {
 		stop()
 		return nil, fmt.Errorf("the extender is not ready: %w\n%s", err, p.LogTail(20))
 	}
-	l.scheduler = append(l.scheduler, p)
 	return stop, nil
 }
 

@@ -2,10 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,12 +17,12 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
 const (
 	gpusOfNode    = 8
-	replicasOfGPU = 10
 	memoryOfGPU   = 81559
 	schedulerName = "gpuslice-scheduler"
 	namespace     = "default"
@@ -34,56 +35,25 @@ type lab struct {
 	cluster     *kube.Cluster
 	nodes, pods int
 	names       []string
-	// The CPU time of the processes in scheduler counts.
-	scheduler []interface{ PID() int }
-}
 
-func gpuUUID(node, gpu int) string {
-	return fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", node, gpu)
+	mu sync.Mutex
+	// The CPU time of the processes in scheduler counts.
+	scheduler []*harness.Process
 }
 
 func (l *lab) makeNodes(ctx context.Context) error {
-	// The controller that makes it isn't there.
-	_, err := l.cluster.API.CoreV1().ServiceAccounts(namespace).Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
-	if err != nil {
+	if err := kube.CreateServiceAccount(ctx, l.cluster.API, namespace); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
 	for i := range l.nodes {
 		l.names = append(l.names, fmt.Sprintf("node-%04d", i))
-		g.Go(func() error { return l.makeNode(ctx, i) })
+		g.Go(func() error {
+			return kube.CreateNode(ctx, l.cluster.API, l.names[i], gpusOfNode, kube.GPUs(i, gpusOfNode, memoryOfGPU, nil))
+		})
 	}
 	return g.Wait()
-}
-
-func (l *lab) makeNode(ctx context.Context, i int) error {
-	list := make([]map[string]any, gpusOfNode)
-	for c := range list {
-		list[c] = map[string]any{"id": gpuUUID(i, c), "index": c, "count": replicasOfGPU, "devmem": memoryOfGPU, "devcore": 100,
-			"type": "NVIDIA H100 80GB HBM3", "numa": c / 4, "mode": "hami-core", "health": true}
-	}
-	register, err := json.Marshal(list)
-	if err != nil {
-		return err
-	}
-	room := v1.ResourceList{
-		"cpu": resource.MustParse("128"), "memory": resource.MustParse("1Ti"), "pods": resource.MustParse("250"),
-		"nvidia.com/gpu": *resource.NewQuantity(gpusOfNode*replicasOfGPU, resource.DecimalSI),
-	}
-	nodes := l.cluster.API.CoreV1().Nodes()
-	n, err := nodes.Create(ctx, &v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: l.names[i], Labels: map[string]string{"kubernetes.io/hostname": l.names[i]},
-			Annotations: map[string]string{"hami.io/node-nvidia-register": string(register)}},
-		Status: v1.NodeStatus{Capacity: room, Allocatable: room,
-			Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}},
-	}, metav1.CreateOptions{})
-	if err != nil || len(n.Spec.Taints) == 0 {
-		return err
-	}
-	n.Spec.Taints = nil // no controller removes the taints of a new node
-	_, err = nodes.Update(ctx, n, metav1.UpdateOptions{})
-	return err
 }
 
 // makePods makes pods that wait.
@@ -129,14 +99,34 @@ func (l *lab) deletePods(ctx context.Context) error {
 	return err
 }
 
-// seen is what a row has shown.
+// seen is what a row has shown, from the first bind to the last.
 type seen struct {
-	pods int
-	took time.Duration
-	cpu  time.Duration
+	pods      int
+	took      time.Duration
+	scheduler time.Duration // processor time of what places pods
+	server    time.Duration // processor time of etcd and kube-apiserver
 }
 
 func (s seen) rate() float64 { return float64(s.pods-1) / s.took.Seconds() }
+
+// perPod is milliseconds.
+func (s seen) perPod(d time.Duration) float64 { return d.Seconds() * 1000 / float64(s.pods-1) }
+
+// used is what processes have computed until now.
+type used struct {
+	at                time.Time
+	scheduler, server time.Duration
+}
+
+func (l *lab) used() used {
+	u := used{at: time.Now(), server: cpuOf(l.cluster.Etcd.PID()) + cpuOf(l.cluster.APIServer.PID())}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.scheduler {
+		u.scheduler += cpuOf(p.PID())
+	}
+	return u
+}
 
 // measure lets bind bind all pods, and ends it then.
 func (l *lab) measure(ctx context.Context, bind func(context.Context, *lab) error) (s seen, err error) {
@@ -152,7 +142,6 @@ func (l *lab) measure(ctx context.Context, bind func(context.Context, *lab) erro
 		return s, err
 	}
 	defer func() { w.Stop() }()
-	l.scheduler = nil
 	binding, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- bind(binding, l) }()
@@ -167,7 +156,7 @@ func (l *lab) measure(ctx context.Context, bind func(context.Context, *lab) erro
 		}
 	}()
 	bound := map[string]bool{}
-	var first time.Time
+	var first used
 	for {
 		select {
 		case <-ctx.Done():
@@ -199,24 +188,34 @@ func (l *lab) watch(ctx context.Context, version string) (watch.Interface, error
 }
 
 // count records a bind, and reports whether it was the last.
-func (l *lab) count(event watch.Event, bound map[string]bool, first *time.Time) bool {
+func (l *lab) count(event watch.Event, bound map[string]bool, first *used) bool {
 	p, ok := event.Object.(*v1.Pod)
 	if !ok || event.Type != watch.Modified || p.Spec.NodeName == "" || bound[p.Name] {
 		return false
 	}
 	if len(bound) == 0 {
-		*first = time.Now()
+		*first = l.used()
 	}
 	bound[p.Name] = true
 	return len(bound) == l.pods
 }
 
-func (l *lab) result(bound map[string]bool, first time.Time) seen {
-	s := seen{pods: len(bound), took: time.Since(first)}
-	for _, p := range l.scheduler {
-		s.cpu += cpuOf(p.PID())
+func (l *lab) result(bound map[string]bool, first used) seen {
+	last := l.used()
+	return seen{pods: len(bound), took: last.at.Sub(first.at), scheduler: last.scheduler - first.scheduler, server: last.server - first.server}
+}
+
+// measured makes the processor time of a process count, until it is stopped.
+func (l *lab) measured(p *harness.Process) (stop func() error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.scheduler = append(l.scheduler, p)
+	return func() error {
+		l.mu.Lock()
+		l.scheduler = slices.DeleteFunc(l.scheduler, func(other *harness.Process) bool { return other == p })
+		l.mu.Unlock()
+		return p.Stop(15 * time.Second)
 	}
-	return s
 }
 
 // audit counts the nodes with pods, and adds up what the pods' annotations give.
@@ -252,7 +251,7 @@ func (l *lab) audit(ctx context.Context, gpus bool) (used int, err error) {
 	}
 	var over []string
 	for uuid := range replicas {
-		if memory[uuid] > memoryOfGPU || cores[uuid] > 100 || replicas[uuid] > replicasOfGPU {
+		if memory[uuid] > memoryOfGPU || cores[uuid] > 100 || replicas[uuid] > kube.ReplicasOfGPU {
 			over = append(over, fmt.Sprintf("%s: %d MiB, %d %%, %d replicas", uuid, memory[uuid], cores[uuid], replicas[uuid]))
 		}
 	}
