@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -181,8 +182,16 @@ func call[Args, Answer any](s *Server, verb string, answer func(context.Context,
 		if err != nil {
 			s.Log.Debug("call failed", "verb", verb, "error", err)
 		}
+		text, err := json.Marshal(result)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		// kube-scheduler reads no further than the JSON value: without the length, and with a newline, it would not use the
+		// connection again.
 		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(result); err != nil {
+		w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+		if _, err := w.Write(text); err != nil {
 			s.Log.Debug("failed to write the answer", "verb", verb, "error", err)
 		}
 	})
