@@ -269,34 +269,38 @@ func newInformerSync(f *kube.Feed) *informerSync {
 	return &informerSync{feed: f, nodes: map[string]*seenNode{}, images: map[string]int{}}
 }
 
-// update costs a comparison per node, and the pods of changed nodes.
+// update costs a comparison per node, and the pods of changed nodes. kube-scheduler keeps its NodeInfos, and the order.
 func (s *informerSync) update(nodes []fwk.NodeInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	order := s.order[:0:len(s.order)]
-	for i, info := range nodes {
+	n := 0 // of order
+	for _, info := range nodes {
+		if n < len(s.order) && s.order[n].info == info && s.order[n].generation == info.GetGeneration() {
+			n++ // as in the last cycle
+			continue
+		}
 		node := info.Node()
 		if node == nil { // deleted, with pods left
 			continue
 		}
 		last := s.nodes[node.Name]
-		if i < len(s.order) && s.order[i].name == node.Name {
-			last = s.order[i]
-		}
 		if last == nil || last.generation != info.GetGeneration() {
 			last = s.updateNode(last, info)
 			s.nodes[node.Name] = last
 		}
-		if last.info != info {
-			last.info = info
+		last.info = info
+		if n < len(s.order) {
+			s.order[n] = last
+		} else {
+			s.order = append(s.order, last)
 		}
-		order = append(order, last)
+		n++
 	}
-	s.order = order
-	if len(s.nodes) > len(order) {
+	s.order = s.order[:n]
+	if len(s.nodes) > n {
 		clear(s.nodes)
 		clear(s.images)
-		for _, n := range order {
+		for _, n := range s.order {
 			s.nodes[n.name] = n
 			s.countImages(n.node, 1)
 		}
