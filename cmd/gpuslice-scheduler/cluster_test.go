@@ -43,11 +43,18 @@ type cluster struct {
 
 func start(t *testing.T, objects ...runtime.Object) *cluster {
 	t.Helper()
-	config, err := options.LoadConfigFromFile(klog.Background(), shipped)
-	require.NoError(t, err)
 	c := &cluster{fake.NewClientset(objects...), t}
 	c.PrependReactor("create", "pods", c.bind)
 	c.PrependReactor("delete", "pods", c.terminate)
+	c.run(t)
+	return c
+}
+
+// run starts kube-scheduler, until the test ends.
+func (c *cluster) run(t testing.TB) {
+	t.Helper()
+	config, err := options.LoadConfigFromFile(klog.Background(), shipped)
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	factory := &plugin.Factory{Log: slog.New(slog.DiscardHandler)}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: c.EventsV1()})
@@ -69,7 +76,6 @@ func start(t *testing.T, objects ...runtime.Object) *cluster {
 		broadcaster.Shutdown()
 		informers.Shutdown()
 	})
-	return c
 }
 
 // bind does what the API server does with a Binding.
