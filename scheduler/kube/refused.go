@@ -35,8 +35,9 @@ const (
 	// again after 10 to 15 s, and only then the agent knows.
 	evictAfter    = 18 * time.Second
 	evictInterval = 2 * time.Second
-	// firstPause and longestPause are between the evictions of a controller's pods and of those that replace them: the same node
-	// may be chosen again.
+	// freeEvictions are those of a controller's pods and of pods that replace them, on one node, without a pause: a node has a
+	// reason that ends. The same node may be chosen again, so the others have pauses between them.
+	freeEvictions            = 3
 	firstPause, longestPause = 30 * time.Second, 15 * time.Minute
 	// clockSkew is between the API server, which writes when a pod was created, and this process.
 	clockSkew     = 10 * time.Second
@@ -64,7 +65,13 @@ type Refusals struct {
 
 	// Run's goroutine uses these.
 	refused map[types.UID]*refusal // pods
-	paused  map[types.UID]pause    // controllers
+	paused  map[placed]pause
+}
+
+// placed is a controller with pods on a node.
+type placed struct {
+	owner types.UID
+	node  string
 }
 
 type refusal struct {
@@ -76,10 +83,15 @@ type refusal struct {
 // pause is for the pods that replace those that were evicted.
 type pause struct {
 	began time.Time // the first eviction of the last ones
-	took  time.Duration
+	count int       // evictions with a pause between them
 }
 
-func (p pause) until() time.Time { return p.began.Add(p.took) }
+func (p pause) until() time.Time {
+	if p.count < freeEvictions {
+		return p.began
+	}
+	return p.began.Add(min(firstPause<<min(p.count-freeEvictions, 10), longestPause))
+}
 
 // replaces reports whether the controller created the pod after the eviction. Others that were refused at the same time do not
 // wait for it.
@@ -91,7 +103,7 @@ func (f *Feed) Refusals(factory informers.SharedInformerFactory, c RefusalsConfi
 	if c.Clock == nil {
 		c.Clock = time.Now
 	}
-	e := &Refusals{c, f, workqueue.NewTypedDelayingQueue[string](), map[types.UID]*refusal{}, map[types.UID]pause{}}
+	e := &Refusals{c, f, workqueue.NewTypedDelayingQueue[string](), map[types.UID]*refusal{}, map[placed]pause{}}
 	add := func(n *v1.Node) {
 		if n.Annotations[api.AnnotationNodeRefused] != "" {
 			e.queue.Add(n.Name)
@@ -180,7 +192,8 @@ func (e *Refusals) pod(ctx context.Context, p *v1.Pod, r api.RefusedPod) {
 			"no controller would create it again: delete it, and create it again", p.Spec.NodeName, r.Container, r.Reason))
 		return
 	}
-	last, paused := e.paused[owner.UID]
+	at := placed{owner.UID, p.Spec.NodeName}
+	last, paused := e.paused[at]
 	again := paused && last.replaces(object, refused.since)
 	if again && now.Before(last.until()) {
 		return
@@ -193,7 +206,7 @@ func (e *Refusals) pod(ctx context.Context, p *v1.Pod, r api.RefusedPod) {
 	case err == nil:
 		refused.done = true
 		if again || !paused {
-			e.paused[owner.UID] = pause{now, min(max(2*last.took, firstPause), longestPause)}
+			e.paused[at] = pause{now, last.count + 1}
 		}
 		e.Log.Info("evicted a pod that its node refuses", "pod", p.Namespace+"/"+p.Name, "node", p.Spec.NodeName, "reason", r.Reason)
 		e.Event(object, v1.EventTypeWarning, EventEvicted, fmt.Sprintf("node %s refused container %s: %s. The pod is evicted, and %s %s creates "+
@@ -212,5 +225,5 @@ func granted(p *v1.Pod) bool {
 // forget drops old pauses.
 func (e *Refusals) forget() {
 	now := e.Clock()
-	maps.DeleteFunc(e.paused, func(_ types.UID, p pause) bool { return now.Sub(p.until()) > longestPause })
+	maps.DeleteFunc(e.paused, func(_ placed, p pause) bool { return now.Sub(p.until()) > longestPause })
 }

@@ -140,27 +140,79 @@ func (e *evicting) refuse(node string, uids ...string) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// Pods that a controller creates again, and that are refused again, are evicted at growing intervals.
-func TestEvictAgain(t *testing.T) {
-	second, third := refusedPod("b", "n1", "rs"), refusedPod("c", "n1", "rs")
-	e := newEvicting(t, refusing("n1", "a"), refusedPod("a", "n1", "rs"), second, third)
-	second.CreationTimestamp, third.CreationTimestamp = metav1.NewTime(e.now.Add(time.Hour)), metav1.NewTime(e.now.Add(time.Hour))
-	for _, p := range []*v1.Pod{second, third} {
-		_, err := e.Client.CoreV1().Pods("ns").Update(t.Context(), p, metav1.UpdateOptions{})
-		require.NoError(t, err)
+// withReplacements makes pods that the controller creates after evictions.
+func (e *evicting) withReplacements(pods ...*v1.Pod) {
+	for _, p := range pods {
+		p.CreationTimestamp = metav1.NewTime(e.now.Add(time.Hour))
+		_, err := e.Client.CoreV1().Pods("ns").Update(e.t.Context(), p, metav1.UpdateOptions{})
+		require.NoError(e.t, err)
 	}
+}
+
+// Pods that a controller creates again, and that the same node refuses again, are evicted at growing intervals, after the first
+// ones.
+func TestEvictAgain(t *testing.T) {
+	uids := []string{"a", "b", "c", "d", "e"}
+	var pods []*v1.Pod
+	objects := []runtime.Object{refusing("n1", "a")}
+	for _, uid := range uids {
+		pods = append(pods, refusedPod(types.UID(uid), "n1", "rs"))
+		objects = append(objects, pods[len(pods)-1])
+	}
+	e := newEvicting(t, objects...)
+	e.withReplacements(pods[1:]...)
 	e.after(evictAfter+evictInterval, "n1")
-	require.Len(t, e.evicted, 1)
-	e.refuse("n1", "b")
+	for i, uid := range uids[1:3] {
+		e.refuse("n1", uid)
+		e.after(evictAfter, "n1")
+		require.Len(t, e.evicted, i+1)
+		e.after(evictInterval, "n1")
+		require.Equal(t, uids[:i+2], e.evicted, "not later than the first one")
+	}
+	e.refuse("n1", "d")
 	e.after(evictAfter+evictInterval, "n1")
-	require.Len(t, e.evicted, 1)
+	require.Len(t, e.evicted, 3)
 	e.after(firstPause-evictAfter, "n1")
-	require.Equal(t, []string{"a", "b"}, e.evicted)
-	e.refuse("n1", "c")
+	require.Equal(t, uids[:4], e.evicted)
+	e.refuse("n1", "e")
 	e.after(firstPause+evictInterval, "n1")
-	require.Len(t, e.evicted, 2, "the pause has doubled")
+	require.Len(t, e.evicted, 4, "the pause has doubled")
 	e.after(firstPause, "n1")
-	require.Equal(t, []string{"a", "b", "c"}, e.evicted)
+	require.Equal(t, uids, e.evicted)
+	// What the node has done with them does not delay a pod on another one.
+	require.True(t, e.now.Before(e.paused[placed{"rs", "n1"}].until()))
+}
+
+// A controller's pod on a node is not delayed by refusals of another node.
+func TestEvictOnAnotherNode(t *testing.T) {
+	uids := []string{"a", "b", "c", "d"}
+	other := refusedPod("other", "n2", "rs")
+	objects, pods := []runtime.Object{refusing("n1"), refusing("n2"), other}, []*v1.Pod{other}
+	for _, uid := range uids {
+		pods = append(pods, refusedPod(types.UID(uid), "n1", "rs"))
+		objects = append(objects, pods[len(pods)-1])
+	}
+	e := newEvicting(t, objects...)
+	e.withReplacements(pods...)
+	for e.now.Before(time.Unix(2000, 0)) && len(e.evicted) < len(uids) {
+		e.refuse("n1", uids[len(e.evicted)])
+		e.after(evictInterval, "n1")
+	}
+	require.Equal(t, uids, e.evicted)
+	e.refuse("n2", "other")
+	e.after(evictAfter+evictInterval, "n2")
+	require.Contains(t, e.evicted, "other")
+}
+
+// Pauses do not overflow.
+func TestLongestPause(t *testing.T) {
+	began := time.Unix(1000, 0)
+	for count := freeEvictions; count < 1000; count++ {
+		took := pause{began, count}.until().Sub(began)
+		require.GreaterOrEqual(t, took, firstPause)
+		require.LessOrEqual(t, took, longestPause)
+	}
+	require.Equal(t, longestPause, pause{began, 1000}.until().Sub(began))
 }
 
 // Pods of one controller that are refused at the same time do not wait for each other.
