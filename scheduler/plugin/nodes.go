@@ -111,16 +111,22 @@ func (a *acceptance) preference(name string) int64 {
 	return 0
 }
 
-// fits avoids nodes with untolerated PreferNoSchedule taints too.
-func (a *acceptance) fits(name string) bool {
-	seen := a.nodes[name]
+// allows ignores what other pods use. It looks at taints with these effects.
+func (a *acceptance) allows(seen *seenNode, effects func(*v1.Taint) bool) bool {
 	if seen == nil || seen.node.Spec.Unschedulable {
 		return false
 	}
 	if match, err := a.required.Match(seen.node); err != nil || !match {
 		return false
 	}
-	if _, untolerated := findTaint(seen.node, a.pod, allEffects); untolerated {
+	_, untolerated := findTaint(seen.node, a.pod, effects)
+	return !untolerated
+}
+
+// fits avoids nodes with untolerated PreferNoSchedule taints too.
+func (a *acceptance) fits(name string) bool {
+	seen := a.nodes[name]
+	if !a.allows(seen, allEffects) {
 		return false
 	}
 	room, used := seen.info.GetAllocatable(), seen.info.GetRequested()
@@ -140,6 +146,8 @@ func (a *acceptance) hasImage(name string) bool {
 }
 
 func allEffects(*v1.Taint) bool { return true }
+
+func hard(t *v1.Taint) bool { return !soft(t) }
 
 func soft(t *v1.Taint) bool { return t.Effect == v1.TaintEffectPreferNoSchedule }
 
