@@ -122,6 +122,9 @@ const (
 	AnnotationHAMiScore    = "hami.io/node-nvidia-score"
 	// AnnotationHAMiHandshake has the schedulers' requests for a sign of life, and the agent's answers.
 	AnnotationHAMiHandshake = "hami.io/node-handshake"
+	// AnnotationVolcanoRegister and AnnotationVolcanoHandshake are the same for Volcano's vGPU scheduling.
+	AnnotationVolcanoRegister  = "volcano.sh/node-vgpu-register"
+	AnnotationVolcanoHandshake = "volcano.sh/node-vgpu-handshake"
 	// AnnotationHAMiCordon lists GPUs that get no new containers. An operator sets it.
 	AnnotationHAMiCordon = "hami.io/device-cordon"
 	// AnnotationHAMiLock is held by the pod that HAMi's device plugin serves: "<RFC 3339>,<namespace>,<pod>".

@@ -229,6 +229,38 @@ func TestHandshakeIsAnsweredWhenAsked(t *testing.T) {
 	})
 }
 
+// Volcano ignores a node until it has an answer; it then asks at each of its cycles, and drops a node 60 s after a question.
+func TestVolcano(t *testing.T) {
+	run(t, Options{Volcano: true, IgnoreHandshake: true}, nil, func(p *play) {
+		now := func(key string) string { return p.server.now().Annotations[key] }
+		p.after(time.Second)
+		require.Regexp(t, "^Reported_", now(api.AnnotationVolcanoHandshake))
+		require.Regexp(t, "^GPU-a,", now(api.AnnotationVolcanoRegister))
+		for _, question := range []string{"Requesting_2026.11.21 10:00:00", "Deleted_2026.11.21 10:00:00"} {
+			p.server.annotate(api.AnnotationVolcanoHandshake, question)
+			p.server.annotate(api.AnnotationHAMiHandshake, question)
+			p.after(30 * time.Second)
+			require.Regexp(t, "^Reported_", now(api.AnnotationVolcanoHandshake))
+			require.Equal(t, question, now(api.AnnotationHAMiHandshake), "ignored")
+		}
+		n := example()
+		for i := range n.Devices {
+			n.Devices[i].Healthy = false
+		}
+		p.set(n, true)
+		p.after(time.Second)
+		require.Regexp(t, "^GPU-a,0,[0-9]+,NVIDIA[^,]*,false,hami-core:", now(api.AnnotationVolcanoRegister))
+		p.stop()
+		require.Equal(t, overdue, now(api.AnnotationVolcanoHandshake))
+	})
+	run(t, Options{}, nil, func(p *play) {
+		p.after(time.Second)
+		for key := range p.server.now().Annotations {
+			require.NotContains(t, key, "volcano.sh")
+		}
+	})
+}
+
 func TestLeaving(t *testing.T) {
 	asked := func(s *apiServer) { s.annotate(api.AnnotationHAMiHandshake, "Requesting_2026-11-21 10:00:00") }
 	run(t, Options{}, asked, func(p *play) {

@@ -33,6 +33,9 @@ func Render(n Node, o Options) Metadata {
 	} else {
 		m.Annotations[api.AnnotationHAMiRegister] = registerJSON(n.Devices)
 	}
+	if o.Volcano {
+		m.Annotations[api.AnnotationVolcanoRegister] = registerVolcano(n.Devices)
+	}
 	return m
 }
 
@@ -76,12 +79,27 @@ func registerJSON(devices []Device) string {
 // registerCSV has the nine fields that every HAMi with this format reads. The format has no
 // escapes.
 func registerCSV(devices []Device) string {
-	separators := strings.NewReplacer(",", "-", ":", "-")
 	var b strings.Builder
 	for _, d := range devices {
 		r := register(d)
 		fmt.Fprintf(&b, "%s,%d,%d,%d,%s,%d,%t,%d,%s:",
 			separators.Replace(r.ID), r.Count, r.Memory, r.Core, separators.Replace(r.Type), r.NUMA, r.Health, r.Index, r.Mode)
+	}
+	return b.String()
+}
+
+var separators = strings.NewReplacer(",", "-", ":", "-")
+
+// registerVolcano has Volcano's six fields. Its scheduler does not use the health: an unhealthy GPU has no replicas. It stays in
+// the list, because pods have it.
+func registerVolcano(devices []Device) string {
+	var b strings.Builder
+	for _, d := range devices {
+		r := register(d)
+		if !r.Health {
+			r.Count = 0
+		}
+		fmt.Fprintf(&b, "%s,%d,%d,%s,%t,%s:", separators.Replace(r.ID), r.Count, r.Memory, separators.Replace(r.Type), r.Health, r.Mode)
 	}
 	return b.String()
 }
@@ -114,8 +132,10 @@ type Options struct {
 	// IgnoreHandshake answers no requests of schedulers. It is for those that use the node's allocatable devices,
 	// and saves two writes per node and half-minute.
 	IgnoreHandshake bool
-	TencentModel    bool
-	Capacity        Capacity
+	// Volcano also registers the node with Volcano.
+	Volcano      bool
+	TencentModel bool
+	Capacity     Capacity
 }
 
 type Metadata struct {

@@ -134,8 +134,9 @@ func TestAnswer(t *testing.T) {
 	now := time.Date(2026, 11, 21, 10, 4, 5, 0, time.Local)
 	const answered = "Reported_2026-11-21 10:04:05"
 	devices := Metadata{Annotations: map[string]string{api.AnnotationHAMiRegister: "[…]"}}
+	volcano := Metadata{Annotations: map[string]string{api.AnnotationVolcanoRegister: "…"}}
 	for name, c := range map[string]struct {
-		o       Options
+		volcano bool
 		current string
 		devices Metadata
 		leaving bool
@@ -148,16 +149,24 @@ func TestAnswer(t *testing.T) {
 		"no request":                {current: "", devices: devices},
 		"answered":                  {current: answered, devices: devices},
 		"no devices":                {current: "Requesting_2026-11-21 10:00:00"},
-		"ignored":                   {o: Options{IgnoreHandshake: true}, current: "Requesting_2026-11-21 10:00:00", devices: devices},
+		"Volcano's, asked":          {volcano: true, current: "Requesting_2026.11.21 10:00:00", devices: volcano, want: answered},
+		"Volcano's, no request":     {volcano: true, devices: volcano, want: answered},
+		"Volcano's, answered":       {volcano: true, current: answered, devices: volcano},
+		"Volcano's, no devices":     {volcano: true, devices: devices},
+		"Volcano's, leaving":        {volcano: true, leaving: true, current: answered, devices: volcano, want: overdue},
+		"Volcano's, never asked":    {volcano: true, leaving: true, devices: volcano},
 		"leaving, asked":            {leaving: true, current: "Requesting_2026-11-21 10:00:00", devices: devices, want: overdue},
 		"leaving, answered":         {leaving: true, current: answered, devices: devices, want: overdue},
 		"leaving, dropped already":  {leaving: true, current: "Deleted_2026-11-21 10:00:00", devices: devices},
 		"leaving a second time":     {leaving: true, current: overdue, devices: devices},
 		"leaving, no request":       {leaving: true, devices: devices},
-		"leaving, ignored":          {o: Options{IgnoreHandshake: true}, leaving: true, current: answered, devices: devices},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, write := c.o.answer(c.current, c.devices, c.leaving, now)
+			h := handshakes[0]
+			if c.volcano {
+				h = handshakes[1]
+			}
+			got, write := h.answer(c.current, c.devices, c.leaving, now)
 			assert.Equal(t, c.want != "", write)
 			if write {
 				assert.Equal(t, c.want, got)

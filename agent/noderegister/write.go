@@ -44,8 +44,13 @@ func (p *Publisher) writeMetadata(ctx context.Context, got *metav1.PartialObject
 		delete(wanted.Annotations, api.AnnotationNodeRefused)
 	}
 	diff := difference(got.ObjectMeta, wanted)
-	if answer, write := p.cfg.Options.answer(got.Annotations[api.AnnotationHAMiHandshake], wanted, leaving, time.Now()); write {
-		diff.Annotations[api.AnnotationHAMiHandshake] = &answer
+	for _, h := range handshakes {
+		if !h.used(p.cfg.Options) {
+			continue
+		}
+		if answer, write := h.answer(got.Annotations[h.key], wanted, leaving, time.Now()); write {
+			diff.Annotations[h.key] = &answer
+		}
 	}
 	if diff.empty() {
 		return nil
@@ -88,10 +93,12 @@ func (c changes) patch() []byte {
 }
 
 // difference returns the changes from got to wanted. It keeps keys of other writers, and the
-// handshake, which has two writers.
+// handshakes, which have two writers.
 func difference(got metav1.ObjectMeta, wanted Metadata) changes {
 	owned := ownedBy(got.ManagedFields, fieldManager)
-	delete(owned.annotations, api.AnnotationHAMiHandshake)
+	for _, h := range handshakes {
+		delete(owned.annotations, h.key)
+	}
 	return changes{
 		Labels:      differ(got.Labels, wanted.Labels, owned.labels),
 		Annotations: differ(got.Annotations, wanted.Annotations, owned.annotations),
@@ -160,10 +167,24 @@ const (
 // at their next check. ("Deleted" would mean that they are already removed.)
 const overdue = requesting + "_1970-01-01 00:00:00"
 
+// handshake is an annotation with a scheduler's requests for a sign of life, and the agent's answers.
+type handshake struct {
+	key      string
+	register string // the annotation with the devices
+	// begins: the scheduler ignores the devices until the agent has written the first answer.
+	begins bool
+	used   func(Options) bool
+}
+
+var handshakes = []handshake{
+	{api.AnnotationHAMiHandshake, api.AnnotationHAMiRegister, false, func(o Options) bool { return !o.IgnoreHandshake }},
+	{api.AnnotationVolcanoHandshake, api.AnnotationVolcanoRegister, true, func(o Options) bool { return o.Volcano }},
+}
+
 // answer returns the new value of the handshake, if it changes. Without devices, and when the agent stops, a
 // request stays open, so that schedulers remove the devices.
-func (o Options) answer(current string, devices Metadata, leaving bool, now time.Time) (value string, write bool) {
-	if o.IgnoreHandshake || current == "" {
+func (h handshake) answer(current string, devices Metadata, leaving bool, now time.Time) (value string, write bool) {
+	if current == "" && (leaving || !h.begins) {
 		return "", false
 	}
 	asked := strings.HasPrefix(current, requesting)
@@ -171,10 +192,10 @@ func (o Options) answer(current string, devices Metadata, leaving bool, now time
 	switch {
 	case leaving:
 		return overdue, !dropped && current != overdue
-	case devices.Annotations[api.AnnotationHAMiRegister] == "":
+	case devices.Annotations[h.register] == "":
 		return "", false
 	default:
-		return reported + "_" + now.Format(time.DateTime), asked || dropped
+		return reported + "_" + now.Format(time.DateTime), asked || dropped || current == ""
 	}
 }
 

@@ -100,6 +100,7 @@ var badValues = map[string][]string{
 	"register-format":               {"", "JSON", "yaml"},
 	"answer-handshake":              {"", "maybe"},
 	"gaia-model-label":              {"", "maybe"},
+	"volcano-register":              {"", "maybe"},
 	"resource-names":                {"", "nvidia.com/gpu,", "gpu", "nvidia.com/"},
 	"device-split-count":            {"", "0", "-1", "1001", "2.5", "99999999999999999999"},
 	"device-memory-scaling":         {"", "0", "-1", "101", "NaN", "Inf", "much"},
@@ -188,7 +189,7 @@ func TestGoodValues(t *testing.T) {
 		{"--unscheduled-policy=share", "--device-split-count=200", "--device-cores-scaling=2"},
 		{"--resource-profile=tencent", "--mig-strategy=mixed", "--pass-device-specs", "--node-config-file=", "--disable-control-namespaces=lab,*"},
 		{"--legacy-metrics=hami,gpu-manager", "--metrics-address="},
-		{"--kubernetes-api=off", "--kubeconfig=", "--register-format=csv", "--gaia-model-label"},
+		{"--kubernetes-api=off", "--kubeconfig=", "--register-format=csv", "--gaia-model-label", "--volcano-register"},
 		{"--node-name=node-1.example.com", "--resource-names=nvidia.com/gpu,example.com/A100_80GB"},
 	} {
 		_, started, status, _, stderr := agent(append([]string{"--node-name=node-1"}, args...)...)

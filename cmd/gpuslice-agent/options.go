@@ -65,6 +65,7 @@ type options struct {
 	RegisterFormat  string
 	GaiaModelLabel  bool
 	AnswerHandshake bool
+	VolcanoRegister bool
 	NodeCapacity    []string
 
 	ResourceNames          []string
@@ -147,6 +148,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.RegisterFormat, "register-format", registerJSON, "`FORMAT` of the annotation hami.io/node-nvidia-register: json (current HAMi) or csv (older HAMi schedulers)")
 	f.StringSliceVar(&o.NodeCapacity, "node-capacity", nil, "`RESOURCES` of which the sums of all GPUs are written to the node's capacity, for autoscalers: memory=nvidia.com/gpumem, memory-percentage=nvidia.com/gpumem-percentage, cores=nvidia.com/gpucores; needs the right to patch nodes/status; the kubelet then rejects pods beyond a sum")
 	f.BoolVar(&o.AnswerHandshake, "answer-handshake", true, "answer the requests in hami.io/node-handshake; HAMi's older schedulers remove a node without answers; newer ones do not require them, and false saves writes to the API server")
+	f.BoolVar(&o.VolcanoRegister, "volcano-register", false, "register the GPUs with Volcano's vGPU scheduling too (volcano.sh/node-vgpu-register, node-vgpu-handshake)")
 	f.BoolVar(&o.GaiaModelLabel, "gaia-model-label", false, "label the node with gaia.tencent.com/gpu-model, as gpu-manager does")
 
 	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{api.ResourceGPU}, "`NAMES` of the extended resources of which the devices count as GPUs of a container; --resource-name is always included")
