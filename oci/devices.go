@@ -20,6 +20,9 @@ type DeviceEdits interface {
 
 func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits) (Injection, *cdispec.ContainerEdits, error) {
 	way := s.injection()
+	if s.Host {
+		return injectNone, &cdispec.ContainerEdits{}, nil
+	}
 	var cdiErr error
 	if way != InjectEnvvar {
 		var edits *cdispec.ContainerEdits

@@ -12,6 +12,9 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
+// envCUDADevices is CUDA's list of the GPUs that a program may use.
+const envCUDADevices = "CUDA_VISIBLE_DEVICES"
+
 func OwnedEnv(name string) bool {
 	switch name {
 	case api.EnvVisibleDevices, api.EnvSharedCache, api.EnvOversubscribe, api.EnvCorePolicy, api.EnvTaskPriority,
@@ -50,6 +53,9 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 	set := func(name, value string) { env.put(name + "=" + value) }
 
 	set(api.EnvVisibleDevices, visibleDevices(shares, way))
+	if s.Host { // it has the nodes of all GPUs
+		set(envCUDADevices, strings.Join(uuidsOf(shares), ","))
+	}
 	if way == InjectEnvvar && !s.Graphics {
 		set(EnvDriverCapabilities, driverCapabilities(c))
 	}

@@ -18,6 +18,8 @@ const (
 	InjectCDI Injection = "cdi"
 	// InjectEnvvar lets NVIDIA's runtime inject, by NVIDIA_VISIBLE_DEVICES or mounts.
 	InjectEnvvar Injection = "envvar"
+	// injectNone is of Settings.Host.
+	injectNone Injection = "none"
 )
 
 // CorePolicy is HAMi's GPU_CORE_UTILIZATION_POLICY.
@@ -37,6 +39,8 @@ func (p CorePolicy) Known() bool { return p == CoreDefault || p == CoreForce || 
 type Settings struct {
 	// Injection: empty is auto.
 	Injection Injection
+	// Host: for a process of the host, which has its devices. Injection has no effect.
+	Host bool
 	// LibraryPath is the limiter's library, from InstallLibrary.
 	LibraryPath string
 	// PreloadPath is mounted as /etc/ld.so.preload, from InstallLibrary.

@@ -48,15 +48,24 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c.SetArgs(args)
 	c.SetOut(stdout)
 	c.SetErr(stderr)
-	err := c.ExecuteContext(ctx)
+	called, err := c.ExecuteContextC(ctx)
 	if err == nil {
 		return exitDone
+	}
+	var of exited
+	if errors.As(err, &of) && of.err == nil {
+		return of.status
 	}
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 && !strings.Contains(err.Error(), asRoot) {
 		err = fmt.Errorf("%w: %s", err, asRoot)
 	}
 	fmt.Fprintf(stderr, "gpuslice: %s\n", term.CleanLines(err.Error()))
-	if errors.As(err, new(failure)) {
+	switch {
+	case of.status != 0:
+		return of.status
+	case called.Name() == runName: // another status could be the command's
+		return exitRefused
+	case errors.As(err, new(failure)):
 		return exitFailed
 	}
 	return exitUsage
@@ -102,7 +111,7 @@ func command() *cobra.Command {
 	c.AddCommand(
 		statusCommand(), topCommand(), topologyCommand(), describeCommand(), completionCommand(),
 		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(),
-		resizeCommand(), cordonCommand(), uncordonCommand(), drainCommand(), explainCommand(), defragCommand(),
+		runCommand(), resizeCommand(), cordonCommand(), uncordonCommand(), drainCommand(), explainCommand(), defragCommand(),
 	)
 	c.SetFlagErrorFunc(config.Plain)
 	config.NameUsage(c)

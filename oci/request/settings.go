@@ -84,7 +84,7 @@ func readVariables(env []string) (variables, error) {
 	v := variables{}
 	for _, entry := range env {
 		name, value, ok := strings.Cut(entry, "=")
-		if !ok || !isRequest(name) {
+		if !ok || !IsVariable(name) {
 			continue
 		}
 		if first, twice := v[name]; twice && first != value {
@@ -95,7 +95,8 @@ func readVariables(env []string) (variables, error) {
 	return v, nil
 }
 
-func isRequest(name string) bool {
+// IsVariable reports whether a variable can be a part of a request.
+func IsVariable(name string) bool {
 	return strings.HasPrefix(name, api.EnvPrefix) || name == api.EnvVisibleDevices ||
 		name == api.EnvMemoryLimit || strings.HasPrefix(name, api.EnvMemoryLimit+"_") ||
 		name == api.EnvCoreLimit || strings.HasPrefix(name, api.EnvCoreLimit+"_")

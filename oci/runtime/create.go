@@ -25,6 +25,7 @@ type creation struct {
 	lowLevel string
 	creator  int
 	nvidia   string // NVIDIA's runtime if it can replace lowLevel
+	process  string // the name of a process of the host; "" is a container
 }
 
 // admit edits a container's spec and reserves its shares; undo releases them. After an error nothing
@@ -136,6 +137,9 @@ func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spe
 	if res.container.Rootfs, err = oci.RootfsFacts(root, c.Env); err != nil {
 		return undo, err
 	}
+	if cr.process != "" {
+		res.container.Rootfs.Musl = false // a program of musl can't load the host's driver, which needs glibc
+	}
 	res.container.Dir = ledger.Dir(c.ID)
 	res.container.NoLimiter = r.Config.AllowControlSwitch && oci.RequestsNoLimiter(c)
 	if err := res.reserve(ctx, spec); err != nil {
@@ -165,6 +169,9 @@ func (r *Runtime) settings(cr *creation, limiter Limiter, gpus GPUs) oci.Setting
 		Oversubscription:       gpus.Oversubscription,
 		ContextMiB:             gpus.ContextMiB,
 		Unmeasured:             true,
+	}
+	if cr.process != "" {
+		s.Host, s.LimiterMode = true, oci.LimiterPreload // the host's libraries stay as they are
 	}
 	if r.Config.ContextMemoryMiB >= 0 {
 		s.ContextMiB = map[string]int64{}

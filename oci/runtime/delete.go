@@ -26,7 +26,8 @@ func (r *Runtime) claimOf(id string) (orphans.Record, error) {
 // delete runs the low-level runtime's delete and then releases the claim, if the container is gone.
 // damaged is the error of reading the claim's record.
 func (r *Runtime) delete(ctx context.Context, call Call, claim orphans.Record, damaged error, argv, env []string) (int, error) {
-	status, err := runChild(argv, env)
+	child := &exec.Cmd{Path: argv[0], Args: argv, Env: env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	status, err := runChild(child, child.Start)
 	if err != nil {
 		return exitFailed, err
 	}
@@ -49,15 +50,16 @@ func (r *Runtime) release(ctx context.Context, id, nonce string, ended bool) err
 	})
 }
 
-// runChild runs a program and forwards signals to it.
-func runChild(argv, env []string) (status int, err error) {
+// runChild runs a program to its end and forwards signals to it, but not those of the terminal: it gets them itself. A stop
+// by the terminal stops both.
+func runChild(child *exec.Cmd, start func() error) (status int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals)
+	signal.Reset(unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGCONT)
 	defer signal.Stop(signals)
 
-	child := &exec.Cmd{Path: argv[0], Args: argv, Env: env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
-	if err := child.Start(); err != nil {
-		return exitFailed, fmt.Errorf("run %s: %w", argv[0], err)
+	if err := start(); err != nil {
+		return exitFailed, fmt.Errorf("run %s: %w", child.Path, err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- child.Wait() }()
@@ -66,14 +68,29 @@ func runChild(argv, env []string) (status int, err error) {
 		case s := <-signals:
 			switch s {
 			case unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE: // for this process
+			case unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGWINCH:
+				if !inForeground() {
+					_ = child.Process.Signal(s)
+				}
 			default:
 				_ = child.Process.Signal(s)
 			}
 		case err := <-done:
 			if err != nil && !errors.As(err, new(*exec.ExitError)) {
-				return exitFailed, fmt.Errorf("run %s: %w", argv[0], err)
+				return exitFailed, fmt.Errorf("run %s: %w", child.Path, err)
 			}
 			return statusOf(child.ProcessState), nil
 		}
 	}
+}
+
+// inForeground reports whether the terminal sends its signals to this process group, and so to the child.
+func inForeground() bool {
+	terminal, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer terminal.Close()
+	group, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
 }

@@ -1,6 +1,7 @@
 package ociruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,7 +155,7 @@ func (r *reservation) claim(ctx context.Context, shares []grant.Share, enforceme
 	claim := ledger.Claim{
 		ContainerID:  r.container.ID,
 		Owner:        ledger.OwnerRuntime,
-		Container:    nameOf(r.container, r.record.Bundle),
+		Container:    cmp.Or(r.creation.process, nameOf(r.container, r.record.Bundle)),
 		Shares:       shares,
 		HighPriority: r.request.HighPriority,
 		CorePolicy:   r.settings.LimiterPolicy(),
@@ -223,6 +224,9 @@ func defaultRoots() []string {
 
 func newRecord(proc orphans.Procfs, c creation) (orphans.Record, error) {
 	r, err := orphans.NewRecord(proc, c.creator)
+	if c.process != "" {
+		return r, err // no low-level runtime has a state of it
+	}
 	r.Runtime, r.Roots = c.lowLevel, defaultRoots()
 	if c.call.Root != "" {
 		root, rootErr := filepath.Abs(c.call.Root)

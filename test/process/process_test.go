@@ -1,0 +1,404 @@
+//go:build root
+
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/install"
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+const (
+	mib = 1 << 20
+	// contextMiB is what a CUDA context takes of an H200.
+	contextMiB = 520
+	patience   = 30 * time.Second
+)
+
+type machine struct {
+	*harness.Machine
+	t *testing.T
+}
+
+func newMachine(t *testing.T) machine {
+	places := map[string]bool{}
+	for _, path := range []string{"/.gpuslice", "/etc/ld.so.preload"} {
+		_, err := os.Lstat(path)
+		places[path] = err != nil
+	}
+	m, err := harness.NewMachine(context.Background(), "H200")
+	t.Cleanup(func() {
+		if m != nil {
+			assert.NoError(t, m.Close())
+		}
+		for path, ours := range places {
+			if ours {
+				if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+					assert.NoError(t, err, "an empty mount point")
+				}
+			}
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(m.Dir, 0o755)) // the driver of a host is for all users
+	require.NoError(t, m.WriteRuntimeConfig(""))
+	return machine{m, t}
+}
+
+// workload is the path of a CUDA program on this machine.
+func workload(t *testing.T, name string) string {
+	path, err := harness.Artefact("workloads", name)
+	require.NoError(t, err)
+	return path
+}
+
+// command is `gpuslice run` with the arguments.
+func (m machine) command(args ...string) *exec.Cmd {
+	program, err := harness.Artefact("bin", "gpuslice")
+	require.NoError(m.t, err)
+	driver, err := harness.Artefact("sim", "libcuda.so.1")
+	require.NoError(m.t, err)
+	config := filepath.Join(m.Dir, "runtime.yaml")
+	c := exec.Command(program, append([]string{"run", "--config", config}, args...)...)
+	c.Env = append(os.Environ(), append(m.RuntimeEnv(), "LD_LIBRARY_PATH="+filepath.Dir(driver))...)
+	return c
+}
+
+// run runs a command to its end.
+func (m machine) run(args ...string) (stdout, stderr string, status int) {
+	m.t.Helper()
+	var out, errs bytes.Buffer
+	c := m.command(args...)
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Run(); err != nil {
+		require.ErrorAs(m.t, err, new(*exec.ExitError))
+	}
+	return out.String(), errs.String(), c.ProcessState.ExitCode()
+}
+
+// start starts a command, and waits until it has printed a line.
+func (m machine) start(until string, args ...string) (c *exec.Cmd, output func() string) {
+	m.t.Helper()
+	log := filepath.Join(m.t.TempDir(), "log")
+	f, err := os.Create(log)
+	require.NoError(m.t, err)
+	defer f.Close()
+	c = m.command(args...)
+	c.Stdout, c.Stderr = f, f
+	require.NoError(m.t, c.Start())
+	m.t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	output = func() string {
+		data, err := os.ReadFile(log)
+		require.NoError(m.t, err)
+		return string(data)
+	}
+	require.NoError(m.t, harness.Until(context.Background(), patience, func(context.Context) error {
+		if text := output(); !strings.Contains(text, until) {
+			return fmt.Errorf("%q is not in %q", until, text)
+		}
+		return nil
+	}))
+	return c, output
+}
+
+// reserved are the names of the ledger's claims, with their memory.
+func (m machine) reserved() map[string]int64 {
+	m.t.Helper()
+	status, err := m.Status(context.Background())
+	require.NoError(m.t, err)
+	names := map[string]int64{}
+	for _, c := range status.Containers {
+		for _, s := range c.Shares {
+			names[c.Container] += s.MemoryMiB
+		}
+	}
+	return names
+}
+
+// free waits until nothing is reserved and no file of a claim is left. Each look runs a short command, which releases the shares of
+// those that are gone.
+func (m machine) free() {
+	m.t.Helper()
+	require.NoError(m.t, harness.Until(context.Background(), patience, func(context.Context) error {
+		if _, stderr, status := m.run("--memory", "1GiB", "--", "true"); status != 0 {
+			return errors.New(stderr)
+		}
+		if left := m.reserved(); len(left) > 0 {
+			return fmt.Errorf("reserved: %v", left)
+		}
+		_, err := harness.ClaimMounts(m.StateDir())
+		return err
+	}))
+	mounts, err := harness.ClaimMounts(m.StateDir())
+	require.NoError(m.t, err)
+	require.Equal(m.t, []string{m.StateDir()}, mounts)
+}
+
+func TestLimitsHoldAlsoInChildren(t *testing.T) {
+	m := newMachine(t)
+	out, stderr, status := m.run("--memory", "4GiB", "--cores", "30", "--", workload(t, "meminfo"))
+	require.Zero(t, status, stderr)
+	require.Equal(t, strconv.Itoa(4096*mib), harness.KeyValues(out)["device.0.total_bytes"])
+	require.Empty(t, m.reserved())
+
+	// A child without the variables, and a child of it.
+	out, stderr, status = m.run("--memory", "4GiB", "--", "/bin/sh", "-c", fmt.Sprintf(
+		`exec env -i SIMGPU_STATE="$SIMGPU_STATE" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" /bin/sh -c '%s --chunk-mib=64; exit 0'`, workload(t, "alloc")))
+	require.Zero(t, status, stderr)
+	values := harness.KeyValues(out)
+	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", values["result"], out+stderr)
+	got, err := strconv.ParseInt(values["allocated_bytes"], 10, 64)
+	require.NoError(t, err)
+	require.LessOrEqual(t, got, int64(4096-contextMiB)*mib)
+	require.Greater(t, got, int64(4096-contextMiB-64)*mib)
+	m.free()
+}
+
+func TestStatusesAndSignals(t *testing.T) {
+	m := newMachine(t)
+	plain := filepath.Join(m.Dir, "plain")
+	require.NoError(t, os.WriteFile(plain, []byte("text"), 0o644))
+	broken := filepath.Join(m.Dir, "broken")
+	require.NoError(t, os.WriteFile(broken, []byte("text"), 0o755))
+	share := []string{"--memory", "1GiB", "--"}
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{append(share, "/bin/sh", "-c", "exit 7"), 7, ""},
+		{append(share, "/bin/sh", "-c", "exit 2"), 2, ""},
+		{append(share, "/bin/sh", "-c", "kill -9 $$"), 128 + 9, ""},
+		{append(share, "no-such-program"), 127, "no-such-program"},
+		{append(share, plain), 126, "permission denied"},
+		{append(share, broken), 126, "exec format error"},
+		{[]string{"--memory", "500GiB", "--", "true"}, 125, "has 143771 MiB and 100 % in total"},
+		{[]string{"--memory", "8", "--", "true"}, 125, "--memory: "},
+		{[]string{"--cores", "300", "--memory", "1GiB", "--", "true"}, 125, "--cores: "},
+		{[]string{"--gpus", "many", "--memory", "1GiB", "--", "true"}, 125, "--gpus: "},
+		{[]string{"--", "true"}, 125, "memory"},
+		{[]string{"--memory", "1GiB"}, 125, "an argument is missing: use gpuslice run"},
+		{[]string{"--nothing", "true"}, 125, "--nothing"},
+		{[]string{"--memory", "1GiB", "--name", "a b", "--", "true"}, 125, "--name"},
+		{[]string{"--memory", "1GiB", "--user", "no-such-user", "--", "true"}, 125, "--user"},
+		{append(append(append([]string{}, share...), m.command(share...).Args...), "true"), 125, "has a GPU share already"},
+	} {
+		_, stderr, status := m.run(c.args...)
+		require.Equal(t, c.status, status, "%q: %s", c.args, stderr)
+		require.Contains(t, stderr, c.says)
+		require.Equal(t, c.says == "", stderr == "", "%q: %s", c.args, stderr)
+		require.Empty(t, m.reserved(), "%q", c.args)
+	}
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR1} {
+		c, output := m.start("ready", append(share, "/bin/sh", "-c",
+			`trap 'echo got TERM; exit 3' TERM; trap 'echo got INT; exit 3' INT; trap 'echo got USR1; exit 3' USR1; echo ready; while :; do sleep 0.1; done`)...)
+		require.NoError(t, c.Process.Signal(signal))
+		require.ErrorContains(t, c.Wait(), "exit status 3")
+		require.Equal(t, 1, strings.Count(output(), "got "), output())
+		require.Empty(t, m.reserved())
+	}
+	m.free()
+}
+
+// endless is an argument that only these tests give to hold.
+const endless = "--seconds=86399"
+
+func held(t *testing.T) []int {
+	pids, err := harness.Processes(func(program, args string) bool { return program == "hold" && strings.Contains(args, endless) })
+	require.NoError(t, err)
+	return pids
+}
+
+// The share stays as long as something runs with it, and is released after.
+func TestKilled(t *testing.T) {
+	m := newMachine(t)
+	c, output := m.start("ready=1", "--memory", "100GiB", "--name", "held", "--", workload(t, "hold"), "--mib=100", endless)
+	require.NoError(t, c.Process.Kill())
+	require.Error(t, c.Wait())
+	_, stderr, status := m.run("--memory", "100GiB", "--", "true")
+	require.Equal(t, 125, status)
+	require.Contains(t, stderr, "not enough free GPU capacity")
+	require.Equal(t, map[string]int64{"held": 100 << 10}, m.reserved())
+	holding := held(t)
+	require.Len(t, holding, 1, output())
+	require.NoError(t, syscall.Kill(holding[0], syscall.SIGKILL))
+	require.NoError(t, harness.Until(context.Background(), patience, func(context.Context) error {
+		if _, stderr, status := m.run("--memory", "100GiB", "--", "true"); status != 0 {
+			return errors.New(stderr)
+		}
+		return nil
+	}))
+	m.free()
+}
+
+// Processes that outlive the command keep the share.
+func TestChildrenKeepTheShare(t *testing.T) {
+	m := newMachine(t)
+	_, stderr, status := m.run("--memory", "3GiB", "--name", "left", "--", "/bin/sh", "-c", workload(t, "hold")+" --mib=100 "+endless+" >/dev/null 2>&1 & echo $!")
+	require.Zero(t, status, stderr)
+	require.Contains(t, stderr, "processes of left still run: its GPU share is released after they end")
+	require.Equal(t, map[string]int64{"left": 3 << 10}, m.reserved())
+	holding := held(t)
+	require.Len(t, holding, 1)
+	require.NoError(t, syscall.Kill(holding[0], syscall.SIGKILL))
+	m.free()
+}
+
+func TestNameAndResize(t *testing.T) {
+	m := newMachine(t)
+	more := filepath.Join(m.Dir, "more")
+	c, output := m.start("ready=1", "--memory", "4GiB", "--cores", "30", "--", "/bin/sh", "-c", fmt.Sprintf(
+		`%s --mib=100 & hold=$!; trap 'kill $hold; wait; exit 0' TERM; while ! test -e %s; do sleep 0.1; done; %s; wait`,
+		workload(t, "hold"), more, workload(t, "meminfo")))
+	name := fmt.Sprintf("root.sh.%d", c.Process.Pid)
+	require.Equal(t, map[string]int64{name: 4 << 10}, m.reserved(), output())
+	table, err := m.CLI(context.Background(), "status")
+	require.NoError(t, err)
+	require.Regexp(t, `(?m)^- +`+name+` +active +0 +\d+/4096 MiB +30 % +1 +preload$`, table)
+	table, err = m.CLI(context.Background(), "top", "--once", "--interval=100ms")
+	require.NoError(t, err)
+	require.Contains(t, table, name)
+	_, err = m.CLI(context.Background(), "resize", name, "--memory", "6GiB", "--cores", "50")
+	require.NoError(t, err)
+	require.Equal(t, map[string]int64{name: 6 << 10}, m.reserved())
+	require.NoError(t, os.WriteFile(more, nil, 0o644))
+	require.NoError(t, harness.Until(context.Background(), patience, func(context.Context) error {
+		if got := harness.KeyValues(output())["device.0.total_bytes"]; got != strconv.Itoa(6144*mib) {
+			return fmt.Errorf("the command sees %q", got)
+		}
+		return nil
+	}))
+	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, c.Wait())
+	m.free()
+}
+
+// Another user has the share, and can change neither limits nor mounts.
+func TestAsAnotherUser(t *testing.T) {
+	m := newMachine(t)
+	out, stderr, status := m.run("--memory", "4GiB", "--user", "nobody", "--", "/bin/sh", "-c",
+		`id -un; echo home=$HOME; for f in limits usage; do (echo x >/.gpuslice/$f) 2>&1; done; (echo >/etc/ld.so.preload) 2>&1; cat /etc/ld.so.preload`)
+	require.Zero(t, status, stderr)
+	require.Contains(t, out, "nobody\nhome=/nonexistent\n")
+	require.Contains(t, out, "/.gpuslice/libvgpu-before-libasan.so")
+	require.GreaterOrEqual(t, strings.Count(out, "Read-only file system")+strings.Count(out, "Permission denied"), 2, out)
+	c, _ := m.start("ready", "--memory", "4GiB", "--user", "65534", "--", "/bin/sh", "-c", "echo ready; exec sleep 100")
+	for name := range m.reserved() {
+		require.Equal(t, fmt.Sprintf("nobody.sh.%d", c.Process.Pid), name)
+	}
+	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
+	_ = c.Wait()
+	m.free()
+}
+
+// Another user than root gets no share, and one line with what to do.
+func TestNotRoot(t *testing.T) {
+	m := newMachine(t)
+	c := m.command("--memory", "4GiB", "--", "true")
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	require.Error(t, c.Run())
+	require.Equal(t, 125, c.ProcessState.ExitCode())
+	require.Contains(t, stderr.String(), "run it as root, for example sudo gpuslice run --user")
+	require.Equal(t, 1, strings.Count(stderr.String(), "\n"))
+}
+
+// The host's own processes and mounts are as they were.
+func TestHostIsUnchanged(t *testing.T) {
+	m := newMachine(t)
+	_, stderr, status := m.run("--memory", "4GiB", "--", "/bin/sh", "-c", "mount -t tmpfs none /media && grep -c ' /.gpuslice' /proc/self/mountinfo")
+	require.Zero(t, status, stderr)
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	require.NoError(t, err)
+	for _, point := range []string{" /media ", " /.gpuslice", " /etc/ld.so.preload "} {
+		require.NotContains(t, string(table), point)
+	}
+	content, err := os.ReadFile("/etc/ld.so.preload")
+	require.NoError(t, err)
+	require.NotContains(t, string(content), "gpuslice")
+	m.free()
+}
+
+// Two commands share the GPU's time as two containers do.
+func TestSharesOfComputeTime(t *testing.T) {
+	m := newMachine(t)
+	spin := append([]string{workload(t, "spin")}, harness.Busy[1:]...)
+	for group, cores := range map[int]int{1: 30, 2: 60} {
+		c := m.command(append([]string{"--memory", "8GiB", "--cores", strconv.Itoa(cores), "--"}, spin...)...)
+		c.Env = append(c.Env, harness.BusyEnv(group))
+		require.NoError(t, c.Start())
+		t.Cleanup(func() {
+			_ = c.Process.Signal(syscall.SIGTERM)
+			_ = c.Wait()
+		})
+	}
+	require.NoError(t, m.HoldShares(context.Background(), 0, map[int]int{1: 30, 2: 60}, 6))
+}
+
+// With the agent's unit, the audit finds the command's processes to be within their share, and reports one beside it; and a share
+// whose command was killed is released without a next command.
+func TestWithTheAgent(t *testing.T) {
+	ctx := context.Background()
+	m := newMachine(t)
+	_, stderr, status := m.run("--memory", "1GiB", "--", "true") // the unit takes what the first command installed
+	require.Zero(t, status, stderr)
+	program, err := harness.Artefact("bin", "gpuslice-agent")
+	require.NoError(t, err)
+	metrics := freeAddress(t)
+	command := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/gpuslice-agent (.*)$`).FindSubmatch(install.AgentUnit)
+	require.NotNil(t, command)
+	args := append(strings.Fields(string(command[1])), "--health-address=", "--metrics-address="+metrics, "--audit-interval=1s")
+	agent, err := harness.StartProcess(m.Dir, "gpuslice-agent", m.RuntimeEnv(), program, args...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, agent.Stop(10*time.Second)) })
+
+	c, _ := m.start("ready", "--memory", "8GiB", "--name", "held", "--", "/bin/sh", "-c",
+		"echo ready; exec "+workload(t, "spin")+" "+strings.Join(harness.Busy[1:], " "))
+	read := func() string {
+		response, err := http.Get("http://" + metrics + "/metrics")
+		if err != nil {
+			return err.Error()
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return string(body)
+	}
+	// The limiter doesn't count time without a share of it: this is NVML's figure, for the command's process.
+	require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error {
+		if body := read(); !regexp.MustCompile(`(?m)^gpuslice_container_core_used_ratio\{[^}]*container="held"[^}]*\} [01]\.?[0-9]*[1-9]`).MatchString(body) {
+			return errors.New(body)
+		}
+		return nil
+	}))
+	require.NotContains(t, agent.LogTail(1000), "violation")
+	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, c.Wait())
+	require.Empty(t, m.reserved())
+}
+
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
