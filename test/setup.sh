@@ -12,6 +12,7 @@
 #      No service of theirs is started.
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
+#      systemd-nspawn, unpacked from Debian's package where the machine has none.
 #      NVIDIA's container runtime, from the module test/tools-nvidia, in the same way (ten seconds).
 #
 #   3. With --monitoring, for test/monitoring: Debian's prometheus (for promtool; building it takes many times as long) and
@@ -206,6 +207,7 @@ case "${1:-}" in
     [ "${1:-}" != --kubernetes ] || packages+=("${kubernetes[@]}")
     need_packages "${packages[@]}"
     build_tools tools "$tools"
+    command -v systemd-nspawn >/dev/null || unpack_program systemd-nspawn systemd-container
     build_tools tools-nvidia "NVIDIA's container runtime once (ten seconds)"
     case "${1:-}" in --helm | --kubernetes) build_tools tools-helm "helm once (about a minute)" ;; esac
     [ "${1:-}" != --kubernetes ] || build_tools admission "etcd and Kubernetes once (about four minutes)"

@@ -153,6 +153,7 @@ var (
 func unknownOptions(t *testing.T, text string) (reasons []string) {
 	program, err := harness.Artefact("bin", "gpuslice")
 	require.NoError(t, err)
+	text, _, _ = strings.Cut(text, " -- ") // what follows is another program's
 	words := strings.Fields(gpusliceCommand.ReplaceAllString(text, ""))
 	// Words up to the first that is no name of a command: cobra takes the rest as arguments.
 	var path []string

@@ -58,6 +58,14 @@ func Artefact(elem ...string) (string, error) {
 // Tool returns the path of a program of the tools-only module (containerd, ctr …).
 func Tool(name string) (string, error) { return tool("--where", name) }
 
+// Nspawn is the path of systemd-nspawn.
+func Nspawn() (string, error) {
+	if path, err := exec.LookPath("systemd-nspawn"); err == nil {
+		return path, nil
+	}
+	return tool("--where", "systemd-nspawn")
+}
+
 // tool returns the path of a program in the directory that setup.sh prints for an option.
 func tool(option, name string) (string, error) {
 	root, err := Repository()

@@ -295,15 +295,15 @@ func TestNameAndResize(t *testing.T) {
 // Another user has the share, and can change neither limits nor mounts.
 func TestAsAnotherUser(t *testing.T) {
 	m := newMachine(t)
-	out, stderr, status := m.run("--memory", "4GiB", "--user", "nobody", "--", "/bin/sh", "-c",
+	out, stderr, status := m.run("--memory", "4GiB", "--user", "daemon", "--", "/bin/sh", "-c",
 		`id -un; echo home=$HOME; for f in limits usage; do (echo x >/.gpuslice/$f) 2>&1; done; (echo >/etc/ld.so.preload) 2>&1; cat /etc/ld.so.preload`)
 	require.Zero(t, status, stderr)
-	require.Contains(t, out, "nobody\nhome=/nonexistent\n")
+	require.Contains(t, out, "daemon\nhome=/usr/sbin\n")
 	require.Contains(t, out, "/.gpuslice/libvgpu-before-libasan.so")
 	require.GreaterOrEqual(t, strings.Count(out, "Read-only file system")+strings.Count(out, "Permission denied"), 2, out)
-	c, _ := m.start("ready", "--memory", "4GiB", "--user", "65534", "--", "/bin/sh", "-c", "echo ready; exec sleep 100")
+	c, _ := m.start("ready", "--memory", "4GiB", "--user", "1", "--", "/bin/sh", "-c", "echo ready; exec sleep 100")
 	for name := range m.reserved() {
-		require.Equal(t, fmt.Sprintf("nobody.sh.%d", c.Process.Pid), name)
+		require.Equal(t, fmt.Sprintf("daemon.sh.%d", c.Process.Pid), name)
 	}
 	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
 	_ = c.Wait()
@@ -355,8 +355,7 @@ func TestSharesOfComputeTime(t *testing.T) {
 	require.NoError(t, m.HoldShares(context.Background(), 0, map[int]int{1: 30, 2: 60}, 6))
 }
 
-// With the agent's unit, the audit finds the command's processes to be within their share, and reports one beside it; and a share
-// whose command was killed is released without a next command.
+// With the agent's unit, NVML's figures of the command's processes are attributed to its share.
 func TestWithTheAgent(t *testing.T) {
 	ctx := context.Background()
 	m := newMachine(t)
@@ -401,4 +400,94 @@ func freeAddress(t *testing.T) string {
 	require.NoError(t, err)
 	defer l.Close()
 	return l.Addr().String()
+}
+
+// The documented command, with the simulated driver's directories in place of devices and libraries.
+func TestSystemdNspawn(t *testing.T) {
+	m := newMachine(t)
+	nspawn, err := harness.Nspawn()
+	require.NoError(t, err)
+	root, err := harness.GlibcRoot()
+	require.NoError(t, err)
+	dir := filepath.Join(m.Dir, "root")
+	require.NoError(t, root.Write(dir))
+	driver, err := harness.Artefact("sim")
+	require.NoError(t, err)
+	page, err := os.ReadFile("../../docs/PROCESSES.md")
+	require.NoError(t, err)
+	found := regexp.MustCompile(`(?m)^gpuslice run (.* -- systemd-nspawn .*)$`).FindSubmatch(page)
+	require.NotNil(t, found)
+	var args []string
+	for _, word := range strings.Fields(string(found[1])) {
+		switch {
+		case word == "systemd-nspawn":
+			// This machine may have no systemd.
+			args = append(args, nspawn, "--quiet", "--as-pid2", "--register=no", "--keep-unit")
+		case strings.HasPrefix(word, "--directory="):
+			args = append(args, "--directory="+dir)
+		case strings.Contains(word, "/dev/nvidia"), strings.Contains(word, "/usr/lib/"):
+		default:
+			args = append(args, word)
+		}
+	}
+	args = append(args, "--bind="+filepath.Dir(m.SimState()), "--bind-ro="+driver, "--setenv=SIMGPU_STATE="+m.SimState(), "--setenv=LD_LIBRARY_PATH="+driver)
+	out, stderr, status := m.run(append(args, harness.WorkloadDir+"/alloc", "--chunk-mib=64")...)
+	require.Zero(t, status, stderr)
+	values := harness.KeyValues(out)
+	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", values["result"], out+stderr)
+	got, err := strconv.ParseInt(values["allocated_bytes"], 10, 64)
+	require.NoError(t, err)
+	require.LessOrEqual(t, got, int64(8192-contextMiB)*mib)
+	require.Greater(t, got, int64(8192-contextMiB-64)*mib)
+	m.free()
+}
+
+// The scripts of install/slurm, in a control group as Slurm makes it, and with the caller of sudo.
+func TestSlurmScripts(t *testing.T) {
+	m := newMachine(t)
+	const job = "4294967001"
+	roots, err := harness.CgroupRoots()
+	require.NoError(t, err)
+	require.NotEmpty(t, roots)
+	group := filepath.Join(roots[0], filepath.Base(m.Dir), "uid_65534", "job_"+job, "step_0")
+	require.NoError(t, os.MkdirAll(group, 0o755))
+	t.Cleanup(func() { // before the machine's own
+		_ = os.Remove("/run/gpuslice-jobs") // if it is empty
+		for dir := group; dir != roots[0]; dir = filepath.Dir(dir) {
+			assert.NoError(t, os.Remove(dir))
+		}
+	})
+	script := func(name string, env ...string) {
+		_, err := harness.Run(context.Background(), append(env, "SLURM_JOB_ID="+job), "../../install/slurm/"+name)
+		require.NoError(t, err)
+	}
+	// A gpuslice of the script's PATH, with this machine's directories.
+	bin := filepath.Join(m.Dir, "bin")
+	require.NoError(t, os.Mkdir(bin, 0o755))
+	call := m.command("\"$@\"")
+	text := "#!/bin/sh\nshift\nexec " + strings.Join(call.Args, " ") + "\n"
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "gpuslice"), []byte(text), 0o755))
+	wrapped := func(command string) (string, error) {
+		cmd := exec.Command("/bin/sh", "-c", "echo $$ >"+group+"/cgroup.procs; exec ../../install/slurm/gpuslice-job.sh "+command)
+		cmd.Env = append(call.Env, "PATH="+bin+":"+os.Getenv("PATH"), "SUDO_USER=daemon", "SLURM_JOB_ID=1")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	out, err := wrapped("true")
+	require.ErrorContains(t, err, "exit status 125", "it is not a job of the prolog")
+	require.Contains(t, out, "not in a job of a partition with GPUs")
+	script("prolog.sh", "SLURM_JOB_PARTITION=small")
+	out, err = wrapped(workload(t, "meminfo"))
+	require.NoError(t, err, out)
+	require.Equal(t, strconv.Itoa(8192*mib), harness.KeyValues(out)["device.0.total_bytes"])
+	out, err = wrapped("id -un")
+	require.NoError(t, err, out)
+	require.Equal(t, "daemon\n", out)
+	script("epilog.sh")
+	_, err = wrapped("true")
+	require.ErrorContains(t, err, "exit status 125")
+	script("prolog.sh", "SLURM_JOB_PARTITION=other")
+	_, err = wrapped("true")
+	require.ErrorContains(t, err, "exit status 125")
+	m.free()
 }
