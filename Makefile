@@ -27,7 +27,7 @@ export CGO_ENABLED := 1
 endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-hosts e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-hosts e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,8 +77,19 @@ manifests: ## Write the chart's objects as one plain file: build/manifests/gpusl
 	"$$(test/setup.sh --where-helm)/helm" template gpuslice install/charts/gpuslice --namespace gpuslice-system --kube-version 1.36 \
 	  --set grantKey.existingSecret=gpuslice-grant-private-keys,grantKey.existingConfigMap=gpuslice-grant-public-keys $(MANIFESTS_ARGS) >$(BUILD)/manifests/gpuslice.yaml
 
-demo: setup-demo binaries ## Show two containers that share one simulated GPU on a real containerd, each within its limits
+demo: demo-$(or $(DEMO),run) ## Show containers that share one simulated GPU on a real containerd, each within its limits (DEMO=keep: and leave the node up; DEMO=stop: take it down)
+
+demo-root: # before the build, which takes minutes
+	@test "$$(id -u)" = 0 || { echo "make demo: root is needed: a real containerd creates containers, with mounts and control groups" >&2; exit 1; }
+
+demo-run: demo-root setup-demo binaries
 	go run ./test/demo
+
+demo-keep: demo-root setup-demo binaries
+	go run ./test/demo keep
+
+demo-stop: demo-root
+	go run ./test/demo stop
 
 # Started by root, the tests have no capabilities: they see what a user sees.
 UNPRIVILEGED := $(if $(filter 0,$(shell id -u)),setpriv --bounding-set=-all --inh-caps=-all --no-new-privs)

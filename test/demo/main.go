@@ -1,13 +1,16 @@
 // Command demo shows gpuslice's main job on this machine: a real containerd, runc and NRI, a simulated GPU,
 // and containers that share it inside their limits. It prints each step, shows what each container sees,
-// checks every expectation, and removes everything. Its exit status is 0 only if all expectations held.
+// checks every expectation, and removes everything. Its exit status is 0 only if all expectations held. With "keep" the
+// node stays up, until it is called with "stop".
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,25 +20,56 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
+const usage = "usage: demo [keep|stop]"
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	started := time.Now()
-	d := &demo{}
-	if err := d.run(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
+	if err := start(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
 		os.Exit(1)
+	}
+}
+
+func start(ctx context.Context, args []string) error {
+	d := &demo{}
+	switch {
+	case os.Geteuid() != 0:
+		return errors.New("root is needed: a real containerd creates containers, with mounts and control groups")
+	case len(args) == 1 && args[0] == "stop":
+		return takeDown()
+	case len(args) == 1 && args[0] == "keep":
+		d.keep = true
+		if where, err := os.Readlink(kept); err == nil {
+			return fmt.Errorf("a node of the demo is up (%s): take it down first: make demo DEMO=stop", where)
+		}
+	case len(args) != 0:
+		return errors.New(usage)
+	}
+	started := time.Now()
+	if err := d.run(ctx); err != nil {
+		return err
 	}
 	if d.failed > 0 {
-		fmt.Printf("\n%d of %d expectations did NOT hold.\n", d.failed, d.checked)
-		os.Exit(1)
+		return fmt.Errorf("%d of %d expectations did NOT hold", d.failed, d.checked)
 	}
-	fmt.Printf("\nAll %d expectations held. Everything is stopped and removed (%.0f s).\n", d.checked, time.Since(started).Seconds())
+	end := "Everything is stopped and removed"
+	if d.keep {
+		end = "The node is up"
+	}
+	fmt.Printf("\nAll %d expectations held. %s (%.0f s).\n", d.checked, end, time.Since(started).Seconds())
+	if d.keep {
+		fmt.Print(d.hints())
+	}
+	return nil
 }
 
 type demo struct {
 	node            *harness.Node
 	checked, failed int
+	// keep leaves the node up; page is then the address of its page.
+	keep bool
+	page string
 }
 
 // expect checks one expectation and shows it.
@@ -53,10 +87,20 @@ func step(format string, args ...any) { fmt.Printf("\n"+format+"\n", args...) }
 
 func (d *demo) run(ctx context.Context) (err error) {
 	step("Bringing up a node with one simulated H200 …")
-	d.node, err = harness.NewNode(ctx, harness.NodeOptions{
+	options := harness.NodeOptions{
 		Progress: func(format string, args ...any) { fmt.Printf("  … "+format+"\n", args...) },
-	})
+	}
+	if d.keep {
+		if d.page, err = freeAddress(); err != nil {
+			return err
+		}
+		options.AgentArgs = []string{"--metrics-address=" + d.page}
+	}
+	d.node, err = harness.NewNode(ctx, options)
 	defer func() {
+		if d.keep && err == nil && d.failed == 0 {
+			return
+		}
 		step("Taking everything down …")
 		// Not ctx: after a Ctrl-C, too, everything has to go.
 		closing, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -68,7 +112,10 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return d.show(ctx)
+	if err := d.show(ctx); err != nil || !d.keep || d.failed > 0 {
+		return err
+	}
+	return d.leave()
 }
 
 // The demo's two tenants. Together they leave 20891 MiB of an H200's 143771.
@@ -137,12 +184,28 @@ func (d *demo) show(ctx context.Context) error {
 		return err
 	}
 
+	step("Both compute without a pause. What each has of the GPU's time, by the GPU's own clock:")
+	if err := d.compute(ctx, train, infer); err != nil {
+		return err
+	}
+
+	step("A container without Kubernetes (ctr run, as docker run), resized while it runs:")
+	if err := d.resize(ctx); err != nil {
+		return err
+	}
+
 	step("The node's own view (gpuslice status):")
 	table, err := d.node.CLI(ctx, "status")
 	if err != nil {
 		return err
 	}
 	fmt.Print(indent(table))
+	if d.keep {
+		return nil
+	}
+	if err := d.stopComputing(ctx, train, infer); err != nil {
+		return err
+	}
 
 	step("What is granted after each is removed:")
 	return d.remove(ctx, []*harness.Sandbox{infer.sandbox, train.sandbox, none, late})
@@ -154,6 +217,7 @@ type tenant struct {
 	id      string
 	sandbox *harness.Sandbox
 	mib     int64
+	cores   int
 }
 
 func gpuPod(name, gpu string, mib, cores int) harness.Pod {
@@ -175,6 +239,7 @@ func (d *demo) start(ctx context.Context, name, gpu string, mib, cores int) (ten
 	main := harness.Container{
 		Name: "main", Image: harness.GreedyImage,
 		Command: []string{harness.WorkloadDir + "/hold", "--mib=" + strconv.Itoa(heldMiB)},
+		Env:     []string{harness.BusyEnv(cores)},
 	}
 	id, err := sandbox.Start(ctx, main)
 	if err != nil {
@@ -187,7 +252,7 @@ func (d *demo) start(ctx context.Context, name, gpu string, mib, cores int) (ten
 		}
 		return err
 	})
-	return tenant{name: name, id: id, sandbox: sandbox, mib: int64(mib)}, err
+	return tenant{name: name, id: id, sandbox: sandbox, mib: int64(mib), cores: cores}, err
 }
 
 // views shows and checks what the driver and NVML report inside each container.
@@ -247,6 +312,91 @@ func (d *demo) pressure(ctx context.Context, train, infer tenant) error {
 	fmt.Printf("       infer: %d kernels in 3 s\n", launches)
 	d.expect(launches > 0, "\"infer\" went on without an error")
 
+	return nil
+}
+
+const computing = "compute"
+
+// compute starts a program that keeps the GPU busy in each container, and measures what each gets.
+func (d *demo) compute(ctx context.Context, tenants ...tenant) error {
+	shares := map[int]int{}
+	for _, t := range tenants {
+		shares[t.cores] = t.cores // the simulated GPU counts each under this number
+		command := []string{"tasks", "exec", "--detach", "--exec-id", computing, t.id}
+		if _, err := d.node.Ctr(ctx, append(command, harness.Busy...)...); err != nil {
+			return err
+		}
+	}
+	const within = 5
+	has, err := d.node.MeasureShares(ctx, 0, shares, within)
+	for _, t := range tenants {
+		if err == nil {
+			fmt.Printf("       %s: %.1f %% of the GPU\n", t.name, has[t.cores])
+		}
+		d.expect(err == nil, "%q has its %d %% (to %d points)", t.name, t.cores, within)
+	}
+	if err != nil {
+		fmt.Printf("       %v\n", err)
+	}
+	return nil
+}
+
+// stopComputing ends the programs of compute.
+func (d *demo) stopComputing(ctx context.Context, tenants ...tenant) error {
+	var errs []error
+	for _, t := range tenants {
+		_, err := d.node.Ctr(ctx, "tasks", "kill", "--signal", "SIGKILL", "--exec-id", computing, t.id)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// resize changes the share of a container of ctr, which has no scheduler.
+func (d *demo) resize(ctx context.Context) (err error) {
+	const name, firstMiB, thenMiB, firstCores, thenCores = "notebook", 8192, 12288, 5, 10
+	if err := d.node.WriteRuntimeConfig(""); err != nil {
+		return err
+	}
+	wrapper, err := harness.Wrapper()
+	if err != nil {
+		return err
+	}
+	request := []string{"--env", fmt.Sprintf("GPUSLICE_MEMORY=%dMiB", firstMiB), "--env", fmt.Sprintf("GPUSLICE_CORES=%d", firstCores)}
+	run := slices.Concat([]string{"run", "--detach", "--runc-binary", wrapper}, request, []string{harness.WorkloadImage, name, "/bin/sleep", "100000"})
+	if _, err := d.node.Ctr(ctx, run...); err != nil {
+		return err
+	}
+	defer func() {
+		for _, command := range [][]string{{"tasks", "delete", "--force", name}, {"containers", "delete", name}} {
+			_, removeErr := d.node.Ctr(ctx, command...)
+			err = errors.Join(err, removeErr)
+		}
+	}()
+	sees := func(mib int) error {
+		out, err := d.node.Ctr(ctx, "tasks", "exec", "--exec-id", "look", name, harness.WorkloadDir+"/meminfo")
+		d.expect(err == nil && harness.KeyValues(out)["device.0.total_bytes"] == strconv.Itoa(mib<<20), "%q sees a GPU of %d MiB", name, mib)
+		return err
+	}
+	if err := sees(firstMiB); err != nil {
+		return err
+	}
+	out, err := d.node.CLI(ctx, "resize", name, "--memory", fmt.Sprintf("%dMiB", thenMiB), "--cores", strconv.Itoa(thenCores))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("       gpuslice resize: %s", out)
+	if err := sees(thenMiB); err != nil {
+		return err
+	}
+	status, err := d.node.Status(ctx)
+	if err != nil {
+		return err
+	}
+	gpu := status.GPUs[0]
+	d.expect(gpu.GrantedMemoryMiB == trainMiB+inferMiB+thenMiB && gpu.GrantedCores == trainCores+inferCores+thenCores,
+		"%d MiB and %d %% of the GPU are granted", gpu.GrantedMemoryMiB, gpu.GrantedCores)
+	_, tooMuch := d.node.CLI(ctx, "resize", name, "--memory", "100GiB")
+	d.expect(tooMuch != nil, "100 GiB are refused: the GPU does not have them free")
 	return nil
 }
 

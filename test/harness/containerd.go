@@ -194,14 +194,13 @@ func (c *Containerd) Ctr(ctx context.Context, args ...string) (string, error) {
 
 // Close removes every pod, stops the daemon, and unmounts what is left below its directory.
 func (c *Containerd) Close(ctx context.Context) error {
-	if c.process == nil {
-		return nil // it was never there
-	}
 	var errs []error
-	select {
-	case <-c.process.Exited():
-	default:
-		errs = append(errs, c.RemoveAllPods(ctx), c.Stop())
+	if c.process != nil {
+		select {
+		case <-c.process.Exited():
+		default:
+			errs = append(errs, c.RemoveAllPods(ctx), c.Stop())
+		}
 	}
 	if c.conn != nil {
 		errs = append(errs, c.conn.Close())

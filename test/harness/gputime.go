@@ -88,12 +88,22 @@ func (m *Machine) GPUTime(ctx context.Context, index int) (GPUTime, error) {
 // HoldShares measures periods of a GPU's own clock until one in which the groups have divided what they had of it by their shares,
 // give or take within points, and none has had more than its share of all. It fails after ten: a machine does not always run the
 // programs that launch, and a limiter that does not share never has one.
-func (m *Machine) HoldShares(ctx context.Context, index int, shares map[int]int, within float64) (err error) {
+func (m *Machine) HoldShares(ctx context.Context, index int, shares map[int]int, within float64) error {
+	_, err := m.MeasureShares(ctx, index, shares, within)
+	return err
+}
+
+// MeasureShares is HoldShares, and returns what each group had in that period, in percent of the GPU's time.
+func (m *Machine) MeasureShares(ctx context.Context, index int, shares map[int]int, within float64) (map[int]float64, error) {
 	const periods, period, patience = 10, uint64(3 * time.Second), time.Minute
 	var seen []string
+	total := 0
+	for _, share := range shares {
+		total += share
+	}
 	for range periods {
 		if err := BusyPrograms(); err != nil {
-			return err
+			return nil, err
 		}
 		var from, to GPUTime
 		err := Until(ctx, patience, func(ctx context.Context) (err error) {
@@ -106,7 +116,7 @@ func (m *Machine) HoldShares(ctx context.Context, index int, shares map[int]int,
 			return err
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		err = Until(ctx, patience, func(ctx context.Context) (err error) {
 			to, err = m.GPUTime(ctx, index)
@@ -116,7 +126,7 @@ func (m *Machine) HoldShares(ctx context.Context, index int, shares map[int]int,
 			return err
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		has, sum, all := map[int]float64{}, 0., true
 		for group := range shares {
@@ -124,11 +134,11 @@ func (m *Machine) HoldShares(ctx context.Context, index int, shares map[int]int,
 			sum += has[group]
 		}
 		for group, share := range shares {
-			all = all && math.Abs(100*has[group]/sum-float64(share)) <= within && has[group] <= float64(share)+within
+			all = all && math.Abs(has[group]/sum-float64(share)/float64(total))*100 <= within && has[group] <= float64(share)+within
 		}
 		if seen = append(seen, fmt.Sprint(has)); all {
-			return nil
+			return has, nil
 		}
 	}
-	return fmt.Errorf("shares of %v: in no period of %v of the GPU's clock have the containers divided it by them: %s", shares, time.Duration(period), strings.Join(seen, ", "))
+	return nil, fmt.Errorf("shares of %v: in no period of %v of the GPU's clock have the containers divided it by them: %s", shares, time.Duration(period), strings.Join(seen, ", "))
 }

@@ -352,7 +352,7 @@ func TestSharesOfComputeTime(t *testing.T) {
 			_ = c.Wait()
 		})
 	}
-	require.NoError(t, m.HoldShares(context.Background(), 0, map[int]int{1: 30, 2: 60}, 6))
+	require.NoError(t, m.HoldShares(context.Background(), 0, map[int]int{1: 30, 2: 60}, 5))
 }
 
 // With the agent's unit, NVML's figures of the command's processes are attributed to its share.

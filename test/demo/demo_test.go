@@ -1,0 +1,97 @@
+//go:build root
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// The node that "keep" leaves up is there for the commands that it prints, and "stop" removes all of it.
+func TestKeep(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "demo")
+	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, string(out))
+	demo := func(args ...string) (string, error) {
+		out, err := exec.Command(program, args...).CombinedOutput()
+		return string(out), err
+	}
+	text, err := demo("stop")
+	require.Error(t, err)
+	require.Equal(t, "demo: no node is up: make demo DEMO=keep brings one up\n", text)
+
+	text, err = demo("keep")
+	require.NoError(t, err, text)
+	stopped := false
+	t.Cleanup(func() {
+		if !stopped {
+			text, err := demo("stop")
+			t.Log(text, err)
+		}
+	})
+	dir, err := os.Readlink(kept)
+	require.NoError(t, err)
+	require.NotContains(t, text, "FAIL")
+	_, hints, _ := strings.Cut(text, "The node is up")
+	var script strings.Builder
+	for _, line := range regexp.MustCompile(`(?m)^  (.*)$`).FindAllStringSubmatch(hints, -1) {
+		if line[1] != "make demo DEMO=stop" {
+			script.WriteString(line[1] + "\n")
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	shell := exec.Command("/bin/bash", "-euxc", script.String())
+	shell.Stdout, shell.Stderr = &stdout, &stderr
+	require.NoError(t, shell.Run(), stderr.String())
+	require.Contains(t, stdout.String(), "Pod:          default/train")
+	require.Contains(t, stdout.String(), "device.0.total_bytes=4294967296")
+	require.Equal(t, 5, strings.Count(stderr.String(), "\n+ ")+1, stderr.String())
+	page := regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).FindString(hints)
+	response, err := http.Get(page)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(body), "default/train")
+
+	text, err = demo("keep")
+	require.Error(t, err)
+	require.Contains(t, text, "take it down first: make demo DEMO=stop")
+
+	text, err = demo("stop")
+	require.NoError(t, err, text)
+	stopped = true
+	require.NoDirExists(t, dir)
+	require.NoFileExists(t, kept)
+	mounts, err := harness.MountsBelow(dir)
+	require.NoError(t, err)
+	require.Empty(t, mounts)
+	left, err := harness.Processes(func(_, args string) bool { return strings.Contains(args, dir+"/") })
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// For another user than root there is one line, before anything is built.
+func TestRootIsNeeded(t *testing.T) {
+	for _, target := range []string{"DEMO=run", "DEMO=keep", "DEMO=stop"} {
+		cmd := exec.Command("make", "-s", "-C", "../..", "demo", target)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		require.Error(t, cmd.Run())
+		require.Regexp(t, `^make demo: root is needed: .*\nmake: \*\*\* .*\n$`, stderr.String())
+	}
+}

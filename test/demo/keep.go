@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// kept links to the directory of the node that is up. Only root writes there.
+const kept = "/run/gpuslice-demo"
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// leave makes the files for people who look around. Their paths go through the link: processes that have the node's own directory
+// in their environment would count as the node's.
+func (d *demo) leave() error {
+	build, err := harness.Artefact("bin")
+	if err != nil {
+		return err
+	}
+	ctr, err := harness.Tool("ctr")
+	if err != nil {
+		return err
+	}
+	env := fmt.Sprintf(`export PATH=%s:%s:$PATH
+export GPUSLICE_STATE_DIR=%s/run
+export CONTAINERD_ADDRESS=%[3]s/c/c.sock CONTAINERD_NAMESPACE=k8s.io
+export SIMGPU_STATE=%[3]s/sim/state
+`, build, filepath.Dir(ctr), kept)
+	if err := os.WriteFile(filepath.Join(d.node.Dir, "env"), []byte(env), 0o644); err != nil {
+		return err
+	}
+	return os.Symlink(d.node.Dir, kept)
+}
+
+// hints are the commands for the node that is up.
+func (d *demo) hints() string {
+	return fmt.Sprintf(`
+"train" and "infer" go on. Look around, as root:
+  . %s/env
+  gpuslice status
+  gpuslice top
+  gpuslice describe container default/train
+The node's page: http://%s/
+A container of your own, with a share:
+  ctr run --rm --runc-binary "$(command -v gpuslice-runtime)" --env GPUSLICE_MEMORY=4GiB %s mine %s/meminfo
+Take everything down:
+  make demo DEMO=stop
+`, kept, d.page, harness.WorkloadImage, harness.WorkloadDir)
+}
+
+// takeDown removes the node that an earlier call left up.
+func takeDown() error {
+	dir, err := os.Readlink(kept)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("no node is up: make demo DEMO=keep brings one up")
+	}
+	if err != nil {
+		return err
+	}
+	node, err := harness.Attach(dir)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := node.Close(ctx); err != nil {
+		return fmt.Errorf("take the node down: %w", err)
+	}
+	if err := os.Remove(kept); err != nil {
+		return err
+	}
+	fmt.Println("Everything is stopped and removed.")
+	return nil
+}
