@@ -415,7 +415,7 @@ func TestSystemdNspawn(t *testing.T) {
 	require.NoError(t, err)
 	page, err := os.ReadFile("../../docs/PROCESSES.md")
 	require.NoError(t, err)
-	found := regexp.MustCompile(`(?m)^gpuslice run (.* -- systemd-nspawn .*)$`).FindSubmatch(page)
+	found := regexp.MustCompile(`(?m)^gpuslice run (.* -- systemd-nspawn .*)$`).FindSubmatch(bytes.ReplaceAll(page, []byte("\\\n"), nil))
 	require.NotNil(t, found)
 	var args []string
 	for _, word := range strings.Fields(string(found[1])) {
