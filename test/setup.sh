@@ -2,8 +2,9 @@
 # Prepares a machine for gpuslice's demo and tests. It is idempotent: it does not change what is there. It removes no
 # package.
 #
-#   1. Debian packages. Root installs the missing ones, after a question if there is a terminal (--install: without a
-#      question). For other users they are named, and the script fails:
+#   1. Packages: Debian's and Ubuntu's by apt, Fedora's and RHEL's (of the names in fedora()) by dnf. Root installs the
+#      missing ones, after a question if there is a terminal (--install: without a question). For other users they are
+#      named, and the script fails:
 #        gcc libc6-dev make  the C parts            runc            the container runtime
 #        busybox-static      the test images        shellcheck cppcheck   lint of the scripts and of the C parts
 #        python3-minimal ripgrep (in Rust)          programs that must not notice the limiter
@@ -49,27 +50,72 @@ tools_dir() {
 
 log() { echo "setup: $*" >&2; }
 
+# manager prints the machine's package manager.
+manager() {
+  if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
+    echo apt
+  elif command -v rpm >/dev/null && command -v dnf >/dev/null; then
+    echo dnf
+  fi
+}
+
+# fedora PACKAGE prints Fedora's name of a Debian package.
+fedora() {
+  case "$1" in
+    libc6-dev) echo glibc-devel ;;
+    shellcheck) echo ShellCheck ;;
+    busybox-static) echo busybox ;;
+    musl-tools) echo musl-gcc ;;
+    python3-minimal) echo python3 ;;
+    docker.io) echo moby-engine ;;
+    iproute2) echo iproute ;;
+    prometheus) echo golang-github-prometheus ;;
+    chromium-headless-shell) echo chromium-headless ;;
+    *) echo "$1" ;;
+  esac
+}
+
 # agreed asks for the installation of packages, where there is a terminal to answer on.
 agreed() {
   [ -z "$install" ] && [ -t 0 ] || return 0
   local answer
-  read -r -p "setup: these Debian packages are missing: $*. Install them, without removing any? [y/N] " answer
+  read -r -p "setup: these packages are missing: $*. Install them, without removing any? [y/N] " answer
   [[ $answer == [yY]* ]]
 }
 
-# need_packages PACKAGE... installs the Debian packages that are missing. It removes none.
+# need_packages PACKAGE... installs the packages that are missing, by their Debian names. It removes none.
 need_packages() {
-  local missing=() package
+  local missing=() package by command
+  by=$(manager)
   for package in "$@"; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+    case "$by" in
+      apt) dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package") ;;
+      dnf) rpm -q "$(fedora "$package")" >/dev/null 2>&1 || missing+=("$(fedora "$package")") ;;
+      *) missing+=("$package") ;;
+    esac
   done
   [ ${#missing[@]} -eq 0 ] && return 0
+  case "$by" in
+    apt) command="apt-get install --no-remove --no-install-recommends ${missing[*]}" ;;
+    dnf) command="dnf install --setopt=install_weak_deps=False ${missing[*]}" ;;
+    *)
+      log "there is neither apt nor dnf: install what these packages of Debian have: ${missing[*]}"
+      return 1
+      ;;
+  esac
   if [ "$(id -u)" -ne 0 ] || ! agreed "${missing[*]}"; then
-    log "these Debian packages are missing: ${missing[*]}"
-    log "make setup-tests installs them (as root), or: apt-get install --no-remove --no-install-recommends ${missing[*]}"
+    log "these packages are missing: ${missing[*]}"
+    log "make setup-tests installs them (as root), or: $command"
     return 1
   fi
-  log "installing Debian packages, as root, without removing any: ${missing[*]}"
+  log "installing packages, as root, without removing any: ${missing[*]}"
+  if [ "$by" = dnf ]; then # it removes nothing without --allowerasing, and starts no service
+    dnf install -y -q --setopt=install_weak_deps=False "${missing[@]}" >&2 || {
+      log "nothing was installed or removed: RHEL has some of these packages only in EPEL, and none of $(fedora docker.io)"
+      return 1
+    }
+    return 0
+  fi
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q >/dev/null
   without_services apt-get install -y -q --no-remove --no-install-recommends "${missing[@]}" >&2 || {
@@ -78,15 +124,23 @@ need_packages() {
   }
 }
 
-# need_commands reports in one line which programs of the demo's build are missing.
+# need_commands reports in one line which programs of each build are missing.
 need_commands() {
-  local missing=() name
+  local missing=() name version
   for name in go gcc make; do
     command -v "$name" >/dev/null || missing+=("$name")
   done
-  [ ${#missing[@]} -eq 0 ] && return 0
-  log "missing: ${missing[*]} (Go 1.26 from go.dev; gcc and make with: apt-get install gcc libc6-dev make, or dnf install gcc make)"
-  return 1
+  if [ ${#missing[@]} -gt 0 ]; then
+    log "missing: ${missing[*]} (Go 1.26 from go.dev; gcc and make with: apt-get install gcc libc6-dev make, or dnf install gcc glibc-devel make)"
+    return 1
+  fi
+  version=$(go env GOVERSION) # from 1.21 on, Go fetches the version that go.mod names
+  case "$version" in
+    go1.? | go1.?.* | go1.1? | go1.1?.* | go1.20 | go1.20.* | "")
+      log "missing: Go 1.26 from go.dev (this machine has ${version:-an older one})"
+      return 1
+      ;;
+  esac
 }
 
 # unpack_program NAME PACKAGE takes a program out of a Debian package, beside the tools. It installs nothing.
@@ -94,7 +148,7 @@ unpack_program() (
   to=$(tools_dir tools)
   [ ! -x "$to/$1" ] || return 0
   command -v apt-get >/dev/null || {
-    log "missing: $1 (with dnf: dnf install $1)"
+    log "missing: $1$([ "$(manager)" != dnf ] || echo " (dnf install $(fedora "$2"); RHEL has no busybox: put a static one on PATH)")"
     return 1
   }
   log "unpacking $1 of Debian's package $2 into $to; nothing is installed"
@@ -200,12 +254,14 @@ case "${1:-}" in
     ;;
   --check)
     need_packages "${lint[@]}"
+    need_commands
     build_tools tools "$tools"
     ;;
   "" | --helm | --monitoring | --kubernetes)
     [ "${1:-}" != --monitoring ] || packages+=("${monitoring[@]}")
     [ "${1:-}" != --kubernetes ] || packages+=("${kubernetes[@]}")
     need_packages "${packages[@]}"
+    need_commands
     build_tools tools "$tools"
     command -v systemd-nspawn >/dev/null || unpack_program systemd-nspawn systemd-container
     build_tools tools-nvidia "NVIDIA's container runtime once (ten seconds)"

@@ -79,7 +79,7 @@ func TestInstallKeepsDockersPackages(t *testing.T) {
 func TestInstallShowsAndRemovesNothing(t *testing.T) {
 	for _, argument := range []string{"--install", "--check"} {
 		out, calls, _ := setUp(t, database(t, []string{"shellcheck"}), argument)
-		require.Contains(t, out, "installing Debian packages, as root, without removing any: shellcheck", argument)
+		require.Contains(t, out, "installing packages, as root, without removing any: shellcheck", argument)
 		require.Contains(t, strings.Join(calls, "\n"), "install", argument)
 		for _, call := range calls {
 			if call != "update -q" {
@@ -95,7 +95,7 @@ func TestInstallAsksOnATerminal(t *testing.T) {
 		cmd := exec.Command("script", "-qec", "../setup.sh --check", "/dev/null")
 		cmd.Stdin = strings.NewReader(answer)
 		out, calls, _ := run(t, database(t, []string{"shellcheck"}), cmd)
-		require.Contains(t, out, "these Debian packages are missing: shellcheck. Install them")
+		require.Contains(t, out, "these packages are missing: shellcheck. Install them")
 		require.Equal(t, installs, slices.ContainsFunc(calls, func(call string) bool { return strings.Contains(call, "--no-remove") }), answer)
 		require.Equal(t, installs, !strings.Contains(out, "make setup-tests"), answer)
 	}
@@ -212,4 +212,135 @@ func TestDemoUnpacksWhatIsMissing(t *testing.T) {
 	out, err = setUp("--demo", empty)
 	require.NoError(t, err, out)
 	require.Empty(t, out, "it has both")
+}
+
+// programs are this machine's, without some, and with scripts of the test in front.
+func programs(t *testing.T, without []string, scripts map[string]string) (path string) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range scripts {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755))
+	}
+	for _, from := range filepath.SplitList(os.Getenv("PATH")) {
+		entries, _ := os.ReadDir(from)
+		for _, e := range entries {
+			if !slices.Contains(without, e.Name()) {
+				_ = os.Symlink(filepath.Join(from, e.Name()), filepath.Join(dir, e.Name())) // the first has it
+			}
+		}
+	}
+	return dir
+}
+
+// with runs the script with these programs only.
+func with(path, argument string) (string, error) {
+	cmd := exec.Command("../setup.sh", argument)
+	cmd.Env = append(os.Environ(), "PATH="+path)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+var notDebian = []string{"apt-get", "apt", "dpkg", "dpkg-query"}
+
+// On Fedora and RHEL dnf installs, under the names of that distribution, and is never permitted to remove.
+func TestDnf(t *testing.T) {
+	calls := filepath.Join(t.TempDir(), "calls")
+	path := programs(t, notDebian, map[string]string{
+		"rpm": `[ "$2" != ShellCheck ] && [ "$2" != glibc-devel ]`,
+		"dnf": "echo \"$@\" >>" + calls + "; exit 1",
+	})
+	out, err := with(path, "--check")
+	require.Error(t, err)
+	require.Contains(t, out, "installing packages, as root, without removing any: glibc-devel ShellCheck")
+	require.Contains(t, out, "nothing was installed or removed")
+	data, err := os.ReadFile(calls)
+	require.NoError(t, err)
+	require.Equal(t, "install -y -q --setopt=install_weak_deps=False glibc-devel ShellCheck\n", string(data))
+
+	cmd := exec.Command("setpriv", "--reuid=65534", "--clear-groups", "../setup.sh", "--check")
+	require.NoError(t, os.Chmod(filepath.Dir(path), 0o755))
+	cmd.Env = append(os.Environ(), "PATH="+path)
+	text, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(text), "or: dnf install --setopt=install_weak_deps=False glibc-devel ShellCheck\n")
+	again, err := os.ReadFile(calls)
+	require.NoError(t, err)
+	require.Equal(t, data, again, "dnf is not called")
+}
+
+// Without a package manager that is known, the packages are named.
+func TestNoPackageManager(t *testing.T) {
+	out, err := with(programs(t, append(notDebian, "rpm", "dnf"), nil), "--check")
+	require.Error(t, err)
+	require.Equal(t, "setup: there is neither apt nor dnf: install what these packages of Debian have: gcc libc6-dev make shellcheck cppcheck\n", out)
+}
+
+// Missing compilers are named in one line, before anything is built.
+func TestMissingCompilers(t *testing.T) {
+	for _, c := range []struct {
+		without []string
+		scripts map[string]string
+		want    string
+	}{
+		{[]string{"go"}, nil, "setup: missing: go (Go 1.26 from go.dev; gcc and make with: apt-get install gcc libc6-dev make, or dnf install gcc glibc-devel make)\n"},
+		{[]string{"go", "gcc", "make"}, nil, "setup: missing: go gcc make (Go 1.26 from go.dev; "},
+		{nil, map[string]string{"go": "echo go1.19.8"}, "setup: missing: Go 1.26 from go.dev (this machine has go1.19.8)\n"},
+	} {
+		for _, argument := range []string{"--demo", "--check"} {
+			out, err := with(programs(t, c.without, c.scripts), argument)
+			require.Error(t, err)
+			require.True(t, strings.HasPrefix(out, c.want), "%s: %s", argument, out)
+			require.Equal(t, 1, strings.Count(out, "\n"), out)
+		}
+	}
+}
+
+// harmless is a set-up of everything on a simulated machine: it removes no package, and stops and disables no service that is there.
+func harmless(t *testing.T, status string, services ...string) string {
+	t.Helper()
+	calls := filepath.Join(t.TempDir(), "systemctl")
+	var there strings.Builder
+	for _, s := range services {
+		fmt.Fprintf(&there, "[ \"$2\" = %s ] && exit 0\n", s)
+	}
+	path := programs(t, nil, map[string]string{"systemctl": "echo \"$@\" >>" + calls + "\n[ \"$1\" = cat ] || exit 0\n" + there.String() + "exit 1\n"})
+	cmd := exec.Command("../setup.sh", "--install")
+	cmd.Env = append(os.Environ(), "PATH="+path)
+	t.Setenv("PATH", path)
+	out, _, _ := run(t, status, cmd)
+	require.NotContains(t, out, "Remv ")
+	data, _ := os.ReadFile(calls)
+	for line := range strings.Lines(string(data)) {
+		words := strings.Fields(line)
+		require.True(t, words[0] == "cat" || words[0] == "--quiet" && words[1] == "disable", line)
+		for _, s := range services {
+			require.False(t, words[0] != "cat" && slices.Contains(words, s), "%s is there: %s", s, line)
+		}
+	}
+	return out
+}
+
+// NVIDIA's repository beside Docker's: its toolkit and the daemon stay.
+func TestInstallKeepsNvidiasToolkit(t *testing.T) {
+	status := database(t, []string{"docker.io", "containerd", "runc", "podman", "shellcheck"},
+		installed("docker-ce", "Depends: containerd.io", "Conflicts: docker.io", "Replaces: docker.io"),
+		installed("containerd.io", "Conflicts: containerd, runc", "Replaces: containerd, runc", "Provides: containerd, runc"),
+		installed("libnvidia-container1"), installed("libnvidia-container-tools", "Depends: libnvidia-container1"),
+		installed("nvidia-container-toolkit-base"), installed("nvidia-container-toolkit", "Depends: nvidia-container-toolkit-base, libnvidia-container-tools"))
+	harmless(t, status, "docker.service", "docker.socket", "containerd.service")
+}
+
+// An image with little more than apt: what is installed removes nothing.
+func TestInstallOnAMinimalImage(t *testing.T) {
+	data, err := os.ReadFile("/var/lib/dpkg/status")
+	require.NoError(t, err)
+	var without []string
+	for _, one := range strings.Split(string(data), "\n\n") {
+		if !strings.Contains(one, "Essential: yes") && !strings.Contains(one, "Priority: required") {
+			without = append(without, strings.TrimPrefix(strings.SplitN(one, "\n", 2)[0], "Package: "))
+		}
+	}
+	require.Greater(t, len(without), 50)
+	out := harmless(t, database(t, without))
+	require.Contains(t, out, "without removing any: gcc libc6-dev make")
 }
