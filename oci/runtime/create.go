@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -112,15 +111,15 @@ func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spe
 	}
 	gpus, err := r.GPUs(ctx)
 	if err != nil {
-		return undo, adviseRoot(err)
+		return undo, oci.AdviseRoot(err)
 	}
 	limiter, err := r.Limiter()
 	if err != nil {
-		return undo, adviseRoot(err)
+		return undo, oci.AdviseRoot(err)
 	}
 	ledger, err := ledger.Open(r.Config.StateDir, ledger.WithRecovery(oci.RecoverClaim))
 	if err != nil {
-		return undo, adviseRoot(err)
+		return undo, oci.AdviseRoot(err)
 	}
 	defer ledger.Close()
 
@@ -146,13 +145,6 @@ func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spe
 		return undo, err
 	}
 	return func() error { return r.drop(c.ID, res.record.Nonce) }, nil
-}
-
-func adviseRoot(err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: GPU shares need root: start the container with a daemon that runs as root", err)
-	}
-	return err
 }
 
 func (r *Runtime) settings(cr *creation, limiter Limiter, gpus GPUs) oci.Settings {

@@ -186,7 +186,7 @@ func (i Inventory) query(ctx context.Context, boot bootState) (GPUs, error) {
 	}
 	lock, err := i.lock(ctx)
 	if err != nil {
-		return GPUs{}, fmt.Errorf("list the node's GPUs: wait for another process that queries the driver: %w", err)
+		return GPUs{}, fmt.Errorf("list the node's GPUs: %w", err)
 	}
 	defer lock.Close()
 	if c, ok := i.cached(boot); ok { // by the other process
@@ -222,7 +222,7 @@ func (i Inventory) lock(ctx context.Context) (*os.File, error) {
 	}
 	if err := rawfile.Lock(ctx, int(f.Fd())); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("wait for another process that queries the driver: lock %s: %w", f.Name(), err)
 	}
 	return f, nil
 }

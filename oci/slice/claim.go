@@ -35,7 +35,7 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 	}
 	unlock, err := lock(ctx, stateDir)
 	if err != nil {
-		return rootAdvice(err)
+		return oci.AdviseRoot(err)
 	}
 	defer unlock()
 	if err := checkFiles(s, state, spec); err != nil {
@@ -43,7 +43,7 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 	}
 	r, err := openLedger(stateDir)
 	if err != nil {
-		return rootAdvice(err)
+		return oci.AdviseRoot(err)
 	}
 	defer r.Ledger.Close()
 	if err := checkFree(ctx, r, stateDir, name); err != nil {
@@ -164,12 +164,12 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 	}
 	unlock, err := lock(ctx, stateDir)
 	if err != nil {
-		return rootAdvice(err)
+		return oci.AdviseRoot(err)
 	}
 	defer unlock()
 	r, err := openLedger(stateDir)
 	if err != nil {
-		return rootAdvice(err)
+		return oci.AdviseRoot(err)
 	}
 	defer r.Ledger.Close()
 	dir := r.Ledger.Dir(state.ID)
@@ -211,13 +211,6 @@ func fillClaim(dir, sliceDir, id string, r orphans.Record) error {
 		return err
 	}
 	return r.Write(dir)
-}
-
-func rootAdvice(err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: shares of a GPU are reserved as root, in the node's ledger: start the container with a daemon that runs as root", err)
-	}
-	return err
 }
 
 type user struct {

@@ -7,6 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,9 +48,60 @@ func rootless(t testing.TB, m *harness.Machine, env ...string) error {
 func TestRootless(t *testing.T) {
 	m := newMachine(t, "H200")
 	err := rootless(t, m, "GPUSLICE_MEMORY=1GiB")
-	require.ErrorContains(t, err, "start the container with a daemon that runs as root")
+	require.ErrorContains(t, err, "start the container with root's engine (sudo podman, or docker's system daemon), not with a rootless one")
 	err = rootless(t, m, "NVIDIA_VISIBLE_DEVICES=all")
 	require.ErrorContains(t, err, "exit status 4") // it runs, and has no driver
+	requireNothingLeft(t, m)
+}
+
+// Rootless podman itself, with gpuslice's runtime, and with its hooks and runc.
+func TestRootlessPodman(t *testing.T) {
+	m := newMachine(t, "H200")
+	p, err := harness.NewPodman(m)
+	require.NoError(t, err)
+	// The program may be in a directory that is closed to others.
+	wrapper, err := harness.Wrapper()
+	require.NoError(t, err)
+	program, err := os.ReadFile(wrapper)
+	require.NoError(t, err)
+	own := filepath.Join(p.Dir, "gpuslice-runtime")
+	require.NoError(t, os.WriteFile(own, program, 0o755))
+	require.NoError(t, p.InstallHooks(m))
+	hooks, err := filepath.Glob(filepath.Join(p.HooksDir, "*.json"))
+	require.NoError(t, err)
+	out, err := exec.Command("sed", append([]string{"-i", "s|" + wrapper + "|" + own + "|"}, hooks...)...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	home := filepath.Join(p.Dir, "home")
+	require.NoError(t, os.MkdirAll(filepath.Join(home, "run"), 0o700))
+	out, err = exec.Command("chown", "-R", "1000:1000", p.Dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Cleanup(func() { // podman's process that keeps the user namespace
+		for _, name := range []string{"run/libpod/tmp", "../tmp"} {
+			if data, err := os.ReadFile(filepath.Join(home, name, "pause.pid")); err == nil {
+				pid, err := strconv.Atoi(string(data))
+				require.NoError(t, err)
+				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+			}
+		}
+	})
+	podman := func(options ...string) (string, error) {
+		args := []string{
+			"--reuid", "1000", "--regid", "1000", "--clear-groups", "/usr/bin/podman", "--root", home + "/root", "--runroot", home + "/runroot",
+			"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs",
+		}
+		cmd := exec.Command("/usr/bin/setpriv", append(append(args, options...), "--rootfs", p.Rootfs, workload("meminfo"))...)
+		cmd.Env = append(m.RuntimeEnv(), "HOME="+home, "XDG_RUNTIME_DIR="+home+"/run", "PATH=/usr/bin:/usr/sbin:/bin:/sbin", "CONTAINERS_CONF="+p.Dir+"/containers.conf")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	run := []string{"run", "--rm", "--network", "none"}
+	for _, options := range [][]string{{"--runtime", own}, {"--runtime", "runc", "--hooks-dir", p.HooksDir}} {
+		out, err := podman(append(append(slices.Clone(options), run...), "-e", "GPUSLICE_MEMORY=1GiB")...)
+		require.Error(t, err)
+		require.Contains(t, out, "start the container with root's engine (sudo podman, or docker's system daemon), not with a rootless one", options)
+		out, err = podman(append(slices.Clone(options), run...)...)
+		require.ErrorContains(t, err, "exit status 4", "%v: it runs, and has no driver: %s", options, out)
+	}
 	requireNothingLeft(t, m)
 }
 
