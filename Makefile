@@ -146,6 +146,7 @@ E2E := go test -tags $(TAGS),e2e -count=1 -v -timeout 40m
 e2e: setup image ## Install the chart on a real Kubernetes on this machine, and test all of it (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
 	cd test/admission && $(E2E) -run TestAPIServer .
+	$(E2E) ./test/versions
 	@$(MAKE) --no-print-directory test-chaos-short
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target e2e-framework e2e-extender
 

@@ -28,7 +28,7 @@ func schedulerCommand(configured func(*config.CompletedConfig), registry ...app.
 	o := options.NewOptions()
 	cmd := &cobra.Command{
 		Use:               "kube-scheduler", // in the help of the flags
-		PersistentPreRunE: func(*cobra.Command, []string) error { return o.ComponentGlobalsRegistry.Set() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return setVersion(cmd, o) },
 		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, o, configured, registry) },
 		Args:              noArguments,
 	}
@@ -51,13 +51,36 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-func run(cmd *cobra.Command, o *options.Options, configured func(*config.CompletedConfig), registry []app.Option) error {
+// setVersion sets the feature gates, for the version of the API server unless the flags name one.
+func setVersion(cmd *cobra.Command, o *options.Options) error {
 	verflag.PrintAndExitIfRequested()
+	if flag := cmd.Flags().Lookup("emulated-version"); flag != nil && !flag.Changed && o.WriteConfigTo == "" {
+		server, err := serverVersion(cmd.Context(), o)
+		if err != nil {
+			return err
+		}
+		binary := o.ComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).BinaryVersion()
+		emulated, err := emulation(binary, server)
+		if err != nil {
+			return err
+		}
+		if emulated != "" {
+			if err := flag.Value.Set(emulated); err != nil {
+				return err
+			}
+		}
+	}
+	return o.ComponentGlobalsRegistry.Set()
+}
+
+func run(cmd *cobra.Command, o *options.Options, configured func(*config.CompletedConfig), registry []app.Option) error {
 	gate := o.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 	if err := logsapi.ValidateAndApply(o.Logs, gate); err != nil {
 		return err
 	}
 	cliflag.PrintFlags(cmd.Flags())
+	effective := o.ComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+	klog.Background().Info("Version of kube-scheduler", "binary", effective.BinaryVersion(), "emulated", effective.EmulationVersion())
 	ctx, cancel := context.WithCancel(genericapiserver.SetupSignalContext())
 	defer cancel()
 	c, scheduler, err := app.Setup(ctx, o, registry...)

@@ -47,13 +47,15 @@ type Cluster struct {
 	// Scheduler is the cluster's kube-scheduler; what is ours are pods.
 	Scheduler *harness.Process
 
-	ip         string
-	options    Options
-	network    network
-	namespaces *namespaces // none where there are no nodes
-	agentArgs  []string    // of the release
-	admission  *admission  // while it is removed
-	identities *identities
+	ip string
+	// apiServerArgs are further arguments of kube-apiserver.
+	apiServerArgs []string
+	options       Options
+	network       network
+	namespaces    *namespaces // none where there are no nodes
+	agentArgs     []string    // of the release
+	admission     *admission  // while it is removed
+	identities    *identities
 }
 
 // New brings a cluster up. It has to be closed also after an error.

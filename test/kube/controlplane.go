@@ -53,7 +53,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 	if c.namespaces == nil {
 		reconciler = "none" // there are no pods, nor may a loopback address be an endpoint
 	}
-	c.APIServer, err = c.startDaemon("kube-apiserver", []string{
+	c.APIServer, err = c.startDaemon("kube-apiserver", append([]string{
 		"--etcd-servers=http://" + c.ip + ":2379",
 		"--bind-address=" + c.ip, "--secure-port=6443", "--endpoint-reconciler-type=" + reconciler,
 		"--kubelet-preferred-address-types=InternalIP",
@@ -67,7 +67,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged",
-	})
+	}, c.apiServerArgs...))
 	if err != nil {
 		return err
 	}

@@ -100,14 +100,14 @@ func (c *Cluster) Logs(pod *corev1.Pod, container string) (string, error) {
 	return harness.ReadLog(filepath.Join(c.Dir, "private/var/log/pods", pod.Namespace+"_"+pod.Name+"_"+string(pod.UID), container, "0.log"))
 }
 
-// NewControlPlane starts only etcd and kube-apiserver: a cluster of objects, for nodes without a kubelet. It
-// has to be closed also after an error.
-func NewControlPlane(ctx context.Context) (*Cluster, error) {
+// NewControlPlane starts only etcd and kube-apiserver, the latter with further arguments: a cluster of objects, for nodes without
+// a kubelet. It has to be closed also after an error.
+func NewControlPlane(ctx context.Context, apiServer ...string) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "gs")
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Node: &harness.Node{}, Dir: dir, ip: addressOf(dir)}
+	c := &Cluster{Node: &harness.Node{}, Dir: dir, ip: addressOf(dir), apiServerArgs: apiServer}
 	if err := c.StartEtcd(ctx); err != nil {
 		return c, fmt.Errorf("etcd: %w", err)
 	}
