@@ -73,24 +73,25 @@ func (m *monitor) handler(plugin *nriplugin.Plugin) http.Handler {
 		View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Orphans: plugin.Gone, Legacy: m.legacy,
 	}))
 	return metrics.NewHandler(metrics.HandlerConfig{
-		Registry: m.registry, View: m.live.Read, GPUManagerPath: slices.Contains(m.legacy, metrics.GPUManager),
-		Page: page.Handler(m.live.Read, m.violations),
+		Registry: m.registry, View: m.read, GPUManagerPath: slices.Contains(m.legacy, metrics.GPUManager),
+		Page: page.Handler(m.read),
 	})
 }
 
-// violations are those that last.
-func (m *monitor) violations() (all []page.Violation) {
+// read returns the node with the violations that last.
+func (m *monitor) read(ctx context.Context) (view.Node, error) {
+	n, err := m.live.Read(ctx)
 	if m.auditor == nil {
-		return nil
+		return n, err
 	}
 	for _, v := range m.auditor.Violations() {
 		container := v.Container.Name
 		if v.Container.Pod != "" {
 			container = v.Container.Namespace + "/" + v.Container.Pod + "/" + container
 		}
-		all = append(all, page.Violation{Kind: string(v.Kind), Container: container, Detail: v.Detail, Since: v.Since})
+		n.Violations = append(n.Violations, view.Violation{Kind: string(v.Kind), Container: container, Detail: v.Detail, Since: v.Since})
 	}
-	return all
+	return n, err
 }
 
 // reportBarrier warns if NVIDIA's runtime has no gpuslice-runtime in front of it: then every pod

@@ -112,6 +112,13 @@ func command() *cobra.Command {
 		statusCommand(), topCommand(), topologyCommand(), describeCommand(), completionCommand(),
 		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(),
 		runCommand(), resizeCommand(), cordonCommand(), uncordonCommand(), drainCommand(), explainCommand(), defragCommand(),
+		&cobra.Command{
+			Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				_, err := fmt.Fprintf(c.OutOrStdout(), "gpuslice version %s\n", version.String())
+				return work(err)
+			},
+		},
 	)
 	c.SetFlagErrorFunc(config.Plain)
 	config.NameUsage(c)

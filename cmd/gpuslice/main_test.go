@@ -296,9 +296,11 @@ func TestHelp(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	status, out, _ := gpuslice("--version")
-	assert.Equal(t, exitDone, status)
-	assert.Equal(t, "gpuslice version "+version.String()+"\n", out)
+	for _, call := range []string{"--version", "version"} {
+		status, out, _ := gpuslice(call)
+		assert.Equal(t, exitDone, status)
+		assert.Equal(t, "gpuslice version "+version.String()+"\n", out)
+	}
 }
 
 // shows runs a command that must succeed, and returns what it prints.

@@ -128,8 +128,17 @@ func (o runOptions) run(c *cobra.Command, args []string, stateDir string) error 
 	case errors.Is(err, ociruntime.ErrNotStarted):
 		return exited{exitNotRun, err}
 	}
-	return exited{exitRefused, err}
+	return exited{exitRefused, byFlags{err}}
 }
+
+// byFlags names the flags in place of a container's variables.
+type byFlags struct{ error }
+
+func (b byFlags) Error() string {
+	return strings.NewReplacer(api.EnvMemory, "--memory", api.EnvCores, "--cores", api.EnvDevices, "--gpus", api.EnvSlice, "--slice").Replace(b.error.Error())
+}
+
+func (b byFlags) Unwrap() error { return b.error }
 
 // process checks the command line.
 func (o runOptions) process(args, env []string) (ociruntime.Process, error) {

@@ -204,12 +204,24 @@ func problems(p page, n view.Node) error {
 			all = append(all, fmt.Sprintf("GPU %s is unhealthy: %s", label(c), c.Unhealthy))
 		}
 	}
+	all = append(all, violationTexts(n.Violations)...)
 	for _, text := range append(all, n.Problems...) {
 		if _, err := fmt.Fprintf(p, "\n%s %s\n", p.Paint(term.Red, "problem:"), term.Clean(text)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func violationTexts(violations []view.Violation) (all []string) {
+	for _, v := range violations {
+		text := fmt.Sprintf("violation %s of %s: %s", v.Kind, cmp.Or(v.Container, "no container"), v.Detail)
+		if v.Node != "" {
+			text = "node " + v.Node + ": " + text
+		}
+		all = append(all, text)
+	}
+	return all
 }
 
 func stateColor(state string) term.Color {

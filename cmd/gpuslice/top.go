@@ -129,7 +129,7 @@ func writeTop(p page, shown topShown) error {
 	if _, err := fmt.Fprintln(p, strings.Join(append(lines, t.Lines()...), "\n")); err != nil {
 		return err
 	}
-	n := view.Node{Problems: shown.Problems}
+	n := view.Node{Problems: shown.problems()}
 	for _, c := range shown.GPUs {
 		n.GPUs = append(n.GPUs, c.GPU)
 	}
@@ -175,8 +175,13 @@ type topShown struct {
 	IntervalSeconds float64  `json:"intervalSeconds"`
 	GPUs            []topGPU `json:"gpus"`
 	Containers      []topRow `json:"containers"`
-	Problems        []string `json:"problems,omitempty"`
+	// Violations are the audit's, with an agent.
+	Violations []view.Violation `json:"violations,omitempty"`
+	Problems   []string         `json:"problems,omitempty"`
 }
+
+// problems are the violations and the problems, as text.
+func (t topShown) problems() []string { return append(violationTexts(t.Violations), t.Problems...) }
 
 type topGPU struct {
 	view.GPU
@@ -184,6 +189,16 @@ type topGPU struct {
 	CoresUsedPercent *float64 `json:"coresUsedPercent,omitempty"`
 	// CoresUsedAtLeastPercent is the sum of the known parts if the use of a container is not known.
 	CoresUsedAtLeastPercent *float64 `json:"coresUsedAtLeastPercent,omitempty"`
+	// OutsideBytes is what NVML counts beyond the containers' accounting and residue: programs without a share, or beyond it.
+	OutsideBytes *uint64 `json:"outsideBytes,omitempty"`
+}
+
+// memoryUsed is by NVML, or else by the containers' accounting.
+func (c topGPU) memoryUsed() uint64 {
+	if c.Telemetry != nil && c.Telemetry.MemoryUsedBytes != nil {
+		return *c.Telemetry.MemoryUsedBytes
+	}
+	return c.UsedBytes
 }
 
 // topRow is a container's share of one GPU with its use.
@@ -211,7 +226,7 @@ func (r topRow) key() string { return r.ContainerID + " " + r.UUID }
 
 // topOf compares two readings; the first may be empty.
 func topOf(before, now reading) topShown {
-	shown := topShown{Node: now.node.Name, TakenAt: now.at.UTC(), GPUs: []topGPU{}, Containers: []topRow{}, Problems: now.node.Problems}
+	shown := topShown{Node: now.node.Name, TakenAt: now.at.UTC(), GPUs: []topGPU{}, Containers: []topRow{}, Violations: now.node.Violations, Problems: now.node.Problems}
 	elapsed := now.at.Sub(before.at)
 	if before.at.IsZero() || elapsed < 0 {
 		elapsed = 0
@@ -224,7 +239,7 @@ func topOf(before, now reading) topShown {
 		}
 	}
 	labels := gpuLabels(now.node)
-	used := map[string]float64{}
+	used, accounted := map[string]float64{}, map[string]uint64{}
 	known, unknown := map[string]bool{}, map[string]bool{} // a GPU's sum with an unknown part is unknown
 	for _, c := range now.node.Containers {
 		for _, s := range c.Shares {
@@ -239,6 +254,7 @@ func topOf(before, now reading) topShown {
 			if s.CoreUsedPercent != nil {
 				r.CoresUsedPercent = s.CoreUsedPercent // includes what no limit counts
 			}
+			accounted[s.UUID] += s.UsedBytes + s.ResidueBytes
 			switch {
 			case r.CoresUsedPercent != nil:
 				used[s.UUID] += *r.CoresUsedPercent
@@ -264,6 +280,10 @@ func topOf(before, now reading) topShown {
 		if c.Telemetry != nil && c.Telemetry.UtilizationPercent != nil { // of all programs
 			busy := float64(*c.Telemetry.UtilizationPercent)
 			t.CoresUsedPercent, t.CoresUsedAtLeastPercent = &busy, nil
+		}
+		if c.Telemetry != nil && c.Telemetry.MemoryUsedBytes != nil {
+			outside := *c.Telemetry.MemoryUsedBytes - min(accounted[c.UUID], *c.Telemetry.MemoryUsedBytes)
+			t.OutsideBytes = &outside
 		}
 		shown.GPUs = append(shown.GPUs, t)
 	}

@@ -414,6 +414,37 @@ func TestTopOfAFullGPU(t *testing.T) {
 	assert.Nil(t, shown.GPUs[0].Telemetry.MemoryUsedBytes)
 }
 
+// With an agent, what programs use outside of the shares is visible, and so are violations.
+func TestTopShowsUseOutsideOfShares(t *testing.T) {
+	const gib = 1 << 30
+	busy, memory := 100, uint64(20*gib)
+	node := view.Node{GPUs: []view.GPU{
+		{UUID: "g", Index: 0, Model: "NVIDIA H200", Healthy: true, MemoryMiB: 143771, UsedBytes: 6 * gib},
+		{UUID: "h", Index: 1, Model: "NVIDIA H200", Healthy: true, MemoryMiB: 143771, UsedBytes: gib},
+	}, Containers: []view.Container{
+		{ContainerID: "c", Name: "train", State: "active", Shares: []view.Share{{UUID: "g", MemoryMiB: 8 << 10, UsedBytes: 6 * gib, ResidueBytes: 2 * gib}}},
+	}}
+	addUse(&node, view.Node{
+		GPUs:       []view.GPU{{UUID: "g", Telemetry: &nvidia.Telemetry{UtilizationPercent: &busy, MemoryUsedBytes: &memory}}},
+		Violations: []view.Violation{{Kind: "no-limiter", Container: "train", Detail: "process 7 (\"x\") has not loaded the limiter"}},
+	})
+	shown := topOf(reading{}, reading{at: nodetest.Time, node: node})
+	assert.EqualValues(t, 12*gib, *shown.GPUs[0].OutsideBytes)
+	assert.Nil(t, shown.GPUs[1].OutsideBytes)
+	m := &topModel{interval: time.Second, by: "memory", shown: shown}
+	lines := m.page(term.Style{}, 80, 24)
+	for _, line := range lines {
+		assert.LessOrEqual(t, len([]rune(line)), 80, line)
+	}
+	text := strings.Join(lines, "\n")
+	assert.Regexp(t, `(?m)^0 +NVIDIA H200 +\[\|+ +20\.0G/140G\] +\[\|+ +100/100%\] .* 12\.0G$`, text)
+	assert.Regexp(t, `(?m)^1 +NVIDIA H200 +\[\|* +1024M/140G\] .* -$`, text)
+	assert.Contains(t, text, `problem: violation no-limiter of train: process 7 ("x") has not loaded`)
+	var out strings.Builder
+	require.NoError(t, writeTop(page{Writer: &out}, shown))
+	assert.Contains(t, out.String(), "problem: violation no-limiter of train")
+}
+
 // On 80 columns no line is longer, and no state, number or head is cut.
 func TestTopFitsEightyColumns(t *testing.T) {
 	percent := 100.0

@@ -13,7 +13,7 @@ import (
 // agentPatience bounds the wait for the agent's view: without it, top shows the containers' own numbers.
 const agentPatience = 500 * time.Millisecond
 
-// withAgent adds to a node's readings what its agent knows from NVML: the use of GPUs and containers.
+// withAgent adds to a node's readings what its agent knows: the use of GPUs and containers by NVML, and violations.
 func withAgent(read reader, stateDir string) reader {
 	return func(ctx context.Context) (view.Node, error) {
 		n, err := read(ctx)
@@ -57,6 +57,7 @@ func addUse(n *view.Node, agent view.Node) {
 			shares[c.ContainerID+" "+s.UUID] = s
 		}
 	}
+	n.Violations = agent.Violations
 	for i, gpu := range n.GPUs {
 		n.GPUs[i].Telemetry = gpus[gpu.UUID].Telemetry
 	}

@@ -71,12 +71,12 @@ func (m *topModel) footer(s term.Style, rows int) string {
 		return s.Paint(term.Red, ansi.Truncate(term.Clean("problem: "+m.failure), s.Columns, "…"))
 	case m.filter != "":
 		return ansi.Truncate(fmt.Sprintf("filter: %s  (%d rows; Escape: remove)", m.filter, rows), s.Columns, "…")
-	case len(m.shown.Problems) > 0:
-		more := ""
-		if n := len(m.shown.Problems) - 1; n > 0 {
-			more = fmt.Sprintf("(and %d more: gpuslice status) ", n)
+	case len(m.shown.problems()) > 0:
+		all, more := m.shown.problems(), ""
+		if n := len(all) - 1; n > 0 {
+			more = fmt.Sprintf("(and %d more: gpuslice top --once) ", n)
 		}
-		return s.Paint(term.Red, ansi.Truncate(term.Clean("problem: "+more+m.shown.Problems[0]), s.Columns, "…"))
+		return s.Paint(term.Red, ansi.Truncate(term.Clean("problem: "+more+all[0]), s.Columns, "…"))
 	}
 	return ansi.Truncate("q quit  s sort  r reverse  / filter  arrows select  p pause  w wide  h help", s.Columns, "…")
 }
@@ -96,9 +96,11 @@ const topHelp = `The keys of gpuslice top
 
 MEMORY is what the container accounts for, of what it is granted. CORES is the
 part of the GPU's time that was charged to it since the last reading, of its
-limit, or its use by NVML (with an agent, --all-nodes); WAITED the part in which launches
-waited for it. "-" is not known: the share has no limit, no limit is enforced
-now (no other container uses the GPU), or there is only one reading.
+limit, or its use by NVML (with an agent, --all-nodes); WAITED the part in which
+launches waited for it. "-" is not known: the share has no limit, no limit is
+enforced now (no other container uses the GPU), or there is only one reading.
+With an agent a GPU's numbers are NVML's, of all programs, and OUTSIDE is the
+memory that programs use without a share or beyond it.
 
 Any key goes back.`
 
@@ -123,13 +125,23 @@ func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 		{Head: "GPU"}, {Head: "MODEL", Min: 6}, {Head: "MEMORY USED", Bar: bar}, {Head: "CORES USED", Bar: bar},
 		{Head: "GRANTED", Min: 8},
 	}}
+	measured := slices.ContainsFunc(gpus, func(c topGPU) bool { return c.OutsideBytes != nil })
+	if measured {
+		t.Columns = append(t.Columns, term.Column{Head: "OUTSIDE", Right: true})
+	}
 	shown := gpus
 	if len(gpus)+1 > most && most > 1 {
 		shown = busiest(gpus, max(most-2, 0))
 	}
 	for _, c := range shown {
-		t.Row(label(c.GPU), modelCell(c.GPU), memoryCell(c.UsedBytes, c.MemoryMiB),
-			coresCell(c), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableReplicas))
+		row := []any{
+			label(c.GPU), modelCell(c.GPU), memoryCell(c.memoryUsed(), c.MemoryMiB),
+			coresCell(c), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableReplicas),
+		}
+		if measured {
+			row = append(row, outsideCell(c))
+		}
+		t.Row(row...)
 	}
 	if len(gpus) == 0 {
 		t.Row("(no GPUs)")
@@ -139,6 +151,17 @@ func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 		lines = append(lines, fmt.Sprintf("(and %d more)", n))
 	}
 	return lines
+}
+
+func outsideCell(c topGPU) term.Cell {
+	if c.OutsideBytes == nil {
+		return term.Cell{Text: "-"}
+	}
+	cell := term.Cell{Text: term.Bytes(*c.OutsideBytes)}
+	if *c.OutsideBytes >= 1<<30 { // less can be a process that starts or ends
+		cell.Color = term.Yellow
+	}
+	return cell
 }
 
 func busiest(gpus []topGPU, n int) []topGPU {

@@ -14,26 +14,19 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-type Violation struct {
-	Kind      string
-	Container string // namespace/pod/container; empty: none
-	Detail    string
-	Since     time.Time
-}
-
-// Handler serves the page of the node that read returns, with the present violations.
-func Handler(read func(context.Context) (view.Node, error), violations func() []Violation) http.Handler {
+// Handler serves the page of the node that read returns.
+func Handler(read func(context.Context) (view.Node, error)) http.Handler {
 	return htmlpage.Handler(func(ctx context.Context, _ *http.Request) (htmlpage.Page, error) {
 		n, err := read(ctx)
 		p := describe(n, time.Now())
-		if found := violations(); len(found) > 0 {
+		if found := n.Violations; len(found) > 0 {
 			p.Sections = slices.Insert(p.Sections, 0, violationsOf(found, time.Now()))
 		}
 		return p, err
 	})
 }
 
-func violationsOf(found []Violation, now time.Time) htmlpage.Section {
+func violationsOf(found []view.Violation, now time.Time) htmlpage.Section {
 	t := htmlpage.Table{Caption: "GPU use without or above a grant", Columns: []string{"Container", "Detail"}}
 	for _, v := range found {
 		container := htmlpage.Cell{Text: cmp.Or(v.Container, "no container"), Notes: []string{"for " + duration(now.Sub(v.Since))}}

@@ -144,10 +144,14 @@ func TestHandler(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c1", "<b>evil</b>", grant.Share{UUID: nodetest.H200, MemoryMiB: 2048, CorePercent: 20})
 	s.Use("c1", 0, 1<<30)
-	var found []Violation
+	var found []view.Violation
 	answer := func(read func(context.Context) (view.Node, error)) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		Handler(read, func() []Violation { return found }).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		Handler(func(ctx context.Context) (view.Node, error) {
+			n, err := read(ctx)
+			n.Violations = found
+			return n, err
+		}).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 		return w
 	}
 	w := answer(func(ctx context.Context) (view.Node, error) { return view.Read(ctx, s.Dir) })
@@ -158,7 +162,7 @@ func TestHandler(t *testing.T) {
 	assert.NotContains(t, w.Body.String(), "<b>")
 	assert.NotContains(t, w.Body.String(), "Violations")
 
-	found = []Violation{
+	found = []view.Violation{
 		{Kind: "no-limiter", Container: "d/<b>p</b>/c", Detail: `process 7 ("<i>") has not loaded the limiter`, Since: time.Now().Add(-3 * time.Minute)},
 		{Kind: "host-process", Detail: "process 8", Since: time.Now()},
 	}

@@ -23,7 +23,19 @@ type Node struct {
 	GPUsReadAt    time.Time   `json:"gpusReadAt"`
 	GPUs          []GPU       `json:"gpus"`
 	Containers    []Container `json:"containers"`
-	Problems      []string    `json:"problems,omitempty"`
+	// Violations are the audit's, of now; only in an agent's view.
+	Violations []Violation `json:"violations,omitempty"`
+	Problems   []string    `json:"problems,omitempty"`
+}
+
+// Violation is a process that uses a GPU beside or beyond its claim.
+type Violation struct {
+	// Node is set by Add.
+	Node      string    `json:"node,omitempty"`
+	Kind      string    `json:"kind"`
+	Container string    `json:"container,omitempty"` // namespace/pod/container; empty: none
+	Detail    string    `json:"detail"`
+	Since     time.Time `json:"since"`
 }
 
 type GPU struct {
@@ -116,6 +128,10 @@ func (n *Node) Add(name string, other Node) {
 	for _, c := range other.Containers {
 		c.Node = name
 		n.Containers = append(n.Containers, c)
+	}
+	for _, v := range other.Violations {
+		v.Node = name
+		n.Violations = append(n.Violations, v)
 	}
 	for _, p := range other.Problems {
 		n.Problems = append(n.Problems, "node "+name+": "+p)

@@ -117,7 +117,7 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 		return shares, nil
 	}
 	if most := max(len(ofKind(list, false)), len(ofKind(list, true))); n > most {
-		return nil, grant.Errorf(grant.ErrOverbooked, "%d GPUs are more than this node has for containers without Kubernetes: there are %d%s. Request fewer", n, most, listed(list, c))
+		return nil, grant.Errorf(grant.ErrOverbooked, "%d GPUs are more than this node has for containers without Kubernetes: it has %d%s. Request fewer", n, most, listed(list, c))
 	}
 	return nil, overbooked(amounts, allowed, fit(emptied(list)) != nil)
 }

@@ -176,7 +176,7 @@ func TestChooseRefuses(t *testing.T) {
 			[]string{"2 GPUs with 8GiB of memory and 100 % of compute time each", "GPU 1 (" + gpu1 + "): 16384 of 81920 MiB, 50 of 100 % and 8 of 10 replicas", "0 of 10 replicas", "Wait until a container ends", "request less"}},
 		{"more than all of a named GPU", Request{Amount: mib(500<<10, 0), Devices: names("0")}, nil, grant.ErrOverbooked, []string{"never have a GPU with 500GiB", "GPU 0 (" + gpu0 + ") has 81920 MiB", "Request less"}},
 		{"all on a node with a cordoned GPU", Request{Devices: Devices{Count: 4}, Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Cordoned = []string{gpu3} },
-			grant.ErrOverbooked, []string{"4 GPUs are more than this node has", "there are 3", "cordoned: GPU 3 (" + gpu3 + ") (gpuslice uncordon)"}},
+			grant.ErrOverbooked, []string{"4 GPUs are more than this node has", "it has 3", "cordoned: GPU 3 (" + gpu3 + ") (gpuslice uncordon)"}},
 		{"a cordoned GPU", Request{Devices: names("3"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Cordoned = []string{gpu3} },
 			grant.ErrUnknownGPU, []string{"GPU 3 (" + gpu3 + ") is cordoned", "gpuslice uncordon 3"}},
 		{"every GPU is cordoned", Request{Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
@@ -185,7 +185,7 @@ func TestChooseRefuses(t *testing.T) {
 		{"a grant of a cordoned GPU", Request{Shares: []grant.Share{share(gpu3, 77, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Cordoned = []string{gpu3} },
 			grant.ErrUnknownGPU, []string{"is cordoned"}},
 		{"not so many free GPUs", Request{Devices: Devices{Count: 3}, Amount: mib(1024, 10)}, nil, grant.ErrOverbooked, []string{"3 GPUs with 1GiB of memory and 10 % of compute time each"}},
-		{"more GPUs than there are", Request{Devices: Devices{Count: 5}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"5 GPUs are more than this node has", "there are 4 (GPU 0 (" + gpu0 + "); GPU 1", "Request fewer"}},
+		{"more GPUs than there are", Request{Devices: Devices{Count: 5}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"5 GPUs are more than this node has", "it has 4 (GPU 0 (" + gpu0 + "); GPU 1", "Request fewer"}},
 		{"each fits a GPU, and both the same one", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(60000, 60), 1: mib(50000, 60)}}, nil, grant.ErrOverbooked, []string{"60000MiB", "50000MiB"}},
 		{"not all named GPUs are free", Request{Devices: names("0", "2"), Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2", "0 of 10 replicas"}},
 		{"not all GPUs are free", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2"}},

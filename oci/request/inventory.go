@@ -147,7 +147,7 @@ func find(list []candidate, name string, c Config) (candidate, error) {
 	case len(found) == 0 && len(c.Indices) == 0 && isIndex(name):
 		return candidate{}, grant.Errorf(grant.ErrUnknownGPU, "GPU %s: the indices of this node's GPUs are unknown: use its UUID", name)
 	case len(found) == 0:
-		return candidate{}, grant.Errorf(grant.ErrUnknownGPU, "GPU %s: this node has no such GPU: there are %s", quote.Short(name), namesOf(list))
+		return candidate{}, grant.Errorf(grant.ErrUnknownGPU, "GPU %s: this node has no such GPU: it has %s", quote.Short(name), namesOf(list))
 	case len(found) > 1:
 		return candidate{}, grant.Errorf(grant.ErrAmbiguous, "GPU %s: several GPUs of this node have this index: use its UUID", quote.Short(name))
 	case !found[0].allowed:

@@ -24,7 +24,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// leave makes the files for people who look around. Their paths go through the link: processes that have the node's own directory
+// leave makes the files for looking around. Their paths go through the link: processes that have the node's own directory
 // in their environment would count as the node's.
 func (d *demo) leave() error {
 	build, err := harness.Artefact("bin")

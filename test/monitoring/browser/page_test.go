@@ -29,10 +29,11 @@ func serve(t *testing.T, h http.Handler) string {
 
 // nodePage and clusterPage are the pages of the samples, in which a pod has that name.
 func nodePage(t *testing.T, pod string) string {
-	return serve(t, page.Handler(func(context.Context) (view.Node, error) { return sample.Node(pod), nil },
-		func() []page.Violation {
-			return []page.Violation{{Kind: "no-limiter", Container: "team-b/" + pod + "/train", Detail: "process 4242 (\"train\") uses the driver and has not loaded the limiter", Since: time.Now().Add(-5 * time.Minute)}}
-		}))
+	return serve(t, page.Handler(func(context.Context) (view.Node, error) {
+		n := sample.Node(pod)
+		n.Violations = []view.Violation{{Kind: "no-limiter", Container: "team-b/" + pod + "/train", Detail: "process 4242 (\"train\") uses the driver and has not loaded the limiter", Since: time.Now().Add(-5 * time.Minute)}}
+		return n, nil
+	}))
 }
 
 func clusterPage(t *testing.T, pod string) string {
