@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -21,7 +22,8 @@ import (
 
 // The node that "keep" leaves up is there for the commands that it prints, and "stop" removes all of it.
 func TestKeep(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "demo")
+	program, kept := filepath.Join(t.TempDir(), "demo"), fmt.Sprintf("/run/gpuslice-demo-%d", os.Getpid())
+	t.Setenv("DEMO_LINK", kept)
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
 	require.NoError(t, err, string(out))
 	demo := func(args ...string) (string, error) {
@@ -66,6 +68,13 @@ func TestKeep(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(body), "default/train")
 
+	endless := fmt.Sprint(100_000 + os.Getpid())
+	// A container that goes on ends with the node.
+	shell = exec.Command("/bin/bash", "-euc", ". "+kept+`/env; ctr run --detach --runc-binary "$(command -v gpuslice-runtime)" --env GPUSLICE_MEMORY=4GiB `+
+		harness.WorkloadImage+" own /bin/sleep "+endless)
+	out, err = shell.CombinedOutput()
+	require.NoError(t, err, string(out))
+
 	text, err = demo("keep")
 	require.Error(t, err)
 	require.Contains(t, text, "take it down first: make demo DEMO=stop")
@@ -78,7 +87,7 @@ func TestKeep(t *testing.T) {
 	mounts, err := harness.MountsBelow(dir)
 	require.NoError(t, err)
 	require.Empty(t, mounts)
-	left, err := harness.Processes(func(_, args string) bool { return strings.Contains(args, dir+"/") })
+	left, err := harness.Processes(func(_, args string) bool { return strings.Contains(args, dir+"/") || strings.Contains(args, endless) })
 	require.NoError(t, err)
 	require.Empty(t, left)
 }

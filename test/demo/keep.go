@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,13 +9,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// kept links to the directory of the node that is up. Only root writes there.
-const kept = "/run/gpuslice-demo"
+// kept links to the directory of the node that is up. Only root writes there. The test has a link of its own.
+var kept = cmp.Or(os.Getenv("DEMO_LINK"), "/run/gpuslice-demo")
 
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -77,6 +79,12 @@ func takeDown() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	// A container of the user's own is in no pod. An error is that of a containerd that has ended; Close repeats the rest.
+	_ = node.RemoveAllPods(ctx)
+	tasks, _ := node.Ctr(ctx, "tasks", "list", "--quiet")
+	for _, name := range strings.Fields(tasks) {
+		_, _ = node.Ctr(ctx, "tasks", "delete", "--force", name)
+	}
 	if err := node.Close(ctx); err != nil {
 		return fmt.Errorf("take the node down: %w", err)
 	}

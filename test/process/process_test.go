@@ -208,8 +208,8 @@ func TestStatusesAndSignals(t *testing.T) {
 	m.free()
 }
 
-// endless is an argument that only these tests give to hold.
-const endless = "--seconds=86399"
+// endless is an argument that only this run of the tests gives to hold.
+var endless = fmt.Sprintf("--seconds=%d", 100_000+os.Getpid())
 
 func held(t *testing.T) []int {
 	pids, err := harness.Processes(func(program, args string) bool { return program == "hold" && strings.Contains(args, endless) })
