@@ -92,6 +92,34 @@ func TestKeep(t *testing.T) {
 	require.Empty(t, left)
 }
 
+// After the daemons were killed "stop" removes what they left.
+func TestStopAfterAKill(t *testing.T) {
+	program, kept := filepath.Join(t.TempDir(), "demo"), fmt.Sprintf("/run/gpuslice-demo-killed-%d", os.Getpid())
+	t.Setenv("DEMO_LINK", kept)
+	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, string(out))
+	out, err = exec.Command(program, "keep").CombinedOutput()
+	require.NoError(t, err, string(out))
+	dir, err := os.Readlink(kept)
+	require.NoError(t, err)
+	daemons, err := harness.Processes(func(program, args string) bool {
+		return strings.Contains(args, dir+"/") && (program == "containerd" || program == "gpuslice-agent")
+	})
+	require.NoError(t, err)
+	require.Len(t, daemons, 2)
+	for _, pid := range daemons {
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	out, err = exec.Command(program, "stop").CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.NoDirExists(t, dir)
+	roots, err := harness.CgroupRoots()
+	require.NoError(t, err)
+	for _, root := range roots {
+		require.NoDirExists(t, filepath.Join(root, filepath.Base(dir)))
+	}
+}
+
 // For another user than root there is one line, before anything is built.
 func TestRootIsNeeded(t *testing.T) {
 	for _, target := range []string{"DEMO=run", "DEMO=keep", "DEMO=stop"} {

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
 // Held is what the containers hold that are created or running by containerd: MiB of their first GPU by
@@ -111,12 +114,19 @@ func shims(socket string) ([]int, error) {
 	})
 }
 
-// killShims ends the shims that a daemon which was killed at the wrong moment has lost
-// track of.
+// killShims ends the shims that a daemon which was killed at the wrong moment has lost track of, and first the containers below
+// them, which go on without a shim.
 func killShims(socket string) error {
 	pids, err := shims(socket)
-	errs := []error{err}
-	for _, pid := range pids {
+	all, allErr := procfs.FS("/proc").All()
+	errs := []error{err, allErr}
+	var containers []int
+	for _, pid := range all {
+		if s, err := procfs.FS("/proc").Stat(strconv.Itoa(pid)); err == nil && slices.Contains(pids, s.Parent) {
+			containers = append(containers, pid)
+		}
+	}
+	for _, pid := range append(containers, pids...) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
 			errs = append(errs, err)
 		}
