@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
@@ -46,22 +47,27 @@ func start(t *testing.T, objects ...runtime.Object) *cluster {
 	c := &cluster{fake.NewClientset(objects...), t}
 	c.PrependReactor("create", "pods", c.bind)
 	c.PrependReactor("delete", "pods", c.terminate)
-	c.run(t)
+	c.run(t, configuration(t, shipped))
+	return c
+}
+
+func configuration(t testing.TB, file string) *config.KubeSchedulerConfiguration {
+	t.Helper()
+	c, err := options.LoadConfigFromFile(klog.Background(), file)
+	require.NoError(t, err)
 	return c
 }
 
 // run starts kube-scheduler, until the test ends.
-func (c *cluster) run(t testing.TB) {
+func (c *cluster) run(t testing.TB, config *config.KubeSchedulerConfiguration) {
 	t.Helper()
-	config, err := options.LoadConfigFromFile(klog.Background(), shipped)
-	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	factory := &plugin.Factory{Log: slog.New(slog.DiscardHandler)}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: c.EventsV1()})
 	informers := scheduler.NewInformerFactory(c, 0)
 	s, err := scheduler.New(ctx, c, informers, nil, profile.NewRecorderFactory(broadcaster),
 		scheduler.WithProfiles(config.Profiles...), scheduler.WithPercentageOfNodesToScore(config.PercentageOfNodesToScore),
-		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{plugin.Name: factory.New}),
+		scheduler.WithExtenders(config.Extenders...), scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{plugin.Name: factory.New}),
 		scheduler.WithPodInitialBackoffSeconds(config.PodInitialBackoffSeconds), scheduler.WithPodMaxBackoffSeconds(config.PodMaxBackoffSeconds))
 	require.NoError(t, err)
 	informers.Start(ctx.Done())
@@ -225,7 +231,7 @@ func nodes(n, gpus int, change func(i int, node *v1.Node)) (all []runtime.Object
 func nodeFrom(name string, first, gpus int) *v1.Node {
 	list := []map[string]any{}
 	for i := first; i < first+gpus; i++ {
-		list = append(list, map[string]any{"uuid": fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i), "model": "NVIDIA H100 80GB HBM3", "index": i, "memoryMiB": 80000,
+		list = append(list, map[string]any{"uuid": fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i), "model": "NVIDIA H100 80GB HBM3", "index": i - first, "memoryMiB": 80000,
 			"cores": 100, "replicas": 10, "mode": "hami-core", "healthy": true})
 	}
 	text, err := json.Marshal(map[string]any{"version": 1, "gpus": list})
