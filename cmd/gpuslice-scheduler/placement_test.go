@@ -171,3 +171,25 @@ func TestPreferences(t *testing.T) {
 		}
 	}
 }
+
+// TestOneWrite: the scheduler reads nothing of a pod that it is not sent anyway, and writes the Binding, with the grant.
+func TestOneWrite(t *testing.T) {
+	c := start(t, nodes(60, 1, nil)...)
+	pods := tenths(50, nil)
+	c.create(pods...)
+	resource := v1.SchemeGroupVersion.WithResource("pods")
+	for _, pod := range pods {
+		c.until(pod.Name+" is placed", func() bool { // not by the client, which counts
+			object, err := c.Tracker().Get(resource, pod.Namespace, pod.Name)
+			placed, is := object.(*v1.Pod)
+			return err == nil && is && placed.Spec.NodeName != ""
+		})
+	}
+	calls := map[string]int{}
+	for _, action := range c.Actions() {
+		if verb := action.GetVerb(); verb != "list" && verb != "watch" {
+			calls[verb+" "+action.GetResource().Resource+"/"+action.GetSubresource()]++
+		}
+	}
+	require.Equal(t, map[string]int{"create pods/": len(pods), "create pods/binding": len(pods)}, calls, "the first are the test's")
+}
