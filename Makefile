@@ -27,7 +27,7 @@ export CGO_ENABLED := 1
 endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-hosts e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-hosts test-arm64 e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -168,7 +168,12 @@ test-clients: ## Run programs of Debian and NVIDIA on simulated GPUs, with and w
 	go test -tags $(TAGS),clients -timeout 10m ./test/clients
 
 test-hosts: setup ## Run the demo and the suites in virtual machines: other kernels, cgroup v2, arm64 (GUESTS=all, or names of test/hosts/guests_test.go)
-	go test -tags $(TAGS),hosts -count=1 -v -timeout 6h ./test/hosts -guests='$(GUESTS)' -steps='$(STEPS)'
+	go test -tags $(TAGS),hosts -count=1 -v -timeout 6h ./test/hosts -guests='$(GUESTS)' -steps='$(STEPS)' -tests='$(TESTS)'
+
+test-arm64: ## Run the packages' tests for arm64, which QEMU emulates as a processor without a machine (minutes; needs Linux 6.7 and no root)
+	@$(MAKE) --no-print-directory binaries ARCH=arm64
+	GOARCH=arm64 CGO_ENABLED=1 CC="$$(test/hosts/guests.sh compiler arm64)" go test -tags nri_no_wasm -timeout 30m \
+	  -exec '$(CURDIR)/test/hosts/arm64.sh' $$(go list ./... | grep -v /gpuslice/test/)
 
 gpu-test: ## Ask this machine's GPU what the simulated one assumes, and run the limiter on it (8 minutes; needs gcc and NVIDIA's driver)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)

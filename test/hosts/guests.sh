@@ -4,6 +4,7 @@
 #
 #   guests.sh where               prints the directory
 #   guests.sh programs            programs/wrappers: QEMU, and a compiler for arm64
+#   guests.sh emulator            emulator/qemu-aarch64-static: for arm64.sh
 #   guests.sh compiler ARCH       prints the path of the C compiler for that architecture
 #   guests.sh tools ARCH          prints the directory of containerd, ctr and the shim for it, which are built where needed
 #   guests.sh root ARCH SUITE     root/ARCH-SUITE/disk: a file system with systemd, runc, docker and a compiler
@@ -17,11 +18,11 @@ export PATH=$PATH:/usr/sbin:/sbin # for an ordinary user: mkfs.ext4
 
 log() { echo "hosts: $*" >&2; }
 
-# once NAME FUNCTION ARGUMENT... makes a directory of the cache by a function, unless it was made by the same script before.
+# once NAME FUNCTION ARGUMENT... makes a directory of the cache by a function, unless the same function made it before.
 once() {
   local to=$cache/$1 stamp partial
   shift
-  stamp=$(cat "$here/guests.sh" "$here"/guest/* | sha256sum | cut -c1-16)
+  stamp=$( (declare -f "$1" unpack wrap fetch mirror image && cat "$here"/guest/*) | sha256sum | cut -c1-16)
   [ ! -e "$to/.$stamp" ] || return 0
   log "making $to"
   # Into a directory beside it first, so that an interrupted build is never taken for a whole one.
@@ -66,6 +67,13 @@ make_programs() {
     wrap "$(basename "$name")" "${name#"$to"}" >"$to/wrappers/$(basename "$name")"
   done
   chmod 755 "$to"/wrappers/*
+}
+
+# make_emulator takes one of the emulators of a package.
+make_emulator() {
+  (cd "$1" && apt-get -qq -o APT::Sandbox::User="$(id -un)" download qemu-user-static >&2)
+  dpkg-deb --fsys-tarfile "$1"/*.deb | tar -x -C "$1" --strip-components 3 ./usr/bin/qemu-aarch64-static
+  rm "$1"/*.deb
 }
 
 # wrap NAME FILE prints a script that runs a program with the libraries that were unpacked beside it.
@@ -220,6 +228,7 @@ make_kernel() {
 case "${1:-} $#" in
   "where 1") echo "$cache" ;;
   "programs 1") once programs make_programs ;;
+  "emulator 1") once emulator make_emulator ;;
   "compiler 2") compiler "$2" ;;
   "tools 2") tools "$2" ;;
   "root 3") once "root/$2-$3" make_root "$2" "$3" ;;
@@ -228,7 +237,7 @@ case "${1:-} $#" in
     once "kernel/$2-$3" make_kernel "$2" "$3"
     ;;
   *)
-      log "usage: guests.sh where | programs | compiler ARCH | tools ARCH | root ARCH SUITE | kernel ARCH SUITE"
+      log "usage: guests.sh where | programs | emulator | compiler ARCH | tools ARCH | root ARCH SUITE | kernel ARCH SUITE"
     exit 2
     ;;
 esac

@@ -28,6 +28,7 @@ import (
 var (
 	which = flag.String("guests", "", "the guests to run, separated by commas, or all (default: those that are marked)")
 	steps = flag.String("steps", "", "only these steps, separated by commas")
+	tests = flag.String("tests", "", "tests that match run, instead of those of the steps")
 	logs  = flag.String("logs", "../../build/hosts-logs", "directory for the logs of guests that failed")
 )
 
@@ -87,7 +88,7 @@ func choose(t *testing.T) (chosen []guest) {
 // chosenSteps are those of -steps.
 func (g guest) chosenSteps(t *testing.T) []step {
 	if *steps == "" {
-		return g.steps
+		return slices.Clone(g.steps)
 	}
 	names := strings.Split(*steps, ",")
 	chosen := slices.DeleteFunc(slices.Clone(g.steps), func(s step) bool { return !slices.Contains(names, s.name) })
@@ -102,6 +103,11 @@ func (g guest) test(t *testing.T) {
 	script(t, "root", g.arch, g.root)
 	script(t, "kernel", g.arch, g.kernel)
 	chosen := g.chosenSteps(t)
+	if *tests != "" {
+		for i := range chosen {
+			chosen[i].run = *tests
+		}
+	}
 	payload(t, g, chosen, filepath.Join(dir, "payload"))
 	t.Logf("disks: %.0f s", time.Since(started).Seconds())
 	t.Cleanup(func() {
