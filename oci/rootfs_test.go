@@ -144,7 +144,7 @@ func FuzzRootfsFacts(f *testing.F) {
 	outside := filepath.Join(f.TempDir(), "outside")
 	require.NoError(f, os.WriteFile(outside, []byte("/outside/the/image.so\n"), 0o644))
 	root := f.TempDir()
-	for _, dir := range []string{"etc", "lib64", "proc"} {
+	for _, dir := range []string{"etc", filepath.Dir(glibcLoaders[runtime.GOARCH][0]), "proc"} {
 		require.NoError(f, os.Mkdir(filepath.Join(root, dir), 0o755))
 	}
 	f.Add("/lib/a.so:/lib/b.so\n# comment\n/.gpuslice/libvgpu.so", "/etc/list", uint8(0))
