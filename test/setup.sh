@@ -14,7 +14,8 @@
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
 #      systemd-nspawn, unpacked from Debian's package where the machine has none.
-#      NVIDIA's container runtime, from the module test/tools-nvidia, in the same way (ten seconds).
+#      NVIDIA's container runtime, from the module test/tools-nvidia, in the same way (ten seconds), and dockerd 28, from
+#      test/tools-docker (a minute and a half), beside Debian's 20.10.
 #
 #   3. With --monitoring, for test/monitoring: Debian's prometheus (for promtool; building it takes many times as long) and
 #      chromium-headless-shell: 125 MB to fetch, half a minute.
@@ -24,6 +25,9 @@
 #
 #   5. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
 #
+#   6. With --runtimes, for `make test-runtimes`: containerd 1.7 and CRI-O, from test/tools-containerd and test/tools-crio (three
+#      minutes).
+#
 # Usage: test/setup.sh                      what `make test` needs
 #        test/setup.sh --demo               only what `make demo` needs: runc and a static busybox are unpacked beside the tools
 #                                           where the machine has none
@@ -32,9 +36,13 @@
 #        test/setup.sh --helm               and what the tests of the chart need
 #        test/setup.sh --monitoring         and what the tests of dashboards and pages need
 #        test/setup.sh --kubernetes         and what a real Kubernetes needs, and helm
+#        test/setup.sh --runtimes           and what the tests on other container runtimes need
 #        test/setup.sh --where              only print the directory of the tools
 #        test/setup.sh --where-nvidia       only print the directory of NVIDIA's container runtime
 #        test/setup.sh --where-helm         only print the directory of helm
+#        test/setup.sh --where-docker       only print the directory of dockerd 28
+#        test/setup.sh --where-containerd   only print the directory of containerd 1.7
+#        test/setup.sh --where-crio         only print the directory of CRI-O
 #        test/setup.sh --where-kubernetes   only print the directory of Kubernetes' programs
 set -euo pipefail
 
@@ -200,7 +208,7 @@ without_services() {
   return "$status"
 }
 
-# build_tools MODULE WHAT builds the programs of that module.
+# build_tools MODULE WHAT [TAGS] builds the programs of that module.
 build_tools() {
   local dir
   dir=$(tools_dir "$1")
@@ -214,17 +222,29 @@ build_tools() {
   mkdir -p "$partial"
   trap 'rm -rf "$partial"' EXIT
   # Flags and, in admission, versions are cmd/gpuslice-scheduler's: what both have of Kubernetes is compiled once.
-  # Kubernetes' programs don't know their version but from their linker; charts ask for it.
-  local version=k8s.io/component-base/version kubernetes
-  kubernetes=$(sed -n 's/^\tk8s.io\/kubernetes \(v1\.[0-9]*\)\(\.[0-9]*\).*/\1\2/p' "$here/$1/go.mod")
+  # Kubernetes' programs and dockerd don't know their version but from their linker; charts ask for it.
+  local stamp
+  stamp=$(sed -n -e 's/^\tk8s.io\/kubernetes \(v1\.[0-9]*\)\(\.[0-9]*\).*/-X k8s.io\/component-base\/version.gitVersion=\1\2/p' \
+    -e 's/^\tgithub.com\/docker\/docker v\([0-9.]*\).*/-X github.com\/docker\/docker\/dockerversion.Version=\1/p' "$here/$1/go.mod")
   (cd "$here/$1" && GOBIN="$partial" GOFLAGS='-buildvcs=false -trimpath' \
-    go install -ldflags "-s -w ${kubernetes:+-X $version.gitVersion=$kubernetes}" tool)
+    go install -tags "${3:-}" -ldflags "-s -w $stamp" tool)
+  [ ! -e "$partial/crio" ] || build_pinns "$partial"
   [ ! -e "$partial/server" ] || mv "$partial/server" "$partial/etcd" # its package's name is its module's
   touch "$partial/.complete"
   rm -rf "$dir"
   mv "$partial" "$dir"
   trap - EXIT
 }
+
+# build_pinns TO builds CRI-O's program that pins namespaces. Its Makefile writes beside its directory.
+build_pinns() (
+  source=$(cd "$here/tools-crio" && go list -m -f '{{.Dir}}' github.com/cri-o/cri-o)
+  mkdir "$1/source"
+  cp -r --no-preserve=mode "$source/pinns" "$1/source/"
+  make --silent -C "$1/source/pinns"
+  mv "$1/source/bin/pinns" "$1/"
+  rm -r "$1/source"
+)
 
 lint=(gcc libc6-dev make shellcheck cppcheck)
 packages=("${lint[@]}" curl runc busybox-static musl-tools python3-minimal ripgrep tmux bash-completion zsh fish docker.io podman containerd)
@@ -238,6 +258,9 @@ case "${1:-}" in
   --where-nvidia) tools_dir tools-nvidia ;;
   --where-helm) tools_dir tools-helm ;;
   --where-kubernetes) tools_dir admission ;;
+  --where-docker) tools_dir tools-docker ;;
+  --where-containerd) tools_dir tools-containerd ;;
+  --where-crio) tools_dir tools-crio ;;
   --demo)
     need_commands
     build_tools tools "$tools"
@@ -257,7 +280,7 @@ case "${1:-}" in
     need_commands
     build_tools tools "$tools"
     ;;
-  "" | --helm | --monitoring | --kubernetes)
+  "" | --helm | --monitoring | --kubernetes | --runtimes)
     [ "${1:-}" != --monitoring ] || packages+=("${monitoring[@]}")
     [ "${1:-}" != --kubernetes ] || packages+=("${kubernetes[@]}")
     need_packages "${packages[@]}"
@@ -265,11 +288,16 @@ case "${1:-}" in
     build_tools tools "$tools"
     command -v systemd-nspawn >/dev/null || unpack_program systemd-nspawn systemd-container
     build_tools tools-nvidia "NVIDIA's container runtime once (ten seconds)"
+    build_tools tools-docker "dockerd once (about a minute and a half)" exclude_graphdriver_btrfs,exclude_graphdriver_zfs
+    if [ "${1:-}" = --runtimes ]; then
+      build_tools tools-containerd "containerd 1.7 once (about a minute)"
+      build_tools tools-crio "CRI-O once (about two minutes)" containers_image_ostree_stub,containers_image_openpgp,exclude_graphdriver_btrfs,btrfs_noversion
+    fi
     case "${1:-}" in --helm | --kubernetes) build_tools tools-helm "helm once (about a minute)" ;; esac
     [ "${1:-}" != --kubernetes ] || build_tools admission "etcd and Kubernetes once (about four minutes)"
     ;;
   *)
-    log "unknown argument: $1 (there are --demo, --install, --check, --helm, --monitoring, --kubernetes, --where, --where-nvidia, --where-helm and --where-kubernetes)"
+    log "unknown argument: $1 (there are --demo, --install, --check, --helm, --monitoring, --kubernetes, --runtimes, and --where with -nvidia, -helm, -kubernetes, -docker, -containerd and -crio)"
     exit 2
     ;;
 esac

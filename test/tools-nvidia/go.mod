@@ -1,9 +1,12 @@
-// NVIDIA's container runtime, for test/attacks. A separate module, because its dependencies are older than ours.
+// NVIDIA's container runtime, for test/attacks, and docker's hook of it, for test/docker. A separate module, because its dependencies are older than ours.
 module github.com/gpuslice/gpuslice/test/tools-nvidia
 
 go 1.26.6
 
-tool github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-container-runtime
+tool (
+	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-container-runtime
+	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-container-runtime-hook
+)
 
 require (
 	github.com/NVIDIA/go-nvlib v0.9.1-0.20251202135446-d0f42ba016dd // indirect
