@@ -18,8 +18,19 @@ import (
 // docker run --gpus all, and compose's reservations.devices, which docker writes in the same way: refused with the way
 // out, or where the operator allows whole GPUs, the GPU is reserved. With a request it adds nothing.
 func TestGPUsFlagOfDocker(t *testing.T) {
+	for _, spec := range []string{"docker-24-gpus", "docker-28-gpus", "docker-28-compose"} {
+		t.Run(spec, func(t *testing.T) { gpusFlag(t, spec) })
+	}
+
+	// compose's runtime: gpuslice without a reservation, and an image that sets the variable: no GPU, as always.
+	b := newBench(t)
+	require.NoError(t, b.make(b.bundle(t, "docker-20-nothing")))
+	assert.Empty(t, b.claims(t))
+}
+
+func gpusFlag(t *testing.T, spec string) {
 	bundleOf := func(t *testing.T, b *bench, env ...string) string {
-		dir := b.bundle(t, "docker-24-gpus")
+		dir := b.bundle(t, spec)
 		file := filepath.Join(dir, configName)
 		bundle, err := OpenBundle(file)
 		require.NoError(t, err)
@@ -55,9 +66,4 @@ func TestGPUsFlagOfDocker(t *testing.T) {
 	b = newBench(t)
 	require.NoError(t, b.make(bundleOf(t, b, "NVIDIA_VISIBLE_DEVICES=0", "GPUSLICE_MEMORY=4GiB", "GPUSLICE_CORES=20")))
 	assert.Equal(t, []grant.Share{{UUID: gpu0, MemoryMiB: 4096, CorePercent: 20}}, claimed(t, b))
-
-	// compose's runtime: gpuslice without a reservation, and an image that sets the variable: no GPU, as always.
-	b = newBench(t)
-	require.NoError(t, b.make(b.bundle(t, "docker-20-nothing")))
-	assert.Empty(t, b.claims(t))
 }

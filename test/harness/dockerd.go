@@ -1,10 +1,14 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,9 +23,13 @@ type DockerdOptions struct {
 	Config map[string]any
 	// Remapped: containers run in user namespaces, so that their root is not root outside.
 	Remapped bool
+	// Newer is dockerd 28 of test/tools-docker with the tests' containerd, in place of Debian's packages.
+	Newer bool
+	// ContainerdStore: containerd has the images of a newer daemon.
+	ContainerdStore bool
 }
 
-// Dockerd is Debian's dockerd, with the containerd that it manages, under a directory of
+// Dockerd is a dockerd, by default Debian's, with the containerd that it manages, under a directory of
 // its own. Its runtimes are runc and gpuslice, the wrapper.
 type Dockerd struct {
 	Dir string
@@ -78,6 +86,11 @@ func (d *Dockerd) writeConfig() error {
 	if d.options.Remapped {
 		config["userns-remap"] = remapUser
 	}
+	if d.options.Newer {
+		config["userland-proxy"] = false // it would be another program
+		config["features"] = map[string]bool{"containerd-snapshotter": d.options.ContainerdStore}
+		config["cdi-spec-dirs"] = []string{d.m.CDIDir()}
+	}
 	for key, value := range d.options.Config {
 		config[key] = value
 	}
@@ -96,7 +109,7 @@ const dockerdTries = 4
 
 // Start starts the daemon (again) and waits until it answers.
 func (d *Dockerd) Start(ctx context.Context) error {
-	path, err := debian("dockerd", "docker.io")
+	path, search, err := d.program()
 	if err != nil {
 		return err
 	}
@@ -105,7 +118,7 @@ func (d *Dockerd) Start(ctx context.Context) error {
 		command = append([]string{"/usr/bin/unshare", "--mount", "/bin/sh", "-euc", remappedScript, d.Dir, d.m.Dir}, command...)
 	}
 	for range dockerdTries {
-		d.process, err = StartProcess(d.Dir, "dockerd", append(d.m.RuntimeEnv(), debianPath), command[0], command[1:]...)
+		d.process, err = StartProcess(d.Dir, "dockerd", append(d.m.RuntimeEnv(), search), command[0], command[1:]...)
 		if err != nil {
 			return err
 		}
@@ -117,6 +130,30 @@ func (d *Dockerd) Start(ctx context.Context) error {
 		return fmt.Errorf("dockerd does not answer: %w\n%s", err, d.LogTail(20))
 	}
 	return nil
+}
+
+// program returns the daemon's program and PATH, by which it finds containerd, the shim and the runtimes' helpers.
+func (d *Dockerd) program() (path, search string, err error) {
+	if !d.options.Newer {
+		path, err = debian("dockerd", "docker.io")
+		return path, debianPath, err
+	}
+	path, err = tool("--where-docker", "dockerd")
+	if err != nil {
+		return "", "", err
+	}
+	containerd, err := Tool("containerd")
+	return path, "PATH=" + filepath.Join(d.Dir, "bin") + ":" + filepath.Dir(containerd) + ":" + strings.TrimPrefix(debianPath, "PATH="), err
+}
+
+// InstallNvidiaHook gives a newer daemon NVIDIA's hook, which it adds to containers with --gpus from its next start on.
+func (d *Dockerd) InstallNvidiaHook() error {
+	hook, err := tool("--where-nvidia", "nvidia-container-runtime-hook")
+	if err != nil {
+		return err
+	}
+	bin := filepath.Join(d.Dir, "bin")
+	return errors.Join(os.Mkdir(bin, 0o755), os.Symlink(hook, filepath.Join(bin, filepath.Base(hook))))
 }
 
 // remapUser is a user of Debian with subordinate ids for the containers' users.
@@ -185,6 +222,37 @@ func (d *Dockerd) Docker(ctx context.Context, args ...string) (string, error) {
 	}
 	// A config of the user that runs the tests has no effect.
 	return Run(ctx, []string{"DOCKER_CONFIG=" + d.Dir, "DOCKER_HOST=", "DOCKER_CONTEXT="}, path, append([]string{"--host", d.host()}, args...)...)
+}
+
+// Request sends a request of docker's API with a JSON body, as compose and newer clients do, and decodes the answer.
+func (d *Dockerd) Request(ctx context.Context, method, path string, body, answer any) error {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://docker"+path, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(d.host(), "unix://"))
+	}}}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	switch {
+	case err != nil:
+		return err
+	case response.StatusCode >= http.StatusBadRequest:
+		return fmt.Errorf("%s %s: %s: %s", method, path, response.Status, bytes.TrimSpace(text))
+	case answer == nil:
+		return nil
+	}
+	return json.Unmarshal(text, answer)
 }
 
 // importImages makes the workload's image and the image that sets NVIDIA_VISIBLE_DEVICES=all.

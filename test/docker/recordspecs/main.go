@@ -2,7 +2,8 @@
 // as the runtime wrapper finds them, into oci/runtime/testdata/specs. As root, in the
 // repository's directory, after `make setup native build`:
 //
-//	go run ./test/docker/recordspecs
+//	go build -o build/recordspecs ./test/docker/recordspecs
+//	env -i HOME="$HOME" PATH="$PATH" build/recordspecs    # docker 28 writes its environment into hooks
 //	go test ./oci/runtime -run TestGolden -update
 //
 // Ids and the directories of the test's own daemons are replaced; nothing else is.
@@ -53,7 +54,48 @@ func record(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(docker(ctx, m), podman(ctx, m), containerd(ctx, m))
+	return errors.Join(docker(ctx, m), newerDocker(ctx, m, "docker-28", false), newerDocker(ctx, m, "docker-28-store", true), podman(ctx, m), containerd(ctx, m))
+}
+
+// newerDocker records docker 28, with images in its own store or in containerd's: as docker run, with --gpus, and as compose has
+// it for a service with a reservation of devices.
+func newerDocker(ctx context.Context, m *harness.Machine, name string, inContainerd bool) (err error) {
+	if err := m.WriteNvidiaConfig(harness.NvidiaConfig{}); err != nil {
+		return err
+	}
+	d, err := harness.NewDockerd(ctx, m, harness.DockerdOptions{Newer: true, ContainerdStore: inContainerd})
+	if d != nil {
+		defer func() { err = errors.Join(err, d.Close(ctx)) }()
+	}
+	if err == nil {
+		err = errors.Join(d.InstallNvidiaHook(), d.Stop(), d.Start(ctx)) // docker looks for the hook when it starts
+	}
+	if err != nil {
+		return err
+	}
+	reservation := []map[string]any{{"Driver": "nvidia", "Count": 1, "Capabilities": [][]string{{"gpu"}}}}
+	for suffix, request := range map[string][]any{
+		"": {nil}, "-gpus": {[]map[string]any{{"Driver": "", "Count": -1, "Capabilities": [][]string{{"gpu"}}}}}, "-compose": {reservation},
+	} {
+		if inContainerd && suffix != "" {
+			continue
+		}
+		var answer struct{ ID string }
+		err := d.Request(ctx, "POST", "/v1.44/containers/create", map[string]any{
+			"Image": harness.WorkloadImage, "Cmd": program, "Env": []string{"GPUSLICE_MEMORY=8GiB", "GPUSLICE_CORES=30"},
+			"HostConfig": map[string]any{"NetworkMode": "none", "Runtime": "gpuslice", "DeviceRequests": request[0]},
+		}, &answer)
+		if err == nil {
+			err = d.Request(ctx, "POST", "/v1.44/containers/"+answer.ID+"/start", nil, nil)
+		}
+		if err == nil {
+			err = keep(m.Dir, answer.ID, name+suffix)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return d.RemoveAll(ctx)
 }
 
 func docker(ctx context.Context, m *harness.Machine) (err error) {
@@ -166,7 +208,15 @@ func keep(dir, container, name string) error {
 	if err := json.Compact(&compact, data); err != nil {
 		return fmt.Errorf("%s: %w", found, err)
 	}
-	text := strings.NewReplacer(container, id, container[:short], id[:short], dir, "/MACHINE").Replace(compact.String())
+	tools, err := harness.Tool("containerd")
+	if err != nil {
+		return err
+	}
+	repository, err := harness.Repository()
+	if err != nil {
+		return err
+	}
+	text := strings.NewReplacer(filepath.Dir(tools), "/TOOLS", repository, "/REPOSITORY", container, id, container[:short], id[:short], dir, "/MACHINE").Replace(compact.String())
 	fmt.Println("recorded", name)
 	return os.WriteFile(filepath.Join(into, name+".json"), []byte(text+"\n"), 0o644)
 }
