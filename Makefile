@@ -27,7 +27,7 @@ export CGO_ENABLED := 1
 endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-hosts test-arm64 e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-runtimes test-runtimes-short test-hosts test-arm64 e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -148,6 +148,7 @@ e2e: setup image ## Install the chart on a real Kubernetes on this machine, and 
 	cd test/admission && $(E2E) -run TestAPIServer .
 	$(E2E) ./test/versions
 	@$(MAKE) --no-print-directory test-chaos-short
+	@$(MAKE) --no-print-directory test-runtimes-short
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target e2e-framework e2e-extender
 
 # Each has a cluster of its own. Their tests wait more than they compute.
@@ -166,6 +167,23 @@ soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pod
 
 test-clients: ## Run programs of Debian and NVIDIA on simulated GPUs, with and without limits (as root; fetches 75 MB the first time; NONFREE=1: and ones that are not free)
 	go test -tags $(TAGS),clients -timeout 10m ./test/clients
+
+# The short form, in `make e2e`: what an agent is for, and that docs/FAULTS.md's table of supported runtimes is true.
+RUNTIMES ?= containerd-1.7 cri-o
+RUNTIME_TESTS = ^(TestSupportTableIsTrue|TestTwoContainersShareAGPU|TestWithoutAGrantThereIsNoGPU|TestAgentThatIsNotThere|TestAgentRestart|TestContainerdRestart|TestLostStateDir)$$
+
+test-runtimes: binaries ## Run the demo and the node's tests on containerd 1.7 and CRI-O (as root; builds both the first time: three minutes)
+	@test/setup.sh --runtimes
+	@for runtime in $(RUNTIMES); do \
+	  echo "on $$runtime"; export GPUSLICE_TEST_RUNTIME=$$runtime; \
+	  go run ./test/demo && go test -count=1 -timeout 20m ./test/node || exit 1; \
+	done
+
+test-runtimes-short: binaries
+	@test/setup.sh --runtimes
+	@for runtime in $(RUNTIMES); do \
+	  echo "on $$runtime"; GPUSLICE_TEST_RUNTIME=$$runtime go test -count=1 -timeout 9m ./test/node -run '$(RUNTIME_TESTS)' || exit 1; \
+	done
 
 test-hosts: setup ## Run the demo and the suites in virtual machines: other kernels, cgroup v2, arm64 (GUESTS=all, or names of test/hosts/guests_test.go)
 	go test -tags $(TAGS),hosts -count=1 -v -timeout 6h ./test/hosts -guests='$(GUESTS)' -steps='$(STEPS)' -tests='$(TESTS)'

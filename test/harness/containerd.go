@@ -75,16 +75,21 @@ type ContainerdOptions struct {
 	Enter []string
 }
 
-// Containerd is a real containerd under a directory of its own.
+// Containerd is a real containerd under a directory of its own, or the runtime that CRIRuntimeEnv names in its place.
 type Containerd struct {
 	Dir string
 	CRI cri.RuntimeServiceClient
 
+	runtime criRuntime
+	tools   string
 	env     []string
 	enter   []string
 	process *Process
 	conn    *grpc.ClientConn
 }
+
+// Socket is where CRI answers.
+func (c *Containerd) Socket() string { return filepath.Join(c.Dir, "c.sock") }
 
 // NRISocket is where plugins connect.
 func (c *Containerd) NRISocket() string { return filepath.Join(c.Dir, "nri", "nri.sock") }
@@ -104,31 +109,40 @@ func NewContainerd(ctx context.Context, dir string, o ContainerdOptions) (*Conta
 	if err != nil {
 		return nil, err
 	}
+	c := &Containerd{Dir: dir, env: o.Env, enter: o.Enter}
+	if c.runtime, err = chosenRuntime(); err != nil {
+		return nil, err
+	}
+	program, err := tool(c.runtime.tools, c.runtime.program)
+	if err != nil {
+		return nil, err
+	}
+	c.tools = filepath.Dir(program)
+	if err := os.WriteFile(filepath.Join(dir, "policy.json"), []byte(imagePolicy), 0o644); err != nil {
+		return nil, err
+	}
 	file, err := os.Create(filepath.Join(dir, "config.toml"))
 	if err != nil {
 		return nil, err
 	}
-	err = containerdConfig.Execute(file, map[string]any{
+	err = c.runtime.config.Execute(file, map[string]any{
 		"Dir": dir, "PauseImage": PauseImage, "DisableNRI": o.DisableNRI, "RequestTimeout": o.RequestTimeout,
-		"Runtimes": o.Runtimes, "SystemdCgroup": driver == "systemd",
+		"Runtimes": o.Runtimes, "SystemdCgroup": driver == "systemd", "Tools": c.tools,
 	})
 	if err := errors.Join(err, file.Close()); err != nil {
-		return nil, fmt.Errorf("write containerd's configuration: %w", err)
+		return nil, fmt.Errorf("write the configuration of %s: %w", c.runtime.name, err)
 	}
-	c := &Containerd{Dir: dir, env: o.Env, enter: o.Enter}
 	return c, c.Start(ctx)
 }
 
 // Start starts containerd (again) and waits until CRI answers.
 func (c *Containerd) Start(ctx context.Context) error {
-	path, err := Tool("containerd")
-	if err != nil {
-		return err
-	}
 	// containerd finds the shim and runc by PATH.
-	env := append([]string{"PATH=" + filepath.Dir(path) + ":/usr/sbin:/usr/bin:/sbin:/bin"}, c.env...)
-	command := append(slices.Clone(c.enter), path, "--config", filepath.Join(c.Dir, "config.toml"))
-	c.process, err = StartProcess(c.Dir, "containerd", env, command[0], command[1:]...)
+	env := append([]string{"PATH=" + c.tools + ":/usr/sbin:/usr/bin:/sbin:/bin"}, c.env...)
+	command := append(slices.Clone(c.enter), filepath.Join(c.tools, c.runtime.program))
+	command = append(command, c.runtime.flags(c.Dir)...)
+	var err error
+	c.process, err = StartProcess(c.Dir, c.runtime.program, env, command[0], command[1:]...)
 	if err != nil {
 		return err
 	}
@@ -140,14 +154,14 @@ func (c *Containerd) Start(ctx context.Context) error {
 	err = Until(ctx, 20*time.Second, func(ctx context.Context) error {
 		select {
 		case <-c.process.Exited():
-			return errors.New("containerd exited")
+			return fmt.Errorf("%s exited", c.runtime.program)
 		default:
 		}
 		_, err := c.CRI.Status(ctx, &cri.StatusRequest{})
 		return err
 	})
 	if err != nil {
-		return errors.Join(fmt.Errorf("containerd does not answer: %w\n%s", err, c.process.LogTail(20)), c.Stop())
+		return errors.Join(fmt.Errorf("%s does not answer: %w\n%s", c.runtime.program, err, c.process.LogTail(20)), c.Stop())
 	}
 	return nil
 }
@@ -157,7 +171,7 @@ func (c *Containerd) Start(ctx context.Context) error {
 func (c *Containerd) dial() error {
 	soon := backoff.DefaultConfig
 	soon.BaseDelay, soon.MaxDelay = 10*time.Millisecond, 100*time.Millisecond
-	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, "c.sock"),
+	conn, err := grpc.NewClient("unix://"+c.Socket(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(impatient),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon, MinConnectTimeout: 5 * time.Second}))
 	if err != nil {
@@ -179,17 +193,12 @@ func (c *Containerd) LogTail(lines int) string { return c.process.LogTail(lines)
 
 // Import loads an image archive.
 func (c *Containerd) Import(ctx context.Context, archive string) error {
-	_, err := c.Ctr(ctx, "images", "import", archive)
-	return err
+	return c.runtime.load(ctx, c, archive)
 }
 
 // Ctr runs ctr in CRI's namespace.
 func (c *Containerd) Ctr(ctx context.Context, args ...string) (string, error) {
-	ctr, err := Tool("ctr")
-	if err != nil {
-		return "", err
-	}
-	return Run(ctx, nil, ctr, append([]string{"--address", filepath.Join(c.Dir, "c.sock"), "--namespace", "k8s.io"}, args...)...)
+	return Run(ctx, nil, filepath.Join(c.tools, "ctr"), append([]string{"--address", c.Socket(), "--namespace", "k8s.io"}, args...)...)
 }
 
 // Close removes every pod, stops the daemon, and unmounts what is left below its directory.
@@ -205,7 +214,7 @@ func (c *Containerd) Close(ctx context.Context) error {
 	if c.conn != nil {
 		errs = append(errs, c.conn.Close())
 	}
-	errs = append(errs, killShims(filepath.Join(c.Dir, "c.sock")), unmountBelow(c.Dir))
+	errs = append(errs, c.runtime.cleanUp(c), unmountBelow(c.Dir))
 	return errors.Join(errs...)
 }
 

@@ -26,6 +26,9 @@ const WorkloadDir = "/opt/workloads"
 
 var busyboxApplets = []string{"sh", "sleep", "cat", "ls", "env", "true", "grep", "stat", "echo", "test", "mount", "id", "wc"}
 
+// refName is the annotation with an image's name.
+const refName = "org.opencontainers.image.ref.name"
+
 // descriptor is an OCI content descriptor: image-spec v1.1, descriptor.md.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
@@ -103,7 +106,7 @@ func writeArchive(path string, root Root, images []image) error {
 		if err != nil {
 			return err
 		}
-		d.Annotations = map[string]string{"io.containerd.image.name": image.name}
+		d.Annotations = map[string]string{"io.containerd.image.name": image.name, refName: image.name}
 		manifests = append(manifests, d)
 	}
 
@@ -121,6 +124,32 @@ func writeArchive(path string, root Root, images []image) error {
 		return err
 	}
 	return os.WriteFile(path, archive.Bytes(), 0o600)
+}
+
+// imagesOf are the names of the images of an archive.
+func imagesOf(path string) (names []string, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	for archive := tar.NewReader(file); ; {
+		header, err := archive.Next()
+		if err != nil {
+			return nil, fmt.Errorf("%s has no index.json: %w", path, err)
+		}
+		if header.Name != "index.json" {
+			continue
+		}
+		var index struct{ Manifests []descriptor }
+		if err := json.NewDecoder(archive).Decode(&index); err != nil {
+			return nil, fmt.Errorf("%s: index.json: %w", path, err)
+		}
+		for _, manifest := range index.Manifests {
+			names = append(names, manifest.Annotations[refName])
+		}
+		return names, nil
+	}
 }
 
 func writeFile(w *tar.Writer, name string, data []byte, mode int64) error {

@@ -123,7 +123,7 @@ func (s *Sandbox) Create(ctx context.Context, k Container) (string, error) {
 		SandboxConfig: s.config,
 		Config: &cri.ContainerConfig{
 			Metadata:    &cri.ContainerMetadata{Name: k.Name, Attempt: k.Attempt},
-			Image:       &cri.ImageSpec{Image: k.Image},
+			Image:       &cri.ImageSpec{Image: k.Image, UserSpecifiedImage: k.Image},
 			Command:     k.Command,
 			Envs:        env,
 			Mounts:      k.Mounts,
@@ -159,9 +159,14 @@ func (s *Sandbox) Remove(ctx context.Context) error { return s.c.removePod(ctx, 
 // plugin connects between the two, both wait for each other. So the pod stays
 // until all of them are gone, and may be removed again.
 func (c *Containerd) removePod(ctx context.Context, id string) error {
-	_, stopErr := c.CRI.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
 	list, err := c.CRI.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{PodSandboxId: id}})
-	errs := []error{stopErr, err}
+	errs := []error{err}
+	for _, k := range list.GetContainers() { // at once: for those that a pod still has, CRI-O waits 30 s
+		_, err := c.CRI.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: k.Id})
+		errs = append(errs, err)
+	}
+	_, err = c.CRI.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
+	errs = append(errs, err)
 	for _, k := range list.GetContainers() {
 		_, err := c.CRI.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: k.Id})
 		errs = append(errs, err)
@@ -199,8 +204,11 @@ func (c *Containerd) Spec(ctx context.Context, id string) (*rspec.Spec, error) {
 
 // bundle is the directory of a container's task.
 func (c *Containerd) bundle(id string) string {
-	return filepath.Join(c.Dir, "state", "io.containerd.runtime.v2.task", "k8s.io", id)
+	return filepath.Join(c.Bundles(), id)
 }
+
+// Bundles is the directory of the tasks of all containers.
+func (c *Containerd) Bundles() string { return filepath.Join(c.Dir, c.runtime.bundles) }
 
 // RemoveContainer stops (at once) and removes a container.
 func (c *Containerd) RemoveContainer(ctx context.Context, id string) error {
@@ -281,7 +289,7 @@ func (c *Containerd) WaitExit(ctx context.Context, id string, patience time.Dura
 
 // KillContainer kills a container's first process, past containerd.
 func KillContainer(c *Containerd, id string) error {
-	data, err := os.ReadFile(filepath.Join(c.bundle(id), "init.pid"))
+	data, err := os.ReadFile(filepath.Join(c.bundle(id), c.runtime.pidFile))
 	if err != nil {
 		return err
 	}

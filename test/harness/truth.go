@@ -119,14 +119,18 @@ func shims(socket string) ([]int, error) {
 func killShims(socket string) error {
 	pids, err := shims(socket)
 	all, allErr := procfs.FS("/proc").All()
-	errs := []error{err, allErr}
 	var containers []int
 	for _, pid := range all {
 		if s, err := procfs.FS("/proc").Stat(strconv.Itoa(pid)); err == nil && slices.Contains(pids, s.Parent) {
 			containers = append(containers, pid)
 		}
 	}
-	for _, pid := range append(containers, pids...) {
+	return errors.Join(err, allErr, killAll(append(containers, pids...)))
+}
+
+func killAll(pids []int) error {
+	var errs []error
+	for _, pid := range pids {
 		if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
 			errs = append(errs, err)
 		}

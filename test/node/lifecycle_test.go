@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -83,7 +82,7 @@ func TestManyContainers(t *testing.T) {
 	wg.Wait()
 	t.Logf("containers by kind: %v", count)
 	requireNothingLeft(t, n)
-	left, err := os.ReadDir(filepath.Join(n.Containerd.Dir, "state", "io.containerd.runtime.v2.task", "k8s.io"))
+	left, err := os.ReadDir(n.Containerd.Bundles())
 	require.NoError(t, err)
 	require.Empty(t, left)
 	state, err := n.Simctl(ctx, "status", "-o", "json")

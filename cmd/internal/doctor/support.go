@@ -28,7 +28,7 @@ var supported = []support{
 	{versions: "containerd 1.7 before 1.7.26, 2.0 before 2.0.3", runtime: "containerd",
 		ranges: []versionRange{{version{1, 7, 0}, version{1, 7, 26}}, {version{2, 0, 0}, version{2, 0, 3}}}, barrier: true},
 	{versions: "containerd 1.7.26, 2.0.3, 2.1", runtime: "containerd",
-		ranges: []versionRange{{version{1, 7, 26}, version{2, 0, 0}}, {version{2, 0, 3}, version{2, 2, 0}}}, tested: "by hand", connects: true, barrier: true},
+		ranges: []versionRange{{version{1, 7, 26}, version{2, 0, 0}}, {version{2, 0, 3}, version{2, 2, 0}}}, tested: "1.7.35: test/node", connects: true, barrier: true},
 	{versions: "containerd 2.2 before 2.2.6, 2.3 before 2.3.3", runtime: "containerd",
 		ranges:   []versionRange{{version{2, 2, 0}, version{2, 2, 6}}, {version{2, 3, 0}, version{2, 3, 3}}},
 		connects: true, validates: true, requires: true, barrier: true},
@@ -37,7 +37,7 @@ var supported = []support{
 		connects: true, validates: true, requires: true, cleansUp: true, barrier: true},
 	{versions: "CRI-O 1.26 to 1.31", runtime: "cri-o", ranges: []versionRange{{version{1, 26, 0}, version{1, 32, 0}}}},
 	{versions: "CRI-O 1.32, 1.33", runtime: "cri-o", ranges: []versionRange{{version{1, 32, 0}, version{1, 34, 0}}}, connects: true},
-	{versions: "CRI-O 1.34 or newer", runtime: "cri-o", ranges: []versionRange{{from: version{1, 34, 0}}}, tested: "1.36.3: by hand",
+	{versions: "CRI-O 1.34 or newer", runtime: "cri-o", ranges: []versionRange{{from: version{1, 34, 0}}}, tested: "1.36.3: test/node",
 		connects: true, validates: true, requires: true},
 }
 
