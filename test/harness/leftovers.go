@@ -19,15 +19,25 @@ const leavingTime = 20 * time.Second
 // RemoveRemaining removes the cgroup that has the directory's name. It reports processes that still use the directory.
 func RemoveRemaining(dir string) error {
 	return Until(context.Background(), leavingTime, func(context.Context) error {
-		return errors.Join(processesOf(dir), removeCgroups(filepath.Base(cgroupParent(dir))))
+		return errors.Join(noProcessOf(dir), removeCgroups(filepath.Base(cgroupParent(dir))))
 	})
 }
 
-// processesOf reports the processes that have the directory in their command line or environment, without this process and those
-// that have ended.
-func processesOf(dir string) error {
-	entries, err := os.ReadDir("/proc")
+// noProcessOf reports the processes of a directory that are left.
+func noProcessOf(dir string) error {
+	pids, err := processesOf(dir)
 	errs := []error{err}
+	for _, pid := range pids {
+		command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		errs = append(errs, fmt.Errorf("process %d is left: %s", pid, bytes.ReplaceAll(command, []byte{0}, []byte(" "))))
+	}
+	return errors.Join(errs...)
+}
+
+// processesOf are the processes that have the directory in their command line or environment, without this process and those
+// that have ended.
+func processesOf(dir string) (pids []int, err error) {
+	entries, err := os.ReadDir("/proc")
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil || pid == os.Getpid() {
@@ -36,10 +46,10 @@ func processesOf(dir string) error {
 		command, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
 		environment, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
 		if bytes.Contains(command, []byte(dir+"/")) || bytes.Contains(environment, []byte(dir+"/")) {
-			errs = append(errs, fmt.Errorf("process %d is left: %s", pid, bytes.ReplaceAll(command, []byte{0}, []byte(" "))))
+			pids = append(pids, pid)
 		}
 	}
-	return errors.Join(errs...)
+	return pids, err
 }
 
 // CgroupRoots are the directories of the hierarchies of version 1, or of version 2.

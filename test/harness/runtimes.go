@@ -1,12 +1,13 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"text/template"
 )
 
@@ -198,8 +199,12 @@ func loadByPodman(ctx context.Context, c *Containerd, archive string) error {
 	return nil
 }
 
-// endMonitors ends the processes of conmon that are left.
+// endMonitors ends what a CRI-O that was killed has lost track of: conmon, and containers that were not started yet.
 func endMonitors(c *Containerd) error {
-	pids, err := Processes(func(program, args string) bool { return program == "conmon" && strings.Contains(args, c.Dir+"/") })
+	pids, err := processesOf(filepath.Dir(c.Dir))
+	pids = slices.DeleteFunc(pids, func(pid int) bool {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		return !bytes.HasPrefix(name, []byte("conmon")) && !bytes.HasPrefix(name, []byte("runc"))
+	})
 	return errors.Join(err, killAll(pids))
 }
