@@ -104,6 +104,20 @@ func (p FS) All() ([]int, error) {
 	return pids, nil
 }
 
+// LockedBy finds a file in what /proc/locks has, and returns the process with a lock of flock on it: 0 if that is in another PID
+// namespace. The kernel gives out /proc/locks by the page, and leaves a lock out if one before it is released meanwhile.
+func LockedBy(locks string, dev, ino uint64) (pid int, held bool) {
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(dev), unix.Minor(dev), ino)
+	// "1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF", proc_locks(5)
+	for line := range strings.Lines(locks) {
+		if fields := strings.Fields(line); len(fields) > 5 && fields[1] == "FLOCK" && fields[5] == file {
+			pid, _ = strconv.Atoi(fields[4])
+			return pid, true
+		}
+	}
+	return 0, false
+}
+
 // CgroupPaths yields the paths in a /proc/<pid>/cgroup of version 1 or 2.
 func CgroupPaths(text string) iter.Seq[string] {
 	return func(yield func(string) bool) {

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/internal/procfs"
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
@@ -71,6 +75,39 @@ func (r *Runtime) warnOfAdmin(call Call, spec *rspec.Spec) {
 	}
 	_ = warn(r.Stderr, call, fmt.Sprintf("container %s has CAP_SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU (docs/SECURITY.md, \"What the limiter doesn't hold\")",
 		oci.ShortID(call.ID)), time.Now())
+}
+
+// WithoutAgent is what nothing checks on a host without an agent.
+const WithoutAgent = "limits of memory and compute time hold without it; nothing finds processes that bypass the limiter or exceed their share, " +
+	"releases shares of containers that are gone before the next one starts, or exports metrics"
+
+// noteOfAgent is for the engine's log: standard error is the container's too.
+func (r *Runtime) noteOfAgent(call Call) {
+	if call.Log == "" || call.Log == "/dev/stderr" || agentRuns(r.Config.StateDir) {
+		return
+	}
+	_ = warn(r.Stderr, call, fmt.Sprintf("container %s: gpuslice-agent does not run: %s", oci.ShortID(call.ID), WithoutAgent), time.Now())
+}
+
+// lockReads is how many times agentRuns reads /proc/locks, which can lack a lock.
+const lockReads = 10
+
+// agentRuns reports whether a process holds the agent's lock. To try the lock could stop an agent that starts.
+func agentRuns(stateDir string) bool {
+	var s unix.Stat_t
+	if unix.Stat(filepath.Join(stateDir, "agent.lock"), &s) != nil {
+		return false
+	}
+	for range lockReads {
+		locks, err := rawfile.Read("/proc/locks")
+		if err != nil {
+			return false
+		}
+		if _, held := procfs.LockedBy(string(locks), s.Dev, s.Ino); held {
+			return true
+		}
+	}
+	return false
 }
 
 // hasGPUsFlag reports whether docker run had --gpus: only then docker adds NVIDIA's hook. An image's variable
@@ -144,6 +181,7 @@ func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spe
 	if err := res.reserve(ctx, spec); err != nil {
 		return undo, err
 	}
+	r.noteOfAgent(cr.call)
 	return func() error { return r.drop(c.ID, res.record.Nonce) }, nil
 }
 

@@ -13,6 +13,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/procfs"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
 // checkStateDir warns below these amounts of free space.
@@ -129,8 +132,7 @@ func (e *exam) installsLimiter() string {
 }
 
 // WithoutAgent is what nothing checks on a host without an agent.
-const WithoutAgent = "limits of memory and compute time hold without it; nothing finds processes that bypass the limiter or exceed their share, " +
-	"releases shares of containers that are gone before the next one starts, or exports metrics"
+const WithoutAgent = ociruntime.WithoutAgent
 
 type agentProcess struct {
 	pid   int // 0 if unknown
@@ -258,8 +260,7 @@ func AgentMetrics(h Host, stateDir string) (pid int, address string) {
 // defaultMetricsAddress is the agent's.
 const defaultMetricsAddress = ":9394"
 
-// lockReads is how many times findAgent reads /proc/locks: the kernel gives it out by the page, and leaves a lock out if
-// one before it is released meanwhile.
+// lockReads is how many times findAgent reads /proc/locks, which can lack a lock.
 const lockReads = 10
 
 // findAgent finds the process with the agent's lock. To try the lock could stop an agent that starts.
@@ -268,31 +269,18 @@ func (e *exam) findAgent() (a agentProcess, runs bool) {
 	if s == nil {
 		return a, false
 	}
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(s.Dev), unix.Minor(s.Dev), s.Ino)
 	for range lockReads {
-		if pid, held := e.lockedBy(file); held && pid > 0 {
+		locks, err := fs.ReadFile(e.Host, "proc/locks")
+		if err != nil {
+			return a, false
+		}
+		if pid, held := procfs.LockedBy(string(locks), s.Dev, s.Ino); held && pid > 0 {
 			return e.process(pid), true
 		} else if held {
 			return a, true
 		}
 	}
 	return a, false
-}
-
-// lockedBy returns the process that holds a lock of a file; 0 if it is in another PID namespace.
-func (e *exam) lockedBy(file string) (pid int, held bool) {
-	locks, err := fs.ReadFile(e.Host, "proc/locks")
-	if err != nil {
-		return 0, false
-	}
-	// "1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF", proc_locks(5)
-	for line := range strings.Lines(string(locks)) {
-		if fields := strings.Fields(line); len(fields) > 5 && fields[1] == "FLOCK" && fields[5] == file {
-			pid, _ = strconv.Atoi(fields[4])
-			return pid, true
-		}
-	}
-	return 0, false
 }
 
 func (e *exam) process(pid int) agentProcess {
