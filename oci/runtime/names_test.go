@@ -2,6 +2,8 @@ package ociruntime
 
 import (
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -48,5 +50,16 @@ func TestNames(t *testing.T) {
 	} {
 		test.c.ID = id
 		assert.Equal(t, test.want, nameOf(test.c, test.bundle), test.description)
+	}
+}
+
+func TestIsName(t *testing.T) {
+	accepted := regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,252}\z`)
+	names := []string{"", "a", "9", "A-b_c.d", "-a", ".a", "a b", "a\n", "a\x00", "\u00e4", strings.Repeat("a", longestName), strings.Repeat("a", longestName+1)}
+	for c := range 256 {
+		names = append(names, string([]byte{byte(c)}), string([]byte{'a', byte(c)}))
+	}
+	for _, name := range names {
+		assert.Equal(t, accepted.MatchString(name), isName(name), "%q", name)
 	}
 }
