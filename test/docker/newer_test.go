@@ -69,7 +69,7 @@ func gpusFlag(t *testing.T, d docker) {
 	_, err := d.Docker(ctx, all...)
 	require.ErrorContains(t, err, `could not select device driver "" with capabilities: [[gpu]]`, "docker itself, without NVIDIA's toolkit")
 
-	// Docker looks for NVIDIA's hook when it starts. The hook leaves containers alone in which the variable is void.
+	// Docker looks for NVIDIA's hook when it starts. The hook does nothing in containers in which the variable is void.
 	require.NoError(t, errors.Join(d.InstallNvidiaHook(), d.m.WriteNvidiaConfig(harness.NvidiaConfig{})))
 	require.NoError(t, d.RemoveAll(ctx))
 	require.NoError(t, d.Stop())

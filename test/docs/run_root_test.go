@@ -80,7 +80,7 @@ func onAMachine(t *testing.T, all []pages.Command) string {
 	return text
 }
 
-// pageScript starts what the commands need, and runs each in a shell of its own.
+// pageScript starts what the commands need, and runs each in a shell of its own, which fails with any part of it.
 func pageScript(t *testing.T, repository, dir string, all []pages.Command) string {
 	image := filepath.Join(dir, "ubuntu.tar")
 	require.NoError(t, harness.WriteRootTar(image))
@@ -106,7 +106,7 @@ func pageScript(t *testing.T, repository, dir string, all []pages.Command) strin
 		if c.Text == "make build" {
 			quoted = "'make -n build >/dev/null'"
 		}
-		fmt.Fprintf(&script, "echo '@@ %d'; (cd %s && exec bash -c %s) </dev/null 2>&1 && status=0 || status=$?; echo \"@@ %d ended with $status\"\n", i, repository, quoted, i)
+		fmt.Fprintf(&script, "echo '@@ %d'; (cd %s && exec bash -eo pipefail -c %s) </dev/null 2>&1 && status=0 || status=$?; echo \"@@ %d ended with $status\"\n", i, repository, quoted, i)
 	}
 	return script.String()
 }

@@ -31,7 +31,7 @@ const (
 
 // supportRow returns the row of that table that gpuslice doctor names for the node.
 func supportRow(t testing.TB, n *harness.Node) (layers map[string]bool, tested string) {
-	// doctor fails: the directories are not all there.
+	// doctor fails: a test's node lacks directories.
 	out, _ := n.CLI(context.Background(), "doctor", "kubernetes", "-o", "json", "--runtime-socket", n.Socket())
 	var report struct {
 		Checks []struct{ Check, Found string }
