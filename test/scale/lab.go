@@ -37,8 +37,9 @@ type lab struct {
 	names       []string
 
 	mu sync.Mutex
-	// The CPU time of the processes in scheduler counts.
+	// The processor time of these processes counts, and that of earlier ones.
 	scheduler []*harness.Process
+	earlier   time.Duration
 }
 
 func (l *lab) makeNodes(ctx context.Context) error {
@@ -122,6 +123,7 @@ func (l *lab) used() used {
 	u := used{at: time.Now(), server: cpuOf(l.cluster.Etcd.PID()) + cpuOf(l.cluster.APIServer.PID())}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	u.scheduler = l.earlier
 	for _, p := range l.scheduler {
 		u.scheduler += cpuOf(p.PID())
 	}
@@ -212,6 +214,7 @@ func (l *lab) measured(p *harness.Process) (stop func() error) {
 	l.scheduler = append(l.scheduler, p)
 	return func() error {
 		l.mu.Lock()
+		l.earlier += cpuOf(p.PID())
 		l.scheduler = slices.DeleteFunc(l.scheduler, func(other *harness.Process) bool { return other == p })
 		l.mu.Unlock()
 		return p.Stop(15 * time.Second)
