@@ -5,6 +5,7 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -152,6 +154,57 @@ func TestQuota(t *testing.T) {
 	s.run(pod("fits-too", container("main", gpu(4000, 30))))
 }
 
+// The namespaces of a pool lend what they don't use, and take it back.
+func TestQuotaPool(t *testing.T) {
+	ctx := context.Background()
+	lender, borrower := newSpace(t), newSpace(t)
+	defer lender.empty() // before the other one is cleared, after which no GPU may be in use
+	for _, s := range []*space{lender, borrower} {
+		_, err := cluster.API.CoreV1().ResourceQuotas(s.name).Create(ctx, &corev1.ResourceQuota{
+			ObjectMeta: metav1.ObjectMeta{Name: "gpus", Annotations: map[string]string{"gpuslice.io/quota-pool": "pool-" + lender.name}},
+			Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"limits.nvidia.com/gpumem": resource.MustParse("10000")}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	borrower.deploy(2, pod("app", container("main", gpu(8000, 10))))
+	for _, p := range borrower.waitRunning("app", 2) {
+		borrower.requireHeld(&p, "main", 8000) // 16,000 MiB of its 10,000
+	}
+	// The lender is within its own quota: a pod of the borrower goes.
+	lender.requireHeld(lender.run(pod("own", container("main", gpu(8000, 10)))), "main", 8000)
+	running, waits := 0, ""
+	require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
+		list, err := cluster.API.CoreV1().Pods(borrower.name).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		running, waits = 0, ""
+		for _, p := range list.Items {
+			switch {
+			case kube.Running(&p) == nil && p.DeletionTimestamp == nil:
+				running++
+			case p.Spec.NodeName == "":
+				waits = p.Name
+			}
+		}
+		if running != 1 || waits == "" {
+			return fmt.Errorf("%d pods of the borrower run, and %q waits", running, waits)
+		}
+		return nil
+	}))
+	came, _, says := borrower.cameOf(waits)
+	require.Equal(t, unscheduled, came)
+	require.Contains(t, says, "quota")
+	// What is beyond its own quota takes nothing back.
+	lender.create(pod("more", container("main", gpu(5000, 10))))
+	came, _, says = lender.cameOf("more")
+	require.Equal(t, unscheduled, came)
+	require.Contains(t, says, "quota")
+	lender.delete("more")
+	lender.delete("own")
+	borrower.waitRunning("app", 2)
+}
+
 // Without a minimum, from the annotation or a PodGroup, no pod of a group is placed. The cluster does not have
 // coscheduling's API.
 func TestGroup(t *testing.T) {
@@ -217,19 +270,24 @@ func TestGPUQuota(t *testing.T) {
 	other.run(pod("of-others", container("main", gpu(1000, 60))))
 }
 
+// priorityClasses makes the classes low and high, after the name of the namespace.
+func (s *space) priorityClasses() {
+	for class, value := range map[string]int32{"low": 10, "high": 1000} {
+		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.name + "-" + class}, Value: value}
+		_, err := cluster.API.SchedulingV1().PriorityClasses().Create(context.Background(), class, metav1.CreateOptions{})
+		require.NoError(s.t, err)
+		s.t.Cleanup(func() {
+			require.NoError(s.t, cluster.API.SchedulingV1().PriorityClasses().Delete(context.Background(), class.Name, metav1.DeleteOptions{}))
+		})
+	}
+}
+
 // preempt runs a pod of a low priority class, and then one of a high class for which there
 // is no room beside it: the first one goes.
 func preempt(t *testing.T, low, high resources, annotations map[string]string) {
 	ctx := context.Background()
 	s := newSpace(t)
-	for class, value := range map[string]int32{"low": 10, "high": 1000} {
-		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.name + "-" + class}, Value: value}
-		_, err := cluster.API.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() {
-			require.NoError(t, cluster.API.SchedulingV1().PriorityClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
-		})
-	}
+	s.priorityClasses()
 	for _, one := range []struct {
 		name string
 		ask  resources
@@ -265,4 +323,45 @@ func TestPreemption(t *testing.T) {
 	oneGPU := map[string]string{"nvidia.com/use-gpuuuid": gpus(t)[6]}
 	t.Run("memory", func(t *testing.T) { preempt(t, gpu(60000, 0), gpu(60000, 0), oneGPU) })
 	t.Run("compute time", func(t *testing.T) { preempt(t, gpu(1000, 60), gpu(1000, 60), oneGPU) })
+}
+
+// A group of a higher priority class takes the places of all pods that it needs, or of none.
+func TestGroupPreempts(t *testing.T) {
+	s := newSpace(t)
+	s.priorityClasses()
+	two := map[string]string{"nvidia.com/use-gpuuuid": strings.Join(gpus(t)[6:], ",")}
+	of := func(name, class string, annotations map[string]string) *corev1.Pod {
+		p := pod(name, container("main", gpu(60000, 10)))
+		p.Spec.PriorityClassName, p.Annotations = s.name+"-"+class, annotations
+		return p
+	}
+	for i := range 2 {
+		s.run(of(fmt.Sprint("low-", i), "low", two))
+	}
+	group := func(name string, n int) {
+		for i := range n {
+			annotations := maps.Clone(two)
+			annotations["gpuslice.io/pod-group-min"] = fmt.Sprint(n)
+			p := of(fmt.Sprint(name, "-", i), "high", annotations)
+			p.Labels["scheduling.x-k8s.io/pod-group"] = name
+			s.create(p)
+		}
+	}
+	group("three", 3)
+	for i := range 3 {
+		came, _, says := s.cameOf(fmt.Sprint("three-", i))
+		require.Equal(t, unscheduled, came, says)
+	}
+	group("two", 2)
+	for i := range 2 {
+		s.requireHeld(s.wait(fmt.Sprint("two-", i), kube.Running), "main", 60000)
+	}
+	for i := range 3 {
+		came, _, says := s.cameOf(fmt.Sprint("three-", i))
+		require.Equal(t, unscheduled, came, says)
+	}
+	for i := range 2 {
+		_, err := cluster.API.CoreV1().Pods(s.name).Get(context.Background(), fmt.Sprint("low-", i), metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), "low-%d: %v", i, err)
+	}
 }
