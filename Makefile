@@ -109,6 +109,7 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 	@$(MAKE) --no-print-directory -j 2 suites suites-raced
 	$(SCHEDULER) test -timeout 9m ./...
 	cd test/admission && go test -timeout 9m ./...
+	cd test/kueue && go test ./...
 	@test/setup.sh --monitoring
 	cd test/monitoring && go test -timeout 9m ./...
 	cd install/image && go test ./...
@@ -156,7 +157,7 @@ e2e-framework:
 	$(E2E) ./test/e2e
 
 e2e-extender:
-	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor' ./test/e2e -component=extender
+	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor|GroupPreempts|QuotaPool' ./test/e2e -component=extender
 
 # The short form of the node's part is in `make test`.
 soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pods of a cluster while all programs are killed (hours, as root)
@@ -218,7 +219,7 @@ vulncheck: setup ## Look for known vulnerabilities in what the programs call; on
 
 # All files of all modules.
 LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients,hosts,chaos
-MODULES := . cmd/gpuslice-scheduler install/image test/admission test/monitoring
+MODULES := . cmd/gpuslice-scheduler install/image test/admission test/kueue test/monitoring
 C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads test/gpu
 
 lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck and cppcheck
