@@ -162,7 +162,8 @@ type turnFile struct {
 	cap                     int64
 	processes, gapsUntil    uint64
 	credit                  int64
-	_                       [32]byte
+	gapsPrice               uint64
+	_                       [24]byte
 	_                       [3968]byte // of processes only
 }
 
