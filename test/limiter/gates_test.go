@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,7 +90,8 @@ func TestOneConstructorAndSize(t *testing.T) {
 	info, err := os.Stat(filepath.Join(built, "lib", "libvgpu.so"))
 	require.NoError(t, err)
 	t.Logf("%d bytes", info.Size())
-	assert.LessOrEqual(t, info.Size(), int64(200*kiB))
+	// arm64 has larger code, and aligns data to its largest pages.
+	assert.LessOrEqual(t, info.Size(), map[string]int64{"amd64": 200 * kiB, "arm64": 210 * kiB}[runtime.GOARCH])
 }
 
 // What each start of a program pays for: two mappings of the file and none besides, and one page that the loader
