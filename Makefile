@@ -157,7 +157,7 @@ e2e-framework:
 	$(E2E) ./test/e2e
 
 e2e-extender:
-	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor|GroupPreempts|QuotaPool' ./test/e2e -component=extender
+	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor|QuotaPool' ./test/e2e -component=extender
 
 # The short form of the node's part is in `make test`.
 soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pods of a cluster while all programs are killed (hours, as root)

@@ -3,7 +3,6 @@ package extender
 import (
 	"cmp"
 	"context"
-	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -12,10 +11,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
-	"github.com/gpuslice/gpuslice/scheduler/gang"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
@@ -53,19 +51,17 @@ func newEvicting(e *kube.Evictor) *evicting {
 	return &evicting{Evictor: e, rejected: map[types.UID]rejected{}, nominated: map[types.UID]nomination{}}
 }
 
-// add keeps the time of the first rejection, and the nodes of all.
-func (e *evicting) add(pod *v1.Pod, nodes iter.Seq[string], now time.Time) {
-	all := slices.Collect(nodes)
-	if len(all) == 0 || !kube.MayPreempt(pod) {
+// add keeps the time of the first rejection.
+func (e *evicting) add(pod *v1.Pod, failed extenderv1.FailedNodesMap, now time.Time) {
+	if len(failed) == 0 || !kube.MayPreempt(pod) {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if old, ok := e.rejected[pod.UID]; ok {
-		all, now = append(all, old.nodes...), old.at
+		now = old.at
 	}
-	slices.Sort(all)
-	e.rejected[pod.UID] = rejected{pod, slices.Compact(all), now}
+	e.rejected[pod.UID] = rejected{pod, slices.Sorted(maps.Keys(failed)), now}
 }
 
 func (e *evicting) remove(pod types.UID) {
@@ -116,14 +112,11 @@ func (s *Server) evictAll(ctx context.Context) {
 	}
 }
 
+// evictFor does nothing for groups: room for one pod is none for its group.
 func (s *Server) evictFor(ctx context.Context, r rejected) {
 	pod, err := s.Cluster.pod(ctx, r.pod.Namespace, r.pod.Name, r.pod.UID)
 	if err != nil || pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" || !kube.MayPreempt(pod) ||
-		s.Engine.AllocatedNode(string(pod.UID)) != "" || s.evicting.Waits(pod.UID) {
-		return
-	}
-	if now := s.Cluster.group(pod); now != nil && now.MustWait() {
-		s.evictTogether(ctx, now, r.nodes)
+		s.Cluster.group(pod) != nil || s.Engine.AllocatedNode(string(pod.UID)) != "" || s.evicting.Waits(pod.UID) {
 		return
 	}
 	// Not by r.pod: a caller could give it any priority.
@@ -131,47 +124,9 @@ func (s *Server) evictFor(ctx context.Context, r rejected) {
 	if len(victims) == 0 || s.evicting.Evict(ctx, pod, victims) == 0 {
 		return
 	}
-	s.evicting.keep(pod, node, s.Clock())
-}
-
-func (e *evicting) keep(pod *v1.Pod, node string, now time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.nominated[pod.UID] = nomination{pod, node, now}
-}
-
-// evictTogether evicts pods of lower priority if then all pods of the group that are needed fit on these nodes, and none
-// otherwise. The nodes' CPU and memory are not known here: kube-scheduler accepted them for one pod.
-func (s *Server) evictTogether(ctx context.Context, now *gang.Group, nodes []string) {
-	objects := now.Needed()
-	if !now.Complete() || now.Topology() != "" || s.evicting.Waits(objects[0].UID) ||
-		slices.ContainsFunc(objects, func(p *v1.Pod) bool { return !kube.MayPreempt(p) || p.Status.NominatedNodeName != "" }) {
-		return
-	}
-	pods := make([]*scheduler.Pod, len(objects))
-	for i, object := range objects {
-		pod, _, err := s.request(object)
-		if err != nil {
-			return
-		}
-		pods[i] = pod
-	}
-	room := s.Engine.RoomForGroup(s.Engine.Snapshot(), pods, func(_, node string) bool { return slices.Contains(nodes, node) }, s.evictable())
-	if room == nil || len(room.Victims) == 0 || !s.evicting.EvictTogether(ctx, objects[0], room.Victims) {
-		return
-	}
-	for _, object := range objects {
-		if node := room.Nodes[string(object.UID)]; node != "" {
-			s.evicting.keep(object, node, s.Clock())
-		}
-	}
-}
-
-// evictable excludes pods that a budget protects, and pods that were evicted.
-func (s *Server) evictable() func(engine.Victim) bool {
-	all, _ := s.Cluster.pods.List(labels.Everything()) // listers of caches return no errors
-	free := kube.Evictable(all, s.Cluster.budgets())
-	return func(v engine.Victim) bool { return free[v.UID] && !s.evicting.Leaving(v.UID) }
+	s.evicting.mu.Lock()
+	defer s.evicting.mu.Unlock()
+	s.evicting.nominated[pod.UID] = nomination{pod, node, s.Clock()}
 }
 
 // victims are on one node of those, or, where a quota is used up, anywhere.
@@ -208,5 +163,7 @@ func (s *Server) victims(object *v1.Pod, nodes []string) (best string, victims [
 	if best != "" {
 		return best, victims
 	}
-	return s.Engine.Reclaim(evaluation.Snapshot(), pod, r, s.evictable())
+	all, _ := s.Cluster.pods.List(labels.Everything())
+	free := kube.Evictable(all, budgets)
+	return s.Engine.Reclaim(evaluation.Snapshot(), pod, r, func(v engine.Victim) bool { return free[v.UID] && !s.evicting.Leaving(v.UID) })
 }

@@ -1,13 +1,11 @@
 package extender
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
-	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
@@ -102,55 +100,4 @@ func TestEvictByStoredPriority(t *testing.T) {
 	at = at.Add(evictDelay)
 	w.server.evictAll(t.Context())
 	require.Empty(t, w.cluster.evicted)
-}
-
-// A group of higher priority preempts as a whole or not at all, also where kube-scheduler counts that it needs evictions.
-func TestGroupPreempts(t *testing.T) {
-	w := newWorld(t, 3, 1)
-	at := time.Now()
-	w.now = func() time.Time { return at }
-	w.server.Clock = func() time.Time { return at }
-	for i, node := range w.nodes {
-		p := pod(fmt.Sprint("low-", i), 60000, 0, priority(int32(i)))
-		w.cluster.add(p)
-		require.Empty(t, w.bind(p, node))
-	}
-	group := func(name string, n int, important int32) (pods []*v1.Pod) {
-		for i := range n {
-			p := pod(fmt.Sprint(name, "-", i), 60000, 0, grouped(name, n), priority(important))
-			w.cluster.add(p)
-			pods = append(pods, p)
-		}
-		return pods
-	}
-	try := func(pods ...*v1.Pod) {
-		for _, p := range pods {
-			passed, _ := w.filter(p)
-			require.Empty(t, passed)
-			victims := map[string]*extenderv1.MetaVictims{}
-			for i, node := range w.nodes {
-				victims[node] = &extenderv1.MetaVictims{Pods: []*extenderv1.MetaPod{{UID: fmt.Sprint("uid-low-", i)}}}
-			}
-			result, err := w.server.preempt(t.Context(), &extenderv1.ExtenderPreemptionArgs{Pod: p, NodeNameToMetaVictims: victims})
-			require.NoError(t, err)
-			require.Empty(t, result.NodeNameToMetaVictims, "none for one pod")
-		}
-		at = at.Add(evictDelay)
-		w.server.evictAll(t.Context())
-	}
-	try(group("many", 4, 5)...)
-	try(group("mixed", 2, 1)...)
-	require.Empty(t, w.cluster.evicted)
-	pods := group("g", 2, 5)
-	try(pods...)
-	require.Equal(t, []string{"low-0", "low-1"}, w.cluster.evicted)
-	try(pods...)
-	require.Len(t, w.cluster.evicted, 2, "they are about to end")
-	w.cluster.remove(w.cluster.evicted...)
-	node, _ := w.place(pod("late", 60000, 0, priority(1)))
-	require.Empty(t, node, "the GPUs are kept for the group")
-	for _, p := range pods {
-		passed, result := w.filter(p)
-		require.NotEmpty(t, passed, result)
-	}
 }

@@ -70,9 +70,7 @@ func newCluster(t testing.TB, e *engine.Engine) *testCluster {
 		case *v1.Binding:
 			return o, c.bound(o)
 		case *policyv1.Eviction:
-			if len(o.DeleteOptions.DryRun) == 0 {
-				c.evicted = append(c.evicted, o.Name)
-			}
+			c.evicted = append(c.evicted, o.Name)
 			return o, nil
 		default:
 			return nil, fmt.Errorf("unexpected %T", o)

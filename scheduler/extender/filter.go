@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -73,7 +72,7 @@ func (s *Server) filterNodes(ctx context.Context, args *extenderv1.ExtenderArgs,
 			if reserve {
 				s.requeuer.add(args.Pod)
 				s.groupFailed(args.Pod, noDomain != "" || len(result.FailedNodes) > 0)
-				s.evicting.add(args.Pod, maps.Keys(result.FailedNodes), s.Clock())
+				s.evicting.add(args.Pod, result.FailedNodes, s.Clock())
 			}
 			if noDomain != "" {
 				return nodes.none(noDomain), errors.New(noDomain)

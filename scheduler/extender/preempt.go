@@ -3,7 +3,6 @@ package extender
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,10 +23,6 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 	}
 	if r == nil {
 		result.NodeNameToMetaVictims = metaVictims(args)
-		return result, nil
-	}
-	if now := s.Cluster.group(args.Pod); now != nil && now.MustWait() {
-		s.evicting.add(args.Pod, maps.Keys(metaVictims(args)), s.Clock()) // as a whole
 		return result, nil
 	}
 	s.evicting.remove(args.Pod.UID) // kube-scheduler evicts

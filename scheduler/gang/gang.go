@@ -6,7 +6,6 @@ package gang
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -160,15 +159,6 @@ func (g *Group) Incomplete() string {
 		return fmt.Sprintf("group %s: it is not known how many pods must be scheduled together: %v", g.Name, g.Err)
 	}
 	return fmt.Sprintf("group %s has %d of the %d pods that must be scheduled together", g.Name, len(g.Pods), g.Minimum)
-}
-
-// Needed are the pending pods that have to be placed together: the oldest, as many as the minimum.
-func (g *Group) Needed() []*v1.Pod {
-	pods := slices.Clone(g.Pending)
-	slices.SortFunc(pods, func(a, b *v1.Pod) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
-	return pods[:min(len(pods), g.Minimum)]
 }
 
 // Topology returns the label of nodes that all pods of the group need the same value of; "" for none.

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"sync"
 	"time"
@@ -71,31 +70,15 @@ func (v *Evictor) Leaving(uid string) bool {
 	return false
 }
 
-// EvictTogether evicts the victims for the pod only if the API server would evict each of them now. It reports whether some were
-// evicted.
-func (v *Evictor) EvictTogether(ctx context.Context, pod *v1.Pod, victims []engine.Victim) bool {
-	for _, victim := range victims {
-		if err := v.evict(ctx, victim, metav1.DryRunAll); err != nil && !apierrors.IsNotFound(err) {
-			v.log.Info("no pod is evicted for the group", "of", pod.Namespace+"/"+pod.Name, "because of", victim.Namespace+"/"+victim.Name, "error", err)
-			return false
-		}
-	}
-	return v.Evict(ctx, pod, victims) > 0
-}
-
-func (v *Evictor) evict(ctx context.Context, victim engine.Victim, dryRun ...string) error {
-	uid := types.UID(victim.UID)
-	return v.client.PolicyV1().Evictions(victim.Namespace).Evict(ctx, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: victim.Namespace, Name: victim.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, DryRun: dryRun},
-	})
-}
-
 // Evict evicts the victims for the pod. It returns how many were; a budget can refuse some.
 func (v *Evictor) Evict(ctx context.Context, pod *v1.Pod, victims []engine.Victim) (n int) {
 	var done []engine.Victim
 	for _, victim := range victims {
-		err := v.evict(ctx, victim)
+		uid := types.UID(victim.UID)
+		err := v.client.PolicyV1().Evictions(victim.Namespace).Evict(ctx, &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Namespace: victim.Namespace, Name: victim.Name},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
+		})
 		log := v.log.With("pod", victim.Namespace+"/"+victim.Name, "for", pod.Namespace+"/"+pod.Name)
 		if err != nil && !apierrors.IsNotFound(err) {
 			log.Info("failed to evict pod", "error", err)
@@ -110,16 +93,6 @@ func (v *Evictor) Evict(ctx context.Context, pod *v1.Pod, victims []engine.Victi
 		v.mu.Unlock()
 	}
 	return len(done)
-}
-
-// Nominate writes the node that a pod waits for, so that less important pods leave it.
-func Nominate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string) error {
-	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": map[string]any{"nominatedNodeName": node}})
-	if err != nil {
-		return err
-	}
-	_, err = client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
-	return err
 }
 
 // MayPreempt is false for a pod that must not have others evicted.

@@ -54,9 +54,6 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
 	c := &cycle{pod: pod, request: r, evaluation: evaluation, quotas: quotas, resized: resized}
-	if now := p.groups.of(object); now != nil {
-		c.together = now.MustWait()
-	}
 	state.Write(cycleKey, c)
 	if c.domain, err = p.domainOf(object, evaluation.Snapshot()); err != nil {
 		c.noDomain = true
@@ -134,9 +131,6 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 	if c.narrow && c.evicting {
 		return fwk.NewStatus(fwk.Unschedulable, "no pods are evicted before all nodes are tried")
 	}
-	if c.together && c.evicting {
-		return fwk.NewStatus(fwk.Unschedulable, "no pods are evicted for one pod of a group")
-	}
 	// kube-scheduler also tries nodes that PreFilter did not name: a nominated one, and that of an earlier pod with the same signature.
 	if c.domain != nil && c.domain.required && !slices.Contains(c.domain.Nodes, node.Node().Name) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s): not in the domain of the pod's group")
@@ -187,7 +181,6 @@ type cycle struct {
 	evicting        bool                 // RemovePod was called: a preemption
 	narrow          bool                 // not all nodes with GPUs are named
 	preferences     bool                 // the pod or the nodes have other preferences than GPUs
-	together        bool                 // the pod is placed only with others of its group
 	domain          *domain              // nil: any node
 	noDomain        bool                 // the group's required one has no room
 	placement       *scheduler.Placement // set by Reserve
@@ -236,14 +229,9 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, object *v
 		activate(p.handle, object)
 		return nil, fwk.NewStatus(fwk.Unschedulable, "only the nodes of one domain were tried for the group, the others are tried next")
 	}
-	released := p.groups.failed(object, c.waitsForGPUs(statuses))
+	p.groups.failed(object, c.waitsForGPUs(statuses))
 	if c == nil || c.noDomain {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
-	}
-	if c.together && !released {
-		if node := p.preemptTogether(ctx, object, c); node != "" {
-			return nominated(node), nil
-		}
 	}
 	counts, _ := c.evaluation.Reasons()
 	if main := counts.Main(); main != engine.OK {
@@ -254,7 +242,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, object *v
 	}
 	if counts[engine.ResourceQuotaNotFit] > 0 {
 		if node := p.reclaim(ctx, object, c); node != "" {
-			return nominated(node), nil
+			return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatedNodeName: node, NominatingMode: fwk.ModeOverride}}, nil
 		}
 	}
 	if p.engine.Resized() != c.resized { // since the evaluation
@@ -265,10 +253,6 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, object *v
 		status.AppendReason(text)
 	}
 	return nil, status
-}
-
-func nominated(node string) *fwk.PostFilterResult {
-	return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatedNodeName: node, NominatingMode: fwk.ModeOverride}}
 }
 
 // waitsForGPUs reports whether other pods have the GPUs of a rejected node.

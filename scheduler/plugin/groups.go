@@ -8,7 +8,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -33,8 +32,6 @@ type groups struct {
 	// rejected are pods that kube-scheduler still lists as waiting: their cycles have not ended.
 	rejected map[fwk.WaitingPod]bool
 	anywhere map[gang.Name]bool // no pod fitted in the preferred domain
-	// nodes for which pods were evicted, by the UIDs of the group's pods
-	nodes map[gang.Name]map[types.UID]string
 }
 
 func newGroups(factory informers.SharedInformerFactory, timeout time.Duration, native bool) (*groups, error) {
@@ -43,8 +40,7 @@ func newGroups(factory informers.SharedInformerFactory, timeout time.Duration, n
 		return nil, fmt.Errorf("index pods by group: %w", err)
 	}
 	g := &groups{timeout: timeout, pods: informer.GetIndexer(), native: native,
-		timers: map[gang.Name]*time.Timer{}, complete: map[gang.Name]bool{}, anywhere: map[gang.Name]bool{},
-		nodes: map[gang.Name]map[types.UID]string{}}
+		timers: map[gang.Name]*time.Timer{}, complete: map[gang.Name]bool{}, anywhere: map[gang.Name]bool{}}
 	if _, err := informer.AddEventHandler(kube.Handler[*v1.Pod]{Set: g.podChanged,
 		Replaced: func(_, pod *v1.Pod) { g.podChanged(pod) }, Gone: g.podChanged}); err != nil {
 		return nil, fmt.Errorf("watch pods of groups: %w", err)
@@ -198,7 +194,6 @@ func (g *groups) reject(name gang.Name, text string) {
 func (g *groups) allow(name gang.Name) {
 	g.stopTimer(name)
 	delete(g.anywhere, name)
-	delete(g.nodes, name)
 	g.eachWaiting(name, func(w fwk.WaitingPod) { w.Allow(Name) })
 }
 
@@ -211,12 +206,11 @@ func (g *groups) eachWaiting(name gang.Name, do func(fwk.WaitingPod)) {
 }
 
 // failed handles a pod that fits on no node. If it waits for GPUs of other pods, groups that come after its
-// group release theirs; otherwise its own does. So of two groups with half of their GPUs each, one gets all. It reports whether
-// others released theirs.
-func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) (released bool) {
+// group release theirs; otherwise its own does. So of two groups with half of their GPUs each, one gets all.
+func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 	now := g.of(pod)
 	if now == nil || !now.MustWait() {
-		return false
+		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,6 +220,7 @@ func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) (released bool) {
 			others[name] = w.GetPod()
 		}
 	})
+	released := false
 	for name, pod := range others {
 		if other := g.of(pod); waitsForGPUs && now.Complete() && other.MustWait() && now.Before(other) {
 			g.reject(name, fmt.Sprintf("group %s releases its GPUs for group %s, which comes first", name, now.Name))
@@ -235,5 +230,4 @@ func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) (released bool) {
 	if !released {
 		g.reject(now.Name, fmt.Sprintf("group %s: pod %s fits on no node: none of its pods is scheduled", now.Name, pod.Name))
 	}
-	return released
 }

@@ -265,7 +265,7 @@ func newWorldWith(t *testing.T, args string, change func(*Plugin), objects ...ru
 		}
 		return true, watch, err
 	})
-	h := &handle{client: client, factory: informers.NewSharedInformerFactory(client, 0)}
+	h := &handle{client: client, factory: kube.NewInformers(client)}
 	f := &Factory{Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	p, err := f.New(ctx, &runtime.Unknown{Raw: []byte(args)}, h)

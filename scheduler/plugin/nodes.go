@@ -111,22 +111,16 @@ func (a *acceptance) preference(name string) int64 {
 	return 0
 }
 
-// allows ignores what other pods use. It looks at taints with these effects.
-func (a *acceptance) allows(seen *seenNode, effects func(*v1.Taint) bool) bool {
+// fits avoids nodes with untolerated PreferNoSchedule taints too.
+func (a *acceptance) fits(name string) bool {
+	seen := a.nodes[name]
 	if seen == nil || seen.node.Spec.Unschedulable {
 		return false
 	}
 	if match, err := a.required.Match(seen.node); err != nil || !match {
 		return false
 	}
-	_, untolerated := findTaint(seen.node, a.pod, effects)
-	return !untolerated
-}
-
-// fits avoids nodes with untolerated PreferNoSchedule taints too.
-func (a *acceptance) fits(name string) bool {
-	seen := a.nodes[name]
-	if !a.allows(seen, allEffects) {
+	if _, untolerated := findTaint(seen.node, a.pod, allEffects); untolerated {
 		return false
 	}
 	room, used := seen.info.GetAllocatable(), seen.info.GetRequested()
@@ -146,8 +140,6 @@ func (a *acceptance) hasImage(name string) bool {
 }
 
 func allEffects(*v1.Taint) bool { return true }
-
-func hard(t *v1.Taint) bool { return !soft(t) }
 
 func soft(t *v1.Taint) bool { return t.Effect == v1.TaintEffectPreferNoSchedule }
 

@@ -5,7 +5,6 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -323,45 +321,4 @@ func TestPreemption(t *testing.T) {
 	oneGPU := map[string]string{"nvidia.com/use-gpuuuid": gpus(t)[6]}
 	t.Run("memory", func(t *testing.T) { preempt(t, gpu(60000, 0), gpu(60000, 0), oneGPU) })
 	t.Run("compute time", func(t *testing.T) { preempt(t, gpu(1000, 60), gpu(1000, 60), oneGPU) })
-}
-
-// A group of a higher priority class takes the places of all pods that it needs, or of none.
-func TestGroupPreempts(t *testing.T) {
-	s := newSpace(t)
-	s.priorityClasses()
-	two := map[string]string{"nvidia.com/use-gpuuuid": strings.Join(gpus(t)[6:], ",")}
-	of := func(name, class string, annotations map[string]string) *corev1.Pod {
-		p := pod(name, container("main", gpu(60000, 10)))
-		p.Spec.PriorityClassName, p.Annotations = s.name+"-"+class, annotations
-		return p
-	}
-	for i := range 2 {
-		s.run(of(fmt.Sprint("low-", i), "low", two))
-	}
-	group := func(name string, n int) {
-		for i := range n {
-			annotations := maps.Clone(two)
-			annotations["gpuslice.io/pod-group-min"] = fmt.Sprint(n)
-			p := of(fmt.Sprint(name, "-", i), "high", annotations)
-			p.Labels["scheduling.x-k8s.io/pod-group"] = name
-			s.create(p)
-		}
-	}
-	group("three", 3)
-	for i := range 3 {
-		came, _, says := s.cameOf(fmt.Sprint("three-", i))
-		require.Equal(t, unscheduled, came, says)
-	}
-	group("two", 2)
-	for i := range 2 {
-		s.requireHeld(s.wait(fmt.Sprint("two-", i), kube.Running), "main", 60000)
-	}
-	for i := range 3 {
-		came, _, says := s.cameOf(fmt.Sprint("three-", i))
-		require.Equal(t, unscheduled, came, says)
-	}
-	for i := range 2 {
-		_, err := cluster.API.CoreV1().Pods(s.name).Get(context.Background(), fmt.Sprint("low-", i), metav1.GetOptions{})
-		require.True(t, apierrors.IsNotFound(err), "low-%d: %v", i, err)
-	}
 }
