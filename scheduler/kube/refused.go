@@ -37,7 +37,9 @@ const (
 	evictInterval = 2 * time.Second
 	// freeEvictions are those of a controller's pods and of pods that replace them, on one node, without a pause: a node has a
 	// reason that ends. The same node may be chosen again, so the others have pauses between them.
-	freeEvictions            = 3
+	freeEvictions = 3
+	// freeEvictionsAnywhere are those on all nodes together: each of them can refuse the same pod.
+	freeEvictionsAnywhere    = 10
 	firstPause, longestPause = 30 * time.Second, 15 * time.Minute
 	// clockSkew is between the API server, which writes when a pod was created, and this process.
 	clockSkew     = 10 * time.Second
@@ -68,10 +70,17 @@ type Refusals struct {
 	paused  map[placed]pause
 }
 
-// placed is a controller with pods on a node.
+// placed is a controller with pods on a node; without a node: on any.
 type placed struct {
 	owner types.UID
 	node  string
+}
+
+func (p placed) free() int {
+	if p.node == "" {
+		return freeEvictionsAnywhere
+	}
+	return freeEvictions
 }
 
 type refusal struct {
@@ -83,14 +92,15 @@ type refusal struct {
 // pause is for the pods that replace those that were evicted.
 type pause struct {
 	began time.Time // the first eviction of the last ones
-	count int       // evictions with a pause between them
+	count int       // evictions, of which each was of a pod that replaced an evicted one, but the first
 }
 
-func (p pause) until() time.Time {
-	if p.count < freeEvictions {
+// until is when the next pod may be evicted, if so many have no pause.
+func (p pause) until(free int) time.Time {
+	if p.count < free {
 		return p.began
 	}
-	return p.began.Add(min(firstPause<<min(p.count-freeEvictions, 10), longestPause))
+	return p.began.Add(min(firstPause<<min(p.count-free, 10), longestPause))
 }
 
 // replaces reports whether the controller created the pod after the eviction. Others that were refused at the same time do not
@@ -192,11 +202,16 @@ func (e *Refusals) pod(ctx context.Context, p *v1.Pod, r api.RefusedPod) {
 			"no controller would create it again: delete it, and create it again", p.Spec.NodeName, r.Container, r.Reason))
 		return
 	}
-	at := placed{owner.UID, p.Spec.NodeName}
-	last, paused := e.paused[at]
-	again := paused && last.replaces(object, refused.since)
-	if again && now.Before(last.until()) {
-		return
+	next := map[placed]pause{}
+	for _, at := range []placed{{owner.UID, p.Spec.NodeName}, {owner.UID, ""}} {
+		last, paused := e.paused[at]
+		again := paused && last.replaces(object, refused.since)
+		if again && now.Before(last.until(at.free())) {
+			return
+		}
+		if again || !paused {
+			next[at] = pause{now, last.count + 1}
+		}
 	}
 	err = e.Client.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
@@ -205,9 +220,7 @@ func (e *Refusals) pod(ctx context.Context, p *v1.Pod, r api.RefusedPod) {
 	switch {
 	case err == nil:
 		refused.done = true
-		if again || !paused {
-			e.paused[at] = pause{now, last.count + 1}
-		}
+		maps.Copy(e.paused, next)
 		e.Log.Info("evicted a pod that its node refuses", "pod", p.Namespace+"/"+p.Name, "node", p.Spec.NodeName, "reason", r.Reason)
 		e.Event(object, v1.EventTypeWarning, EventEvicted, fmt.Sprintf("node %s refused container %s: %s. The pod is evicted, and %s %s creates "+
 			"it again", p.Spec.NodeName, r.Container, r.Reason, owner.Kind, owner.Name))
@@ -225,5 +238,5 @@ func granted(p *v1.Pod) bool {
 // forget drops old pauses.
 func (e *Refusals) forget() {
 	now := e.Clock()
-	maps.DeleteFunc(e.paused, func(_ placed, p pause) bool { return now.Sub(p.until()) > longestPause })
+	maps.DeleteFunc(e.paused, func(at placed, p pause) bool { return now.Sub(p.until(at.free())) > longestPause })
 }

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -180,7 +181,7 @@ func TestEvictAgain(t *testing.T) {
 	e.after(firstPause, "n1")
 	require.Equal(t, uids, e.evicted)
 	// What the node has done with them does not delay a pod on another one.
-	require.True(t, e.now.Before(e.paused[placed{"rs", "n1"}].until()))
+	require.True(t, e.now.Before(e.paused[placed{"rs", "n1"}].until(freeEvictions)))
 }
 
 // A controller's pod on a node is not delayed by refusals of another node.
@@ -204,15 +205,36 @@ func TestEvictOnAnotherNode(t *testing.T) {
 	require.Contains(t, e.evicted, "other")
 }
 
+// A pod that each node refuses is not evicted on all of them without a pause.
+func TestEvictOnEachNode(t *testing.T) {
+	const nodes = 100
+	var objects []runtime.Object
+	var pods []*v1.Pod
+	for i := range nodes {
+		name := fmt.Sprint("n", i)
+		pods = append(pods, refusedPod(types.UID(fmt.Sprint("pod", i)), name, "rs"))
+		objects = append(objects, refusing(name), pods[i])
+	}
+	e := newEvicting(t, objects...)
+	e.withReplacements(pods...)
+	start := e.now
+	for i := 0; i < nodes && e.now.Sub(start) < nodes*(evictAfter+evictInterval); i = len(e.evicted) {
+		e.refuse(fmt.Sprint("n", i), fmt.Sprint("pod", i))
+		e.after(evictInterval, fmt.Sprint("n", i))
+	}
+	require.Greater(t, len(e.evicted), freeEvictionsAnywhere)
+	require.Less(t, len(e.evicted), freeEvictionsAnywhere+10)
+}
+
 // Pauses do not overflow.
 func TestLongestPause(t *testing.T) {
 	began := time.Unix(1000, 0)
 	for count := freeEvictions; count < 1000; count++ {
-		took := pause{began, count}.until().Sub(began)
+		took := pause{began, count}.until(freeEvictions).Sub(began)
 		require.GreaterOrEqual(t, took, firstPause)
 		require.LessOrEqual(t, took, longestPause)
 	}
-	require.Equal(t, longestPause, pause{began, 1000}.until().Sub(began))
+	require.Equal(t, longestPause, pause{began, 1000}.until(freeEvictions).Sub(began))
 }
 
 // Pods of one controller that are refused at the same time do not wait for each other.
