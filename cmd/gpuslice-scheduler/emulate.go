@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"sigs.k8s.io/yaml"
@@ -20,8 +21,7 @@ import (
 const (
 	// emulatedMinors is how many minor versions back kube-scheduler can emulate.
 	emulatedMinors = 3
-	// serverTimeout bounds the wait for an API server. The kubelet then starts the scheduler again.
-	serverTimeout = time.Minute
+	serverInterval = 2 * time.Second
 )
 
 // emulation returns the version for --emulated-version: the API server's if it is older than binary, but at least the oldest that
@@ -56,19 +56,20 @@ func serverVersion(ctx context.Context, o *options.Options) (server version.Info
 	if err != nil {
 		return server, err
 	}
-	var last error
-	err = wait.PollUntilContextTimeout(ctx, 2*time.Second, serverTimeout, true, func(context.Context) (bool, error) {
+	var last string
+	err = wait.PollUntilContextCancel(ctx, serverInterval, true, func(context.Context) (bool, error) {
 		info, err := client.ServerVersion()
 		if err == nil {
 			server = *info
+			return true, nil
 		}
-		last = err
-		return err == nil, nil
+		if err.Error() != last {
+			klog.Background().Error(err, "Failed to read the API server's version: retrying")
+			last = err.Error()
+		}
+		return false, nil
 	})
-	if err != nil {
-		return server, fmt.Errorf("no answer from the API server in %v (--emulated-version starts without one): %w", serverTimeout, last)
-	}
-	return server, nil
+	return server, err
 }
 
 // clientConfig is the client's configuration as kube-scheduler will read it. options.LoadConfigFromFile would query feature gates,
