@@ -406,10 +406,14 @@ func refused(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	if err := leader.kill(); err != nil {
+	// If it were killed at once, it could lead again before the other one, which may just have ended too, has started.
+	if err := leader.freeze(ctx); err != nil {
 		return err
 	}
 	if err := l.other(ctx, leader); err != nil {
+		return err
+	}
+	if err := leader.kill(); err != nil {
 		return err
 	}
 	for _, victim := range victims {
