@@ -6,7 +6,7 @@
 
 #include "least.h"
 
-enum { LOOKS = 32, FEW_LOOKS = 8, SOME = 1, PART = 10, FEW_LAUNCHES = 4, ENOUGH_LAUNCHES = 16 };
+enum { LOOKS = 32, FEW_LOOKS = 8, SOME = 1, PART = 10, PART_OF_LOOKS = 6, FEW_LAUNCHES = 4, ENOUGH_LAUNCHES = 16 };
 static const double PAUSE_NS = 300000; /* in longer pauses between two launches the container does not want the GPU */
 static const double WINDOW_NS = 4000000, SHORT_NS = 1000000, TOO_MUCH = 0.7, UNKNOWN_PRICE = 0.5;
 static const uint64_t SETTLE_NS = 3000000, FRESH_NS = 500000000, PENALTY_NS = 20000000, PENALTY_MOST_NS = 1000000000;
@@ -75,7 +75,7 @@ static void look_closed(struct gaps *g, uint64_t now, bool idle, uint64_t since)
 		return;
 	g->closed.ns = g->closed.ns / 2 + g->phase.ns;
 	g->closed.launches = g->closed.launches / 2 + g->phase.launches;
-	bool some = g->idle >= SOME + g->looks / PART || g->idle_ns >= (now - g->looks_from) / PART;
+	bool some = g->idle >= SOME + g->looks / PART_OF_LOOKS || g->idle_ns >= (now - g->looks_from) / PART;
 	if (!some || g->phase.ns > PAUSE_NS * g->phase.launches) {
 		shut(g, now);
 		return;

@@ -67,11 +67,11 @@ func leastWork(m mix, shares []int) float64 {
 	case m.work[0] != "5:sync" && m.work[0] != "5:s4" && m.work[0] != "5:s16":
 		return 94
 	case shares[0] == 10 && len(shares) == 2:
-		return 73
+		return 62
 	case len(shares) == 3:
 		return 76
 	default:
-		return 86
+		return 82
 	}
 }
 

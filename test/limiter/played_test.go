@@ -195,7 +195,7 @@ func TestPlayedGaps(t *testing.T) {
 		// It has the GPU for about half of its turn.
 		{"50:100:g150 50:5", []float64{31, 48}, []float64{40, 68}},
 		{"70:100:g150 30:20", []float64{45, 45}, []float64{50, 56}},
-		{"70:50:g50 30:20", []float64{66, 27}, []float64{73, 34}},
+		{"70:50:g50 30:20", []float64{64, 27}, []float64{73, 36}},
 		// It waits for its kernels.
 		{"30:100,5000:data:sync:poll:g300 70:100", []float64{27, 67}, []float64{33, 73}},
 		{"50:5:sync:g100 50:500", []float64{1.6, 47}, []float64{5, 70}},
