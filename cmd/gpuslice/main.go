@@ -38,10 +38,14 @@ Exit status: 0 success (what could not be read is printed as problems); 1
 failure; 2 invalid usage.`
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), notIgnored(os.Interrupt, syscall.SIGTERM)...)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
+
+// notIgnored leaves out the signals that the caller ignores, as nohup does: a handler would replace that, also in programs that this
+// one starts.
+func notIgnored(signals ...os.Signal) []os.Signal { return slices.DeleteFunc(signals, signal.Ignored) }
 
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c := command()

@@ -143,7 +143,7 @@ func take(ctx context.Context, read reader) (reading, error) {
 
 // topLive shows readings until a key or a signal ends it. The program restores the terminal on every exit.
 func topLive(ctx context.Context, s term.Style, o topOptions, wide bool, read reader) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP, syscall.SIGQUIT)
+	ctx, stop := signal.NotifyContext(ctx, notIgnored(syscall.SIGHUP, syscall.SIGQUIT)...)
 	defer stop()
 	m := &topModel{
 		style: s, interval: o.interval, by: o.by.value, reverse: o.reverse, filter: term.Clean(o.filter), wide: wide,

@@ -27,7 +27,9 @@ func (r *Runtime) claimOf(id string) (orphans.Record, error) {
 // damaged is the error of reading the claim's record.
 func (r *Runtime) delete(ctx context.Context, call Call, claim orphans.Record, damaged error, argv, env []string) (int, error) {
 	child := &exec.Cmd{Path: argv[0], Args: argv, Env: env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
-	status, err := runChild(child, child.Start)
+	signals := forwarded()
+	defer signal.Stop(signals)
+	status, err := runChild(child, signals, child.Start)
 	if err != nil {
 		return exitFailed, err
 	}
@@ -50,14 +52,46 @@ func (r *Runtime) release(ctx context.Context, id, nonce string, ended bool) err
 	})
 }
 
-// runChild runs a program to its end and forwards signals to it, but not those of the terminal: it gets them itself. A stop
-// by the terminal stops both.
-func runChild(child *exec.Cmd, start func() error) (status int, err error) {
+// forwarded are the signals that this process forwards to a program. One that is ignored, as by nohup, stays so, also in the program:
+// Go's handlers become the default there. A stop by the terminal stops both.
+func forwarded() chan os.Signal {
+	var all []os.Signal
+	for s := unix.Signal(1); s <= lastSignal; s++ {
+		switch s {
+		case unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGCONT:
+		default:
+			if !signal.Ignored(s) {
+				all = append(all, s)
+			}
+		}
+	}
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals)
-	signal.Reset(unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGCONT)
-	defer signal.Stop(signals)
+	signal.Notify(signals, all...)
+	return signals
+}
 
+// lastSignal is SIGRTMAX.
+const lastSignal = unix.Signal(64)
+
+// endedBefore returns an error if a signal arrived that a program which has not started can't get.
+func endedBefore(signals <-chan os.Signal) error {
+	for {
+		select {
+		case s := <-signals:
+			if !own(s) && s != unix.SIGWINCH {
+				return fmt.Errorf("signal before the start of the command: %v", s)
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// own reports whether a signal is for this process.
+func own(s os.Signal) bool { return s == unix.SIGCHLD || s == unix.SIGURG || s == unix.SIGPIPE }
+
+// runChild runs a program to its end and forwards signals to it, but not those of the terminal: it gets them itself.
+func runChild(child *exec.Cmd, signals <-chan os.Signal, start func() error) (status int, err error) {
 	if err := start(); err != nil {
 		return exitFailed, fmt.Errorf("run %s: %w", child.Path, err)
 	}
@@ -66,13 +100,7 @@ func runChild(child *exec.Cmd, start func() error) (status int, err error) {
 	for {
 		select {
 		case s := <-signals:
-			switch s {
-			case unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE: // for this process
-			case unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGWINCH:
-				if !inForeground() {
-					_ = child.Process.Signal(s)
-				}
-			default:
+			if !own(s) && !(ofTerminal(s) && inForeground()) {
 				_ = child.Process.Signal(s)
 			}
 		case err := <-done:
@@ -82,6 +110,10 @@ func runChild(child *exec.Cmd, start func() error) (status int, err error) {
 			return statusOf(child.ProcessState), nil
 		}
 	}
+}
+
+func ofTerminal(s os.Signal) bool {
+	return s == unix.SIGINT || s == unix.SIGQUIT || s == unix.SIGHUP || s == unix.SIGWINCH
 }
 
 // inForeground reports whether the terminal sends its signals to this process group, and so to the child.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
@@ -43,6 +44,8 @@ func (r *Runtime) RunProcess(ctx context.Context, p Process) (status int, err er
 	if _, err := os.Lstat(api.ContainerUsagePath); err == nil {
 		return exitFailed, errors.New("this process has a GPU share already, and a second one would replace its limits: run the command without `gpuslice run`")
 	}
+	signals := forwarded()
+	defer signal.Stop(signals)
 	env, ours := splitRequest(p.Env)
 	spec := &rspec.Spec{Root: &rspec.Root{Path: "/"}, Process: &rspec.Process{Args: p.Args, Env: append(env, p.Request...)}, Linux: &rspec.Linux{}}
 	id := "run-" + strings.ToLower(rand.Text()[:16])
@@ -63,13 +66,20 @@ func (r *Runtime) RunProcess(ctx context.Context, p Process) (status int, err er
 		Path: p.Path, Args: p.Args, Env: append(spec.Process.Env, ours...), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		SysProcAttr: &syscall.SysProcAttr{Credential: p.As},
 	}
-	status, err = runChild(child, func() error { return startMounted(child, spec.Mounts) })
+	status, err = runChild(child, signals, func() error {
+		if err := endedBefore(signals); err != nil {
+			return err
+		}
+		return startMounted(child, spec.Mounts)
+	})
 	if err != nil && child.Process == nil {
 		return exitFailed, errors.Join(err, undo())
 	}
 	// Not ctx: the signal that ended the command has cancelled it.
-	err = errors.Join(err, r.release(context.WithoutCancel(ctx), id, claim.Nonce, true))
-	if _, kept := r.claimOf(id); kept == nil {
+	if err := r.release(context.WithoutCancel(ctx), id, claim.Nonce, true); err != nil {
+		// The next creation releases it.
+		fmt.Fprintf(r.Stderr, "gpuslice: %s: release its GPU share: %v\n", p.Name, err)
+	} else if _, kept := r.claimOf(id); kept == nil {
 		fmt.Fprintf(r.Stderr, "gpuslice: processes of %s still run: its GPU share is released after they end\n", p.Name)
 	}
 	return status, err

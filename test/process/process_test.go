@@ -92,6 +92,7 @@ func (m machine) start(until string, args ...string) (c *exec.Cmd, output func()
 	defer f.Close()
 	c = m.command(args...)
 	c.Stdout, c.Stderr = f, f
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal of the tests is not its own
 	require.NoError(m.t, c.Start())
 	m.t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	output = func() string {
@@ -106,6 +107,22 @@ func (m machine) start(until string, args ...string) (c *exec.Cmd, output func()
 		return nil
 	}))
 	return c, output
+}
+
+// ended waits for a command that was started, and returns its exit status.
+func (m machine) ended(c *exec.Cmd) int {
+	m.t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- c.Wait() }()
+	select {
+	case <-done:
+		return c.ProcessState.ExitCode()
+	case <-time.After(patience):
+		_ = c.Process.Kill()
+		<-done
+		require.FailNow(m.t, "the command has not ended")
+		return -1
+	}
 }
 
 // reserved are the names of the ledger's claims, with their memory.
@@ -201,10 +218,49 @@ func TestStatusesAndSignals(t *testing.T) {
 		c, output := m.start("ready", append(share, "/bin/sh", "-c",
 			`trap 'echo got TERM; exit 3' TERM; trap 'echo got INT; exit 3' INT; trap 'echo got USR1; exit 3' USR1; echo ready; while :; do sleep 0.1; done`)...)
 		require.NoError(t, c.Process.Signal(signal))
-		require.ErrorContains(t, c.Wait(), "exit status 3")
+		require.Equal(t, 3, m.ended(c), output())
 		require.Equal(t, 1, strings.Count(output(), "got "), output())
 		require.Empty(t, m.reserved())
 	}
+	m.free()
+}
+
+// A signal that the caller ignores, as by nohup, is ignored in the command, too.
+func TestIgnoredSignals(t *testing.T) {
+	m := newMachine(t)
+	more := filepath.Join(m.Dir, "more")
+	run := m.command("--memory", "1GiB", "--", "/bin/sh", "-c", "echo ready; while ! test -e "+more+"; do sleep 0.1; done; exit 5")
+	log, err := os.Create(filepath.Join(m.Dir, "log"))
+	require.NoError(t, err)
+	defer log.Close()
+	c := exec.Command("nohup", append([]string{"/bin/sh", "-c", `trap "" INT; exec "$@"`, "sh"}, run.Args...)...)
+	c.Env, c.Stdout, c.Stderr, c.SysProcAttr = run.Env, log, log, &syscall.SysProcAttr{Setsid: true}
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { _ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) })
+	require.NoError(t, harness.Until(context.Background(), patience, func(context.Context) error {
+		if text, err := os.ReadFile(log.Name()); err != nil || !strings.Contains(string(text), "ready") {
+			return fmt.Errorf("not ready: %q, %w", text, err)
+		}
+		return nil
+	}))
+	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		require.NoError(t, syscall.Kill(-c.Process.Pid, signal)) // as at a logout: to all of them
+	}
+	require.NoError(t, os.WriteFile(more, nil, 0o644))
+	require.Equal(t, 5, m.ended(c))
+	m.free()
+}
+
+// The command's exit status stays, if its share can't be released.
+func TestReleaseFails(t *testing.T) {
+	m := newMachine(t)
+	away := m.StateDir() + "/lock"
+	_, stderr, status := m.run("--memory", "1GiB", "--name", "kept", "--", "/bin/sh", "-c", "mv "+away+" "+away+".away && mkdir "+away+"; exit 3")
+	require.Equal(t, 3, status, stderr)
+	require.Contains(t, stderr, "gpuslice: kept: release its GPU share: ")
+	require.NotContains(t, stderr, "still run")
+	require.NoError(t, os.Remove(away))
+	require.NoError(t, os.Rename(away+".away", away))
 	m.free()
 }
 
