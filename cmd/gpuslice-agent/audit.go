@@ -115,7 +115,7 @@ func auditedClaims(ctx context.Context, store *ledger.Ledger) ([]audit.Claim, er
 			Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
 			Dir:       store.Dir(e.ContainerID),
 			Devices:   reserved,
-			Unknown:   e.State != ledger.StateActive, Uncontrolled: e.Mode == string(oci.EnforceNone),
+			Unknown:   e.State != ledger.StateActive, Uncontrolled: e.Mode == string(oci.EnforceNone), Process: e.Process,
 		})
 	}
 	return all, nil

@@ -113,7 +113,7 @@ func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 	} else {
 		f.open(p, claim, "which its container was not granted")
 	}
-	if p.Admin {
+	if p.Admin && !claim.Process {
 		f.add(Finding{Kind: PrivilegedContainer, Container: p.Container,
 			Detail: fmt.Sprintf("process %d (%q) has CAP_SYS_ADMIN: it can replace its limits and reach other GPUs", p.PID, p.Name)})
 	}
@@ -148,7 +148,11 @@ func (f *finder) open(p *Process, claim *Claim, why string) {
 		return
 	}
 	spared := p.Spared
-	if spared == "" && p.Privileged {
+	switch {
+	case spared != "":
+	case claim != nil && claim.Process:
+		spared = "it is a command of the host, and NVML opens all GPUs there"
+	case p.Privileged:
 		spared = "its container is privileged, and NVML opens all GPUs there"
 	}
 	f.add(Finding{

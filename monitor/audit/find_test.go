@@ -56,6 +56,8 @@ func TestFind(t *testing.T) {
 	damaged := granted("a", limit(gpuA, 1000))
 	damaged.Damage = "spoilt"
 	a := granted("a", limit(gpuA, 1000))
+	host := granted("a", limit(gpuA, 1000))
+	host.Process = true
 	driver := func(p *Process) { p.Driver = true }
 	cuda := func(p *Process) { p.Driver, p.CUDA = true, true }
 	privileged := func(p *Process) { p.Admin, p.Privileged = true, true }
@@ -95,6 +97,8 @@ func TestFind(t *testing.T) {
 		"a descriptor, without a grant, privileged": {nil, []Process{proc(1, "x", LimiterUnknown).with(has(gpuB)).with(privileged)}, []found{{ForeignDescriptor, "x", []int{1}, true}}},
 		"CAP_SYS_ADMIN, and no process on a GPU":    {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent).with(func(p *Process) { p.Admin = true }), proc(2, "a", LimiterAbsent).with(privileged)}, []found{{PrivilegedContainer, "a", nil, false}}},
 		"CAP_SYS_ADMIN, and its grant is not known": {[]*Claim{unknown}, []Process{proc(1, "a", LimiterAbsent).with(privileged)}, nil},
+		"a command of the host":                     {[]*Claim{host}, []Process{proc(1, "a", LimiterPresent, gpuA).with(privileged)}, nil},
+		"a descriptor, of a command of the host":    {[]*Claim{host}, []Process{proc(1, "a", LimiterPresent).with(has(gpuB))}, []found{{ForeignDescriptor, "a", []int{1}, true}}},
 		"no limits, before a context":               {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(driver).with(files(FilesAbsent))}, nil},
 		"no limits, graphics":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(files(FilesAbsent)).with(func(p *Process) { p.Devices = map[string]Memory{gpuA: {Graphics: true}} })}, nil},
 		"no limits, and no limiter":                 {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent, gpuA).with(files(FilesAbsent))}, []found{{NoLimiter, "a", []int{1}, false}}},

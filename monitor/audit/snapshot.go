@@ -60,9 +60,11 @@ type Claim struct {
 	Unknown bool
 	// Uncontrolled: the operator disabled the limiter.
 	Uncontrolled bool
-	Dir          string
-	Damage       string
-	Tampering    Tampering
+	// Process: a command of the host, which has the machine's capabilities, and no container.
+	Process   bool
+	Dir       string
+	Damage    string
+	Tampering Tampering
 }
 
 func (c *Claim) usageFile() string {

@@ -161,6 +161,7 @@ func (r *reservation) claim(ctx context.Context, shares []grant.Share, enforceme
 		CorePolicy:   r.settings.LimiterPolicy(),
 		TurnID:       r.container.TurnID,
 		Mode:         string(enforcement),
+		Process:      r.creation.process != "",
 	}
 	created := false
 	_, err := r.releaser.Ledger.Claim(ctx, claim, r.gpus.Capacity, func(dir string) error {

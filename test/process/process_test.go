@@ -436,7 +436,18 @@ func TestWithTheAgent(t *testing.T) {
 		}
 		return nil
 	}))
+	// Passes after it was seen.
+	pass := regexp.MustCompile(`(?m)^gpuslice_audit_last_timestamp_seconds .*$`)
+	seen := map[string]bool{}
+	require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error {
+		seen[pass.FindString(read())] = true
+		if delete(seen, ""); len(seen) < 4 {
+			return fmt.Errorf("passes: %v", seen)
+		}
+		return nil
+	}))
 	require.NotContains(t, agent.LogTail(1000), "violation")
+	require.NotRegexp(t, `(?m)^gpuslice_violations\{.*\} [^0]`, read())
 	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, c.Wait())
 	require.Empty(t, m.reserved())
