@@ -40,7 +40,7 @@ type Claim struct {
 	TurnID limiter.TurnID `json:"turnID,omitzero"`
 	// Mode is the enforcement, for information.
 	Mode string `json:"mode,omitempty"`
-	// Process: a command of the host, not a container.
+	// Process: a command of the host, not a container. No other one has its name.
 	Process bool `json:"process,omitempty"`
 	// CreatedAt is the time of the reservation. The ledger sets it if it is zero.
 	CreatedAt time.Time `json:"createdAt"`

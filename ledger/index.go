@@ -205,7 +205,7 @@ func (x *index) superseded() (found []*entry) {
 }
 
 func (x *index) admit(claim *Claim, gpus map[string]grant.GPU) error {
-	return cmp.Or(x.checkKnown(claim.Shares), x.checkPosition(claim), x.checkCapacity(claim, gpus, x.predecessors(claim)))
+	return cmp.Or(x.checkKnown(claim.Shares), x.checkPosition(claim), x.checkName(claim), x.checkCapacity(claim, gpus, x.predecessors(claim)))
 }
 
 // checkKnown refuses if an entry with unknown shares can hold the same GPUs. The refused pod's tenant reads
@@ -260,6 +260,19 @@ func (x *index) checkPosition(claim *Claim) error {
 		if e.Position != nil && *e.Position == *claim.Position && e.Container != claim.Container {
 			return grant.Errorf(ErrPositionTaken, "position %d of the pod's grant belongs to container %q: write the grant by name into %s",
 				*claim.Position, e.Container, api.AnnotationGrant)
+		}
+	}
+	return nil
+}
+
+// checkName refuses a second command of the host with a name.
+func (x *index) checkName(claim *Claim) error {
+	if !claim.Process {
+		return nil
+	}
+	for _, e := range x.entries {
+		if e.state == StateActive && e.Process && e.Container == claim.Container {
+			return grant.Errorf(ErrNameTaken, "another command with this name has a share: wait until all processes of it have ended, or use another name")
 		}
 	}
 	return nil

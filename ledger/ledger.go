@@ -89,8 +89,9 @@ func (l *Ledger) Close() error {
 }
 
 // Claim reserves the claim and returns its directory. It refuses what does not fit into gpus, by UUID
-// (ErrOverbooked, ErrUnknownGPU), a HAMi position of another container (ErrPositionTaken), a cordoned GPU
-// (ErrCordoned), and any claim while an entry is unreadable (ErrCorrupt) or blocks (ErrBlocked).
+// (ErrOverbooked, ErrUnknownGPU), a HAMi position of another container (ErrPositionTaken), the name of another
+// command of the host (ErrNameTaken), a cordoned GPU (ErrCordoned), and any claim while an entry is unreadable
+// (ErrCorrupt) or blocks (ErrBlocked).
 //
 // populate, which can be nil, writes the container's other files into a directory that is renamed later. If it
 // fails, or ctx ends, the ledger is unchanged. It is idempotent; a different claim is ErrConflict. A claim
@@ -431,6 +432,8 @@ func (l *Ledger) discard(id string) error {
 
 // Kinds of errors, for errors.Is, beside those of package grant.
 var (
+	// ErrNameTaken: another command of the host has this name.
+	ErrNameTaken = errors.New("name taken")
 	// ErrPositionTaken: another container of the pod has this position of HAMi's annotation. The container can run
 	// without a GPU.
 	ErrPositionTaken = errors.New("position taken")

@@ -281,6 +281,36 @@ func TestPositionBelongsToOneContainer(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Containers can have one name, commands of the host not.
+func TestNameOfOneCommand(t *testing.T) {
+	dir := t.TempDir()
+	store := openLedger(t, dir)
+	named := func(id, name string, process bool) ledger.Claim {
+		c := claimOf(id, share(100, 1))
+		c.PodUID, c.Owner, c.Container, c.Process = "", ledger.OwnerRuntime, name, process
+		return c
+	}
+	for _, c := range []struct {
+		claim ledger.Claim
+		want  error
+	}{
+		{named("c1", "train", false), nil},
+		{named("p1", "train", true), nil},
+		{named("p1", "train", true), nil},
+		{named("p2", "train", true), ledger.ErrNameTaken},
+		{named("p2", "other", true), nil},
+		{named("c2", "train", false), nil},
+	} {
+		_, err := store.Claim(background, c.claim, testGPUs(), nil)
+		require.ErrorIs(t, err, c.want)
+	}
+	require.NoError(t, store.Release(background, "p1"))
+	_, err := store.Claim(background, named("p3", "train", true), testGPUs(), nil)
+	require.NoError(t, err)
+	_, err = openLedger(t, dir).Claim(background, named("p4", "train", true), testGPUs(), nil)
+	require.ErrorIs(t, err, ledger.ErrNameTaken)
+}
+
 func TestContainerIDs(t *testing.T) {
 	ledger := openLedger(t, t.TempDir())
 	for _, id := range []string{"", ".", "..", ".new-x", "-x", "a/b", "../x", "a b", "a\x00b", "ä", strings.Repeat("a", 129)} {

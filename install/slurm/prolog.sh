@@ -1,5 +1,5 @@
 #!/bin/sh
-# Slurm's Prolog (slurm.conf): notes the share of each job, by its partition. slurmd runs it as root, before the job.
+# Slurm's Prolog (slurm.conf): notes the owner and the share of each job, by its partition. slurmd runs it as root, before the job.
 set -eu
 jobs=/run/gpuslice-jobs
 
@@ -8,5 +8,10 @@ case "$SLURM_JOB_PARTITION" in
   large) share="--memory 40GiB --cores 60" ;;
   *) exit 0 ;; # without a GPU
 esac
+if [ -n "${SLURM_JOB_GPUS:-}" ]; then
+  # By UUID: in the job the driver counts only the GPUs that are permitted there.
+  uuids=$(nvidia-smi --id="$SLURM_JOB_GPUS" --query-gpu=uuid --format=csv,noheader)
+  share="$share --gpus $(echo "$uuids" | paste -s -d , -)"
+fi
 mkdir -p "$jobs"
-echo "$share" >"$jobs/$SLURM_JOB_ID"
+printf '%s\n' "$SLURM_JOB_UID" "$share" >"$jobs/$SLURM_JOB_ID"

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -39,8 +41,11 @@ type machine struct {
 	t *testing.T
 }
 
-func newMachine(t *testing.T) machine {
-	m, err := harness.NewMachine(context.Background(), "H200")
+func newMachine(t *testing.T, gpus ...string) machine {
+	if len(gpus) == 0 {
+		gpus = []string{"H200"}
+	}
+	m, err := harness.NewMachine(context.Background(), gpus...)
 	t.Cleanup(func() {
 		if m != nil {
 			assert.NoError(t, m.Close())
@@ -500,52 +505,110 @@ func TestSystemdNspawn(t *testing.T) {
 	m.free()
 }
 
-// The scripts of install/slurm, in a control group as Slurm makes it, and with the caller of sudo.
+// The scripts of install/slurm, in control groups as Slurm makes them, and with sudo's variables.
 func TestSlurmScripts(t *testing.T) {
-	m := newMachine(t)
-	const job = "4294967001"
+	const second = "GPU-00000002-5151-4000-8000-000000000002"
+	m := newMachine(t, "H200", "H200")
+	job := strconv.Itoa(4_000_000_000 + os.Getpid())
+	daemon, err := user.Lookup("daemon")
+	require.NoError(t, err)
 	roots, err := harness.CgroupRoots()
 	require.NoError(t, err)
 	require.NotEmpty(t, roots)
-	group := filepath.Join(roots[0], filepath.Base(m.Dir), "uid_65534", "job_"+job, "step_0")
+	path := []string{"slurm", "uid_" + daemon.Uid, "job_" + job, "step_0"}
+	if _, err := os.Stat(filepath.Join(roots[0], "cgroup.controllers")); err == nil {
+		path = []string{"system.slice", "slurmstepd.scope", "job_" + job, "step_0"}
+	}
+	group := filepath.Join(append([]string{roots[0]}, path...)...)
 	require.NoError(t, os.MkdirAll(group, 0o755))
 	t.Cleanup(func() { // before the machine's own
 		_ = os.Remove("/run/gpuslice-jobs") // if it is empty
-		for dir := group; dir != roots[0]; dir = filepath.Dir(dir) {
-			assert.NoError(t, os.Remove(dir))
+		assert.NoError(t, os.Remove(group))
+		for dir := filepath.Dir(group); dir != roots[0]; dir = filepath.Dir(dir) {
+			_ = os.Remove(dir) // another one's, too
 		}
 	})
-	script := func(name string, env ...string) {
-		_, err := harness.Run(context.Background(), append(env, "SLURM_JOB_ID="+job), "../../install/slurm/"+name)
-		require.NoError(t, err)
-	}
-	// A gpuslice of the script's PATH, with this machine's directories.
+
+	// gpuslice with this machine's directories, nvidia-smi, and sed, which reads the control groups in FAKE_CGROUP.
 	bin := filepath.Join(m.Dir, "bin")
 	require.NoError(t, os.Mkdir(bin, 0o755))
 	call := m.command("\"$@\"")
-	text := "#!/bin/sh\nshift\nexec " + strings.Join(call.Args, " ") + "\n"
-	require.NoError(t, os.WriteFile(filepath.Join(bin, "gpuslice"), []byte(text), 0o755))
-	wrapped := func(command string) (string, error) {
-		cmd := exec.Command("/bin/sh", "-c", "echo $$ >"+group+"/cgroup.procs; exec ../../install/slurm/gpuslice-job.sh "+command)
-		cmd.Env = append(call.Env, "PATH="+bin+":"+os.Getenv("PATH"), "SUDO_USER=daemon", "SLURM_JOB_ID=1")
-		out, err := cmd.CombinedOutput()
-		return string(out), err
+	for name, text := range map[string]string{
+		"gpuslice":   "shift\nexec " + strings.Join(call.Args, " "),
+		"nvidia-smi": `echo "$*" | grep -q -e "^--id=1 --query-gpu=uuid --format=csv,noheader$" && echo ` + second,
+		"sed":        `[ -z "$FAKE_CGROUP" ] && exec /bin/sed "$@"; [ "$6" = /proc/self/cgroup ] && echo "$FAKE_CGROUP" | /bin/sed "$1" "$2" "$3" "$4" "$5"`,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	}
-	out, err := wrapped("true")
-	require.ErrorContains(t, err, "exit status 125", "it is not a job of the prolog")
-	require.Contains(t, out, "not in a job of a partition with GPUs")
-	script("prolog.sh", "SLURM_JOB_PARTITION=small")
-	out, err = wrapped(workload(t, "meminfo"))
-	require.NoError(t, err, out)
-	require.Equal(t, strconv.Itoa(8192*mib), harness.KeyValues(out)["device.0.total_bytes"])
-	out, err = wrapped("id -un")
-	require.NoError(t, err, out)
-	require.Equal(t, "daemon\n", out)
+	script := func(name string, env ...string) {
+		t.Helper()
+		out, err := harness.Run(context.Background(), append(env, "PATH="+bin+":"+os.Getenv("PATH"), "SLURM_JOB_ID="+job, "SLURM_JOB_UID="+daemon.Uid), "../../install/slurm/"+name)
+		require.NoError(t, err, out)
+	}
+	wrapped := func(command string, env ...string) *exec.Cmd {
+		cmd := exec.Command("/bin/sh", "-c", "echo $$ >"+group+"/cgroup.procs; exec ../../install/slurm/gpuslice-job.sh "+command)
+		cmd.Env = append(append(call.Env, "PATH="+bin+":"+os.Getenv("PATH"), "SUDO_UID="+daemon.Uid, "SUDO_USER=root", "SLURM_JOB_ID=1"), env...)
+		return cmd
+	}
+	works := func(command string, env ...string) string {
+		t.Helper()
+		out, err := wrapped(command, env...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		return string(out)
+	}
+	fails := func(says string, env ...string) {
+		t.Helper()
+		out, err := wrapped("true", env...).CombinedOutput()
+		require.ErrorContains(t, err, "exit status 125", "%q: %s", env, out)
+		require.Contains(t, string(out), says, "%q", env)
+	}
+	const noJob = "not in a job of a partition with GPUs"
+
+	fails(noJob) // the prolog has not run
+	script("prolog.sh", "SLURM_JOB_PARTITION=small", "SLURM_JOB_GPUS=1")
+	require.Equal(t, strconv.Itoa(8192*mib), harness.KeyValues(works(workload(t, "meminfo")))["device.0.total_bytes"])
+	require.Equal(t, "daemon\n"+second+"\n", works(`/bin/sh -c 'id -un; echo $CUDA_VISIBLE_DEVICES'`))
+
+	scope := "/system.slice/slurmstepd.scope/job_" + job
+	session := "/user.slice/user-1.slice/user@1.service"
+	for _, text := range []string{
+		"0::" + scope, "0::" + scope + "/step_0/user/task_0", "0::/system.slice/node7_slurmstepd.scope/job_" + job + "/step_batch",
+		"5:devices:/slurm/uid_" + daemon.Uid + "/job_" + job + "/step_0\n0::/", "3:cpuset,cpu:/slurm_node7/uid_" + daemon.Uid + "/job_" + job,
+	} {
+		require.Equal(t, "daemon\n", works("id -un", "FAKE_CGROUP="+text), text)
+	}
+	for _, text := range []string{
+		"0::" + session + "/app.slice/job_" + job + ".scope", "0::" + session + "/job_" + job, "0::" + session + scope,
+		"0::/system.slice/evil-slurmstepd.scope/job_" + job, "0::" + scope + "x/step_0", "0::/system.slice/slurmstepd.scope/x/job_" + job,
+		"0::/slurm/uid_" + daemon.Uid + "/job_" + job, "1:name=systemd:/slurm/uid_" + daemon.Uid + "/job_" + job,
+		"5:devices:/user.slice/slurm/uid_" + daemon.Uid + "/job_" + job, "5:devices:/slurm/uid_65534/job_" + job,
+		"5:devices:/slurm/uid_65534/uid_" + daemon.Uid + "/job_" + job,
+	} {
+		fails(noJob, "FAKE_CGROUP="+text)
+	}
+	fails("job "+job+" is another user's", "SUDO_UID=65534", "FAKE_CGROUP=0::"+scope)
+	for _, uid := range []string{"", "daemon", ".*"} {
+		fails("run it by sudo", "SUDO_UID="+uid)
+	}
+
+	// A job has one share.
+	first := wrapped("/bin/sh -c 'echo ready; read end'")
+	in, err := first.StdinPipe()
+	require.NoError(t, err)
+	out, err := first.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, first.Start())
+	_, err = bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, map[string]int64{"job-" + job: 8192}, m.reserved())
+	fails("another command with this name has a share")
+	require.NoError(t, in.Close())
+	require.Equal(t, 1, m.ended(first))
+	require.Equal(t, "daemon\n", works("id -un"))
+
 	script("epilog.sh")
-	_, err = wrapped("true")
-	require.ErrorContains(t, err, "exit status 125")
+	fails(noJob)
 	script("prolog.sh", "SLURM_JOB_PARTITION=other")
-	_, err = wrapped("true")
-	require.ErrorContains(t, err, "exit status 125")
+	fails(noJob)
 	m.free()
 }
