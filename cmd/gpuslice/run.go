@@ -31,10 +31,14 @@ and "resize" show and change it like a container's; its name is
 USER.COMMAND.PID, or that of --name. Signals and the exit status are passed
 through.
 
-It limits programs that do not work against it. The command can open the
-machine's devices as any process of its user can; a container can't.
+It limits CUDA programs that load the limiter and do not work against it.
+Static programs, programs in a chroot, and OpenCL, Vulkan, OpenGL and OptiX
+have the whole GPU: the command can open the machine's devices as any process
+of its user can, and has the driver's libraries. A container with a share has
+neither.
 
-Run it as root: the ledger is root's. --user runs the command as another user.
+Run it as root: the ledger is root's. --user runs the command as another user,
+without the caller's open files; environment and terminal are the caller's.
 
 Exit status: the command's; 128 and the number of the signal that ended it; 125
 gpuslice failed or refused the share; 126 the command could not be run; 127 it

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -70,6 +71,11 @@ func (r *Runtime) RunProcess(ctx context.Context, p Process) (status int, err er
 		if err := endedBefore(signals); err != nil {
 			return err
 		}
+		if p.As != nil {
+			if err := keepDescriptors(); err != nil {
+				return err
+			}
+		}
 		return startMounted(child, spec.Mounts)
 	})
 	if err != nil && child.Process == nil {
@@ -98,6 +104,20 @@ func splitRequest(env []string) (left, ours []string) {
 		}
 	}
 	return left, ours
+}
+
+// keepDescriptors keeps this process' open files from the programs that it starts, except the standard ones.
+func keepDescriptors() error {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("list the open files: %w", err)
+	}
+	for _, e := range open {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
 
 // startMounted starts a program in a mount namespace of its own. Only one thread enters it, and not the first: that one's namespace

@@ -351,6 +351,17 @@ func TestAsAnotherUser(t *testing.T) {
 	require.Contains(t, out, "daemon\nhome=/usr/sbin\n")
 	require.Contains(t, out, "/.gpuslice/libvgpu-before-libasan.so")
 	require.GreaterOrEqual(t, strings.Count(out, "Read-only file system")+strings.Count(out, "Permission denied"), 2, out)
+
+	// It has no open file of the caller.
+	secret, err := os.Open("/etc/shadow")
+	require.NoError(t, err)
+	defer secret.Close()
+	files := m.command("--memory", "4GiB", "--user", "daemon", "--", "/bin/sh", "-c", "for fd in 3 4 5 6 7 8 9; do test -e /proc/self/fd/$fd && echo $fd; done; exit 0")
+	files.ExtraFiles = []*os.File{secret}
+	text, err := files.CombinedOutput()
+	require.NoError(t, err, string(text))
+	require.Empty(t, string(text))
+
 	c, _ := m.start("ready", "--memory", "4GiB", "--user", "1", "--", "/bin/sh", "-c", "echo ready; exec sleep 100")
 	for name := range m.reserved() {
 		require.Equal(t, fmt.Sprintf("daemon.sh.%d", c.Process.Pid), name)
