@@ -33,15 +33,11 @@ func (d *demo) leave() error {
 	if err != nil {
 		return err
 	}
-	ctr, err := harness.Tool("ctr")
-	if err != nil {
-		return err
-	}
 	env := fmt.Sprintf(`export PATH=%s:%s:$PATH
 export GPUSLICE_STATE_DIR=%s/run
 export CONTAINERD_ADDRESS=%[3]s/c/c.sock CONTAINERD_NAMESPACE=k8s.io
 export SIMGPU_STATE=%[3]s/sim/state
-`, build, filepath.Dir(ctr), kept)
+`, build, d.node.Tools(), kept)
 	if err := os.WriteFile(filepath.Join(d.node.Dir, "env"), []byte(env), 0o644); err != nil {
 		return err
 	}
@@ -50,6 +46,12 @@ export SIMGPU_STATE=%[3]s/sim/state
 
 // hints are the commands for the node that is up.
 func (d *demo) hints() string {
+	own := ""
+	if d.node.HasCtr() {
+		own = fmt.Sprintf(`A container of your own, with a share:
+  ctr run --rm --runc-binary "$(command -v gpuslice-runtime)" --env GPUSLICE_MEMORY=4GiB %s mine %s/meminfo
+`, harness.WorkloadImage, harness.WorkloadDir)
+	}
 	return fmt.Sprintf(`
 "train" and "infer" go on. Look around, as root:
   . %s/env
@@ -57,11 +59,9 @@ func (d *demo) hints() string {
   gpuslice top
   gpuslice describe container default/train
 The node's page: http://%s/
-A container of your own, with a share:
-  ctr run --rm --runc-binary "$(command -v gpuslice-runtime)" --env GPUSLICE_MEMORY=4GiB %s mine %s/meminfo
-Take everything down:
+%sTake everything down:
   make demo DEMO=stop
-`, kept, d.page, harness.WorkloadImage, harness.WorkloadDir)
+`, kept, d.page, own)
 }
 
 // takeDown removes the node that an earlier call left up.
@@ -79,13 +79,7 @@ func takeDown() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	// A container of the user's own is in no pod. An error is that of a containerd that has ended; Close repeats the rest.
-	_ = node.RemoveAllPods(ctx)
-	tasks, _ := node.Ctr(ctx, "tasks", "list", "--quiet")
-	for _, name := range strings.Fields(tasks) {
-		_, _ = node.Ctr(ctx, "tasks", "delete", "--force", name)
-	}
-	if err := node.Close(ctx); err != nil {
+	if err := errors.Join(removeTasks(ctx, node), node.Close(ctx)); err != nil {
 		return fmt.Errorf("take the node down: %w", err)
 	}
 	if err := os.Remove(kept); err != nil {
@@ -93,4 +87,21 @@ func takeDown() error {
 	}
 	fmt.Println("Everything is stopped and removed.")
 	return nil
+}
+
+// removeTasks ends all containers, also those of the user, which are in no pod. After the end of containerd, Close does it.
+func removeTasks(ctx context.Context, node *harness.Node) error {
+	if !node.Runs() {
+		return nil
+	}
+	if err := node.RemoveAllPods(ctx); err != nil || !node.HasCtr() {
+		return err
+	}
+	tasks, err := node.Ctr(ctx, "tasks", "list", "--quiet")
+	errs := []error{err}
+	for _, name := range strings.Fields(tasks) {
+		_, err := node.Ctr(ctx, "tasks", "delete", "--force", name)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,14 +111,13 @@ func NewContainerd(ctx context.Context, dir string, o ContainerdOptions) (*Conta
 		return nil, err
 	}
 	c := &Containerd{Dir: dir, env: o.Env, enter: o.Enter}
-	if c.runtime, err = chosenRuntime(); err != nil {
+	name := cmp.Or(os.Getenv(CRIRuntimeEnv), "containerd")
+	if err := c.use(name); err != nil {
 		return nil, err
 	}
-	program, err := tool(c.runtime.tools, c.runtime.program)
-	if err != nil {
+	if err := os.WriteFile(c.runtimePath(), []byte(name), 0o644); err != nil {
 		return nil, err
 	}
-	c.tools = filepath.Dir(program)
 	if err := os.WriteFile(filepath.Join(dir, "policy.json"), []byte(imagePolicy), 0o644); err != nil {
 		return nil, err
 	}
@@ -201,15 +201,24 @@ func (c *Containerd) Ctr(ctx context.Context, args ...string) (string, error) {
 	return Run(ctx, nil, filepath.Join(c.tools, "ctr"), append([]string{"--address", c.Socket(), "--namespace", "k8s.io"}, args...)...)
 }
 
+// Runs reports whether the daemon was started and has not ended.
+func (c *Containerd) Runs() bool {
+	if c.process == nil {
+		return false
+	}
+	select {
+	case <-c.process.Exited():
+		return false
+	default:
+		return true
+	}
+}
+
 // Close removes every pod, stops the daemon, and unmounts what is left below its directory.
 func (c *Containerd) Close(ctx context.Context) error {
 	var errs []error
-	if c.process != nil {
-		select {
-		case <-c.process.Exited():
-		default:
-			errs = append(errs, c.RemoveAllPods(ctx), c.Stop())
-		}
+	if c.Runs() {
+		errs = append(errs, c.RemoveAllPods(ctx), c.Stop())
 	}
 	if c.conn != nil {
 		errs = append(errs, c.conn.Close())

@@ -65,18 +65,25 @@ var criRuntimes = map[string]criRuntime{
 	},
 }
 
-// chosenRuntime is the one of CRIRuntimeEnv.
-func chosenRuntime() (criRuntime, error) {
-	name := os.Getenv(CRIRuntimeEnv)
-	if name == "" {
-		name = "containerd"
+// use sets the container runtime.
+func (c *Containerd) use(name string) error {
+	var known bool
+	if c.runtime, known = criRuntimes[name]; !known {
+		return fmt.Errorf("container runtime %q: it is containerd, containerd-1.7 or cri-o (%s)", name, CRIRuntimeEnv)
 	}
-	r, ok := criRuntimes[name]
-	if !ok {
-		return r, fmt.Errorf("%s=%s: it is containerd, containerd-1.7 or cri-o", CRIRuntimeEnv, name)
-	}
-	return r, nil
+	program, err := tool(c.runtime.tools, c.runtime.program)
+	c.tools = filepath.Dir(program)
+	return err
 }
+
+// Tools is the directory of the runtime's programs.
+func (c *Containerd) Tools() string { return c.tools }
+
+// HasCtr reports whether ctr works with the runtime.
+func (c *Containerd) HasCtr() bool { return c.runtime.name == "containerd" }
+
+// runtimePath is the file that has the runtime's name, for Attach.
+func (c *Containerd) runtimePath() string { return filepath.Join(c.Dir, "runtime") }
 
 // MergesVariables reports whether a variable that an image has twice is in a container once.
 func (c *Containerd) MergesVariables() bool { return c.runtime.mergesVariables }
