@@ -184,14 +184,16 @@ func (d *demo) show(ctx context.Context) error {
 		return err
 	}
 
-	step("Both compute without a pause. What each has of the GPU's time, by the GPU's own clock:")
+	step("Both compute without a pause, and divide the GPU's time by their shares:")
 	if err := d.compute(ctx, train, infer); err != nil {
 		return err
 	}
 
-	step("A container without Kubernetes (ctr run, as docker run), resized while it runs:")
-	if err := d.resize(ctx); err != nil {
-		return err
+	if d.node.HasCtr() {
+		step("A container without Kubernetes (ctr run, as docker run), resized while it runs:")
+		if err := d.resize(ctx); err != nil {
+			return err
+		}
 	}
 
 	step("The node's own view (gpuslice status):")
@@ -202,9 +204,6 @@ func (d *demo) show(ctx context.Context) error {
 	fmt.Print(indent(table))
 	if d.keep {
 		return nil
-	}
-	if err := d.stopComputing(ctx, train, infer); err != nil {
-		return err
 	}
 
 	step("What is granted after each is removed:")
@@ -315,40 +314,30 @@ func (d *demo) pressure(ctx context.Context, train, infer tenant) error {
 	return nil
 }
 
-const computing = "compute"
-
-// compute starts a program that keeps the GPU busy in each container, and measures what each gets.
+// compute starts a program that keeps the GPU busy in each container, and measures how they divide it.
 func (d *demo) compute(ctx context.Context, tenants ...tenant) error {
 	shares := map[int]int{}
 	for _, t := range tenants {
 		shares[t.cores] = t.cores // the simulated GPU counts each under this number
-		command := []string{"tasks", "exec", "--detach", "--exec-id", computing, t.id}
-		if _, err := d.node.Ctr(ctx, append(command, harness.Busy...)...); err != nil {
-			return err
+		command := []string{"/bin/sh", "-c", strings.Join(harness.Busy, " ") + " >/dev/null 2>&1 &"}
+		if _, stderr, code, err := d.node.Exec(ctx, t.id, command...); err != nil || code != 0 {
+			return errors.Join(err, fmt.Errorf("start a program in %s: exit status %d: %s", t.name, code, stderr))
 		}
 	}
 	const within = 5
 	has, err := d.node.MeasureShares(ctx, 0, shares, within)
+	var names, parts []string
 	for _, t := range tenants {
+		names, parts = append(names, strconv.Quote(t.name)), append(parts, strconv.Itoa(t.cores))
 		if err == nil {
 			fmt.Printf("       %s: %.1f %% of the GPU\n", t.name, has[t.cores])
 		}
-		d.expect(err == nil, "%q has its %d %% (to %d points)", t.name, t.cores, within)
 	}
+	d.expect(err == nil, "%s divide what they had %s (to %d points of 100)", strings.Join(names, " and "), strings.Join(parts, " : "), within)
 	if err != nil {
 		fmt.Printf("       %v\n", err)
 	}
 	return nil
-}
-
-// stopComputing ends the programs of compute.
-func (d *demo) stopComputing(ctx context.Context, tenants ...tenant) error {
-	var errs []error
-	for _, t := range tenants {
-		_, err := d.node.Ctr(ctx, "tasks", "kill", "--signal", "SIGKILL", "--exec-id", computing, t.id)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // resize changes the share of a container of ctr, which has no scheduler.

@@ -131,7 +131,7 @@ func twoShare(t *testing.T, d docker) {
 	require.Equal(t, strconv.Itoa((90000-1000-2*contextMiB)*mib), v["device.0.info_free_bytes"])
 }
 
-// shareTime: two containers that both want all of a GPU have their shares of its time, by the GPU's own clock. There is no agent.
+// shareTime: two containers that both want all of a GPU divide its time by their shares. There is no agent.
 func shareTime(t *testing.T, d docker) {
 	for _, cores := range []int{30, 70} {
 		d.start(t, busyShare(cores), harness.Busy...)

@@ -95,7 +95,7 @@ func testPodman(t *testing.T, p podman) {
 	require.NoError(t, err)
 	requireNothingLeft(t, p.m)
 
-	// Two that both want all of a GPU have their shares of its time, by the GPU's own clock. There is no agent.
+	// Two that both want all of a GPU divide its time by their shares. There is no agent.
 	var ids []string
 	for _, cores := range []int{30, 70} {
 		ids = append(ids, p.start(t, busyShare(cores), harness.Busy...))

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// Two pods that both want all of a GPU have their shares of its time, by the GPU's own clock.
+// Two pods that both want all of a GPU divide its time by their shares.
 func TestSharesOfComputeTime(t *testing.T) {
 	s := newSpace(t)
 	uuid := gpus(t)[0]

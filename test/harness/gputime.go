@@ -86,8 +86,9 @@ func (m *Machine) GPUTime(ctx context.Context, index int) (GPUTime, error) {
 }
 
 // HoldShares measures periods of a GPU's own clock until one in which the groups have divided what they had of it by their shares,
-// give or take within points, and none has had more than its share of all. It fails after ten: a machine does not always run the
-// programs that launch, and a limiter that does not share never has one.
+// give or take within points of 100. It fails after ten: a machine does not always run the programs that launch, and a limiter that
+// does not share never has one. How much they had together is no question here: a GPU's clock is the machine's, and a busy machine
+// leaves the GPU idle. In test/limiter the rules are played with a clock of their own, and there they fill the GPU.
 func (m *Machine) HoldShares(ctx context.Context, index int, shares map[int]int, within float64) error {
 	_, err := m.MeasureShares(ctx, index, shares, within)
 	return err
@@ -134,7 +135,7 @@ func (m *Machine) MeasureShares(ctx context.Context, index int, shares map[int]i
 			sum += has[group]
 		}
 		for group, share := range shares {
-			all = all && math.Abs(has[group]/sum-float64(share)/float64(total))*100 <= within && has[group] <= float64(share)+within
+			all = all && math.Abs(has[group]/sum-float64(share)/float64(total))*100 <= within
 		}
 		if seen = append(seen, fmt.Sprint(has)); all {
 			return has, nil

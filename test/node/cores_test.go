@@ -13,8 +13,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// Two containers that both want all of a GPU have their shares of its time, by the GPU's own clock: beside the agent, for a minute
-// after it was killed, and when another has started; also one that was created before, and one that came after.
+// Two containers that both want all of a GPU divide its time by their shares: beside the agent, for a minute after it was killed, and
+// when another has started; also one that was created before, and one that came after.
 func TestSharesOfComputeTime(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()

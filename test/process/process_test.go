@@ -402,7 +402,7 @@ func TestHostIsUnchanged(t *testing.T) {
 	m.free()
 }
 
-// Two commands share the GPU's time as two containers do.
+// Two commands divide the GPU's time by their shares, as two containers do.
 func TestSharesOfComputeTime(t *testing.T) {
 	m := newMachine(t)
 	spin := append([]string{workload(t, "spin")}, harness.Busy[1:]...)
