@@ -190,23 +190,30 @@ is_static() { [ -x "$1" ] && ! LC_ALL=C ldd "$1" >/dev/null 2>&1; }
 
 # without_services runs a command that installs packages, and starts none of their services: the
 # tests bring up daemons of their own. Debian asks policy-rc.d whether a service may be started.
-without_services() {
-  local policy=/usr/sbin/policy-rc.d status=0 new=() unit
-  if [ -e "$policy" ]; then # the machine has its own rule
+without_services() (
+  policy=/usr/sbin/policy-rc.d
+  mark="# Written by gpuslice's test/setup.sh while it installs packages, and removed afterwards."
+  # The machine can have its own rule. Another set-up, and what it runs, has its rule locked.
+  if { [ -s "$policy" ] && ! grep -qxF "$mark" "$policy"; } ||
+    ! { : >>"$policy" && exec 9<"$policy" && flock --nonblock 9; }; then
     "$@"
     return
   fi
+  new=()
   for unit in docker.socket docker.service containerd.service podman.socket podman.service prometheus.service; do
     systemctl cat "$unit" >/dev/null 2>&1 || new+=("$unit")
   done
-  printf '#!/bin/sh\nexit 101\n' >"$policy"
-  chmod 755 "$policy"
-  "$@" || status=$?
-  rm -f "$policy"
   # Nor at the next boot; units that were there before are left as they are.
-  [ ! -d /run/systemd/system ] || systemctl --quiet disable "${new[@]}" 2>/dev/null || true
-  return "$status"
-}
+  trap 'rm -f "$policy"; [ ! -d /run/systemd/system ] || systemctl --quiet disable "${new[@]}" 2>/dev/null || true' EXIT
+  # bash runs these after the command has ended. After that it dies of the signal, so that the caller does not go on.
+  for signal in HUP INT TERM; do
+    # shellcheck disable=SC2064 # the signal of now
+    trap "trap - $signal; kill -$signal \$BASHPID" "$signal"
+  done
+  printf '#!/bin/sh\n%s\nexit 101\n' "$mark" >"$policy"
+  chmod 755 "$policy"
+  "$@"
+)
 
 # build_tools MODULE WHAT [TAGS] builds the programs of that module.
 build_tools() {

@@ -11,7 +11,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -343,4 +345,118 @@ func TestInstallOnAMinimalImage(t *testing.T) {
 	require.Greater(t, len(without), 50)
 	out := harmless(t, database(t, without))
 	require.Contains(t, out, "without removing any: gcc libc6-dev make")
+}
+
+// inNamespace has a directory of the test in place of /usr/sbin, in a mount namespace of its own. apt-get writes "installs" there when
+// it is called to install, and goes on until there is a file "end".
+func inNamespace(t *testing.T, sbin string) (cmd *exec.Cmd, output func() string) {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "apt-get"), []byte("#!/bin/sh\n[ \"$1\" = install ] || exit 0\ncd "+sbin+`
+cp policy-rc.d asked 2>/dev/null
+touch installs
+until [ -e end ]; do sleep 0.01; done
+`), 0o755))
+	cmd = exec.Command("/bin/bash", "-euc", `mount --bind "$0" /usr/sbin; exec ../setup.sh --check`, sbin)
+	cmd.Env = append(os.Environ(), "PATH="+dir+":/usr/bin:/bin", "DPKG_ADMINDIR="+database(t, []string{"shellcheck"}))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS}
+	file, err := os.Create(filepath.Join(dir, "output")) // a pipe would end with the last process
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = file.Close()
+		if cmd.Process != nil {
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what a failed test has left
+		}
+	})
+	cmd.Stdout, cmd.Stderr = file, file
+	return cmd, func() string {
+		text, err := os.ReadFile(file.Name())
+		require.NoError(t, err)
+		return string(text)
+	}
+}
+
+func eventually(t *testing.T, condition func() bool, message string) {
+	t.Helper()
+	require.Eventually(t, condition, time.Minute, 10*time.Millisecond, message)
+}
+
+func exists(path ...string) func() bool {
+	return func() bool { _, err := os.Stat(filepath.Join(path...)); return err == nil }
+}
+
+// A set-up that is interrupted leaves no rule that forbids services, and keeps it as long as apt runs.
+func TestInterruptedInstallLeavesNoRule(t *testing.T) {
+	for name, c := range map[string]struct {
+		signal syscall.Signal
+		group  bool
+	}{
+		"Ctrl-C":             {syscall.SIGINT, true},
+		"the terminal ends":  {syscall.SIGHUP, true},
+		"SIGTERM for all":    {syscall.SIGTERM, true},
+		"SIGTERM for one":    {syscall.SIGTERM, false},
+		"SIGKILL for one":    {syscall.SIGKILL, false},
+		"nothing interrupts": {0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sbin := t.TempDir()
+			cmd, output := inNamespace(t, sbin)
+			policy := filepath.Join(sbin, "policy-rc.d")
+			require.NoError(t, cmd.Start())
+			eventually(t, exists(sbin, "installs"), "apt-get runs")
+			require.Equal(t, 101, status(t, exec.Command(policy)))
+			if pid := cmd.Process.Pid; c.group {
+				require.NoError(t, syscall.Kill(-pid, c.signal))
+			} else {
+				require.NoError(t, syscall.Kill(pid, c.signal))
+				if c.signal != 0 {
+					_ = cmd.Wait()
+				}
+				require.FileExists(t, policy, "apt-get runs on")
+				require.NoError(t, os.WriteFile(filepath.Join(sbin, "end"), nil, 0o644))
+			}
+			eventually(t, func() bool { return !exists(policy)() }, "the rule is removed")
+			_ = cmd.Wait()
+			require.NoFileExists(t, policy)
+			require.NotContains(t, output(), "conflict")
+		})
+	}
+}
+
+func status(t *testing.T, cmd *exec.Cmd) int {
+	t.Helper()
+	_ = cmd.Run()
+	require.NotNil(t, cmd.ProcessState)
+	return cmd.ProcessState.ExitCode()
+}
+
+// The rule that a killed set-up left is removed. The machine's own rule stays, and that of another set-up.
+func TestRulesOfOthersStay(t *testing.T) {
+	sbin := t.TempDir()
+	first, _ := inNamespace(t, sbin)
+	require.NoError(t, first.Start())
+	eventually(t, exists(sbin, "installs"), "apt-get runs")
+	policy, end := filepath.Join(sbin, "policy-rc.d"), filepath.Join(sbin, "end")
+	left, err := os.ReadFile(policy)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(sbin, "apt-get"), []byte("#!/bin/sh\n[ \"$1\" != install ]\n"), 0o755))
+	second, output := inNamespace(t, sbin)
+	second.Env = append(second.Env, "PATH="+sbin+":/usr/bin:/bin") // apt-get is locked by the first
+	require.Error(t, second.Run())
+	require.Contains(t, output(), "nothing was installed or removed")
+	require.FileExists(t, policy, "the first goes on")
+	require.NoError(t, syscall.Kill(-first.Process.Pid, syscall.SIGKILL))
+	_ = first.Wait()
+	require.NoError(t, os.WriteFile(end, nil, 0o644))
+
+	for text, stays := range map[string]bool{string(left): false, "#!/bin/sh\nexit 101\n": true} {
+		require.NoError(t, os.WriteFile(policy, []byte(text), 0o755))
+		cmd, output := inNamespace(t, sbin)
+		_ = cmd.Run() // shellcheck is missing in dpkg's database
+		asked, err := os.ReadFile(filepath.Join(sbin, "asked"))
+		require.NoError(t, err, output())
+		require.Equal(t, text, string(asked))
+		require.Equal(t, stays, exists(policy)(), text)
+		require.NoError(t, os.Remove(filepath.Join(sbin, "asked")))
+	}
 }
