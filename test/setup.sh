@@ -105,7 +105,7 @@ need_packages() {
   [ ${#missing[@]} -eq 0 ] && return 0
   case "$by" in
     apt) command="apt-get install --no-remove --no-install-recommends ${missing[*]}" ;;
-    dnf) command="dnf install --setopt=install_weak_deps=False ${missing[*]}" ;;
+    dnf) command="dnf install --setopt=install_weak_deps=False --setopt=obsoletes=False ${missing[*]}" ;;
     *)
       log "there is neither apt nor dnf: install what these packages of Debian have: ${missing[*]}"
       return 1
@@ -117,8 +117,8 @@ need_packages() {
     return 1
   fi
   log "installing packages, as root, without removing any: ${missing[*]}"
-  if [ "$by" = dnf ]; then # it removes nothing without --allowerasing, and starts no service
-    dnf install -y -q --setopt=install_weak_deps=False "${missing[@]}" >&2 || {
+  if [ "$by" = dnf ]; then # without --allowerasing and obsoletes it removes nothing, and it starts no service
+    dnf install -y -q --setopt=install_weak_deps=False --setopt=obsoletes=False "${missing[@]}" >&2 || {
       log "nothing was installed or removed: RHEL has some of these packages only in EPEL, and none of $(fedora docker.io)"
       return 1
     }
