@@ -106,8 +106,7 @@ type Process struct {
 	err  error
 }
 
-// StartProcess starts a daemon with its output in <dir>/<name>.log. The kernel kills the daemon when the
-// harness ends, so that a killed test run leaves nothing.
+// StartProcess starts a daemon with its output in <dir>/<name>.log. It goes on after a harness that is killed.
 func StartProcess(dir, name string, env []string, path string, args ...string) (*Process, error) {
 	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
