@@ -121,6 +121,18 @@ func TestStopAfterAKill(t *testing.T) {
 	}
 }
 
+// What a call of "stop" that failed at its end has left is only the link.
+func TestStopWithoutADirectory(t *testing.T) {
+	kept := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(filepath.Join(t.TempDir(), "gone"), kept))
+	stop := exec.Command("go", "run", ".", "stop")
+	stop.Env = append(os.Environ(), "DEMO_LINK="+kept)
+	out, err := stop.CombinedOutput()
+	require.NoError(t, err, string(out))
+	_, err = os.Lstat(kept)
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
 // For another user than root there is one line, before anything is built.
 func TestRootIsNeeded(t *testing.T) {
 	for _, target := range []string{"DEMO=run", "DEMO=keep", "DEMO=stop"} {

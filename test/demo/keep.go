@@ -73,6 +73,9 @@ func takeDown() error {
 	if err != nil {
 		return err
 	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) { // an earlier call has removed the rest
+		return os.Remove(kept)
+	}
 	node, err := harness.Attach(dir)
 	if err != nil {
 		return err
