@@ -1,2 +1,2 @@
-// Package versions runs the scheduler on API servers that emulate the older versions of Kubernetes which gpuslice supports.
+// Package versions runs the scheduler on API servers that emulate Kubernetes 1.33, 1.34 and 1.35.
 package versions
