@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -104,7 +105,7 @@ func (g *groups) update(now *gang.Group, retry bool) {
 		g.allow(now.Name)
 	}
 	if retry || now.Complete() && now.MustWait() && !g.complete[now.Name] {
-		activate(g.handle, now.Pending...)
+		g.activate(now, "")
 	}
 	if now.Complete() && len(now.Pending) > 0 {
 		g.complete[now.Name] = true
@@ -153,10 +154,19 @@ func (g *groups) permit(pod *v1.Pod) (*fwk.Status, time.Duration) {
 	}
 	if g.timers[now.Name] == nil {
 		g.timers[now.Name] = time.AfterFunc(timeout, func() { g.rejectGroup(pod, fmt.Sprintf("was not complete after %v", timeout)) })
-		activate(g.handle, now.Pending...) // skip their backoff
+		g.activate(now, pod.UID) // skip their backoff
 	}
 	// The timer ends before kube-scheduler's timeouts of the pods.
 	return fwk.NewStatus(fwk.Wait), timeout + time.Minute
+}
+
+// activate retries pods of a group that wait in the queue, except one. Those that wait in Permit would be retried at the moment they
+// are rejected: kube-scheduler 1.36 then loses a pod that it pops before it has marked the end of the pod's last cycle
+// (AddUnschedulableIfNotPresent).
+func (g *groups) activate(group *gang.Group, except types.UID) {
+	waiting := map[types.UID]bool{except: true}
+	g.eachWaiting(group.Name, func(w fwk.WaitingPod) { waiting[w.GetPod().UID] = true })
+	activate(g.handle, slices.DeleteFunc(slices.Clone(group.Pending), func(p *v1.Pod) bool { return waiting[p.UID] })...)
 }
 
 func (g *groups) stopTimer(name gang.Name) {
