@@ -162,8 +162,7 @@ type turnFile struct {
 	cap                     int64
 	processes, gapsUntil    uint64
 	credit                  int64
-	gapsPrice               uint64
-	_                       [24]byte
+	_                       [32]byte
 	_                       [3968]byte // of processes only
 }
 

@@ -82,7 +82,6 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_turn_words, looked)", int(unsafe.Offsetof(turnFile{}.looked))},
 		{"offsetof(struct vgpu_turn_words, work_until)", int(unsafe.Offsetof(turnFile{}.workUntil))},
 		{"offsetof(struct vgpu_turn_words, gaps_until)", int(unsafe.Offsetof(turnFile{}.gapsUntil))},
-		{"offsetof(struct vgpu_turn_words, gaps_price)", int(unsafe.Offsetof(turnFile{}.gapsPrice))},
 		{"offsetof(struct vgpu_turn_words, credit)", int(unsafe.Offsetof(turnFile{}.credit))},
 		{"offsetof(struct vgpu_turn_words, cap)", int(unsafe.Offsetof(turnFile{}.cap))},
 		{"VGPU_TURN_PEERS", turnPeers},

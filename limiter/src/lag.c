@@ -26,6 +26,7 @@ enum { HOLDERS = 2 }; /* processes with one that count, of all other containers 
 static const uint64_t FORGET_NS = 2000000000;
 static const uint64_t PATIENCE_NS = 90000000, RECENT_NS = 50000000;
 static const double CREDIT_NS = 50000000; /* of the whole GPU, that a ceiling lets an idle container save */
+enum { OF_GAPS = 4 };
 static const double LOW_WEIGHT = 0.01;
 
 static uint64_t get(const _Atomic uint64_t *word)
@@ -151,19 +152,18 @@ static uint64_t advance(_Atomic uint64_t *looked, uint64_t now)
 	return before;
 }
 
-/* Of what others had work meanwhile. Those that use the gaps of a container pay it the price for their time there. */
+/* Of what others had work meanwhile. A container with gaps in its turn has most of the charge, the one that uses them the rest:
+ * it may have less of the GPU than half. */
 static int64_t charge_of(uint64_t covered, double overlap, const struct span *span)
 {
 	if (span->fills)
-		return (int64_t)((double)covered * span->price);
-	if (span->price > 0) {
-		double paid = (double)span->others * span->price;
-		return paid < (double)covered ? (int64_t)((double)covered - paid) : 0;
-	}
+		return (int64_t)(covered / OF_GAPS);
+	if (span->filled)
+		return (int64_t)((double)covered * (1 - (overlap < 1 ? overlap : 1) / OF_GAPS));
 	return (int64_t)((double)covered / (1 + overlap));
 }
 
-uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, struct span *span, int process)
+uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct span *span, int process)
 {
 	uint64_t before = advance(&turn->words.looked, v->now);
 	double overlap = 0, others = 0, held = 0, work = 0, weights = v->weight, holders = 0, processes = (double)least(get(&turn->words.processes), LAG_PROCESSES);
@@ -176,13 +176,11 @@ uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, struct span *spa
 	if (v->now - before > LAG_HORIZON_NS)
 		before = v->now - LAG_HORIZON_NS;
 	uint64_t passed = v->now - before;
-	span->others = 0;
 	uint64_t covered = least(covered_by(turn, v, before, span, process), passed);
 	for (int i = 0; i < v->count; i++) {
 		uint64_t more = worked(turn, i, &v->peers[i]);
 
 		others += (double)more / (double)passed;
-		span->others += least(more, passed);
 		if (covered)
 			overlap += (double)least(more, covered) / (double)covered * v->peers[i].processes / (processes > 1 ? processes : 1);
 		bool holder = holds(&v->peers[i], more, passed);
@@ -310,7 +308,7 @@ bool lag_may_go(struct vgpu_turn *turn, const struct vgpu_turn *own, const struc
 	return false;
 }
 
-bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v, bool fills, double *price)
+bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
 {
 	double mine = standing(turn, own, v);
 	bool gaps = false;
@@ -320,12 +318,10 @@ bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, con
 	for (int i = 0; i < v->count; i++) {
 		const struct peer *p = &v->peers[i];
 
-		if (p->hold_until > v->now && (!p->gaps || mine < standing_of(p) - (double)QUANTUM_NS))
+		if (p->hold_until > v->now && !p->gaps)
 			return false;
-		if (p->hold_until <= v->now && p->want_until > v->now && standing_of(p) > mine + (fills ? (double)QUANTUM_NS : 0))
+		if (p->hold_until <= v->now && p->want_until > v->now && standing_of(p) > mine)
 			return false;
-		if (p->gaps)
-			*price = p->price;
 		gaps |= p->gaps;
 	}
 	return gaps;

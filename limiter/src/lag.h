@@ -14,8 +14,7 @@ struct peer {
 	double weight; /* its part of the GPU, above 0 to 1 */
 	bool low;      /* its priority */
 	uint64_t want_until, hold_until;
-	bool gaps; /* others may use the gaps in its turn, */
-	double price; /* and are charged this part of their time there */
+	bool gaps; /* others may use the gaps in its turn */
 	uint64_t busy; /* extrapolated to the view's time */
 	int64_t lag, credit;
 	unsigned processes; /* that have work; at least 1 */
@@ -49,13 +48,12 @@ struct span {
 	uint64_t from, to, ns;
 	uint64_t pauses; /* short ones in its turn, in which others wait for it */
 	bool fills;      /* the work was in gaps of another container's turn */
-	double price;    /* of gaps, to those that use them; of open ones in its own turn; 0 to 1 */
-	uint64_t others; /* by lag_step: time with work of others, of each */
+	bool filled;     /* others may have had work in gaps of its turn */
 };
 
 /* Accounts for the time since the last step of any process of the container. `process` is the caller's index in
  * work_until. Returns the part of the time that is charged: others may have had work at the same time. */
-uint64_t lag_step(struct vgpu_turn *turn, const struct view *view, struct span *span, int process);
+uint64_t lag_step(struct vgpu_turn *turn, const struct view *view, const struct span *span, int process);
 
 /* Whether another container wants the GPU, or a ceiling applies. */
 bool lag_contended(const struct vgpu_turn *turn, const struct view *view);
@@ -72,7 +70,7 @@ bool lag_may_go(struct vgpu_turn *turn, const struct vgpu_turn *own, const struc
 
 /* After a refusal: whether the container may use the gaps in the turn of another one. Of those that wait, only the one that is
  * next may. */
-bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *view, bool fills, double *price);
+bool lag_may_fill(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *view);
 
 /* After a refusal: how long it lasts at least, if what is known now goes on. It can end a little earlier, so look again in time. */
 uint64_t lag_refused_for(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *view);

@@ -221,8 +221,7 @@ struct vgpu_turn_words {
 	_Atomic uint64_t processes;  /* that have work: the GPU divides its time among them */
 	_Atomic uint64_t gaps_until; /* others may use the gaps in its turn until then */
 	_Atomic int64_t credit;      /* time that kernels of others took from it, which they pay back */
-	_Atomic uint64_t gaps_price; /* thousandths: what the time in its gaps is charged; 0: not shown */
-	uint8_t reserved[24];
+	uint8_t reserved[32];
 };
 
 struct vgpu_turn {

@@ -76,8 +76,6 @@ static void fill(struct peer *p, const struct vgpu_turn_words *w, uint64_t now)
 	p->want_until = believable(atomic_load_explicit(&w->want_until, memory_order_relaxed), now);
 	p->hold_until = believable(atomic_load_explicit(&w->hold_until, memory_order_relaxed), now);
 	p->gaps = p->hold_until > now && believable(atomic_load_explicit(&w->gaps_until, memory_order_relaxed), now) > now;
-	uint64_t price = atomic_load_explicit(&w->gaps_price, memory_order_relaxed);
-	p->price = price ? (price < 1000 ? (double)price : 1000) / 1000 : 0.25;
 	p->lag = lag > LAG_MOST_NS ? LAG_MOST_NS : lag < LAG_LEAST_NS ? LAG_LEAST_NS : lag;
 	p->credit = lag < 0 || credit < 0 ? 0 : credit > most ? most : credit;
 	p->busy = atomic_load_explicit(&w->busy, memory_order_relaxed);

@@ -82,11 +82,11 @@ static bool full(const struct turn *t, const struct view *v, const struct under_
 }
 
 /* Whether the launch may use the gaps in another container's turn. */
-static bool may_fill(struct turn *t, const struct view *v, const struct under_way *all, uint64_t ns)
+static bool may_fill(const struct turn *t, const struct view *v, const struct under_way *all, uint64_t ns)
 {
 	const struct flight *f = turn_flight(t);
 
-	if (!gaps_may_fill(&t->gaps, v->now) || !lag_may_fill(t->words, &t->own, v, t->fills, &t->price) || !ns || ns >= LONG_NS)
+	if (!lag_may_fill(t->words, &t->own, v) || !ns || ns >= LONG_NS)
 		return false;
 	if (!all->marks && !flight_any_loose(f))
 		return true;
@@ -147,17 +147,22 @@ static uint64_t nap_of(const struct turn *t, const struct view *v, const struct 
 	return most(NAP_NS, least(ns, LONG_NAP_NS));
 }
 
+static void close_gaps(struct turn *t, uint64_t now)
+{
+	if (t->gaps.open)
+		gaps_close(&t->gaps, now);
+}
+
 /* Before a launch that may go on. */
-static void leave_gaps(struct turn *t, const struct view *v, bool idle, uint64_t since, uint64_t now)
+static void leave_gaps(struct turn *t, const struct view *v, bool idle, bool at_once, uint64_t now)
 {
 	struct flight *f = turn_flight(t);
-	uint64_t launches = atomic_load_explicit(&f->launches, memory_order_relaxed);
+	struct gaps_sums sums = { now, atomic_load_explicit(&f->launches, memory_order_relaxed),
+		atomic_load_explicit(&t->own.words.busy, memory_order_relaxed) };
 
 	if (!t->limited || t->ceiling > 0 || !lag_contended(t->words, v) || turn_others_work(t, now))
 		gaps_reset(&t->gaps);
-	else if (t->fills)
-		gaps_fill(&t->gaps, now, launches, t->shared, t->price);
-	else if (gaps_look(&t->gaps, now, launches, t->shared, idle, since))
+	else if (!t->fills && gaps_look(&t->gaps, &sums, idle, at_once))
 		f->singly = f->singly > 1 ? f->singly : 1;
 	f->shared = t->fills || t->gaps.open || t->gaps.looks;
 	turn_show_gaps(t, t->gaps.open && !t->fills ? now + OPEN_NS : 0);
@@ -166,7 +171,7 @@ static void leave_gaps(struct turn *t, const struct view *v, bool idle, uint64_t
 static enum verdict try_take(struct turn *t, uint64_t key, CUstream stream, uint64_t since, uint64_t now)
 {
 	struct flight *f = turn_flight(t);
-	uint64_t ns = duration_of(key), waited = now - since, done = f->last_done;
+	uint64_t ns = duration_of(key), waited = now - since;
 	struct view v;
 
 	if (t->refused && now - t->looked < AGAIN_NS)
@@ -184,16 +189,15 @@ static enum verdict try_take(struct turn *t, uint64_t key, CUstream stream, uint
 	bool fills = t->refused && !after && may_fill(t, &v, &all, ns);
 	if (fills || (!filled && !t->refused) || stuck) {
 		t->fills = fills;
-		leave_gaps(t, &v, !all.marks && !flight_any_loose(f), f->last_done == done ? done : 0, now);
+		leave_gaps(t, &v, !all.marks && !flight_any_loose(f), !waited, now);
 		permit(t, now, ns);
 		waits(t, 0, 0);
 		return GO;
 	}
-	if (t->refused) {
+	if (t->refused)
 		turn_show_gaps(t, 0);
-		if (!t->fills || !lag_may_fill(t->words, &t->own, &v, t->fills, &t->price))
-			gaps_pass(&t->gaps);
-	}
+	else
+		close_gaps(t, now);
 	/* One with too much work of its own does not keep others from theirs. */
 	waits(t, since, t->refused ? now + ALIVE_NS : 0);
 	t->nap = nap_of(t, &v, &all);

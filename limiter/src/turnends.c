@@ -31,15 +31,6 @@ static void mark_own(struct turn *t, uint64_t now)
 		flight_mark(f, now);
 }
 
-/* While launches look: work that has ended when its thread begins to wait for it has left a gap. */
-static void look_for_gaps(struct turn *t, uint64_t now)
-{
-	struct flight *f = turn_flight(t);
-
-	if (t->gaps.looks && !flight_any_loose(f) && !flight_idle(f) && !flight_poll(f, NULL, now).marks)
-		t->gaps.idle++;
-}
-
 bool turn_any_work(void)
 {
 	bool some = false;
@@ -63,7 +54,8 @@ void turn_wait_begin(void)
 		uint64_t now = clock_ns();
 		mark_own(t, now);
 		turn_begin(t, now);
-		look_for_gaps(t, now);
+		gaps_wait(&t->gaps, now);
+		turn_show_gaps(t, 0);
 		if (turn_flight(t)->begin)
 			turn_publish(t, now, t->expected > now + WAIT_NS ? t->expected : now + WAIT_NS);
 		turn_unlock(t);
@@ -95,6 +87,7 @@ static void saw_end(struct turn *t, uint64_t now, bool waited)
 	struct flight *f = turn_flight(t);
 
 	turn_begin(t, now);
+	gaps_wait(&t->gaps, now);
 	if (!f->begin || (!waited && now - t->saw < AGAIN_NS))
 		return;
 	t->saw = now;

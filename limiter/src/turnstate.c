@@ -145,8 +145,6 @@ void turn_want(struct turn *t, uint64_t until)
 
 void turn_show_gaps(struct turn *t, uint64_t until)
 {
-	if (until)
-		atomic_store_explicit(&t->words->words.gaps_price, (uint64_t)most(1, (uint64_t)(t->gaps.price * 1000)), memory_order_relaxed);
 	atomic_store_explicit(&t->words->words.gaps_until, until, memory_order_relaxed);
 }
 
@@ -227,12 +225,11 @@ void turn_expect(struct turn *t)
 void turn_account(struct turn *t, struct view *v)
 {
 	t->span.fills = t->fills;
-	t->span.price = t->fills ? t->price : t->gaps.open && !t->refused ? t->gaps.price : 0;
+	t->span.filled = t->gaps.open && !t->refused;
 	uint64_t charged = lag_step(t->words, v, &t->span, t->process);
 
 	if (t->words != &t->own)
 		lag_step(&t->own, v, &t->span, t->process);
-	t->shared += t->span.others;
 	t->span = (struct span){ .to = t->span.to };
 	t->looked = v->now;
 	struct vgpu_compute *compute = atomic_load_explicit(&cores.compute, memory_order_relaxed);

@@ -46,10 +46,8 @@ struct turn {
 	bool refused;           /* by the last look */
 	uint64_t nap;           /* until the next look of one that waits */
 	bool rests;             /* it is at its ceiling */
-	uint64_t shared;        /* time with work of others, of each */
 	struct gaps gaps;       /* in its turn */
-	bool fills;             /* its work is in gaps of another container's turn, */
-	double price;           /* and its time there is charged so */
+	bool fills;             /* its work is in gaps of another container's turn */
 	_Atomic uint64_t counted; /* launches that are in the usage file */
 };
 

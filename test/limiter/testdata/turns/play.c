@@ -14,7 +14,7 @@
  *   earlier  has no turn file, and no work
  *
  * stalls: how often a process stands still for 1 to 31 ms, in 1/100000 for each step.
- * Prints for each container its part of the GPU, in percent; and in a second line the time that its kernels took in all.
+ * Prints for each container its part of the GPU, in percent.
  *
  * The GPU runs the kernels of one process for 2 ms, then those of the next one that has some; those of one
  * process in several streams run at the same time. */
@@ -40,7 +40,7 @@ struct stream { struct item queue[QUEUE]; unsigned head, tail; };
 
 static struct container {
 	int share, soft, policy, priority, streams, lengths, processes;
-	uint64_t ns[LENGTHS], pause, period, work, from, had, before, done, done_before;
+	uint64_t ns[LENGTHS], pause, period, work, from, had, before;
 	bool sync, event, poll, data, lies, opens, owes, earlier;
 	struct vgpu_turn *words;
 } containers[MOST];
@@ -169,10 +169,8 @@ static void run_gpu(uint64_t ns)
 				part = s->queue[s->head % QUEUE].left;
 		}
 		for (int i = 0; i < STREAMS; i++)
-			if (p->streams[i].head != p->streams[i].tail) {
+			if (p->streams[i].head != p->streams[i].tail)
 				p->streams[i].queue[p->streams[i].head % QUEUE].left -= part;
-				p->of->done += part;
-			}
 		settle(p);
 		p->of->had += part;
 		ns -= part;
@@ -446,7 +444,7 @@ int main(int argc, char **argv)
 	while (now < end) {
 		if (now == begin)
 			for (int i = 0; i < container_count; i++)
-				containers[i].before = containers[i].had, containers[i].done_before = containers[i].done;
+				containers[i].before = containers[i].had;
 		step((unsigned)atoi(argv[4]), end);
 		if (getenv("PLAY_TRACE") && now % (uint64_t)(atof(getenv("PLAY_TRACE")) * 1e6) == 0)
 			for (int i = 0; i < container_count; i++) {
@@ -458,9 +456,6 @@ int main(int argc, char **argv)
 	}
 	for (int i = 0; i < container_count; i++)
 		printf("%.2f ", 100. * (double)(containers[i].had - containers[i].before) / (double)(end - begin));
-	printf("\n");
-	for (int i = 0; i < container_count; i++)
-		printf("%.2f ", 100. * (double)(containers[i].done - containers[i].done_before) / (double)(end - begin));
 	printf("\n");
 	return 0;
 }
