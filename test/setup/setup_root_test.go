@@ -357,7 +357,8 @@ cp policy-rc.d asked 2>/dev/null
 touch installs
 until [ -e end ]; do sleep 0.01; done
 `), 0o755))
-	cmd = exec.Command("/bin/bash", "-euc", `mount --bind "$0" /usr/sbin; exec ../setup.sh --check`, sbin)
+	// A shell can't handle signals that are ignored from the start, as below nohup.
+	cmd = exec.Command("env", "--default-signal=HUP,INT,TERM", "/bin/bash", "-euc", `mount --bind "$0" /usr/sbin; exec ../setup.sh --check`, sbin)
 	cmd.Env = append(os.Environ(), "PATH="+dir+":/usr/bin:/bin", "DPKG_ADMINDIR="+database(t, []string{"shellcheck"}))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS}
 	file, err := os.Create(filepath.Join(dir, "output")) // a pipe would end with the last process

@@ -106,7 +106,7 @@ func (s *soak) requireNoGrowth() {
 		// spare is what may come and go with what is under way at the moment.
 		spare float64
 	}{
-		{"open files", func(x sample) float64 { return x.files }, 4},
+		{"open files", func(x sample) float64 { return x.files }, 12},
 		{"goroutines", func(x sample) float64 { return x.goroutines }, 8},
 		{"heap", func(x sample) float64 { return x.heapBytes }, 6 << 20},
 		{"resident memory", func(x sample) float64 { return x.residentBytes }, 24 << 20},
