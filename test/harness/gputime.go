@@ -86,7 +86,7 @@ func (m *Machine) GPUTime(ctx context.Context, index int) (GPUTime, error) {
 }
 
 // HoldShares measures periods of a GPU's own clock until one in which the groups have divided what they had of it by their shares,
-// give or take within points of 100. It fails after ten: a machine does not always run the programs that launch, and a limiter that
+// give or take within points of 100, and none has had more than that part of all. It fails after ten: a machine does not always run the programs that launch, and a limiter that
 // does not share never has one. How much they had together is no question here: a GPU's clock is the machine's, and a busy machine
 // leaves the GPU idle. In test/limiter the rules are played with a clock of their own, and there they fill the GPU.
 func (m *Machine) HoldShares(ctx context.Context, index int, shares map[int]int, within float64) error {
@@ -135,7 +135,8 @@ func (m *Machine) MeasureShares(ctx context.Context, index int, shares map[int]i
 			sum += has[group]
 		}
 		for group, share := range shares {
-			all = all && math.Abs(has[group]/sum-float64(share)/float64(total))*100 <= within
+			part := 100 * float64(share) / float64(total)
+			all = all && math.Abs(100*has[group]/sum-part) <= within && has[group] <= part+within
 		}
 		if seen = append(seen, fmt.Sprint(has)); all {
 			return has, nil
