@@ -86,7 +86,7 @@ type session struct {
 	once   sync.Once
 	synced chan struct{}
 	stub   stub.Stub
-	trial  bool // of validators, which the runtime may not know
+	trial  atomic.Bool // of validators, which the runtime may not know
 }
 
 func (p *Plugin) session(ctx context.Context, socket string) error {
@@ -132,9 +132,7 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	case <-s.synced:
 		p.withoutValidators.Store(false) // the next runtime may have them
 	case <-ended:
-		if s.trial { // a runtime without validators closes the connection
-			p.withoutValidators.Store(!p.withoutValidators.Load())
-		}
+		s.rejected()
 		return errors.New("the runtime closed the connection before it synchronised" + syncAdvice)
 	case <-time.After(syncPatience):
 		return fmt.Errorf("the runtime did not synchronise within %v"+syncAdvice, syncPatience)
@@ -165,6 +163,9 @@ func (s *session) start(ctx context.Context, conn *countingConn) error {
 
 	select {
 	case err := <-started:
+		if err != nil { // also after Configure, if the answer to the registration had not arrived
+			s.rejected()
+		}
 		return err
 	case <-ctx.Done():
 	case <-time.After(startPatience):
@@ -181,6 +182,13 @@ func (s *session) start(ctx context.Context, conn *countingConn) error {
 		_, _ = waiting.Configure(context.Background(), &api.ConfigureRequest{})
 	}
 	return s.startError(ctx, <-started)
+}
+
+// rejected is for a connection that ended before it was synchronised: a runtime without validators closes one with them.
+func (s *session) rejected() {
+	if s.trial.Load() {
+		s.withoutValidators.Store(!s.withoutValidators.Load())
+	}
 }
 
 func (s *session) startError(ctx context.Context, err error) error {
@@ -217,7 +225,7 @@ func (s *session) Configure(_ context.Context, _, runtime, version string) (api.
 	validates := hasValidators(nri)
 	if nri == "" {
 		validates = !s.withoutValidators.Load()
-		s.trial = true
+		s.trial.Store(true)
 		s.Log.Warn("the runtime's NRI version is unknown: validators are tried with every second connection until it accepts one", "runtime", runtime, "version", version, "validators", validates)
 	}
 	if validates {

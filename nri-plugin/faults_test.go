@@ -3,6 +3,7 @@ package nriplugin_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"os"
@@ -239,6 +240,41 @@ func TestUnknownVersionIsTried(t *testing.T) {
 		}
 		require.Contains(t, s.events(), "ValidateContainerAdjustment")
 	}
+}
+
+// A runtime closes the connection before the answer to the registration arrived, which is sent beside Configure.
+func TestUnknownVersionIsTriedWithoutRegistration(t *testing.T) {
+	s := &seen{handled: map[string]int{}}
+	r := newRuntimeNamed(t, "another", "dev")
+	var pending []byte
+	rejected := false
+	r.proxy.edit(func(sent []byte) []byte {
+		if rejected {
+			return noNRIVersion(sent)
+		}
+		pending = append(pending, noNRIVersion(sent)...)
+		if bytes.Contains(pending, []byte("Synchronize")) {
+			rejected = true
+			r.proxy.cut()
+			return nil
+		}
+		passed := []byte{}
+		for {
+			const header = 8 // the connection's number, and the length of what follows
+			if len(pending) < header || len(pending) < header+int(binary.BigEndian.Uint32(pending[4:])) {
+				return passed
+			}
+			end := header + int(binary.BigEndian.Uint32(pending[4:]))
+			if binary.BigEndian.Uint32(pending) == uint32(multiplex.PluginServiceConn) {
+				passed = append(passed, pending[:end]...)
+			}
+			pending = pending[end:]
+		}
+	})
+	f := connect(t, r, func(c *nriplugin.Config) { c.Observer = s })
+	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
+	require.NoError(t, err)
+	require.NotContains(t, s.events(), "ValidateContainerAdjustment")
 }
 
 // A runtime that is slow has not rejected validators.
