@@ -115,10 +115,10 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 	cd install/image && go test ./...
 
 suites:
-	go test -timeout 20m -p 2 $(SUITES)
+	go test -timeout 30m -p 2 $(SUITES)
 
 suites-raced:
-	go test -race -timeout 20m -p 1 $(RACED)
+	go test -race -timeout 30m -p 1 $(RACED)
 
 test-faults: setup binaries ## Try to get a GPU without a grant while components fail: all faults on a real containerd (minutes, as root)
 	go test -tags $(TAGS),faults -timeout 30m -parallel 4 -v ./test/faults
