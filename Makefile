@@ -186,8 +186,8 @@ test-runtimes-short: binaries
 	  echo "on $$runtime"; GPUSLICE_TEST_RUNTIME=$$runtime go test -count=1 -timeout 9m ./test/node -run '$(RUNTIME_TESTS)' || exit 1; \
 	done
 
-test-hosts: setup ## Run the demo and the suites in virtual machines: other kernels, cgroup v2, arm64 (GUESTS=all, or names of test/hosts/guests_test.go)
-	go test -tags $(TAGS),hosts -count=1 -v -timeout 6h ./test/hosts -guests='$(GUESTS)' -steps='$(STEPS)' -tests='$(TESTS)'
+test-hosts: setup ## Run the demo and the suites in virtual machines: other kernels, cgroup v2, arm64 (GUEST=debian-13: one of test/hosts/guests_test.go)
+	go test -tags $(TAGS),hosts -count=1 -v -timeout 24h ./test/hosts -guests='$(or $(GUEST),all)' -steps='$(STEPS)' -tests='$(TESTS)'
 
 # QEMU 7.2 has no openat2, which the commands need.
 test-arm64: ## Run the packages' tests for arm64, which QEMU emulates as a processor without a machine (minutes; needs Linux 6.7 and no root)

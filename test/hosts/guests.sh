@@ -8,6 +8,9 @@
 #   guests.sh compiler ARCH       prints the path of the C compiler for that architecture
 #   guests.sh tools ARCH          prints the directory of containerd, ctr and the shim for it, which are built where needed
 #   guests.sh root ARCH SUITE     root/ARCH-SUITE/disk: a file system with systemd, runc, docker and a compiler
+#   guests.sh root ARCH SUITE selinux
+#                                 root/ARCH-SUITE-selinux/disk: the same with Debian's policy for SELinux and labels; ARCH is
+#                                 this machine's, because a program of the guest makes both
 #   guests.sh kernel ARCH SUITE   kernel/ARCH-SUITE/{vmlinuz,initrd,modules}: that suite's kernel for clouds; a suite
 #                                 can be SUITE-backports
 set -euo pipefail
@@ -17,12 +20,15 @@ cache=${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/hosts
 export PATH=$PATH:/usr/sbin:/sbin # for an ordinary user: mkfs.ext4
 
 log() { echo "hosts: $*" >&2; }
+more=() finish=
 
 # once NAME FUNCTION ARGUMENT... makes a directory of the cache by a function, unless the same function made it before.
 once() {
   local to=$cache/$1 stamp partial
   shift
-  stamp=$( (declare -f "$1" unpack wrap fetch mirror image && cat "$here"/guest/*) | sha256sum | cut -c1-16)
+  local uses=()
+  [ "$1" != make_selinux ] || uses=(make_root label)
+  stamp=$( (declare -f "$1" "${uses[@]}" unpack wrap fetch mirror image && cat "$here"/guest/*) | sha256sum | cut -c1-16)
   [ ! -e "$to/.$stamp" ] || return 0
   log "making $to"
   # Into a directory beside it first, so that an interrupted build is never taken for a whole one.
@@ -155,11 +161,13 @@ image() {
   rm -rf "$1"
 }
 
+# make_root calls finish, if it is set, with the directory before it becomes a disk; more are further packages.
 make_root() {
   local arch=$1 suite=$2 to=$3 root=$3/root name
   fetch "$to/debs" "$arch" "$suite" '?essential' systemd systemd-sysv dbus udev base-files base-passwd bash dash coreutils util-linux mount procps kmod iproute2 \
     iptables login passwd findutils tar gzip hostname diffutils grep sed mawk perl python3-minimal ripgrep git debianutils busybox-static \
-    runc docker.io containernetworking-plugins apparmor uidmap fuse-overlayfs gcc libc6-dev make musl-tools ca-certificates
+    runc docker.io '?name(^docker-cli$)' containernetworking-plugins apparmor uidmap fuse-overlayfs gcc libc6-dev make musl-tools ca-certificates \
+    "${more[@]}"
   mkdir "$root"
   unpack "$to/debs" "$root"
   # What the packages' scripts would have done.
@@ -192,7 +200,26 @@ make_root() {
     systemd-hwdb-update.service systemd-journal-flush.service ldconfig.service e2scrub_reap.service systemd-networkd.service; do
     ln -sf /dev/null "$root/etc/systemd/system/$name"
   done
+  "${finish:-true}" "$root"
   image "$root" "$to/disk" 6G
+}
+
+make_selinux() {
+  local more=(selinux-policy-default policycoreutils selinux-utils) finish=label
+  make_root "$@"
+}
+
+# label builds the policy of a directory's system, of all its modules, and labels its files. The domains of the host's own
+# programs are permissive: the policy expects Debian's set-up, and what the guest is for are the containers' domains.
+label() {
+  local root=$1 policy=$1/etc/selinux/default
+  printf 'SELINUX=enforcing\nSELINUXTYPE=default\n' >"$root/etc/selinux/config"
+  mkdir -p "$root/var/lib/selinux/default" "$policy/policy"
+  cp "$here/guest-selinux.cil" "$root/gpuslice-guest.cil"
+  # shellcheck disable=SC2016 # the guest's shell expands it
+  chroot "$root" /usr/bin/sh -euc 'semodule -n -N -s default -X 100 -i /usr/share/selinux/default/*.pp.bz2; semodule -n -N -s default -X 200 -i /gpuslice-guest.cil
+    setfiles -m -F -W -c /etc/selinux/default/policy/policy.* /etc/selinux/default/contexts/files/file_contexts
+    setfiles -m -F /etc/selinux/default/contexts/files/file_contexts /' >&2
 }
 
 make_kernel() {
@@ -201,7 +228,8 @@ make_kernel() {
   mkdir "$root"
   unpack "$to/debs" "$root"
   version=$(basename "$(ls -d "$root"/usr/lib/modules/*)")
-  mv "$root/boot/vmlinuz-$version" "$to/vmlinuz"
+  # Debian's kernels from 7 on are beside their modules.
+  mv "$root/boot/vmlinuz-$version" "$to/vmlinuz" 2>/dev/null || mv "$root/usr/lib/modules/$version/vmlinuz" "$to/vmlinuz"
   echo "$version" >"$to/version"
   "$cache/programs/wrappers/depmod" -b "$root" "$version"
   mkdir -p "$initrd/bin" "$initrd/modules"
@@ -232,12 +260,13 @@ case "${1:-} $#" in
   "compiler 2") compiler "$2" ;;
   "tools 2") tools "$2" ;;
   "root 3") once "root/$2-$3" make_root "$2" "$3" ;;
+  "root 4") once "root/$2-$3-$4" "make_$4" "$2" "$3" ;;
   "kernel 3")
     once programs make_programs
     once "kernel/$2-$3" make_kernel "$2" "$3"
     ;;
   *)
-      log "usage: guests.sh where | programs | emulator | compiler ARCH | tools ARCH | root ARCH SUITE | kernel ARCH SUITE"
+      log "usage: guests.sh where | programs | emulator | compiler ARCH | tools ARCH | root ARCH SUITE [selinux] | kernel ARCH SUITE"
     exit 2
     ;;
 esac

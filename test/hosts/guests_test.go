@@ -21,6 +21,9 @@ var (
 	wrapper = step{name: "docker", pkg: "test/docker", patience: time.Hour, run: "^(TestDocker|TestCtr)$",
 		skip: "TestDocker/(32_at_once|no_kill_loses_anything)"}
 	remapped     = step{name: "docker-userns", pkg: "test/docker", patience: 10 * time.Minute, run: "^TestDockerUserNamespaces$"}
+	appArmor     = step{name: "apparmor", pkg: inside, patience: 20 * time.Minute, run: "AppArmor$"}
+	seLinux      = step{name: "selinux", pkg: inside, patience: 20 * time.Minute, run: "SELinux$"}
+	kubelet      = step{name: "kubelet", pkg: inside, patience: 20 * time.Minute, run: "^TestKubelet", kubernetes: true}
 	nodeWhole    = step{name: "node-whole", pkg: "test/node", patience: 2 * time.Hour}
 	wrapperWhole = step{name: "docker-whole", pkg: "test/docker", patience: 2 * time.Hour, skip: "Podman"}
 	layout       = step{name: "layout", pkg: "limiter", patience: 10 * time.Minute}
@@ -33,24 +36,55 @@ var (
 		version=$(test -e /sys/fs/cgroup/cgroup.controllers && echo 2 || echo 1); grep -q "cgroup .*version $version" doctor.txt`}}
 )
 
+// inside is the package of tests that run nowhere else.
+const inside = "test/hosts/inside"
+
+// core is what each host has to pass.
+var core = []step{demo, doctor, wrapper, node, audit}
+
+// guests are the hosts that are tested. Debian 11 is only its kernel: the programs are compiled for a newer C library.
 var guests = []guest{
-	{name: "amd64-6.1", arch: "amd64", root: "bookworm", kernel: "bookworm", marked: true, steps: []step{demo, doctor, wrapper, node, audit}},
-	{name: "arm64-6.1", arch: "arm64", root: "bookworm", kernel: "bookworm", marked: true, steps: []step{demo, doctor, layout, node, audit}},
-	{name: "arm64-6.1-suites", arch: "arm64", root: "bookworm", kernel: "bookworm", steps: []step{simulator, limiterSuite, limiterTime, nodeWhole, wrapperWhole}},
-	{name: "amd64-6.1-systemd", arch: "amd64", root: "bookworm", kernel: "bookworm", env: systemd, steps: []step{demo, wrapper, node, audit}},
-	{name: "amd64-6.1-v1", arch: "amd64", root: "bookworm", kernel: "bookworm", append: "systemd.unified_cgroup_hierarchy=0", steps: []step{demo, doctor, wrapper, node, audit}},
-	{name: "amd64-6.1-userns", arch: "amd64", root: "bookworm", kernel: "bookworm", steps: []step{remapped}},
-	{name: "amd64-5.10", arch: "amd64", root: "bookworm", kernel: "bullseye", steps: []step{demo, doctor, wrapper, node, audit}},
-	{name: "amd64-6.12", arch: "amd64", root: "trixie", kernel: "trixie", steps: []step{demo, doctor, wrapper, node, audit}},
-	{name: "amd64-backports", arch: "amd64", root: "trixie", kernel: "trixie-backports", env: systemd, steps: []step{demo, doctor, wrapper, node, audit}},
-	{name: "arm64-6.12", arch: "arm64", root: "trixie", kernel: "trixie", steps: []step{demo, doctor, layout, node, audit}},
+	{name: "debian-11", arch: "amd64", distribution: "bookworm", kernel: "bullseye", release: "5.10.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: core},
+	{name: "debian-12", arch: "amd64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: core},
+	{name: "debian-12-systemd", arch: "amd64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "systemd", module: "apparmor", steps: core},
+	{name: "debian-12-v1", arch: "amd64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 1, driver: "cgroupfs", module: "apparmor", steps: core},
+	{name: "debian-13", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "systemd", module: "apparmor", steps: core, more: []step{kubelet, appArmor, remapped}},
+	{name: "debian-13-cgroupfs", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: core},
+	{name: "debian-13-selinux", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "cgroupfs", module: "selinux", steps: []step{demo, doctor, seLinux}},
+	{name: "debian-13-backports", arch: "amd64", distribution: "trixie", kernel: "trixie-backports", release: "7.", cgroup: 2, driver: "systemd", module: "apparmor", steps: core},
+	{name: "arm64-debian-12", arch: "arm64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: []step{demo, doctor, layout, node, audit}},
+	{name: "arm64-debian-13-backports", arch: "arm64", distribution: "trixie", kernel: "trixie-backports", release: "7.", cgroup: 2, driver: "systemd", module: "apparmor", steps: []step{demo, doctor, layout, node, audit}},
+	{name: "arm64-suites", arch: "arm64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: []step{simulator, limiterSuite, limiterTime, nodeWhole, wrapperWhole}},
 }
 
 // computeTime selects the tests of test/limiter that play with shares of compute time.
 const computeTime = "^Test(Played|Share|Policies|NoStall)"
 
-// slow: QEMU emulates the processor.
-var slow = harness.SlownessEnv + "=20"
+// env is for all steps of a guest.
+func (g guest) env() []string {
+	return []string{
+		harness.SlownessEnv + "=20", // QEMU emulates the processor
+		harness.CgroupDriverEnv + "=" + g.driver,
+	}
+}
 
-// systemd makes the containers' cgroups.
-var systemd = []string{harness.CgroupDriverEnv + "=systemd"}
+// append is for the kernel's command line.
+func (g guest) append() string {
+	line := "systemd.unified_cgroup_hierarchy=1"
+	if g.cgroup == 1 {
+		line = "systemd.unified_cgroup_hierarchy=0"
+	}
+	line += " security=" + g.module
+	if g.module == "selinux" {
+		line += " selinux=1 enforcing=1"
+	}
+	return line
+}
+
+// root are the arguments of guests.sh for the guest's file system.
+func (g guest) root() []string {
+	if g.module == "selinux" {
+		return []string{g.arch, g.distribution, g.module}
+	}
+	return []string{g.arch, g.distribution}
+}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -26,25 +27,25 @@ import (
 )
 
 var (
-	which = flag.String("guests", "", "the guests to run, separated by commas, or all (default: those that are marked)")
+	which = flag.String("guests", "all", "the guests to run, separated by commas, or all")
 	steps = flag.String("steps", "", "only these steps, separated by commas")
 	tests = flag.String("tests", "", "tests that match run, instead of those of the steps")
-	logs  = flag.String("logs", "../../build/hosts-logs", "directory for the logs of guests that failed")
+	logs  = flag.String("logs", "../../build/hosts-logs", "directory for the guests' logs")
 )
 
 // A guest is a virtual machine.
 type guest struct {
 	name string
 	arch string
-	// root and kernel are suites of Debian.
-	root, kernel string
-	// append is for the kernel's command line.
-	append string
-	// env is for all steps.
-	env   []string
-	steps []step
-	// marked: it runs when none is named.
-	marked bool
+	// distribution and kernel are suites of Debian: of all but the kernel, and of the kernel, with what its release begins with.
+	distribution, kernel, release string
+	// cgroup is the version of the control groups, and driver what makes those of containers: cgroupfs or systemd.
+	cgroup int
+	driver string
+	// module is the security module: apparmor or selinux.
+	module string
+	// steps are run, and then more.
+	steps, more []step
 }
 
 // step is the demo, or a package's tests.
@@ -54,6 +55,8 @@ type step struct {
 	pkg, run, skip string
 	// command is what runs instead.
 	command []string
+	// kubernetes: it needs the kubelet.
+	kubernetes bool
 	// patience is how long it may take.
 	patience time.Duration
 }
@@ -70,14 +73,12 @@ func TestHosts(t *testing.T) {
 
 func choose(t *testing.T) (chosen []guest) {
 	names := strings.Split(*which, ",")
-	for _, g := range guests {
-		if slices.Contains(names, g.name) || *which == "all" || *which == "" && g.marked {
-			chosen = append(chosen, g)
-		}
-	}
-	known := []string{"", "all"}
+	known := []string{"all"}
 	for _, g := range guests {
 		known = append(known, g.name)
+		if slices.Contains(names, g.name) || *which == "all" {
+			chosen = append(chosen, g)
+		}
 	}
 	for _, name := range names {
 		require.Contains(t, known, name, "-guests")
@@ -87,11 +88,12 @@ func choose(t *testing.T) (chosen []guest) {
 
 // chosenSteps are those of -steps.
 func (g guest) chosenSteps(t *testing.T) []step {
+	all := slices.Concat(g.steps, g.more)
 	if *steps == "" {
-		return slices.Clone(g.steps)
+		return all
 	}
 	names := strings.Split(*steps, ",")
-	chosen := slices.DeleteFunc(slices.Clone(g.steps), func(s step) bool { return !slices.Contains(names, s.name) })
+	chosen := slices.DeleteFunc(all, func(s step) bool { return !slices.Contains(names, s.name) })
 	require.NotEmpty(t, chosen, "-steps: the guest has none of them")
 	return chosen
 }
@@ -100,7 +102,7 @@ func (g guest) test(t *testing.T) {
 	dir := t.TempDir()
 	started := time.Now()
 	script(t, "programs")
-	script(t, "root", g.arch, g.root)
+	script(t, append([]string{"root"}, g.root()...)...)
 	script(t, "kernel", g.arch, g.kernel)
 	chosen := g.chosenSteps(t)
 	if *tests != "" {
@@ -110,19 +112,16 @@ func (g guest) test(t *testing.T) {
 	}
 	payload(t, g, chosen, filepath.Join(dir, "payload"))
 	t.Logf("disks: %.0f s", time.Since(started).Seconds())
-	t.Cleanup(func() {
-		if t.Failed() {
-			keep(t, dir, filepath.Join(*logs, g.name), "console", "results", "qemu")
-		}
-	})
+	t.Cleanup(func() { keep(t, dir, filepath.Join(*logs, g.name), "console", "results", "qemu") })
 	g.boot(t, dir, chosen)
-	report(t, filepath.Join(dir, "results"), chosen)
+	g.report(t, filepath.Join(dir, "results"), chosen)
 }
 
-// report makes a test of each step.
-func report(t *testing.T, file string, chosen []step) {
+// report makes a test of the machine and of each step, and prints one line for each expectation.
+func (g guest) report(t *testing.T, file string, chosen []step) {
 	data, err := os.ReadFile(file)
 	require.NoError(t, err)
+	var machine event
 	output, ends := map[string]*strings.Builder{}, map[string]event{}
 	for d := json.NewDecoder(bytes.NewReader(data)); ; {
 		var e event
@@ -133,8 +132,8 @@ func report(t *testing.T, file string, chosen []step) {
 			break
 		}
 		switch {
-		case e.Machine != "":
-			t.Log(e.Machine)
+		case e.Kernel != "":
+			machine = e
 		case e.Ended:
 			ends[e.Step] = e
 		default:
@@ -144,6 +143,12 @@ func report(t *testing.T, file string, chosen []step) {
 			output[e.Step].WriteString(e.Output)
 		}
 	}
+	t.Run("machine", func(t *testing.T) {
+		t.Logf("kernel %s, cgroup v%d, security modules %s, %s s after its start", machine.Kernel, machine.Cgroup, machine.Modules, machine.Uptime)
+		require.True(t, strings.HasPrefix(machine.Kernel, g.release), "kernel")
+		require.Equal(t, g.cgroup, machine.Cgroup, "cgroup")
+		require.Contains(t, strings.Split(machine.Modules, ","), g.module, "security module")
+	})
 	for _, s := range chosen {
 		t.Run(s.name, func(t *testing.T) {
 			text := ""
@@ -151,7 +156,10 @@ func report(t *testing.T, file string, chosen []step) {
 				text = output[s.name].String()
 			}
 			end, ended := ends[s.name]
-			if !ended || end.Error != "" || testing.Verbose() {
+			for _, line := range expectations(text) {
+				fmt.Printf("%s  %s  %s\n", g.name, s.name, line)
+			}
+			if !ended || end.Error != "" {
 				t.Logf("in the guest:\n%s", text)
 			}
 			require.True(t, ended, "the guest stopped before the step ended")
@@ -164,11 +172,26 @@ func report(t *testing.T, file string, chosen []step) {
 	}
 }
 
+// expectation is a line of the demo, of `go test -v`, or of the doctor.
+var expectation = regexp.MustCompile(`^\s*(?:--- )?(ok|PASS|FAIL|warn|fail)(?:  |: )\s*(\S.*)$`)
+
+// expectations are the results in what a step wrote, one a line.
+func expectations(text string) (lines []string) {
+	for line := range strings.Lines(text) {
+		if m := expectation.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
+			lines = append(lines, fmt.Sprintf("%-4s %s", strings.ToLower(strings.ReplaceAll(m[1], "PASS", "ok")), m[2]))
+		}
+	}
+	return lines
+}
+
 // event is a line of the runner's results.
 type event struct {
-	Step, Output, Error, Machine string
-	Ended                        bool
-	Took                         time.Duration
+	Step, Output, Error     string
+	Kernel, Modules, Uptime string
+	Cgroup                  int
+	Ended                   bool
+	Took                    time.Duration
 }
 
 // script runs guests.sh.
@@ -184,7 +207,7 @@ func script(t *testing.T, args ...string) string {
 // boot runs the guest until it powers itself off.
 func (g guest) boot(t *testing.T, dir string, chosen []step) {
 	cache := script(t, "where")
-	root := filepath.Join(cache, "root", g.arch+"-"+g.root)
+	root := filepath.Join(cache, "root", strings.Join(g.root(), "-"))
 	kernel := filepath.Join(cache, "kernel", g.arch+"-"+g.kernel)
 	program, machine, console := "qemu-system-x86_64", []string{"-cpu", "max"}, "ttyS0"
 	if g.arch == "arm64" {
@@ -200,7 +223,7 @@ func (g guest) boot(t *testing.T, dir string, chosen []step) {
 			"-device", "virtserialport,chardev=results,name=results"},
 		drive(filepath.Join(root, "disk"), ",snapshot=on"), drive(filepath.Join(kernel, "modules"), ",readonly=on"),
 		drive(filepath.Join(dir, "payload"), ""),
-		[]string{"-append", strings.TrimSpace("console=" + console + " panic=-1 mitigations=off random.trust_cpu=on systemd.default_timeout_start_sec=1800 " + g.append)})
+		[]string{"-append", strings.TrimSpace("console=" + console + " panic=-1 mitigations=off random.trust_cpu=on systemd.default_timeout_start_sec=1800 " + g.append())})
 	patience := 3 * time.Minute // to start and to stop
 	for _, s := range chosen {
 		patience += s.patience
@@ -225,7 +248,7 @@ func (g guest) boot(t *testing.T, dir string, chosen []step) {
 	t.Logf("guest: %.0f s", time.Since(started).Seconds())
 }
 
-// keep copies files of a guest that failed.
+// keep copies files of a guest.
 func keep(t *testing.T, from, to string, names ...string) {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		t.Error(err)
@@ -264,10 +287,18 @@ func payload(t *testing.T, g guest, chosen []step, image string) {
 		mkdir "$2/tools"
 		cp -a "$3" "$2/tools/"
 	`, built, dir, script(t, "tools", g.arch))
+	if slices.ContainsFunc(chosen, func(s step) bool { return s.kubernetes }) {
+		shell(t, repository, `
+			where=$(test/setup.sh --where-kubernetes)
+			[ -x "$where/kubelet" ] || test/setup.sh --kubernetes
+			mkdir -p "$1/tools/$(basename "$where")"
+			cp "$where/kubelet" "$1/tools/$(basename "$where")/"
+		`, dir)
+	}
 	compile(t, repository, g.arch, tests, chosen)
 	list := []map[string]any{}
 	for _, s := range chosen {
-		one := map[string]any{"Name": s.name, "Dir": "/srv/gpuslice", "Command": s.command, "Env": append([]string{slow}, g.env...), "Patience": s.patience}
+		one := map[string]any{"Name": s.name, "Dir": "/srv/gpuslice", "Command": s.command, "Env": g.env(), "Patience": s.patience}
 		if s.pkg != "" {
 			name := s.program()
 			if err := os.Link(filepath.Join(tests, name), filepath.Join(dir, "bin", name)); !errors.Is(err, fs.ErrExist) {
@@ -311,7 +342,7 @@ func compile(t *testing.T, repository, arch, to string, chosen []step) {
 
 func goRun(t *testing.T, repository, arch, cgo string, args ...string) {
 	t.Helper()
-	args = slices.Insert(args, 1, "-trimpath", "-buildvcs=false", "-tags=nri_no_wasm,root", "-ldflags=-s -w")
+	args = slices.Insert(args, 1, "-trimpath", "-buildvcs=false", "-tags=nri_no_wasm,root,hosts", "-ldflags=-s -w")
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = repository, append(os.Environ(), "GOFLAGS=", "GOARCH="+arch, "CGO_ENABLED="+cgo, "CGO_CFLAGS=-g -O2 -Wno-deprecated-declarations")
 	if arch != runtime.GOARCH {

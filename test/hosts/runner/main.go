@@ -29,12 +29,16 @@ type Step struct {
 
 // Event is a line of the results: what a step wrote, or its end.
 type Event struct {
-	Step    string
-	Output  string        `json:",omitempty"`
-	Ended   bool          `json:",omitempty"`
-	Error   string        `json:",omitempty"` // of an ended step
-	Took    time.Duration `json:",omitempty"`
-	Machine string        `json:",omitempty"` // of the first line: kernel and cgroups
+	Step   string        `json:",omitempty"`
+	Output string        `json:",omitempty"`
+	Ended  bool          `json:",omitempty"`
+	Error  string        `json:",omitempty"` // of an ended step
+	Took   time.Duration `json:",omitempty"`
+	// Of the first line: the machine.
+	Kernel  string `json:",omitempty"`
+	Modules string `json:",omitempty"` // for security
+	Uptime  string `json:",omitempty"` // in seconds
+	Cgroup  int    `json:",omitempty"`
 }
 
 func main() {
@@ -63,7 +67,7 @@ func run(file, port string) error {
 	}
 	defer out.Close()
 	to := json.NewEncoder(out)
-	errs := []error{to.Encode(Event{Machine: machine()})}
+	errs := []error{to.Encode(machine())}
 	for _, s := range steps {
 		errs = append(errs, s.run(to))
 	}
@@ -85,16 +89,16 @@ func find(port string) (string, error) {
 }
 
 // machine describes the guest.
-func machine() string {
+func machine() Event {
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	uptime, _ := os.ReadFile("/proc/uptime")
-	lsm, _ := os.ReadFile("/sys/kernel/security/lsm")
-	cgroups := "v2"
+	modules, _ := os.ReadFile("/sys/kernel/security/lsm")
+	e := Event{Kernel: strings.TrimSpace(string(kernel)), Modules: strings.TrimSpace(string(modules)), Cgroup: 2}
+	e.Uptime, _, _ = strings.Cut(string(uptime), ".")
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
-		cgroups = "v1"
+		e.Cgroup = 1
 	}
-	seconds, _, _ := strings.Cut(string(uptime), ".")
-	return fmt.Sprintf("kernel %s, cgroup %s, security modules %s, %s s after its start", strings.TrimSpace(string(kernel)), cgroups, lsm, seconds)
+	return e
 }
 
 func (s Step) run(to *json.Encoder) error {
