@@ -49,6 +49,7 @@ type Inspector struct {
 
 	restTime, mapsTime, holderTime time.Duration
 	clock                          func() time.Time
+	uptime                         func() time.Duration
 	// late: the pass took too long to read more mappings.
 	late                   bool
 	users, suspected, rest turns
@@ -66,7 +67,7 @@ type seenMaps struct {
 func NewInspector(proc, libraryDir string, container func(id string) (c Container, exempt, known bool)) *Inspector {
 	i := &Inspector{
 		proc: procfiles{procfs.FS(proc)}, owners: feedback.NewOwners(proc), container: container,
-		restTime: restTime, mapsTime: mapsTime, holderTime: holderTime, clock: time.Now, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(proc),
+		restTime: restTime, mapsTime: mapsTime, holderTime: holderTime, clock: time.Now, uptime: uptime, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(proc),
 		strangers: map[int]int{}, mapped: map[orphans.Process]seenMaps{}, suspects: map[int]bool{},
 	}
 	if text, err := os.ReadFile(filepath.Join(proc, "self/cgroup")); err == nil {

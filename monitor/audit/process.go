@@ -100,9 +100,31 @@ func (i *Inspector) privileges(p *Process) {
 		return
 	}
 	_, exempt, _ := i.container(p.Container.ID)
-	p.Admin = !exempt
+	p.Admin = !exempt && !i.settingUp(p)
 	all, known := i.proc.bounding("1")
 	p.Privileged = known && bounding&all == all
+}
+
+// settingUpFor is how long the container runtime's own process may prepare a container or an exec: its hooks run meanwhile.
+const settingUpFor = time.Minute
+
+// settingUp reports whether a process is the container runtime's in a container, before the container's program. It has all
+// capabilities. A tenant can take the name, and not a later start.
+func (i *Inspector) settingUp(p *Process) bool {
+	if !strings.HasPrefix(p.Name, "runc:[") && p.Name != "crun" {
+		return false
+	}
+	const tick = time.Second / 100 // USER_HZ
+	return i.uptime() < time.Duration(p.Start)*tick+settingUpFor
+}
+
+// uptime is the time since boot, as the kernel counts it for the start of a process; 0 if it is not known.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
 }
 
 func (p procfiles) bounding(dir string) (set uint64, known bool) {

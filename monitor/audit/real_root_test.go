@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -162,6 +163,27 @@ func TestAuditorReportsPrivilegedContainers(t *testing.T) {
 	assert.Contains(t, a.log.String(), "kind=privileged-container")
 	assert.True(t, lives(admin))
 	assert.Equal(t, 1.0, a.total(PrivilegedContainer, actionReported), "one violation over several looks")
+}
+
+// A runtime's process that prepares a container, or an exec, has all capabilities, which is no violation. With a slow hook it
+// is seen in several passes. A tenant's process with that name is reported later.
+func TestAuditorKnowsARuntimeThatPreparesAContainer(t *testing.T) {
+	a := newAudited(t, true)
+	a.claims = append(a.claims, *granted(idA, limit(gpuA, 1000)))
+	a.claims[0].Dir = t.TempDir()
+	sleep, err := exec.LookPath("sleep")
+	require.NoError(t, err)
+	name := filepath.Join(t.TempDir(), "runc:[2:INIT]")
+	require.NoError(t, os.Symlink(sleep, name))
+	preparing := begin(t, 0, name, "1000")
+	join(t, a.root, "gpuslice-test-audit/"+idA, preparing.Process.Pid)
+	began := uptime()
+	a.config.Inspector.uptime = func() time.Duration { return began + settingUpFor - time.Second }
+	a.looks(2 * fullPass)
+	require.Zero(t, a.lasting(PrivilegedContainer), a.log.String())
+	a.config.Inspector.uptime = func() time.Duration { return began + settingUpFor + time.Second }
+	a.looks(2 * fullPass)
+	require.Equal(t, 1.0, a.lasting(PrivilegedContainer), a.log.String())
 }
 
 // A privileged container with a share that has other GPUs open by NVML is reported and not killed.
