@@ -28,7 +28,7 @@ once() {
   shift
   local uses=()
   [ "$1" != make_selinux ] || uses=(make_root label)
-  stamp=$( (declare -f "$1" "${uses[@]}" unpack wrap fetch mirror image && cat "$here"/guest/*) | sha256sum | cut -c1-16)
+  stamp=$( (declare -f "$1" "${uses[@]}" unpack wrap fetch mirror image && cat "$here"/guest/* ${uses:+"$here/guest-selinux.cil"}) | sha256sum | cut -c1-16)
   [ ! -e "$to/.$stamp" ] || return 0
   log "making $to"
   # Into a directory beside it first, so that an interrupted build is never taken for a whole one.

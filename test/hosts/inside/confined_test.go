@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	osexec "os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func TestDockerWithAppArmor(t *testing.T) {
 	out, err := d.Docker(context.Background(), "exec", id, "/bin/cat", "/proc/1/attr/current")
 	require.NoError(t, err)
 	require.Equal(t, "docker-default (enforce)", strings.TrimSpace(out))
-	t.Log("docker's profile is enforced")
+	holds("docker's profile is enforced")
 	removed(t, d, m, id)
 }
 
@@ -45,10 +46,10 @@ func TestContainerdWithAppArmor(t *testing.T) {
 	out, _, _, err := n.Exec(ctx, id, "/bin/cat", "/proc/1/attr/current")
 	require.NoError(t, err)
 	require.Equal(t, "cri-containerd.apparmor.d (enforce)", strings.TrimSpace(out))
-	t.Log("containerd's profile is enforced")
+	holds("containerd's profile is enforced")
 	require.Equal(t, fmt.Sprint(3000<<20), exec(t, n, id, "meminfo", 0)["device.0.total_bytes"])
 	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", exec(t, n, id, "alloc", 0)["result"])
-	t.Log("the limit is seen and kept")
+	holds("the limit is seen and kept")
 	until(t, func(ctx context.Context) error {
 		status, err := n.Machine.Status(ctx)
 		if err == nil && (len(status.Containers) != 1 || status.Containers[0].Shares[0].Processes == 0) {
@@ -57,7 +58,7 @@ func TestContainerdWithAppArmor(t *testing.T) {
 		return err
 	})
 	require.NotContains(t, n.Agent.LogTail(2000), "violation found")
-	t.Log("the agent sees its process, and no violation")
+	holds("the agent sees its process, and no violation")
 	require.NoError(t, pod.Remove(ctx))
 }
 
@@ -67,6 +68,12 @@ func TestDockerWithSELinux(t *testing.T) {
 	enforcing, err := os.ReadFile("/sys/fs/selinux/enforce")
 	require.NoError(t, err)
 	require.Equal(t, "1", string(enforcing))
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, err := osexec.Command("/bin/sh", "-c", "dmesg | grep -w denied | tail -40").CombinedOutput()
+			t.Logf("what was denied: %v\n%s", err, out)
+		}
+	})
 	m := newMachine(t)
 	label(t, "container_file_t", m.StateDir(), filepath.Dir(m.SimState()), filepath.Join(m.Dir, "dev"))
 	require.NoError(t, os.MkdirAll(m.LibraryDir(), 0o755))
@@ -78,14 +85,14 @@ func TestDockerWithSELinux(t *testing.T) {
 	out, err := d.Docker(context.Background(), "exec", id, "/bin/cat", "/proc/1/attr/current")
 	require.NoError(t, err)
 	require.Regexp(t, `^system_u:system_r:container_t:s0:c\d+,c\d+`, strings.TrimSpace(out))
-	t.Log("the container is confined: " + out)
+	holds("the container is confined: %s", strings.TrimSpace(out))
 	claims, err := filepath.Glob(filepath.Join(m.StateDir(), "containers", "*", "vgpu", "*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, claims)
 	for _, file := range claims {
 		require.Contains(t, labelOf(t, file), ":container_file_t:s0", file)
 	}
-	t.Log("its files have the label of the state directory")
+	holds("its files have the label of the state directory")
 	removed(t, d, m, id)
 }
 
@@ -109,13 +116,13 @@ func confined(t *testing.T, d *harness.Dockerd, m *harness.Machine) (id string) 
 	out, err = d.Docker(ctx, "exec", id, harness.WorkloadDir+"/alloc")
 	require.NoError(t, err)
 	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", harness.KeyValues(out)["result"])
-	t.Log("the limit is seen and kept")
+	holds("the limit is seen and kept")
 	_, err = m.CLI(ctx, "resize", id, "--memory", "2000MiB")
 	require.NoError(t, err)
 	out, err = d.Docker(ctx, "exec", id, harness.WorkloadDir+"/meminfo")
 	require.NoError(t, err)
 	require.Equal(t, fmt.Sprint(2000<<20), harness.KeyValues(out)["device.0.total_bytes"])
-	t.Log("a resize is seen")
+	holds("a resize is seen")
 	return id
 }
 
@@ -125,7 +132,7 @@ func removed(t *testing.T, d *harness.Dockerd, m *harness.Machine, id string) {
 	status, err := m.Status(context.Background())
 	require.NoError(t, err)
 	require.Empty(t, status.Containers)
-	t.Log("the share ends with the container")
+	holds("the share ends with the container")
 }
 
 func newMachine(t *testing.T) *harness.Machine {
