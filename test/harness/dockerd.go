@@ -115,7 +115,7 @@ func (d *Dockerd) Start(ctx context.Context) error {
 	}
 	command := []string{path, "--config-file", filepath.Join(d.Dir, "daemon.json")}
 	if d.options.Remapped {
-		command = append([]string{"/usr/bin/unshare", "--mount", "/bin/sh", "-euc", remappedScript, d.Dir, d.m.Dir}, command...)
+		command = append([]string{"/usr/bin/unshare", "--mount", "--propagation", "unchanged", "/bin/sh", "-euc", remappedScript, d.Dir, d.m.StateDir(), d.m.Dir}, command...)
 	}
 	for range dockerdTries {
 		d.process, err = StartProcess(d.Dir, "dockerd", append(d.m.RuntimeEnv(), search), command[0], command[1:]...)
@@ -161,8 +161,15 @@ const remapUser = "daemon"
 
 // remappedScript gives a daemon, in a mount namespace of its own, what user namespaces
 // need of the machine: subordinate ids, and the GPUs' device nodes at their own paths,
-// as the runtime binds them where a user namespace may make none.
-const remappedScript = `dir=$0 machine=$1; shift
+// as the runtime binds them where a user namespace may make none. The machine sees none of these mounts, and those of the
+// state directory: the wrapper refuses to make mounts that the machine does not see.
+const remappedScript = `dir=$0 state=$1 machine=$2; shift 2
+cut -d ' ' -f 5 /proc/self/mountinfo | while read -r point; do
+	case $point in
+	"$state" | "$state"/*) ;;
+	*) mount --make-private "$point" ;;
+	esac
+done
 echo "` + remapUser + `:100000:65536" >"$dir/subid"
 mount --bind "$dir/subid" /etc/subuid
 mount --bind "$dir/subid" /etc/subgid
