@@ -162,7 +162,7 @@ func pod(t *testing.T, gpu string) []byte {
 	return data
 }
 
-// kubeletPods is what the kubelet says of its pods, as an error.
+// kubeletPods returns what the kubelet reports of its pods, as an error.
 func kubeletPods(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, kubeletAPI+"/pods", nil)
 	if err != nil {
