@@ -40,7 +40,7 @@ var (
 const inside = "test/hosts/inside"
 
 // core is what each host has to pass.
-var core = []step{demo, doctor, wrapper, node, audit}
+var core = []step{doctor, demo, wrapper, node, audit}
 
 // guests are the hosts that are tested. Debian 11 is only its kernel: the programs are compiled for a newer C library.
 var guests = []guest{
@@ -50,10 +50,10 @@ var guests = []guest{
 	{name: "debian-12-v1", arch: "amd64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 1, driver: "cgroupfs", module: "apparmor", steps: core},
 	{name: "debian-13", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "systemd", module: "apparmor", steps: core, more: []step{kubelet, appArmor, remapped}},
 	{name: "debian-13-cgroupfs", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: core},
-	{name: "debian-13-selinux", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "cgroupfs", module: "selinux", steps: []step{demo, doctor, seLinux}},
+	{name: "debian-13-selinux", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "cgroupfs", module: "selinux", steps: []step{doctor, demo, seLinux}},
 	{name: "debian-13-backports", arch: "amd64", distribution: "trixie", kernel: "trixie-backports", release: "7.", cgroup: 2, driver: "systemd", module: "apparmor", steps: core},
-	{name: "arm64-debian-12", arch: "arm64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: []step{demo, doctor, layout, node, audit}},
-	{name: "arm64-debian-13-backports", arch: "arm64", distribution: "trixie", kernel: "trixie-backports", release: "7.", cgroup: 2, driver: "systemd", module: "apparmor", steps: []step{demo, doctor, layout, node, audit}},
+	{name: "arm64-debian-12", arch: "arm64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: []step{doctor, demo, layout, node, audit}},
+	{name: "arm64-debian-13-backports", arch: "arm64", distribution: "trixie", kernel: "trixie-backports", release: "7.", cgroup: 2, driver: "systemd", module: "apparmor", steps: []step{doctor, demo, layout, node, audit}},
 	{name: "arm64-suites", arch: "arm64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: []step{simulator, limiterSuite, limiterTime, nodeWhole, wrapperWhole}},
 }
 
