@@ -3,6 +3,7 @@
 package hosts_test
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpuslice/gpuslice/test/harness"
@@ -48,12 +49,12 @@ var guests = []guest{
 	{name: "debian-12", arch: "amd64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: core},
 	{name: "debian-12-systemd", arch: "amd64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "systemd", module: "apparmor", steps: core},
 	{name: "debian-12-v1", arch: "amd64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 1, driver: "cgroupfs", module: "apparmor", steps: core},
-	{name: "debian-13", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "systemd", module: "apparmor", steps: core, more: []step{kubelet, appArmor, remapped}},
+	{name: "debian-13", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "systemd", module: "apparmor", steps: slices.Concat(core, []step{kubelet, appArmor, remapped})},
 	{name: "debian-13-cgroupfs", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: core},
 	{name: "debian-13-selinux", arch: "amd64", distribution: "trixie", kernel: "trixie", release: "6.12.", cgroup: 2, driver: "cgroupfs", module: "selinux", steps: []step{doctor, demo, seLinux}},
-	{name: "debian-13-backports", arch: "amd64", distribution: "trixie", kernel: "trixie-backports", release: "7.", cgroup: 2, driver: "systemd", module: "apparmor", steps: core},
+	{name: "debian-13-backports", arch: "amd64", distribution: "trixie", kernel: "trixie-backports", cgroup: 2, driver: "systemd", module: "apparmor", steps: core},
 	{name: "arm64-debian-12", arch: "arm64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: []step{doctor, demo, layout, node, audit}},
-	{name: "arm64-debian-13-backports", arch: "arm64", distribution: "trixie", kernel: "trixie-backports", release: "7.", cgroup: 2, driver: "systemd", module: "apparmor", steps: []step{doctor, demo, layout, node, audit}},
+	{name: "arm64-debian-13-backports", arch: "arm64", distribution: "trixie", kernel: "trixie-backports", cgroup: 2, driver: "systemd", module: "apparmor", steps: []step{doctor, demo, layout, node, audit}},
 	{name: "arm64-suites", arch: "arm64", distribution: "bookworm", kernel: "bookworm", release: "6.1.", cgroup: 2, driver: "cgroupfs", module: "apparmor", steps: []step{simulator, limiterSuite, limiterTime, nodeWhole, wrapperWhole}},
 }
 
@@ -68,8 +69,8 @@ func (g guest) env() []string {
 	}
 }
 
-// append is for the kernel's command line.
-func (g guest) append() string {
+// arguments are for the kernel's command line.
+func (g guest) arguments() string {
 	line := "systemd.unified_cgroup_hierarchy=1"
 	if g.cgroup == 1 {
 		line = "systemd.unified_cgroup_hierarchy=0"

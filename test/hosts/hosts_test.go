@@ -37,15 +37,15 @@ var (
 type guest struct {
 	name string
 	arch string
-	// distribution and kernel are suites of Debian: of all but the kernel, and of the kernel, with what its release begins with.
+	// distribution and kernel are suites of Debian: of all but the kernel, and of the kernel. Its release begins with release;
+	// backports have any.
 	distribution, kernel, release string
 	// cgroup is the version of the control groups, and driver what makes those of containers: cgroupfs or systemd.
 	cgroup int
 	driver string
 	// module is the security module: apparmor or selinux.
 	module string
-	// steps are run, and then more.
-	steps, more []step
+	steps  []step
 }
 
 // step is the demo, or a package's tests.
@@ -88,12 +88,11 @@ func choose(t *testing.T) (chosen []guest) {
 
 // chosenSteps are those of -steps.
 func (g guest) chosenSteps(t *testing.T) []step {
-	all := slices.Concat(g.steps, g.more)
 	if *steps == "" {
-		return all
+		return g.steps
 	}
 	names := strings.Split(*steps, ",")
-	chosen := slices.DeleteFunc(all, func(s step) bool { return !slices.Contains(names, s.name) })
+	chosen := slices.DeleteFunc(slices.Clone(g.steps), func(s step) bool { return !slices.Contains(names, s.name) })
 	require.NotEmpty(t, chosen, "-steps: the guest has none of them")
 	return chosen
 }
@@ -223,7 +222,7 @@ func (g guest) boot(t *testing.T, dir string, chosen []step) {
 			"-device", "virtserialport,chardev=results,name=results"},
 		drive(filepath.Join(root, "disk"), ",snapshot=on"), drive(filepath.Join(kernel, "modules"), ",readonly=on"),
 		drive(filepath.Join(dir, "payload"), ""),
-		[]string{"-append", strings.TrimSpace("console=" + console + " panic=-1 mitigations=off random.trust_cpu=on systemd.default_timeout_start_sec=1800 " + g.append())})
+		[]string{"-append", strings.TrimSpace("console=" + console + " panic=-1 mitigations=off random.trust_cpu=on systemd.default_timeout_start_sec=1800 " + g.arguments())})
 	patience := 3 * time.Minute // to start and to stop
 	for _, s := range chosen {
 		patience += s.patience
