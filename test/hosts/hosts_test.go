@@ -172,16 +172,22 @@ func (g guest) report(t *testing.T, file string, chosen []step) {
 }
 
 // expectation is a line of the demo, of `go test -v`, or of the doctor.
-var expectation = regexp.MustCompile(`^\s*(?:--- )?(ok|PASS|FAIL|warn|fail)(?:  |: )\s*(\S.*)$`)
+var expectation = regexp.MustCompile(`^\s*(?:--- (PASS|FAIL): |(ok|warn|fail)  +|(FAIL) )(\S.*)$`)
 
 // expectations are the results in what a step wrote, one a line.
 func expectations(text string) (lines []string) {
 	for line := range strings.Lines(text) {
 		if m := expectation.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
-			lines = append(lines, fmt.Sprintf("%-4s %s", strings.ToLower(strings.ReplaceAll(m[1], "PASS", "ok")), m[2]))
+			result := strings.ToLower(strings.ReplaceAll(m[1], "PASS", "ok") + m[2] + m[3])
+			lines = append(lines, fmt.Sprintf("%-4s %s", result, m[4]))
 		}
 	}
 	return lines
+}
+
+func TestExpectationsOfAStep(t *testing.T) {
+	require.Equal(t, []string{"ok   it runs, and finds no GPU", `fail "train" gets its share`, "ok   TestX (1.00s)", "fail TestX/y (1.00s)", "warn nri   NRI is off"},
+		expectations("=== RUN   TestX\n  ok   it runs, and finds no GPU\n  FAIL \"train\" gets its share\n       a reason\n--- PASS: TestX (1.00s)\n    --- FAIL: TestX/y (1.00s)\nwarn  nri   NRI is off\nPASS\nFAIL\n"))
 }
 
 // event is a line of the runner's results.
