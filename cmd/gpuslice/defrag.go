@@ -31,7 +31,8 @@ prints the plan, and carries it out after a confirmation.
 
 A pod is resized in place, down to its annotation gpuslice.io/min-memory. A pod
 is moved by an eviction, which respects PodDisruptionBudgets; its controller
-creates it again. Pods of higher priority, without a controller, of a DaemonSet
+creates it again. Until the evicted pods are gone, the GPUs for POD are cordoned
+(node annotation hami.io/device-cordon). Pods of higher priority, without a controller, of a DaemonSet
 or in a group stay, and those that forbid evictions by the annotation
 cluster-autoscaler.kubernetes.io/safe-to-evict. The plan counts GPUs, quotas,
 node affinity and taints, but not CPU, memory, pod affinity or volumes.

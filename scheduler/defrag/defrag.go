@@ -34,6 +34,9 @@ type Plan struct {
 	Node    string   `json:"node"`
 	Resizes []Resize `json:"resizes,omitempty"`
 	Moves   []Move   `json:"moves,omitempty"`
+	// GPUs are the pod's on Node. They have to be cordoned until the moved pods are gone: the pods that replace these are
+	// placed before.
+	GPUs []string `json:"gpus,omitempty"`
 }
 
 // Resize lowers the memory of a running pod's containers.
@@ -228,6 +231,7 @@ func (p *planner) move(node string, movable []candidate) (plan Plan, ok bool) {
 	if o, ok = p.pending.evaluation.Put(o, node, p.pending.request); !ok {
 		return plan, false
 	}
+	plan.GPUs = o.GPUs(node, p.pending.pod.UID)
 	slices.SortStableFunc(moved, func(a, b candidate) int { return cmp.Compare(b.request.GPUMemory(), a.request.GPUMemory()) })
 	for _, c := range moved {
 		to := c.evaluation.BestOn(o, p.allowed(c))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,18 +37,26 @@ type world struct {
 func newWorld(t tester, gpusOfNodes ...int) *world {
 	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)
+	w := &world{t, e, map[string]*scheduler.Pod{}, map[string]string{}, map[string]bool{}}
 	for i, gpus := range gpusOfNodes {
-		list := []map[string]any{}
-		for g := range gpus {
-			list = append(list, map[string]any{"uuid": fmt.Sprintf("GPU-%08x-0000-0000-0000-%012x", i, g), "model": "H100", "index": g,
-				"memoryMiB": 80000, "cores": 100, "replicas": 10, "mode": "hami-core", "healthy": true})
-		}
-		text, err := json.Marshal(map[string]any{"version": 1, "gpus": list})
-		require.NoError(t, err)
-		e.SetNode(&scheduler.Node{Name: fmt.Sprint("n", i), Annotations: map[string]string{api.AnnotationNodeGPUs: string(text)}})
+		w.node(i, gpus)
 	}
-	return &world{t, e, map[string]*scheduler.Pod{}, map[string]string{}, map[string]bool{}}
+	return w
 }
+
+func (w *world) node(i, gpus int, cordoned ...string) {
+	list := []map[string]any{}
+	for g := range gpus {
+		list = append(list, map[string]any{"uuid": gpu(i, g), "model": "H100", "index": g,
+			"memoryMiB": 80000, "cores": 100, "replicas": 10, "mode": "hami-core", "healthy": true})
+	}
+	text, err := json.Marshal(map[string]any{"version": 1, "gpus": list})
+	require.NoError(w, err)
+	w.SetNode(&scheduler.Node{Name: fmt.Sprint("n", i), Annotations: map[string]string{
+		api.AnnotationNodeGPUs: string(text), api.AnnotationHAMiCordon: strings.Join(cordoned, ",")}})
+}
+
+func gpu(node, index int) string { return fmt.Sprintf("GPU-%08x-0000-0000-0000-%012x", node, index) }
 
 func pod(uid string, gpus int, mib int64) *scheduler.Pod {
 	return &scheduler.Pod{UID: uid, Namespace: "ns", Name: uid, Annotations: map[string]string{}, Containers: []scheduler.Container{{Name: "main",
@@ -91,7 +100,8 @@ func TestMove(t *testing.T) {
 	pending := pod("p", 1, 60000)
 	plan, err := w.plan(pending)
 	require.NoError(t, err)
-	require.Equal(t, Plan{Pod: "ns/p", Node: "n0", Moves: []Move{{Pod: "ns/a", UID: "a", From: "n0", To: "n1"}}}, plan)
+	require.Equal(t, Plan{Pod: "ns/p", Node: "n0", Moves: []Move{{Pod: "ns/a", UID: "a", From: "n0", To: "n1"}},
+		GPUs: []string{gpu(0, 0)}}, plan)
 
 	w.fixed["a"] = "no controller"
 	plan, err = w.plan(pending)
@@ -126,6 +136,26 @@ func TestMoveWithinNode(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, plan.Moves, 1)
 	require.Equal(t, "n0", plan.Moves[0].To)
+}
+
+// A pod that replaces a moved one is placed while that one still runs.
+func TestPodsComeBackBesideTheRoom(t *testing.T) {
+	for _, fixed := range []string{"a", "b"} {
+		w := newWorld(t, 2)
+		require.True(t, w.place(pod("a", 1, 30000), "n0"))
+		require.True(t, w.place(pod("b", 1, 30000), "n0"))
+		w.fixed[fixed] = "fixed"
+		pending := pod("p", 1, 80000)
+		plan, err := w.plan(pending)
+		require.NoError(t, err)
+		require.Len(t, plan.GPUs, 1)
+		require.Len(t, plan.Moves, 1)
+		w.node(0, 2, plan.GPUs...)
+		require.True(t, w.place(pod("again", 1, 30000), "n0"))
+		w.DeletePod(plan.Moves[0].UID)
+		w.node(0, 2)
+		require.True(t, w.place(pending, "n0"), "without %s", plan.Moves[0].UID)
+	}
 }
 
 func TestResizeGoesBeforeMoves(t *testing.T) {

@@ -26,6 +26,16 @@ func (v *Evaluation) Put(o *Overlay, node string, r *request.Request) (_ *Overla
 	return o.set(n.with(h), quotaChange{h.uid, h.namespace, h.charge, true}), true
 }
 
+// GPUs returns the UUIDs of the GPUs that the pod has on the node.
+func (o *Overlay) GPUs(node, podUID string) (uuids []string) {
+	if h := o.state.node(node).allocation(podUID); h != nil {
+		for _, use := range h.byUUID {
+			uuids = append(uuids, use.uuid)
+		}
+	}
+	return uuids
+}
+
 // Shrink lowers the memory of a pod's shares to at most mib. less is what each container has then, by position.
 func (o *Overlay) Shrink(node, podUID string, mib int64) (_ *Overlay, less [][]grant.Share) {
 	h := o.state.node(node).allocation(podUID)

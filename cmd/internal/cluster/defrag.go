@@ -40,12 +40,7 @@ func (c *Cluster) Carry(ctx context.Context, plan defrag.Plan, how Evictions) er
 		}
 		how.Report("pod %s is resized", r.Pod)
 	}
-	var moved []Holder
-	for _, m := range plan.Moves {
-		namespace, name, _ := strings.Cut(m.Pod, "/")
-		moved = append(moved, Holder{Namespace: namespace, Name: name, UID: m.UID})
-	}
-	if err := c.Evict(ctx, moved, how); err != nil {
+	if err := c.move(ctx, plan, how); err != nil {
 		return err
 	}
 	namespace, name, _ := strings.Cut(plan.Pod, "/")
@@ -70,6 +65,41 @@ func (c *Cluster) Carry(ctx context.Context, plan defrag.Plan, how Evictions) er
 	}
 	how.Report("pod %s is placed on node %s", plan.Pod, node)
 	return nil
+}
+
+// move evicts the plan's pods. The pods that replace them come while they still hold their GPUs, so until they are gone
+// those of the pending pod are cordoned.
+func (c *Cluster) move(ctx context.Context, plan defrag.Plan, how Evictions) (err error) {
+	var moved []Holder
+	for _, m := range plan.Moves {
+		namespace, name, _ := strings.Cut(m.Pod, "/")
+		moved = append(moved, Holder{Namespace: namespace, Name: name, UID: m.UID})
+	}
+	var cordoned []string
+	defer func() { err = errors.Join(err, c.uncordon(ctx, plan.Node, cordoned)) }()
+	for _, uuid := range plan.GPUs {
+		changed, err := c.Cordon(ctx, plan.Node, uuid, true)
+		if err != nil {
+			return err
+		}
+		if changed {
+			cordoned = append(cordoned, uuid)
+		}
+	}
+	return c.Evict(ctx, moved, how)
+}
+
+// uncordon also works after ctx has ended.
+func (c *Cluster) uncordon(ctx context.Context, node string, uuids []string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTimeout)
+	defer cancel()
+	var errs []error
+	for _, uuid := range uuids {
+		if _, err := c.Cordon(ctx, node, uuid, false); err != nil {
+			errs = append(errs, fmt.Errorf("GPU %s is cordoned still: kubectl gpuslice uncordon %s %s: %w", uuid, node, uuid, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c *Cluster) shrink(ctx context.Context, r defrag.Resize) error {
@@ -98,6 +128,9 @@ func Steps(plan defrag.Plan) (lines []string) {
 		}
 		slices.Sort(parts)
 		lines = append(lines, fmt.Sprintf("resize pod %s: %s", r.Pod, strings.Join(parts, ", ")))
+	}
+	if len(plan.GPUs) > 0 {
+		lines = append(lines, fmt.Sprintf("cordon GPU %s of node %s until the pods are gone", strings.Join(plan.GPUs, ", "), plan.Node))
 	}
 	for _, m := range plan.Moves {
 		lines = append(lines, fmt.Sprintf("evict pod %s from node %s: it fits on node %s then", m.Pod, m.From, m.To))
