@@ -38,7 +38,7 @@ func TestAgentOfTheUnit(t *testing.T) {
 	args := append(strings.Fields(string(command[1])), "--health-address="+health, "--metrics-address="+metrics)
 	agent, err := harness.StartProcess(m.Dir, "gpuslice-agent", m.RuntimeEnv(), program, args...)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, agent.Stop(10*time.Second)) })
+	t.Cleanup(func() { require.NoError(t, agent.Stop(harness.StopPatience)) })
 	get := func(address string) (int, string) {
 		response, err := http.Get("http://" + address)
 		if err != nil {

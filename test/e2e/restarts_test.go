@@ -4,7 +4,8 @@ package e2e_test
 
 import (
 	"context"
-	"time"
+
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 // restart is what an operator, or a bad day, does to a node while it is at work.
@@ -27,7 +28,7 @@ var restarts = []restart{
 		return cluster.WaitNode(ctx)
 	}},
 	{"kubelet", func(ctx context.Context) error {
-		if err := cluster.Kubelet.Stop(15 * time.Second); err != nil {
+		if err := cluster.Kubelet.Stop(harness.StopPatience); err != nil {
 			return err
 		}
 		return cluster.StartKubelet(ctx)

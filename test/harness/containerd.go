@@ -151,7 +151,7 @@ func (c *Containerd) Start(ctx context.Context) error {
 			return errors.Join(err, c.Stop())
 		}
 	}
-	err = Until(ctx, 20*time.Second, func(ctx context.Context) error {
+	err = Until(ctx, StartPatience, func(ctx context.Context) error {
 		select {
 		case <-c.process.Exited():
 			return fmt.Errorf("%s exited", c.runtime.program)
@@ -183,7 +183,7 @@ func (c *Containerd) dial() error {
 
 // Stop stops the daemon; containers go on, as in real life. Calls that are under way,
 // and those until the next Start, fail.
-func (c *Containerd) Stop() error { return c.process.Stop(10 * time.Second) }
+func (c *Containerd) Stop() error { return c.process.Stop(StopPatience) }
 
 // Kill ends the daemon with SIGKILL; containers go on.
 func (c *Containerd) Kill() { c.process.Kill() }

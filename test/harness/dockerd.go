@@ -212,7 +212,7 @@ func (d *Dockerd) wait(ctx context.Context) error {
 }
 
 // Stop stops the daemon; containers go on, because of live-restore.
-func (d *Dockerd) Stop() error { return d.process.Stop(20 * time.Second) }
+func (d *Dockerd) Stop() error { return d.process.Stop(StopPatience) }
 
 // Kill ends the daemon with SIGKILL; containers go on.
 func (d *Dockerd) Kill() { d.process.Kill() }

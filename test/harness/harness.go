@@ -197,6 +197,9 @@ func (p *Process) LogTail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
+// StartPatience and StopPatience are how long a program may take until it answers, and to end, on a machine that is busy.
+const StartPatience, StopPatience = time.Minute, time.Minute
+
 // SlownessEnv is the variable that has how many times as slow as others a machine is: an emulated one is.
 const SlownessEnv = "GPUSLICE_TEST_SLOWNESS"
 

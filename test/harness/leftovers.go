@@ -10,15 +10,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
-
-// leavingTime is how long processes that were killed may take to be gone.
-const leavingTime = 20 * time.Second
 
 // RemoveRemaining removes the cgroup that has the directory's name. It reports processes that still use the directory.
 func RemoveRemaining(dir string) error {
-	return Until(context.Background(), leavingTime, func(context.Context) error {
+	return Until(context.Background(), StopPatience, func(context.Context) error {
 		return errors.Join(noProcessOf(dir), removeCgroups(filepath.Base(cgroupParent(dir))))
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // NodeName is the node of the tests' grants.
@@ -120,7 +119,7 @@ func (n *Node) StartSecondAgent(ctx context.Context) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = Until(ctx, 20*time.Second, func(context.Context) error {
+	err = Until(ctx, StartPatience, func(context.Context) error {
 		if !strings.Contains(p.LogTail(5), `"connected to the container runtime"`) {
 			return errors.New("the second agent is not connected")
 		}
@@ -171,7 +170,7 @@ func (n *Node) HealthAddress() string {
 
 // WaitConnected waits until /readyz reports that the agent is connected.
 func (n *Node) WaitConnected(ctx context.Context) error {
-	return Until(ctx, 20*time.Second, func(ctx context.Context) error {
+	return Until(ctx, StartPatience, func(ctx context.Context) error {
 		select {
 		case <-n.Agent.Exited():
 			return errors.New("the agent exited")
@@ -205,7 +204,7 @@ func (n *Node) Close(ctx context.Context) error {
 		errs = append(errs, n.Containerd.Close(ctx))
 	}
 	if n.Agent != nil {
-		errs = append(errs, n.Agent.Stop(5*time.Second))
+		errs = append(errs, n.Agent.Stop(StopPatience))
 	}
 	return errors.Join(append(errs, n.Machine.Close())...)
 }

@@ -236,7 +236,7 @@ func stop(p *harness.Process) error {
 	if p == nil {
 		return nil
 	}
-	return p.Stop(15 * time.Second)
+	return p.Stop(harness.StopPatience)
 }
 
 // SaveLogs copies the logs of all programs to a directory.

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"time"
+
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 // StartEtcd starts etcd (again).
@@ -19,7 +21,7 @@ func (c *Cluster) StartEtcd(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return await(ctx, c.Etcd, 30*time.Second, func(ctx context.Context) error { return get(ctx, client+"/health") })
+	return await(ctx, c.Etcd, harness.StartPatience, func(ctx context.Context) error { return get(ctx, client+"/health") })
 }
 
 func get(ctx context.Context, url string) error { return getBy(ctx, http.DefaultClient, url) }

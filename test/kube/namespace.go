@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gpuslice/gpuslice/test/harness"
 )
@@ -71,7 +70,7 @@ func newNamespaces(ctx context.Context, dir string, mounts map[string]string) (*
 	if err != nil {
 		return nil, err
 	}
-	err = harness.Until(ctx, 10*time.Second, func(context.Context) error {
+	err = harness.Until(ctx, harness.StartPatience, func(context.Context) error {
 		select {
 		case <-holder.Exited():
 			return errors.New("it ended")

@@ -116,7 +116,7 @@ func TestLostStateDir(t *testing.T) {
 	uuid := gpu(t, n, 0)
 	pod := run(t, n, harness.Pod{Name: "p", Annotations: hami(uuid, 70000, 50)})
 	id := start(t, pod, harness.Container{Name: "main"})
-	require.NoError(t, n.Agent.Stop(5*time.Second))
+	require.NoError(t, n.Agent.Stop(harness.StopPatience))
 	require.NoError(t, harness.LoseClaims(n.StateDir()))
 	require.NoError(t, n.StartAgent(ctx))
 

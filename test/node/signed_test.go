@@ -108,7 +108,7 @@ func TestSignedGrants(t *testing.T) {
 	// that has lost its state; its next attempt is refused.
 	changeKeys(t, n, keys, newKey)
 	requireTotal(t, n, firstID, 50000)
-	require.NoError(t, n.Agent.Stop(5*time.Second))
+	require.NoError(t, n.Agent.Stop(harness.StopPatience))
 	require.NoError(t, harness.LoseClaims(n.StateDir()))
 	require.NoError(t, n.StartAgent(ctx))
 	reserved, err := n.Reserved(ctx)
@@ -180,7 +180,7 @@ func TestUnscheduledShare(t *testing.T) {
 	requireRefused(t, n, author, harness.Container{Name: "main"}, "is on the pod")
 
 	// A restart loses nothing, nor does the loss of the state directory.
-	require.NoError(t, n.Agent.Stop(5*time.Second))
+	require.NoError(t, n.Agent.Stop(harness.StopPatience))
 	require.NoError(t, harness.LoseClaims(n.StateDir()))
 	require.NoError(t, n.StartAgent(ctx))
 	requireTrueLedger(t, n)

@@ -436,7 +436,7 @@ func TestWithTheAgent(t *testing.T) {
 	args := append(strings.Fields(string(command[1])), "--health-address=", "--metrics-address="+metrics, "--audit-interval=1s")
 	agent, err := harness.StartProcess(m.Dir, "gpuslice-agent", m.RuntimeEnv(), program, args...)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, agent.Stop(10*time.Second)) })
+	t.Cleanup(func() { require.NoError(t, agent.Stop(harness.StopPatience)) })
 
 	c, _ := m.start("ready", "--memory", "8GiB", "--name", "held", "--", "/bin/sh", "-c",
 		"echo ready; exec "+workload(t, "spin")+" "+strings.Join(harness.Busy[1:], " "))

@@ -217,7 +217,7 @@ func (l *lab) measured(p *harness.Process) (stop func() error) {
 		l.earlier += cpuOf(p.PID())
 		l.scheduler = slices.DeleteFunc(l.scheduler, func(other *harness.Process) bool { return other == p })
 		l.mu.Unlock()
-		return p.Stop(15 * time.Second)
+		return p.Stop(harness.StopPatience)
 	}
 }
 

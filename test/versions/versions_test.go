@@ -60,7 +60,7 @@ func start(t *testing.T, c *kube.Cluster, name string, args ...string) {
 		if t.Failed() {
 			t.Log(p.LogTail(30))
 		}
-		assert.NoError(t, p.Stop(5*time.Second))
+		assert.NoError(t, p.Stop(harness.StopPatience))
 	})
 }
 
