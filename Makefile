@@ -49,8 +49,12 @@ build: binaries scheduler ## Build the binaries, the limiter and the simulated d
 compiler: # the cross compiler, where one is needed
 	@test -z "$(CROSS)" || command -v "$(CC)" >/dev/null || test/hosts/guests.sh programs
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-STAMP = -ldflags "-X github.com/gpuslice/gpuslice/cmd/internal/version.version=$(VERSION)"
+# The version is the tag. Before the first tag it is the chart's, which is the next one.
+CHART_VERSION := $(shell sed -n 's/^version: //p' install/charts/gpuslice/Chart.yaml)
+REVISION = $(shell git rev-parse HEAD 2>/dev/null)
+VERSION ?= $(or $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null),v$(CHART_VERSION)-dev+g$(shell git describe --always --exclude '*' --dirty 2>/dev/null))
+STAMPS = -X github.com/gpuslice/gpuslice/cmd/internal/version.version=$(VERSION)
+STAMP = -ldflags "$(STAMPS)"
 
 binaries: native # all but the scheduler, which takes minutes the first time
 	go build $(STAMP) -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
@@ -59,17 +63,18 @@ binaries: native # all but the scheduler, which takes minutes the first time
 # A separate module, because only it imports k8s.io/kubernetes. Its tests run without the race detector, so that Kubernetes
 # is compiled once (minutes, the first time). The main module tests our packages with it.
 SCHEDULER := go -C cmd/gpuslice-scheduler
+KUBERNETES := $(shell sed -n 's/^\tk8s.io\/kubernetes //p' cmd/gpuslice-scheduler/go.mod)
 
 scheduler: compiler
-	$(SCHEDULER) build $(STAMP) -o $(BUILD)/bin/gpuslice-scheduler .
+	$(SCHEDULER) build -ldflags "$(STAMPS) -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(BUILD)/bin/gpuslice-scheduler .
 
 native: compiler
 	@for dir in limiter/src limiter/front testdata/simdriver testdata/workloads; do \
 	  $(MAKE) --no-print-directory -j "$$(nproc)" -C $$dir OUT=$(BUILD); done
 
 image: build ## Build the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile (ARCH as for build)
-	$(if $(CROSS),env -u GOARCH -u CGO_ENABLED -u CC )go -C install/image run . -repository $(CURDIR) -version $(VERSION) \
-	  -revision "$$(git rev-parse HEAD 2>/dev/null)" $(CROSS:%=-arch % -libraries "$$($(CC) -print-file-name=libc.so.6 | xargs dirname)")
+	$(if $(CROSS),env -u GOARCH -u CGO_ENABLED -u CC )go -C install/image run . -repository $(CURDIR) -name gpuslice:$(CHART_VERSION) \
+	  -version $(VERSION) -revision "$(REVISION)" $(CROSS:%=-arch % -libraries "$$($(CC) -print-file-name=libc.so.6 | xargs dirname)")
 
 manifests: ## Write the chart's objects as one plain file: build/manifests/gpuslice.yaml (MANIFESTS_ARGS are helm's)
 	@test/setup.sh --helm

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/cdihook"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
@@ -49,7 +50,7 @@ func main() {
 	}
 	config, problem := ociruntime.LoadConfig(configPath(os.Args[1:]))
 	r := &ociruntime.Runtime{
-		Config: config, ConfigProblem: problem, Self: self, Env: os.Environ(),
+		Config: config, ConfigProblem: problem, Self: self, Version: version.String(), Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		GPUs:    ociruntime.NewInventory(config, self).GPUs,
 		Limiter: func() (ociruntime.Limiter, error) { return ociruntime.FindLimiter(config, self) },

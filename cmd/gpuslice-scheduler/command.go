@@ -19,6 +19,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
+	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/scheduler/fence"
 )
 
@@ -53,7 +54,12 @@ func noArguments(cmd *cobra.Command, args []string) error {
 
 // setVersion sets the feature gates, for the version of the API server unless the flags name one.
 func setVersion(cmd *cobra.Command, o *options.Options) error {
-	verflag.PrintAndExitIfRequested()
+	if flag := cmd.Flags().Lookup("version"); flag != nil && flag.Value.String() == string(verflag.VersionTrue) {
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "gpuslice-scheduler version %s\n", version.String()); err != nil {
+			return err
+		}
+	}
+	verflag.PrintAndExitIfRequested() // Kubernetes' version
 	if flag := cmd.Flags().Lookup("emulated-version"); flag != nil && !flag.Changed && o.WriteConfigTo == "" {
 		server, err := serverVersion(cmd.Context(), o)
 		if err != nil {
@@ -80,7 +86,7 @@ func run(cmd *cobra.Command, o *options.Options, configured func(*config.Complet
 	}
 	cliflag.PrintFlags(cmd.Flags())
 	effective := o.ComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
-	klog.Background().Info("Version of kube-scheduler", "binary", effective.BinaryVersion(), "emulated", effective.EmulationVersion())
+	klog.Background().Info("Starting gpuslice-scheduler", "version", version.String(), "kube-scheduler", effective.BinaryVersion(), "emulated", effective.EmulationVersion())
 	ctx, cancel := context.WithCancel(genericapiserver.SetupSignalContext())
 	defer cancel()
 	c, scheduler, err := app.Setup(ctx, o, registry...)

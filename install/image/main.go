@@ -39,7 +39,7 @@ func run(args []string) error {
 	f := flag.NewFlagSet("image", flag.ContinueOnError)
 	f.StringVar(&o.repository, "repository", ".", "source `directory` with the output of `make build`")
 	f.StringVar(&o.out, "out", "", "`directory` for root/ and gpuslice.tar (default: build/image in the repository)")
-	f.StringVar(&o.name, "name", "gpuslice:latest", "`name` of the image in the archive")
+	f.StringVar(&o.name, "name", "gpuslice:dev", "`name` of the image in the archive")
 	f.StringVar(&o.version, "version", "dev", "`version` for the image's labels")
 	f.StringVar(&o.revision, "revision", "", "commit for the image's labels")
 	f.StringVar(&o.arch, "arch", runtime.GOARCH, "`architecture` of the programs: amd64 or arm64")

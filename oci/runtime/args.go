@@ -15,6 +15,7 @@ type Call struct {
 	Root           string // the low-level runtime's directory of states
 	Log, LogFormat string
 	Rootless       string
+	Version        bool // the options ask for it
 }
 
 func (c Call) createsContainer() bool {
@@ -59,6 +60,8 @@ func Parse(args []string) (Call, error) {
 			call.LogFormat = value
 		case "rootless":
 			call.Rootless = value
+		case "version", "v":
+			call.Version = true
 		}
 	}
 	rest, err := options(args, globalValues, commands, global)

@@ -80,7 +80,7 @@ func TestParse(t *testing.T) {
 		{"restore", "restore --image-path /i --bundle /b --detach web", Call{Command: "restore", ID: "web", Bundle: "/b"}},
 		{"delete", "--root /r delete --force web", Call{Command: "delete", ID: "web", Root: "/r"}},
 		{"state", "--root /r state web", Call{Command: "state", Root: "/r"}},
-		{"docker info", "--version", Call{}},
+		{"docker info", "--version", Call{Version: true}},
 		{"docker 25: features", "features", Call{Command: "features"}},
 		{"nothing", "", Call{}},
 		{"options only", "--root /r --", Call{Root: "/r"}},

@@ -57,6 +57,17 @@ func TestPassedOn(t *testing.T) {
 	m.must("delete", "web")
 }
 
+// The program's version is the first line, and the low-level runtime's are the last ones, of which docker takes one.
+func TestVersion(t *testing.T) {
+	m := newFake(t)
+	for _, option := range []string{"--version", "-v"} {
+		first, rest, _ := strings.Cut(m.must(option), "\n")
+		require.Regexp(t, `^gpuslice-runtime version v1\.2\.3$`, first)
+		require.True(t, strings.HasPrefix(rest, "stdout of "), rest)
+	}
+	require.NotContains(t, m.must("exec", "-v", "web"), "gpuslice-runtime version")
+}
+
 // delete ends as the low-level runtime's does, and passes signals on.
 func TestDelete(t *testing.T) {
 	m := newFake(t)

@@ -38,7 +38,7 @@ func act() int {
 	}
 	config, problem := LoadConfig(os.Getenv(configEnv))
 	r := &Runtime{
-		Config: config, ConfigProblem: problem, Self: self, Env: os.Environ(),
+		Config: config, ConfigProblem: problem, Self: self, Version: "v1.2.3", Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		GPUs:    NewInventory(config, self).GPUs,
 		Limiter: func() (Limiter, error) { return FindLimiter(config, self) },

@@ -28,6 +28,7 @@ type Runtime struct {
 	Config         request.Config
 	ConfigProblem  error
 	Self           string
+	Version        string // of this program, before the low-level runtime's
 	Env            []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -55,6 +56,9 @@ func (r *Runtime) Main(ctx context.Context, args []string) int {
 	call, err := Parse(args)
 	if err != nil && !call.createsContainer() {
 		err = nil // the low-level runtime reports it
+	}
+	if call.Version && call.Command == "" { // docker takes the last line with "version", which is the low-level runtime's
+		fmt.Fprintf(r.Stdout, "gpuslice-runtime version %s\n", r.Version)
 	}
 	status := exitFailed
 	if err == nil {

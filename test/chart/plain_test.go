@@ -36,7 +36,7 @@ var plain = []struct {
 
 // plainValues are the values of all of them. They have no Secret of keys: a user that makes one sets it in
 // the settings.
-var plainValues = []string{`grantKey.enabled=false`, `image.tag="latest"`}
+var plainValues = []string{`grantKey.enabled=false`}
 
 // quotaRights let the settings name gpu-manager's quota.
 const quotaRights = `scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`

@@ -24,14 +24,14 @@ import (
 func withChart(t *testing.T, settings ...string) {
 	ctx := context.Background()
 	t.Cleanup(func() {
-		require.NoError(t, cluster.InstallChart(ctx, "latest"))
+		require.NoError(t, cluster.InstallChart(ctx))
 		waitOffered(t, "nvidia.com/gpu", 80)
 	})
 	var sets []string
 	for _, s := range settings {
 		sets = append(sets, "--set="+s)
 	}
-	require.NoError(t, cluster.InstallChart(ctx, "latest", sets...))
+	require.NoError(t, cluster.InstallChart(ctx, sets...))
 	waitOffered(t, "nvidia.com/gpu", 80)
 }
 

@@ -77,11 +77,11 @@ func TestCommandsOfTheDocs(t *testing.T) {
 	s := newSpaceOf(t, metav1.ObjectMeta{Name: "team-a"})
 	s.run(pod("train", container("main", gpu(2000, 30))))
 	withOperatorKinds(t)
-	t.Cleanup(func() { require.NoError(t, cluster.InstallChart(ctx, "latest")) })
+	t.Cleanup(func() { require.NoError(t, cluster.InstallChart(ctx)) })
 	agents, err := cluster.PodsOf(ctx, "agent")
 	require.NoError(t, err)
 	require.Len(t, agents, 1)
-	r := newReader(t, "latest", map[string]string{"AGENT-POD": agents[0].Name, "POD": "train", "NODE GPU": harness.NodeName + " 7", "/tmp/gs…": cluster.Dir})
+	r := newReader(t, map[string]string{"AGENT-POD": agents[0].Name, "POD": "train", "NODE GPU": harness.NodeName + " 7", "/tmp/gs…": cluster.Dir})
 	r.inNamespace(s.name)
 	t.Cleanup(func() {
 		out, err := kubectlGPUSlice(t, "uncordon", harness.NodeName, "7")

@@ -159,11 +159,10 @@ type reader struct {
 	words map[string]string
 }
 
-// newReader returns a reader with an image tag; without a tag, it is the chart's.
-func newReader(t *testing.T, tag string, words map[string]string) *reader {
+func newReader(t *testing.T, words map[string]string) *reader {
 	root, err := harness.Repository()
 	require.NoError(t, err)
-	shell, err := cluster.Shell(tag)
+	shell, err := cluster.Shell()
 	require.NoError(t, err)
 	dir := t.TempDir()
 	require.NoError(t, os.Symlink(filepath.Join(root, "install"), filepath.Join(dir, "install")))

@@ -24,7 +24,7 @@ import (
 func uninstall(t *testing.T) {
 	blocks := blocksOf(t, "docs/UPGRADING.md#Uninstall")
 	require.Len(t, blocks, 1)
-	newReader(t, "latest", nil).does(blocks[0])
+	newReader(t, nil).does(blocks[0])
 }
 
 // reinstall brings the release back that the other tests have.
@@ -40,7 +40,7 @@ func reinstall(t *testing.T) {
 		}
 		return err
 	}))
-	require.NoError(t, cluster.InstallChart(ctx, "latest"))
+	require.NoError(t, cluster.InstallChart(ctx))
 	require.NoError(t, cluster.WaitWebhook(ctx))
 	require.NoError(t, cluster.WaitNode(ctx))
 }
@@ -116,11 +116,13 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 // removal of what that leaves.
 func firstRelease(t *testing.T) {
 	ctx := context.Background()
+	image, err := kube.ChartImage()
+	require.NoError(t, err)
 	for _, tag := range []string{"0.1.0", "0.2.0"} {
-		_, err := cluster.Ctr(ctx, "images", "tag", "--force", "docker.io/library/gpuslice:latest", "registry.example/gpuslice:"+tag)
+		_, err := cluster.Ctr(ctx, "images", "tag", "--force", image, "registry.example/gpuslice:"+tag)
 		require.NoError(t, err)
 	}
-	r := newReader(t, "", nil)
+	r := newReader(t, nil)
 	private, public := "", ""
 	for _, b := range blocksOf(t, "docs/INSTALL.md") {
 		out := r.does(b)
@@ -183,7 +185,7 @@ func newcomer(t *testing.T) {
 	require.NoError(t, err)
 	blocks := blocksOf(t, "docs/QUICKSTART-KUBERNETES.md")
 	require.GreaterOrEqual(t, len(blocks), 3, "the quick start has commands")
-	r := newReader(t, "latest", nil)
+	r := newReader(t, nil)
 	seen := ""
 	for _, b := range blocks {
 		out := r.does(b)

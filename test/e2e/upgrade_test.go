@@ -127,10 +127,10 @@ func TestUpgradeAndRollback(t *testing.T) {
 	rolledBack := false
 	t.Cleanup(func() {
 		if !rolledBack {
-			require.NoError(t, cluster.InstallChart(ctx, "latest"))
+			require.NoError(t, cluster.InstallChart(ctx))
 		}
 	})
-	r := newReader(t, "latest", map[string]string{"NEW": kube.NextTag})
+	r := newReader(t, map[string]string{"NEW": kube.NextTag})
 	for _, b := range blocksOf(t, "docs/UPGRADING.md#Upgrade") {
 		r.does(b)
 	}

@@ -113,8 +113,9 @@ func starts(t *testing.T, n *harness.Node) {
 		"cli":       {[]string{"/usr/local/bin/gpuslice", "--version"}, "gpuslice version"},
 		"own":       {nil, "Usage:"}, // the image's
 		"agent":     {[]string{"/usr/local/bin/gpuslice-agent", "--version"}, "gpuslice-agent version"},
-		"scheduler": {[]string{"/usr/local/bin/gpuslice-scheduler", "webhook", "--help"}, "--our-scheduler"},
-		"runtime":   {[]string{"/usr/local/bin/gpuslice-runtime", "--version"}, "find the low-level runtime"}, // there is none in the image
+		"scheduler": {[]string{"/usr/local/bin/gpuslice-scheduler", "--version"}, "gpuslice-scheduler version"},
+		"webhook":   {[]string{"/usr/local/bin/gpuslice-scheduler", "webhook", "--help"}, "--our-scheduler"},
+		"runtime":   {[]string{"/usr/local/bin/gpuslice-runtime", "--version"}, "gpuslice-runtime version"}, // and an error: there is no runc in the image
 	} {
 		container := harness.Container{Name: name, Image: image, Command: tc.command, User: 65532, ReadOnly: true, Security: nothing(t)}
 		id, err := pod.Start(ctx, container)

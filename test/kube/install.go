@@ -32,7 +32,7 @@ func (c *Cluster) installChart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.InstallChart(ctx, "latest"); err != nil {
+	if err := c.InstallChart(ctx); err != nil {
 		return err
 	}
 	return c.WaitWebhook(ctx)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpuslice/gpuslice/test/harness"
 )
@@ -70,26 +71,40 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return harness.Run(ctx, []string{"KUBECONFIG=" + kubeconfig, "PATH=" + bin + ":" + os.Getenv("PATH")}, path, args...)
 }
 
-// chartValues are helm's arguments for this cluster; without a tag it is the chart's.
-func (c *Cluster) chartValues(tag string) ([]string, error) {
+// ChartImage is the image that the chart names, and that `make image` has made.
+func ChartImage() (string, error) {
+	root, err := harness.Repository()
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(root, "install/charts/gpuslice/Chart.yaml"))
+	if err != nil {
+		return "", err
+	}
+	var chart struct{ AppVersion string }
+	if err := yaml.Unmarshal(text, &chart); err != nil {
+		return "", err
+	}
+	return "docker.io/library/gpuslice:" + chart.AppVersion, nil
+}
+
+// chartValues are helm's arguments for this cluster.
+func (c *Cluster) chartValues() ([]string, error) {
 	root, err := harness.Repository()
 	if err != nil {
 		return nil, err
 	}
 	args := []string{filepath.Join(root, "install/charts/gpuslice"),
 		"--values=" + filepath.Join(root, "test/kube/values-simulated.yaml")}
-	if tag != "" {
-		args = append(args, "--set=image.tag="+tag)
-	}
 	if c.options.Component == Extender {
 		args = append(args, "--set=scheduler.mode=extender", "--set=scheduler.name=")
 	}
 	return args, nil
 }
 
-// InstallChart installs the chart, or upgrades it to an image's tag, and waits until all of it is ready.
-func (c *Cluster) InstallChart(ctx context.Context, tag string, more ...string) error {
-	values, err := c.chartValues(tag)
+// InstallChart installs the chart, or upgrades it to these values, and waits until all of it is ready.
+func (c *Cluster) InstallChart(ctx context.Context, more ...string) error {
+	values, err := c.chartValues()
 	if err != nil {
 		return err
 	}

@@ -14,9 +14,8 @@ import (
 )
 
 // Shell is an administrator's, in the repository's directory and the cluster's network: with kubectl, its
-// plugin, and helm. An installation by helm gets the values of this cluster: its GPUs are simulated, and its
-// image has the tag; without a tag it is the chart's own.
-func (c *Cluster) Shell(tag string) (func(ctx context.Context, script string) (output string, err error), error) {
+// plugin, and helm. An installation by helm gets the values of a cluster with simulated GPUs.
+func (c *Cluster) Shell() (func(ctx context.Context, script string) (output string, err error), error) {
 	root, err := harness.Repository()
 	if err != nil {
 		return nil, err
@@ -25,7 +24,7 @@ func (c *Cluster) Shell(tag string) (func(ctx context.Context, script string) (o
 	if err != nil {
 		return nil, err
 	}
-	values, err := c.chartValues(tag)
+	values, err := c.chartValues()
 	if err != nil {
 		return nil, err
 	}
