@@ -24,10 +24,12 @@ ifneq ($(CROSS),)
 export CC := $(shell test/hosts/guests.sh compiler $(CROSS))
 export GOARCH := $(CROSS)
 export CGO_ENABLED := 1
+# Before commands that run on this machine.
+HERE := env -u GOARCH -u CGO_ENABLED -u CC -- 
 endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-runtimes test-runtimes-short test-hosts test-arm64 e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image notices plugin release manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-runtimes test-runtimes-short test-hosts test-arm64 e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,9 +74,28 @@ native: compiler
 	@for dir in limiter/src limiter/front testdata/simdriver testdata/workloads; do \
 	  $(MAKE) --no-print-directory -j "$$(nproc)" -C $$dir OUT=$(BUILD); done
 
-image: build ## Build the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile (ARCH as for build)
-	$(if $(CROSS),env -u GOARCH -u CGO_ENABLED -u CC )go -C install/image run . -repository $(CURDIR) -name gpuslice:$(CHART_VERSION) \
+notices: # the licences of the modules in the programs, which the image and each package have to contain
+	$(HERE)go test -count=1 ./test/licences -run '^TestNotices$$' -notices=$(CURDIR)/build/THIRD-PARTY-NOTICES
+
+image: build notices ## Build the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile (ARCH as for build)
+	$(HERE)go -C install/image run . -repository $(CURDIR) -name gpuslice:$(CHART_VERSION) \
 	  -version $(VERSION) -revision "$(REVISION)" $(CROSS:%=-arch % -libraries "$$($(CC) -print-file-name=libc.so.6 | xargs dirname)")
+
+# kubectl's plugin is for people's machines. Each platform: build/plugin/OS-ARCH/.
+PLUGIN_PLATFORMS := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64 windows-amd64 windows-arm64
+
+plugin: ## Build kubectl's plugin for each platform, into build/plugin/
+	@for platform in $(PLUGIN_PLATFORMS); do \
+	  os=$${platform%-*} arch=$${platform#*-}; echo "kubectl-gpuslice for $$os on $$arch"; \
+	  CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build -ldflags "-s -w $(STAMPS)" -o build/plugin/$$platform/ ./cmd/kubectl-gpuslice; \
+	done
+
+# Without a registry; docs/RELEASING.md has the rest. The commit's date is that of all files.
+IMAGE ?= gpuslice
+release: man notices plugin ## Make the files of a release in build/release/: packages, archives, image, chart, SBOMs, provenance, checksums (IMAGE=registry/name)
+	@for arch in amd64 arm64; do $(MAKE) --no-print-directory image ARCH=$$arch VERSION=$(VERSION); done
+	go -C install/release run . -repository $(CURDIR) -version $(VERSION) -revision "$(REVISION)" -image $(IMAGE) \
+	  -date "$$(git log -1 --format=%ct)"
 
 manifests: ## Write the chart's objects as one plain file: build/manifests/gpuslice.yaml (MANIFESTS_ARGS are helm's)
 	@test/setup.sh --helm
@@ -108,7 +129,7 @@ check: lint build ## Build, lint, and run the tests that need neither root nor a
 RACED := ./test/limiter ./test/upgrade
 SUITES = ./test/node ./test/docker ./test/slice $$(go list ./test/... | grep -vxF "$$(go list $(RACED))")
 
-test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
+test: setup lint build notices ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
 	@test/setup.sh --helm
 	go test -race -timeout 20m $$(go list ./... | grep -v /gpuslice/test/)
 	@$(MAKE) --no-print-directory -j 2 suites suites-raced
@@ -118,6 +139,7 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 	@test/setup.sh --monitoring
 	cd test/monitoring && go test -timeout 9m ./...
 	cd install/image && go test ./...
+	cd install/release && go test ./...
 
 suites:
 	go test -timeout 30m -p 2 $(SUITES)
@@ -225,7 +247,7 @@ vulncheck: setup ## Look for known vulnerabilities in what the programs call; on
 
 # All files of all modules.
 LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients,hosts,chaos
-MODULES := . cmd/gpuslice-scheduler install/image test/admission test/kueue test/monitoring
+MODULES := . cmd/gpuslice-scheduler install/image install/release test/admission test/kueue test/monitoring
 C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads test/gpu
 
 lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck and cppcheck

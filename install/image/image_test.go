@@ -28,6 +28,8 @@ func built(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("free\n"), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "build"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "build", notices), []byte("of others\n"), 0o600))
 	source := filepath.Join(dir, "main.c")
 	require.NoError(t, os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600))
 	compile := func(to string, args ...string) {
@@ -139,6 +141,7 @@ func TestWhatIsInTheImage(t *testing.T) {
 	}
 	require.Contains(t, modes, "/etc/ssl/certs/ca-certificates.crt")
 	require.Contains(t, modes, "/usr/share/doc/libc6/copyright")
+	require.Contains(t, modes, "/usr/share/doc/gpuslice/THIRD-PARTY-NOTICES")
 	require.NotContains(t, modes, "/bin/sh")
 	passwd, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
 	require.NoError(t, err)

@@ -83,6 +83,8 @@ const (
 	user = "65532:65532"
 	// authorities is Debian's bundle of certificate authorities.
 	authorities = "/etc/ssl/certs/ca-certificates.crt"
+	// notices has the licences of the modules in the programs.
+	notices = "THIRD-PARTY-NOTICES"
 )
 
 // The files of build/bin and build/lib.
@@ -133,6 +135,9 @@ func writeRoot(root, build string, o options) error {
 	}
 	if err := copyFile(filepath.Join(root, "usr/share/doc/gpuslice/LICENSE"), filepath.Join(o.repository, "LICENSE"), 0o644); err != nil {
 		return err
+	}
+	if err := copyFile(filepath.Join(root, "usr/share/doc/gpuslice", notices), filepath.Join(o.repository, "build", notices), 0o644); err != nil {
+		return fmt.Errorf("%w: run `make notices` first", err)
 	}
 	// The licences of the C library and of the bundle have to be distributed with them.
 	for _, name := range []string{"libc6", "ca-certificates"} {

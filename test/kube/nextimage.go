@@ -37,8 +37,10 @@ func (c *Cluster) ImportNextImage(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := copyFile(filepath.Join(root, "LICENSE"), filepath.Join(dir, "LICENSE")); err != nil {
-		return err
+	for _, name := range []string{"LICENSE", "build/THIRD-PARTY-NOTICES"} {
+		if err := copyFile(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
 	}
 	env := []string{"GOFLAGS=-tags=nri_no_wasm,root -buildvcs=false -trimpath", "CGO_CFLAGS=-g -O2 -Wno-deprecated-declarations"}
 	for _, command := range [][]string{

@@ -4,10 +4,12 @@ package licences
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +67,56 @@ func TestLicences(t *testing.T) {
 	golden.Check(t, list, page.String())
 }
 
+var noticesFile = flag.String("notices", "", "write the notices of third parties to this file")
+
+// Each linked module has a text to distribute with it: its licence, and the NOTICE that Apache-2.0 asks for.
+// `make notices` writes them to the file that is in the image and in each archive and package.
+func TestNotices(t *testing.T) {
+	linked, in := linkedModules(t)
+	root, err := filepath.EvalSymlinks(strings.TrimSpace(goroot(t)))
+	require.NoError(t, err)
+	linked["the standard library of Go"] = module{Version: runtime.Version(), Dir: root}
+	in["the standard library of Go"] = []string{"all"}
+	var page strings.Builder
+	page.WriteString("gpuslice is under Apache-2.0. Its programs contain the modules below.\n")
+	for _, path := range slices.Sorted(maps.Keys(linked)) {
+		m := linked[path]
+		fmt.Fprintf(&page, "\n%s\n%s %s (in %s)\n", strings.Repeat("=", 100), path, m.Version, strings.Join(in[path], ", "))
+		texts := legalTexts(t, m.Dir)
+		require.NotEmpty(t, texts, path)
+		for _, file := range texts {
+			text, err := os.ReadFile(filepath.Join(m.Dir, file))
+			require.NoError(t, err)
+			fmt.Fprintf(&page, "\n---- %s\n\n%s\n", file, strings.TrimRight(string(text), "\n"))
+		}
+	}
+	require.Contains(t, page.String(), "Copyright 2009 The Go Authors")
+	require.Contains(t, page.String(), "\n---- NOTICE\n")
+	if *noticesFile != "" {
+		require.NoError(t, os.MkdirAll(filepath.Dir(*noticesFile), 0o755))
+		require.NoError(t, os.WriteFile(*noticesFile, []byte(page.String()), 0o644))
+	}
+}
+
+func goroot(t *testing.T) string {
+	out, err := harness.Run(context.Background(), nil, "go", "env", "GOROOT")
+	require.NoError(t, err)
+	return out
+}
+
+// legalTexts are the files at a module's root that its licence asks to distribute.
+func legalTexts(t *testing.T, dir string) (names []string) {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, entry := range entries {
+		name := strings.ToUpper(entry.Name())
+		if entry.Type().IsRegular() && (strings.HasPrefix(name, "LICEN") || strings.HasPrefix(name, "COPYING") || strings.HasPrefix(name, "NOTICE")) && !strings.HasSuffix(name, ".DOCS") {
+			names = append(names, entry.Name())
+		}
+	}
+	return names
+}
+
 // linkedModules are the modules of packages that the programs are linked with, by path, and
 // the programs of each.
 func linkedModules(t *testing.T) (map[string]module, map[string][]string) {
@@ -101,14 +153,8 @@ func linkedModules(t *testing.T) (map[string]module, map[string][]string) {
 // list of authors, changes nothing.
 func licencesOf(t *testing.T, dir string) []string {
 	found := map[string]bool{}
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	for _, entry := range entries {
-		name := strings.ToUpper(entry.Name())
-		if entry.IsDir() || !strings.HasPrefix(name, "LICEN") && !strings.HasPrefix(name, "COPYING") || strings.HasSuffix(name, ".DOCS") {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+	for _, name := range legalTexts(t, dir) {
+		text, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
 		for _, match := range licensecheck.Scan(text).Match {
 			found[match.ID] = true
