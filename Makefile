@@ -250,13 +250,14 @@ LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients,hosts,chaos
 MODULES := . cmd/gpuslice-scheduler install/image install/release test/admission test/kueue test/monitoring
 C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads test/gpu
 
-lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck and cppcheck
+lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck, actionlint and cppcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	@for module in $(MODULES); do \
 	  echo "go vet and staticcheck in $$module"; \
 	  (cd $$module && go vet -tags $(LINT_TAGS) ./... && "$$($(CURDIR)/test/setup.sh --where)/staticcheck" -tags $(LINT_TAGS) ./...); \
 	done
 	shellcheck $(SHELL_SCRIPTS)
+	go -C test/tools-actionlint tool actionlint $(CURDIR)/.github/workflows/*.yaml
 	@mkdir -p $(BUILD)/cppcheck
 	@echo "cppcheck in $(C_DIRS)" # its exit status is 0 for some findings
 	@! cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr -j $$(nproc) \
