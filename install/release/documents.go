@@ -133,7 +133,7 @@ type (
 	}
 )
 
-// provenance writes the statement, without a signature: whoever runs the build signs it.
+// provenance writes the statement, without a signature: the workflow signs it.
 func (o options) provenance() error {
 	sums, err := o.sums()
 	if err != nil {

@@ -34,7 +34,7 @@ type options struct {
 	archs []string
 	// date is the time of all files.
 	date time.Time
-	// modules is the directory of this module, whose tools are run.
+	// modules is the directory of this module, which has the tools.
 	modules string
 }
 

@@ -154,3 +154,20 @@ func requireAllKnown(t *testing.T, all []pages.Block) {
 	}
 	require.False(t, t.Failed())
 }
+
+// The API server, its admission and the installed webhook accept each example as it stands.
+func TestExamples(t *testing.T) {
+	ctx := context.Background()
+	root, err := harness.Repository()
+	require.NoError(t, err)
+	// A dry run of a pod needs the class, of which a dry run makes none.
+	out, err := cluster.Kubectl(ctx, "create", "priorityclass", "inference", "--value=100000", "--description=Inference goes before batch jobs.")
+	require.NoError(t, err, out)
+	t.Cleanup(func() {
+		out, err := cluster.Kubectl(ctx, "delete", "priorityclass", "inference")
+		assert.NoError(t, err, out)
+	})
+	out, err = cluster.Kubectl(ctx, "apply", "--dry-run=server", "--namespace=default", "--filename="+filepath.Join(root, "examples/kubernetes"))
+	require.NoError(t, err, out)
+	require.GreaterOrEqual(t, strings.Count(out, "(server dry run)"), 30, out)
+}
