@@ -335,6 +335,15 @@ func charts(t *testing.T, dir string) {
 	require.Equal(t, "registry.example/team/gpuslice", values.Image.Repository)
 	require.Empty(t, values.Image.Tag)
 	require.NotEmpty(t, all["gpuslice/values.schema.json"])
+	// helm renders it.
+	tools, err := exec.Command("../../test/setup.sh", "--where-helm").Output()
+	require.NoError(t, err)
+	helm := exec.Command(filepath.Join(strings.TrimSpace(string(tools)), "helm"), "template", "gpuslice", filepath.Join(dir, "gpuslice-1.2.0.tgz"), "--kube-version=1.36")
+	helm.Env = append(os.Environ(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+	out, err := helm.CombinedOutput()
+	require.NoError(t, err, "%s: make test builds helm before", out)
+	require.Contains(t, string(out), "image: registry.example/team/gpuslice:1.2.0\n")
+	require.Contains(t, string(out), "helm.sh/chart: gpuslice-1.2.0\n")
 }
 
 func plugins(t *testing.T, dir string, sums map[string]string) {

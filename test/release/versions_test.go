@@ -1,5 +1,4 @@
-// Package release checks what a release has of one kind: the version of each program, the name of the image, and, with
-// helm, the packed chart.
+// Package release checks what all parts of a release have in common: the version, and the image's name.
 package release
 
 import (
