@@ -29,7 +29,7 @@ HERE := env -u GOARCH -u CGO_ENABLED -u CC --
 endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image notices plugin release manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-runtimes test-runtimes-short test-hosts test-arm64 e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image notices plugins release manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-runtimes test-runtimes-short test-hosts test-arm64 e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,8 +55,8 @@ compiler: # the cross compiler, where one is needed
 CHART_VERSION := $(shell sed -n 's/^version: //p' install/charts/gpuslice/Chart.yaml)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null)
 VERSION ?= $(or $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null),v$(CHART_VERSION)-dev+g$(shell git describe --always --exclude '*' --dirty 2>/dev/null))
-STAMPS = -X github.com/gpuslice/gpuslice/cmd/internal/version.version=$(VERSION)
-STAMP = -ldflags "$(STAMPS)"
+STAMPED = -X github.com/gpuslice/gpuslice/cmd/internal/version.version=$(VERSION)
+STAMP = -ldflags "$(STAMPED)"
 
 binaries: native # all but the scheduler, which takes minutes the first time
 	go build $(STAMP) -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
@@ -68,7 +68,7 @@ SCHEDULER := go -C cmd/gpuslice-scheduler
 KUBERNETES := $(shell sed -n 's/^\tk8s.io\/kubernetes //p' cmd/gpuslice-scheduler/go.mod)
 
 scheduler: compiler
-	$(SCHEDULER) build -ldflags "$(STAMPS) -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(BUILD)/bin/gpuslice-scheduler .
+	$(SCHEDULER) build -ldflags "$(STAMPED) -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(BUILD)/bin/gpuslice-scheduler .
 
 native: compiler
 	@for dir in limiter/src limiter/front testdata/simdriver testdata/workloads; do \
@@ -81,18 +81,15 @@ image: build notices ## Build the container image of build/: build/image/gpuslic
 	$(HERE)go -C install/image run . -repository $(CURDIR) -name gpuslice:$(CHART_VERSION) \
 	  -version $(VERSION) -revision "$(REVISION)" $(CROSS:%=-arch % -libraries "$$($(CC) -print-file-name=libc.so.6 | xargs dirname)")
 
-# kubectl's plugin is for people's machines. Each platform: build/plugin/OS-ARCH/.
-PLUGIN_PLATFORMS := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64 windows-amd64 windows-arm64
-
-plugin: ## Build kubectl's plugin for each platform, into build/plugin/
-	@for platform in $(PLUGIN_PLATFORMS); do \
-	  os=$${platform%-*} arch=$${platform#*-}; echo "kubectl-gpuslice for $$os on $$arch"; \
-	  CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build -ldflags "-s -w $(STAMPS)" -o build/plugin/$$platform/ ./cmd/kubectl-gpuslice; \
-	done
+plugins: # kubectl's plugin, which is the CLI
+	@for arch in amd64 arm64; do $(MAKE) --no-print-directory binaries ARCH=$$arch VERSION=$(VERSION); done
+	mkdir -p build/plugins
+	for arch in amd64 arm64; do \
+	  cp "build/$${arch#$$(go env GOHOSTARCH)}/bin/gpuslice" build/plugins/kubectl-gpuslice-linux-$$arch; done
 
 # Without a registry; docs/RELEASING.md has the rest. The commit's date is that of all files.
 IMAGE ?= gpuslice
-release: man notices plugin ## Make the files of a release in build/release/: packages, archives, image, chart, SBOMs, provenance, checksums (IMAGE=registry/name)
+release: man notices plugins ## Make the files of a release in build/release/: packages, archives, image, chart, SBOMs, provenance, checksums (IMAGE=registry/name)
 	@for arch in amd64 arm64; do $(MAKE) --no-print-directory image ARCH=$$arch VERSION=$(VERSION); done
 	go -C install/release run . -repository $(CURDIR) -version $(VERSION) -revision "$(REVISION)" -image $(IMAGE) \
 	  -date "$$(git log -1 --format=%ct)"

@@ -100,12 +100,12 @@ func (o options) release() error {
 		}
 		archives = append(archives, archive)
 	}
-	plugins, err := filepath.Glob(filepath.Join(o.repository, "build/plugin/*-*/kubectl-gpuslice*"))
+	plugins, err := filepath.Glob(filepath.Join(o.repository, "build/plugins/kubectl-gpuslice-*"))
 	if err != nil {
 		return err
 	}
 	if len(plugins) == 0 {
-		return errors.New("kubectl's plugin is not built: run `make plugin` first")
+		return errors.New("kubectl's plugin is not built: run `make plugins` first")
 	}
 	if err := os.RemoveAll(o.out); err != nil {
 		return err

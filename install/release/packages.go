@@ -101,14 +101,19 @@ func (o options) plugins(programs []string) error {
 	var platforms []platform
 	var err error
 	for _, program := range programs {
-		goos, arch, _ := strings.Cut(filepath.Base(filepath.Dir(program)), "-")
+		platformName, windows := strings.CutSuffix(strings.TrimPrefix(filepath.Base(program), "kubectl-gpuslice-"), ".exe")
+		goos, arch, _ := strings.Cut(platformName, "-")
+		bin := "kubectl-gpuslice"
+		if windows {
+			bin += ".exe"
+		}
 		contents := []content{
-			{from: program, to: filepath.Base(program), mode: 0o755},
+			{from: program, to: bin, mode: 0o755},
 			{from: filepath.Join(o.repository, "LICENSE"), to: "LICENSE", mode: 0o644},
 			{from: filepath.Join(o.repository, "build", noticesFile), to: noticesFile, mode: 0o644},
 		}
 		name := fmt.Sprintf("kubectl-gpuslice-%s-%s-%s", o.tag(), goos, arch)
-		if goos == "windows" {
+		if windows {
 			name += ".zip"
 			err = writeZip(o.file(name), contents, o.date)
 		} else {
@@ -125,7 +130,7 @@ func (o options) plugins(programs []string) error {
 		platforms = append(platforms, platform{
 			Selector: selector{MatchLabels: map[string]string{"os": goos, "arch": arch}},
 			URI:      fmt.Sprintf("%s/releases/download/%s/%s", o.home, o.version, name),
-			SHA256:   sha256, Bin: filepath.Base(program),
+			SHA256:   sha256, Bin: bin,
 		})
 	}
 	return o.krew(platforms)

@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -60,8 +59,8 @@ func built(t *testing.T) string {
 		}
 		write(below+"/image/gpuslice.tar", string(image(t, arch)))
 	}
-	for _, platform := range []string{"linux-amd64/kubectl-gpuslice", "darwin-arm64/kubectl-gpuslice", "windows-amd64/kubectl-gpuslice.exe"} {
-		write("build/plugin/"+platform, "the plugin of "+platform)
+	for _, platform := range []string{"linux-amd64", "darwin-arm64", "windows-amd64.exe"} {
+		write("build/plugins/kubectl-gpuslice-"+platform, "the plugin of "+platform)
 	}
 	write("build/man/gpuslice.8", ".TH GPUSLICE 8\n")
 	write("build/"+noticesFile, "of others\n")
@@ -375,7 +374,7 @@ func plugins(t *testing.T, dir string, sums map[string]string) {
 			require.NotEmpty(t, all["LICENSE"])
 			text = all[p.Bin]
 		}
-		require.Equal(t, fmt.Sprintf("the plugin of %s-%s/%s", goos, arch, p.Bin), text)
+		require.Equal(t, "the plugin of "+goos+"-"+arch+strings.TrimPrefix(p.Bin, "kubectl-gpuslice"), text)
 	}
 }
 
@@ -430,8 +429,8 @@ func TestMistakes(t *testing.T) {
 		require.ErrorContains(t, run(args()), c.says, c.lacks)
 		require.NoError(t, os.Rename(path+".away", path))
 	}
-	require.NoError(t, os.RemoveAll(filepath.Join(repository, "build/plugin")))
-	require.ErrorContains(t, run(args()), "make plugin")
+	require.NoError(t, os.RemoveAll(filepath.Join(repository, "build/plugins")))
+	require.ErrorContains(t, run(args()), "make plugins")
 	// Two images for the same platform, and one that is none.
 	one := filepath.Join(repository, "build/image/gpuslice.tar")
 	_, err := joinImages(filepath.Join(t.TempDir(), "both.tar"), "gpuslice:1", []string{one, one})
