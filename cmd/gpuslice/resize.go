@@ -14,12 +14,12 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/size"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 const resizeManual = `Changes the share of a running container. Its processes follow with their next
@@ -43,7 +43,7 @@ changed unless the message reports it; 2 invalid usage.`
 
 type resizeOptions struct {
 	memory              string
-	size                request.Size // of memory
+	size                size.Size // of memory
 	cores               int
 	gpu                 string
 	timeout             time.Duration
@@ -94,7 +94,7 @@ func (o *resizeOptions) check() error {
 		return nil
 	}
 	var err error
-	if o.size, err = request.ParseSize(o.memory); err != nil {
+	if o.size, err = size.Parse(o.memory); err != nil {
 		return fmt.Errorf("--memory: %w: use a size such as 8GiB, 8000MiB or 25%%", err)
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/grant/size"
 	"github.com/gpuslice/gpuslice/oci/request"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
@@ -195,7 +196,7 @@ func (o runOptions) request() (env []string, err error) {
 		}
 		env = append(env, name+"="+value)
 	}
-	add("memory", api.EnvMemory, o.memory, func(v string) error { _, err := request.ParseSize(v); return err })
+	add("memory", api.EnvMemory, o.memory, func(v string) error { _, err := size.Parse(v); return err })
 	if o.cores != 0 {
 		add("cores", api.EnvCores, strconv.Itoa(o.cores), func(v string) error { _, err := request.ParseCores(v); return err })
 	}

@@ -13,3 +13,12 @@ func Short(text string) string {
 	}
 	return fmt.Sprintf("%q… (%d bytes)", text[:MaxBytes], len(text))
 }
+
+// Reading parses a text, and puts it before the error.
+func Reading[T any](text string, parse func(string) (T, error)) (T, error) {
+	value, err := parse(text)
+	if err != nil {
+		err = fmt.Errorf("%s %w", Short(text), err)
+	}
+	return value, err
+}

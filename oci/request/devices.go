@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/size"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
@@ -40,7 +41,7 @@ const devicesForm = "use a number of GPUs (2), all, or device= and indices or UU
 // isIndex reports whether a name is the index of a GPU or of a MIG device ("0:1").
 func isIndex(name string) bool {
 	gpu, device, isMIG := strings.Cut(name, ":")
-	ordinal := func(text string) bool { return isNumber(text) && len(text) <= 4 }
+	ordinal := func(text string) bool { return size.IsNumber(text) && len(text) <= 4 }
 	return ordinal(gpu) && (!isMIG || ordinal(device))
 }
 
@@ -51,7 +52,7 @@ func isIndex(name string) bool {
 //	device=0       the GPU with index 0
 //	device=0,GPU-… these two, in this order
 //	GPU-…,0        the same: a UUID or a comma makes it names
-func ParseDevices(text string) (Devices, error) { return quoted(text, parseDevices) }
+func ParseDevices(text string) (Devices, error) { return quote.Reading(text, parseDevices) }
 
 func parseDevices(text string) (Devices, error) {
 	names, named := strings.CutPrefix(text, devicePrefix)
@@ -59,21 +60,17 @@ func parseDevices(text string) (Devices, error) {
 	switch {
 	case text == "all", named && names == "all", counted && count == "all":
 		return Devices{All: true}, nil
-	case counted, isDigits(text):
+	case counted, size.IsDigits(text):
 		return parseCount(count)
 	default:
 		return parseNames(names)
 	}
 }
 
-func isDigits(text string) bool {
-	return text != "" && strings.Trim(text, "0123456789") == ""
-}
-
 func parseCount(text string) (Devices, error) {
 	n, err := strconv.Atoi(text)
 	switch {
-	case !isDigits(text):
+	case !size.IsDigits(text):
 		return Devices{}, grant.Errorf(grant.ErrMalformed, "is not a number of GPUs: %s", devicesForm)
 	case err == nil && n == 0:
 		return Devices{}, grant.Errorf(grant.ErrMalformed, "is a number of GPUs, and must be 1 or more: for the GPU with index 0 use device=0")

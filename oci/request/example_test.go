@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant/size"
 )
 
 const (
@@ -135,9 +137,9 @@ func TestSchemaHasTheValuesOfTheConfig(t *testing.T) {
 			assert.False(t, accepts(name, "1"), name)
 		}
 	}
-	size := regexp.MustCompile(within(schema, "maximum")["memory"].(map[string]any)["pattern"].(string))
+	form := regexp.MustCompile(within(schema, "maximum")["memory"].(map[string]any)["pattern"].(string))
 	for _, text := range strings.Fields("8GiB 8g 8Gi 8000m 25% 1.5T 8192KiB 100% 8 8b 8gbb x -1g 1.5% .5g") {
-		_, err := ParseSize(text)
-		assert.Equal(t, err == nil, size.MatchString(text), text)
+		_, err := size.Parse(text)
+		assert.Equal(t, err == nil, form.MatchString(text), text)
 	}
 }

@@ -121,7 +121,7 @@ func (c Config) checkRelations(d *document) {
 	if len(c.CDISpecDirs) == 0 && c.DeviceInjection != "envvar" {
 		d.failAt("cdiSpecDirs", "is empty: add a directory, or set deviceInjection: envvar")
 	}
-	if c.AllowWholeGPUs && (c.Maximum.Memory.limits() || c.Maximum.CorePercent > 0 && c.Maximum.CorePercent < 100) {
+	if c.AllowWholeGPUs && (c.Maximum.Memory.Limits() || c.Maximum.CorePercent > 0 && c.Maximum.CorePercent < 100) {
 		d.failAt("allowWholeGPUs", "is true, but maximum (line %d) is less than a whole GPU: set one of them", d.line("maximum"))
 	}
 	c.checkSlice(d, "default", c.Default)
@@ -133,8 +133,6 @@ func (c Config) checkRelations(d *document) {
 		c.checkSlice(d, key, c.Slices[name])
 	}
 }
-
-func (s Size) limits() bool { return s.MiB != 0 || s.Percent != 0 && s.Percent < 100 }
 
 // checkSlice rejects more than the maximum, except a size against a percentage, which needs the GPU.
 func (c Config) checkSlice(d *document, key string, s Slice) {

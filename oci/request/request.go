@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/size"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
@@ -67,7 +68,7 @@ func fromAmounts(s *settings, c Config) (*Request, error) {
 	if r.Devices, err = readDevices(s); err != nil {
 		return nil, err
 	}
-	memory, err := readAmounts(s.memory, ParseSize, s.hamiMemory, parseHAMiSize)
+	memory, err := readAmounts(s.memory, size.Parse, s.hamiMemory, size.ParseHAMi)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +207,7 @@ func fromVisibleDevices(value string) (*Request, error) {
 		whole.Devices.All = true
 		return whole, nil
 	}
-	devices, err := quoted(value, parseNames)
+	devices, err := quote.Reading(value, parseNames)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", api.EnvVisibleDevices, err)
 	}

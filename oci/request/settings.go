@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/size"
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
@@ -135,7 +136,7 @@ func addHAMi(into map[int]setting, name, value, base string) error {
 	index := everyGPU
 	if suffix != "" {
 		i, err := strconv.Atoi(suffix[1:])
-		if err != nil || !isNumber(suffix[1:]) || i >= grant.MaxShares {
+		if err != nil || !size.IsNumber(suffix[1:]) || i >= grant.MaxShares {
 			return grant.Errorf(grant.ErrMalformed, "%s: the name must end with the index of a GPU of the container, 0 to %d", quote.Short(name), grant.MaxShares-1)
 		}
 		index = i

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuslice/gpuslice/grant/size"
 )
 
 // document is a YAML file with the positions of its keys, for errors.
@@ -127,33 +129,17 @@ func (d *document) failYAML(prefix string, err error) {
 	}
 }
 
-// unmarshal decodes a scalar with the parser of the variables.
-func unmarshal[T any](n *yaml.Node, into *T, parse func(string) (T, error)) (err error) {
-	if n.Kind != yaml.ScalarNode {
-		err = errors.New("must be a single value")
-	} else {
-		*into, err = parse(n.Value)
-	}
-	if err != nil {
-		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: column %d: %v", n.Line, n.Column, err)}}
-	}
-	return nil
-}
-
-// UnmarshalYAML reads a size as ParseSize does.
-func (s *Size) UnmarshalYAML(n *yaml.Node) error { return unmarshal(n, s, ParseSize) }
-
 // UnmarshalYAML reads compute time as ParseCores does.
-func (c *Cores) UnmarshalYAML(n *yaml.Node) error { return unmarshal(n, c, ParseCores) }
+func (c *Cores) UnmarshalYAML(n *yaml.Node) error { return size.Scalar(n, c, ParseCores) }
 
 // UnmarshalYAML reads GPUs as ParseDevices does.
-func (d *Devices) UnmarshalYAML(n *yaml.Node) error { return unmarshal(n, d, ParseDevices) }
+func (d *Devices) UnmarshalYAML(n *yaml.Node) error { return size.Scalar(n, d, ParseDevices) }
 
 // HighPriority is a priority of 0 in the config.
 type HighPriority bool
 
 func (h *HighPriority) UnmarshalYAML(n *yaml.Node) error {
-	return unmarshal(n, h, func(text string) (HighPriority, error) {
+	return size.Scalar(n, h, func(text string) (HighPriority, error) {
 		if text != "0" && text != "1" {
 			return false, fmt.Errorf("%q must be 0 (high) or 1", text)
 		}

@@ -1,9 +1,13 @@
-package request
+// Package size reads and writes sizes of GPU memory as people write them: 8GiB, 8000MiB, 25%.
+package size
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
@@ -43,19 +47,19 @@ const fractionDigits = 6 // so that products fit in an int64
 // sizeBits are the units: binary, as in docker's --memory and in HAMi.
 var sizeBits = map[string]uint{"k": 10, "m": 20, "g": 30, "t": 40}
 
-// ParseSize reads a number with a binary unit ("8GiB", "8g", "8000m", "8Gi", "1.5 GB") or a whole
+// Parse reads a number with a binary unit ("8GiB", "8g", "8000m", "8Gi", "1.5 GB") or a whole
 // percentage ("25%"). It rounds down to whole MiB. A number without a unit is rejected: it is bytes
 // in docker's --memory and MiB in nvidia.com/gpumem.
-func ParseSize(text string) (Size, error) {
-	return quoted(text, func(text string) (Size, error) { return parseSize(text, false) })
+func Parse(text string) (Size, error) {
+	return quote.Reading(text, func(text string) (Size, error) { return parse(text, false) })
 }
 
-// parseHAMiSize is ParseSize, but a number without a unit is in bytes, as in HAMi-core.
-func parseHAMiSize(text string) (Size, error) {
-	return quoted(text, func(text string) (Size, error) { return parseSize(text, true) })
+// ParseHAMi is Parse, but a number without a unit is in bytes, as in HAMi-core.
+func ParseHAMi(text string) (Size, error) {
+	return quote.Reading(text, func(text string) (Size, error) { return parse(text, true) })
 }
 
-func parseSize(text string, bytes bool) (Size, error) {
+func parse(text string, bytes bool) (Size, error) {
 	end := strings.IndexFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
 	if end < 0 {
 		end = len(text)
@@ -63,12 +67,12 @@ func parseSize(text string, bytes bool) (Size, error) {
 	number := text[:end]
 	unit := strings.ToLower(strings.TrimPrefix(text[end:], " "))
 	if unit == "%" {
-		return parsePercentSize(number)
+		return parsePercent(number)
 	}
 	bits, known := sizeBits[strings.TrimSuffix(strings.TrimSuffix(unit, "b"), "i")]
 	switch {
-	case unit == "" && bytes && isNumber(number):
-	case unit == "" && isNumber(number):
+	case unit == "" && bytes && IsNumber(number):
+	case unit == "" && IsNumber(number):
 		return Size{}, grant.Errorf(grant.ErrMalformed, "has no unit: add MiB, GiB or %%")
 	case !known:
 		return Size{}, grant.Errorf(grant.ErrMalformed, "is not a size: %s", sizeForm)
@@ -85,15 +89,15 @@ func parseSize(text string, bytes bool) (Size, error) {
 	return Size{MiB: mib}, nil
 }
 
-// isNumber rejects a leading 0, which C programs such as HAMi-core read as octal.
-func isNumber(text string) bool {
-	return isDigits(text) && (text[0] != '0' || text == "0")
+// IsNumber rejects a leading 0, which C programs such as HAMi-core read as octal.
+func IsNumber(text string) bool {
+	return IsDigits(text) && (text[0] != '0' || text == "0")
 }
 
 // mebibytes returns a decimal number times a power of two, in MiB.
 func mebibytes(number string, bits uint) (int64, error) {
 	whole, fraction, point := strings.Cut(number, ".")
-	if !isNumber(whole) || point && (!isDigits(fraction) || len(fraction) > fractionDigits) {
+	if !IsNumber(whole) || point && (!IsDigits(fraction) || len(fraction) > fractionDigits) {
 		return 0, grant.Errorf(grant.ErrMalformed, "is not a size: %s", sizeForm)
 	}
 	n, err := strconv.ParseInt(whole, 10, 64)
@@ -111,47 +115,32 @@ func mebibytes(number string, bits uint) (int64, error) {
 	return total >> 20, nil
 }
 
-func parsePercentSize(number string) (Size, error) {
+func parsePercent(number string) (Size, error) {
 	percent, err := strconv.Atoi(number)
-	if err != nil || !isNumber(number) || percent < 1 || percent > 100 {
+	if err != nil || !IsNumber(number) || percent < 1 || percent > 100 {
 		return Size{}, grant.Errorf(grant.ErrMalformed, "is not a percentage of GPU memory: use a whole number from 1%% to 100%%")
 	}
 	return Size{Percent: percent}, nil
 }
 
-// ParseCores reads compute time in whole percent, with or without a %.
-func ParseCores(text string) (Cores, error) {
-	return quoted(text, func(text string) (Cores, error) {
-		digits := strings.TrimSuffix(text, "%")
-		percent, err := strconv.Atoi(digits)
-		if err != nil || !isNumber(digits) || percent < 1 || percent > grant.MaxCorePercent {
-			return 0, grant.Errorf(grant.ErrMalformed, "is not compute time in percent: use a whole number from 1 to %d", grant.MaxCorePercent)
-		}
-		return Cores(percent), nil
-	})
-}
+// IsDigits is false for an empty text.
+func IsDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
 
-// quoted puts the text before the errors of parse.
-func quoted[T any](text string, parse func(string) (T, error)) (T, error) {
-	value, err := parse(text)
+// Limits reports whether it is less than a whole GPU.
+func (s Size) Limits() bool { return s.MiB != 0 || s.Percent != 0 && s.Percent < 100 }
+
+// UnmarshalYAML reads a size as Parse does.
+func (s *Size) UnmarshalYAML(n *yaml.Node) error { return Scalar(n, s, Parse) }
+
+// Scalar decodes a scalar with the parser of the variables.
+func Scalar[T any](n *yaml.Node, into *T, parse func(string) (T, error)) (err error) {
+	if n.Kind != yaml.ScalarNode {
+		err = errors.New("must be a single value")
+	} else {
+		*into, err = parse(n.Value)
+	}
 	if err != nil {
-		err = fmt.Errorf("%s %w", quote.Short(text), err)
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: column %d: %v", n.Line, n.Column, err)}}
 	}
-	return value, err
-}
-
-// Cores is compute time in percent of a GPU. 0 is not set.
-type Cores int
-
-// Amount is a part of one GPU. Fields that are zero are not set.
-type Amount struct {
-	Memory      Size  `yaml:"memory"`
-	CorePercent Cores `yaml:"cores"`
-}
-
-func (a Amount) String() string {
-	if a.CorePercent == 0 {
-		return fmt.Sprintf("%v of memory", a.Memory)
-	}
-	return fmt.Sprintf("%v of memory and %d %% of compute time", a.Memory, a.CorePercent)
+	return nil
 }

@@ -1,4 +1,4 @@
-package request
+package size
 
 import (
 	"testing"
@@ -7,10 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-func TestParseSize(t *testing.T) {
+func TestParse(t *testing.T) {
 	for text, want := range map[string]Size{
 		"8GiB": {MiB: 8192}, "8gib": {MiB: 8192}, "8GB": {MiB: 8192}, "8gb": {MiB: 8192}, "8G": {MiB: 8192}, "8g": {MiB: 8192}, "8Gi": {MiB: 8192},
 		"8 GiB": {MiB: 8192}, "8192MiB": {MiB: 8192}, "8000m": {MiB: 8000}, "8000Mi": {MiB: 8000}, "8388608k": {MiB: 8192}, "8388608KiB": {MiB: 8192},
@@ -18,13 +17,13 @@ func TestParseSize(t *testing.T) {
 		"1.5GiB": {MiB: 1536}, "0.5g": {MiB: 512}, "1.000001g": {MiB: 1024}, "15.999999t": {MiB: 16777214},
 		"25%": {Percent: 25}, "1%": {Percent: 1}, "100%": {Percent: 100}, "25 %": {Percent: 25},
 	} {
-		got, err := ParseSize(text)
+		got, err := Parse(text)
 		require.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
 	}
 }
 
-func TestParseSizeRefuses(t *testing.T) {
+func TestParseRefuses(t *testing.T) {
 	for text, contains := range map[string]string{
 		"":                           "is not a size",
 		"8000":                       "has no unit",
@@ -69,7 +68,7 @@ func TestParseSizeRefuses(t *testing.T) {
 		"8g\x00":                     "is not a size",
 		string(make([]byte, 100000)): "(100000 bytes)",
 	} {
-		_, err := ParseSize(text)
+		_, err := Parse(text)
 		require.ErrorIs(t, err, grant.ErrMalformed, "%.40q", text)
 		assert.ErrorContains(t, err, contains, "%.40q", text)
 		assert.Less(t, len(err.Error()), 600)
@@ -77,11 +76,11 @@ func TestParseSizeRefuses(t *testing.T) {
 }
 
 // HAMi-core reads a number without a unit as bytes.
-func TestParseHAMiSize(t *testing.T) {
+func TestParseHAMi(t *testing.T) {
 	for text, want := range map[string]Size{
 		"4294967296": {MiB: 4096}, "1048576": {MiB: 1}, "4096m": {MiB: 4096}, "4g": {MiB: 4096}, "50%": {Percent: 50},
 	} {
-		got, err := parseHAMiSize(text)
+		got, err := ParseHAMi(text)
 		require.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
 	}
@@ -89,22 +88,9 @@ func TestParseHAMiSize(t *testing.T) {
 		"8000": "in bytes as in HAMi", "0": "in bytes as in HAMi", "0m": "less than 1 MiB", "1.5": "not a size",
 		"18446744073709551616": "too large", "17592186044417": "too large", "010000000": "not a size",
 	} {
-		_, err := parseHAMiSize(text)
+		_, err := ParseHAMi(text)
 		assert.ErrorContains(t, err, contains, text)
 		assert.ErrorContains(t, err, text)
-	}
-}
-
-func TestParseCores(t *testing.T) {
-	for text, want := range map[string]Cores{"1": 1, "30": 30, "30%": 30, "100": 100} {
-		got, err := ParseCores(text)
-		require.NoError(t, err, text)
-		assert.Equal(t, want, got, text)
-	}
-	for _, text := range []string{"", "0", "101", "-1", "+5", "030", "1.5", "30%%", "%", "x", "99999999999999999999", "0x10", " 5"} {
-		_, err := ParseCores(text)
-		require.ErrorIs(t, err, grant.ErrMalformed, text)
-		assert.ErrorContains(t, err, quote.Short(text)+" is not compute time in percent")
 	}
 }
 
@@ -117,22 +103,22 @@ func TestSizeOf(t *testing.T) {
 	assert.Equal(t, int64(grant.MaxMemoryMiB/2), Size{Percent: 50}.Of(grant.GPU{MemoryMiB: grant.MaxMemoryMiB}))
 }
 
-func FuzzParseSize(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"8GiB", "8000m", "1.5g", "25%", "0", "16TiB", "9223372036854775807t", "1.999999t", "8 k", "010m"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		plain, err := ParseSize(text)
+		plain, err := Parse(text)
 		if err != nil {
 			require.ErrorIs(t, err, grant.ErrMalformed)
 			return
 		}
 		require.True(t, 1 <= plain.MiB && plain.MiB <= grant.MaxMemoryMiB && plain.Percent == 0 ||
 			1 <= plain.Percent && plain.Percent <= 100 && plain.MiB == 0, "%q: %+v", text, plain)
-		again, err := ParseSize(plain.String())
+		again, err := Parse(plain.String())
 		require.NoError(t, err)
 		require.Equal(t, plain, again, "what is written is read back")
-		hami, err := parseHAMiSize(text)
+		hami, err := ParseHAMi(text)
 		require.NoError(t, err)
 		require.Equal(t, plain, hami, "with a unit both read the same")
 	})
