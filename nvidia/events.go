@@ -50,7 +50,7 @@ func (r reader) openEvents(gpus []GPU) (*events, error) {
 }
 
 func (e *events) register(lib nvml.Interface, gpu GPU) error {
-	what := gpu.label()
+	what := gpu.Label()
 	dev, ret := lib.DeviceGetHandleByIndex(gpu.Index)
 	err := check(what, "nvmlDeviceGetHandleByIndex", ret)
 	if err == nil {

@@ -25,7 +25,7 @@ func (r reader) readMIG(gpu *GPU) ([]Fault, error) {
 			return nil, nil
 		}
 	}
-	what := gpu.label()
+	what := gpu.Label()
 	dev, ret := r.lib.DeviceGetHandleByIndex(gpu.Index)
 	if err := check(what, "nvmlDeviceGetHandleByIndex", ret); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (r reader) readMIG(gpu *GPU) ([]Fault, error) {
 // migDevice reads one of a GPU's places; found is false if it is or becomes empty.
 func (r reader) migDevice(gpu *GPU, parent nvml.Device, place int) (d MIGDevice, found bool, err error) {
 	d.GPU = gpu.UUID
-	what := fmt.Sprintf("MIG device %d of %s", place, gpu.label())
+	what := fmt.Sprintf("MIG device %d of %s", place, gpu.Label())
 	dev, ret := parent.GetMigDeviceHandleByIndex(place)
 	switch ret {
 	case nvml.ERROR_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT:

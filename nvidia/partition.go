@@ -55,8 +55,8 @@ func (p Partition) MIG() []MIGDevice {
 // Resources returns the keys of Mixed, sorted.
 func (p Partition) Resources() []string { return slices.Sorted(maps.Keys(p.Mixed)) }
 
-// Partition applies a strategy; on an error the node offers nothing.
-func (n Node) Partition(s MIGStrategy) (Partition, error) {
+// PartitionOf applies a strategy to the GPUs of a node; on an error the node offers nothing.
+func PartitionOf(n Node, s MIGStrategy) (Partition, error) {
 	var whole, cut []GPU
 	for _, c := range n.GPUs {
 		if c.MIGEnabled {
@@ -75,7 +75,7 @@ func (n Node) Partition(s MIGStrategy) (Partition, error) {
 			return Partition{GPUs: whole}, nil
 		}
 		// Unreadable MIG devices are no reason to withdraw the others.
-		cut = slices.DeleteFunc(cut, func(c GPU) bool { return len(c.MIG) == 0 && n.unreadMIG(c.UUID) })
+		cut = slices.DeleteFunc(cut, func(c GPU) bool { return len(c.MIG) == 0 && unreadMIG(n, c.UUID) })
 		if len(cut) == 0 && len(whole) == 0 {
 			return Partition{}, nil
 		}
@@ -89,7 +89,7 @@ func (n Node) Partition(s MIGStrategy) (Partition, error) {
 	}
 }
 
-func (n Node) unreadMIG(gpu string) bool {
+func unreadMIG(n Node, gpu string) bool {
 	return slices.ContainsFunc(n.Faults, func(f Fault) bool { return f.GPU == gpu })
 }
 
@@ -112,16 +112,16 @@ func byResource(gpus []GPU) map[string][]MIGDevice {
 func uniform(whole, cut []GPU) error {
 	kinds := map[string][]string{}
 	for _, c := range whole {
-		kinds["without MIG"] = append(kinds["without MIG"], c.label())
+		kinds["without MIG"] = append(kinds["without MIG"], c.Label())
 	}
 	for _, c := range cut {
 		kind := "without instances"
-		if profiles := c.profiles(); len(profiles) > 0 {
-			kind = "with " + strings.Join(profiles, " and ")
+		if of := profiles(c); len(of) > 0 {
+			kind = "with " + strings.Join(of, " and ")
 		}
-		kinds[kind] = append(kinds[kind], c.label())
+		kinds[kind] = append(kinds[kind], c.Label())
 	}
-	if len(kinds) == 1 && len(cut) > 0 && len(cut[0].profiles()) == 1 {
+	if len(kinds) == 1 && len(cut) > 0 && len(profiles(cut[0])) == 1 {
 		return nil
 	}
 	var differ []string
@@ -133,7 +133,7 @@ func uniform(whole, cut []GPU) error {
 		MIGSingle, strings.Join(differ, "; "), MIGMixed)
 }
 
-func (c GPU) profiles() []string {
+func profiles(c GPU) []string {
 	var all []string
 	for _, d := range c.MIG {
 		all = append(all, d.Profile)
@@ -141,5 +141,3 @@ func (c GPU) profiles() []string {
 	slices.Sort(all)
 	return slices.Compact(all)
 }
-
-func (c GPU) label() string { return fmt.Sprintf("GPU %d (%s)", c.Index, c.UUID) }

@@ -95,7 +95,7 @@ func TestPartition(t *testing.T) {
 	for _, tt := range tests {
 		for strategy, want := range map[MIGStrategy]offered{MIGNone: tt.none, MIGSingle: tt.single, MIGMixed: tt.mixed} {
 			t.Run(tt.description+"/"+string(strategy), func(t *testing.T) {
-				p, err := Node{GPUs: tt.gpus}.Partition(strategy)
+				p, err := PartitionOf(Node{GPUs: tt.gpus}, strategy)
 				for _, text := range want.err {
 					require.ErrorContains(t, err, text)
 				}
@@ -110,7 +110,7 @@ func TestPartition(t *testing.T) {
 			})
 		}
 	}
-	_, err := Node{}.Partition("both")
+	_, err := PartitionOf(Node{}, "both")
 	require.ErrorContains(t, err, `unknown MIG strategy "both": use none, single or mixed`)
 }
 

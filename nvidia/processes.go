@@ -120,7 +120,7 @@ func query[T any](ctx context.Context, c *Cache, what string, of devicesOf,
 	for _, gpu := range c.current.Load().Node.GPUs {
 		itself, migDevices := of(gpu)
 		if itself {
-			look(gpu.UUID, gpu.label())
+			look(gpu.UUID, gpu.Label())
 		}
 		for _, d := range gpu.MIG {
 			if migDevices {

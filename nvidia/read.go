@@ -13,6 +13,8 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/nvidia/hardware"
 )
 
 const bytesPerMiB = 1 << 20
@@ -29,7 +31,7 @@ func (r reader) gpu(index int) (GPU, error) {
 	if gpu.UUID = ask(&err, what, "nvmlDeviceGetUUID", dev.GetUUID); err == nil && gpu.UUID == "" {
 		err = fmt.Errorf("%s: nvmlDeviceGetUUID: empty UUID", what)
 	}
-	what = gpu.label()
+	what = gpu.Label()
 	gpu.Model = ask(&err, what, "nvmlDeviceGetName", dev.GetName)
 	gpu.Minor = ask(&err, what, "nvmlDeviceGetMinorNumber", dev.GetMinorNumber)
 	gpu.MemoryMiB = memoryMiB(&err, dev, what)
@@ -182,7 +184,7 @@ func (r reader) readNUMA(gpu *GPU, dev nvml.Device, what string) error {
 
 func sysfsNUMA(sys fs.FS) func(pciBusID string) (node int, known bool) {
 	return func(pciBusID string) (int, bool) {
-		text, err := fs.ReadFile(sys, path.Join("bus/pci/devices", SysfsBusID(pciBusID), "numa_node"))
+		text, err := fs.ReadFile(sys, path.Join("bus/pci/devices", hardware.SysfsBusID(pciBusID), "numa_node"))
 		if err != nil {
 			return NUMAUnknown, false
 		}
@@ -192,13 +194,4 @@ func sysfsNUMA(sys fs.FS) func(pciBusID string) (node int, known bool) {
 		}
 		return node, true
 	}
-}
-
-// SysfsBusID converts NVML's bus ID to sysfs' form: lower case, domain of four digits if possible.
-func SysfsBusID(pciBusID string) string {
-	id := strings.ToLower(pciBusID)
-	for strings.HasPrefix(id, "0") && strings.IndexByte(id, ':') > 4 {
-		id = id[1:]
-	}
-	return id
 }

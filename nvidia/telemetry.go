@@ -3,22 +3,9 @@ package nvidia
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
-
-// Telemetry is the state of a GPU or a MIG device. Values that NVML does not have are nil.
-type Telemetry struct {
-	Taken time.Time `json:"taken"`
-	// MemoryUsedBytes includes the driver's own memory only with drivers before 510.
-	MemoryUsedBytes         *uint64 `json:"memoryUsedBytes,omitempty"`
-	MemoryTotalBytes        *uint64 `json:"memoryTotalBytes,omitempty"`
-	UtilizationPercent      *int    `json:"utilizationPercent,omitempty"`
-	MemoryControllerPercent *int    `json:"memoryControllerPercent,omitempty"`
-	TemperatureCelsius      *int    `json:"temperatureCelsius,omitempty"`
-	PowerMilliwatts         *uint32 `json:"powerMilliwatts,omitempty"`
-}
 
 const (
 	memorySymbol   = "nvmlDeviceGetMemoryInfo"

@@ -15,16 +15,6 @@ type ProcessTime struct {
 	Percent float64 // since the last call, 0 to 100
 }
 
-// TimeSource is where the use of a GPU's time by single containers comes from.
-type TimeSource string
-
-const (
-	TimesBySamples TimeSource = "nvmlDeviceGetProcessUtilization"
-	TimesByInfo    TimeSource = "nvmlDeviceGetProcessesUtilizationInfo"
-	// TimesByLimiter: NVML has no figures of processes, and only the limiter measures.
-	TimesByLimiter TimeSource = "limiter"
-)
-
 const (
 	staleSample = 2 * time.Second
 	// So many readings of a GPU that works, in all of which NVML shows no process at work, are a driver without figures:

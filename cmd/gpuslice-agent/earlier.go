@@ -7,7 +7,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 )
 
 const holdEarlierPause = 5 * time.Second
@@ -19,7 +19,7 @@ func holdEarlier(ctx context.Context, store *ledger.Ledger, floor int, log *slog
 	if err != nil {
 		return err
 	}
-	remainders := view.Remainders(snapshot, floor)
+	remainders := nodeview.Remainders(snapshot, floor)
 	for _, c := range snapshot.Claims() {
 		if c.TurnID != 0 {
 			continue

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/audit"
-	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -41,7 +41,7 @@ func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, stateDir string, f
 			if err != nil {
 				return nil, err
 			}
-			return view.Peers(snapshot, snapshot.Turns(stateDir), floor), nil
+			return nodeview.Peers(snapshot, snapshot.Turns(stateDir), floor), nil
 		},
 		Memories: func(ctx context.Context) (map[string][]nvidia.ProcessMemory, error) {
 			defer turn.waitForNVML()()
@@ -69,7 +69,7 @@ func holdsOf(store *ledger.Ledger, stateDir string, floor int, turn *progress, e
 			if err != nil {
 				return nil, err
 			}
-			return view.Peers(snapshot, snapshot.Turns(stateDir), floor), nil
+			return nodeview.Peers(snapshot, snapshot.Turns(stateDir), floor), nil
 		},
 		Began: func(h feedback.Hold) {
 			log.Warn("a kernel holds a GPU beyond its container's share while others wait", "gpu", h.GPU, "id", h.Container, "since", h.Since, "waiting", len(h.Waiting))

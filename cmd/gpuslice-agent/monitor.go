@@ -17,6 +17,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/page"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
@@ -30,7 +31,7 @@ type monitor struct {
 	registry *prometheus.Registry
 	// nri counts what the NRI plugin does.
 	nri      *metrics.NRI
-	live     *view.Live
+	live     *nodeview.Live
 	legacy   []metrics.Legacy
 	auditor  *audit.Auditor // nil: no audit
 	listener net.Listener   // nil: nothing is shown
@@ -47,7 +48,7 @@ func newMonitor(o *options, store *ledger.Ledger, inventory *nvidia.Cache, p *pu
 		registry: registry,
 		nri:      metrics.NewNRI(registry, nriplugin.Events, nriplugin.Reasons()),
 		listener: listener,
-		live: view.NewLive(view.LiveConfig{
+		live: nodeview.NewLive(nodeview.LiveConfig{
 			Snapshot: store.Snapshot, Dir: store.Dir, Node: p.file, Cordoned: func() ([]string, error) { return ledger.Cordoned(o.StateDir) }, Telemetry: inventory.Telemetry, Use: use, Holds: holds, Log: log,
 		}),
 	}

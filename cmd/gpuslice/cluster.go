@@ -18,8 +18,10 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/nvidia/hardware"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -123,7 +125,7 @@ type reader func(context.Context) (view.Node, error)
 
 // nodeReader returns the reader of what the call shows: this node, or all nodes of the cluster as one.
 func (c call) nodeReader() (reader, error) {
-	read := func(ctx context.Context) (view.Node, error) { return view.Read(ctx, stateDir(c.Command)) }
+	read := func(ctx context.Context) (view.Node, error) { return nodeview.Read(ctx, stateDir(c.Command)) }
 	if c.allNodes() {
 		connection, err := c.connect()
 		if err != nil {
@@ -179,7 +181,7 @@ func (c call) readSource(args []string, names int) (source, []string, error) {
 }
 
 func readFiles(c *cobra.Command) (view.Node, node.File, error) {
-	n, err := view.Read(c.Context(), stateDir(c))
+	n, err := nodeview.Read(c.Context(), stateDir(c))
 	if err != nil {
 		return n, node.File{}, work(err)
 	}
@@ -282,7 +284,7 @@ func reportedTopology(reported scheduler.Inventory) (t nvidia.Topology) {
 		row := make([]nvidia.Pair, len(reported.GPUs))
 		for j := range row {
 			if i != j && j < len(reported.Links[i]) {
-				row[j] = nvidia.PairOf(reported.Links[i][j])
+				row[j] = hardware.PairOf(reported.Links[i][j])
 			}
 		}
 		t.Pairs = append(t.Pairs, row)

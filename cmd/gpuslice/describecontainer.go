@@ -11,6 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -90,7 +91,7 @@ read; 2 invalid usage.`,
 				d.Note = from.note("the limits and the kinds of memory", "gpuslice describe container "+term.Clean(found.ContainerID))
 				return show(d)
 			}
-			n, err := view.Read(c.Context(), stateDir(c))
+			n, err := nodeview.Read(c.Context(), stateDir(c))
 			if err != nil {
 				return work(err)
 			}

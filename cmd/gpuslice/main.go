@@ -21,6 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
@@ -228,7 +229,7 @@ func containersLike(c *cobra.Command, args []string, word string, name func(view
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	n, err := view.Read(c.Context(), dir)
+	n, err := nodeview.Read(c.Context(), dir)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

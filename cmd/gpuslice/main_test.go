@@ -22,6 +22,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
@@ -52,7 +53,7 @@ func runAsProgram(mode string) int {
 		if readings++; readings == 3 {
 			panic("as the test wants it")
 		}
-		return view.Read(ctx, os.Args[1])
+		return nodeview.Read(ctx, os.Args[1])
 	})
 	fmt.Fprintln(os.Stderr, err)
 	return exitFailed

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
@@ -58,7 +59,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // clusterOf is a cluster with node-1 by the state directory, and a kubeconfig for it.
 func clusterOf(t *testing.T, s *nodetest.StateDir, f node.File) (*apiServer, string) {
-	n, err := view.Read(t.Context(), s.Dir)
+	n, err := nodeview.Read(t.Context(), s.Dir)
 	require.NoError(t, err)
 	reported := noderegister.Node{Topology: f.Topology}
 	for _, d := range f.Devices {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/test/golden"
@@ -40,7 +41,7 @@ func workingNode(t *testing.T) (s *nodetest.StateDir, before, now reading) {
 }
 
 func readingOf(t *testing.T, s *nodetest.StateDir, at time.Time) reading {
-	n, err := view.Read(t.Context(), s.Dir)
+	n, err := nodeview.Read(t.Context(), s.Dir)
 	require.NoError(t, err)
 	n.Problems = nil // they have the directory's path
 	return reading{at: at, node: n}
@@ -369,11 +370,11 @@ func BenchmarkTop(b *testing.B) {
 	for i := range 500 {
 		s.Claim(fmt.Sprintf("c-%04d", i), fmt.Sprintf("pod-%d", i), grant.Share{UUID: gpuUUID(i % 16), MemoryMiB: 1000, CorePercent: 1})
 	}
-	n, err := view.Read(b.Context(), s.Dir)
+	n, err := nodeview.Read(b.Context(), s.Dir)
 	require.NoError(b, err)
 	b.Run("read", func(b *testing.B) {
 		for b.Loop() {
-			_, err := view.Read(b.Context(), s.Dir)
+			_, err := nodeview.Read(b.Context(), s.Dir)
 			require.NoError(b, err)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/nvidia/hardware"
 )
 
 func topologyCommand() *cobra.Command {
@@ -236,7 +237,7 @@ func cpusOf(sysfs fs.FS, c nvidia.GPU) string {
 	}
 	files := []string{}
 	if c.PCIBusID != "" {
-		files = append(files, path.Join("bus/pci/devices", nvidia.SysfsBusID(c.PCIBusID), "local_cpulist"))
+		files = append(files, path.Join("bus/pci/devices", hardware.SysfsBusID(c.PCIBusID), "local_cpulist"))
 	}
 	if c.NUMANode != nvidia.NUMAUnknown {
 		files = append(files, fmt.Sprintf("devices/system/node/node%d/cpulist", c.NUMANode))

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/nvidia/hardware"
 	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
@@ -40,7 +41,7 @@ func nodeOf(tb testing.TB, gpus int, scores string) node.File {
 		for j := range row {
 			score, err := strconv.Atoi(numbers[i*gpus+j])
 			require.NoError(tb, err)
-			row[j] = nvidia.PairOf(score)
+			row[j] = hardware.PairOf(score)
 		}
 		f.Topology.UUIDs, f.Topology.Pairs = append(f.Topology.UUIDs, uuid), append(f.Topology.Pairs, row)
 	}

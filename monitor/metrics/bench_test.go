@@ -16,13 +16,13 @@ import (
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
 	"github.com/gpuslice/gpuslice/monitor/node"
-	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 // crowd is a node with many containers that use its GPU.
-func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
+func crowd(tb testing.TB, containers int) (*nodeview.Live, *nodetest.StateDir) {
 	file := nodetest.File()
 	for i := range file.Devices {
 		file.Devices[i].Replicas, file.Devices[i].MemoryMiB, file.Devices[i].CorePercent = containers, int64(containers), containers
@@ -36,7 +36,7 @@ func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
 		s.Use(id, 1, 1<<20)
 		use.Percent[nodetest.H200][id] = 0.2
 	}
-	live := view.NewLive(view.LiveConfig{
+	live := nodeview.NewLive(nodeview.LiveConfig{
 		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: func() node.File { return file },
 		Telemetry: func(context.Context) (map[string]nvidia.Telemetry, error) { return telemetry(), nil },
 		Use:       func() *feedback.Use { return use },
@@ -46,7 +46,7 @@ func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
 	return live, s
 }
 
-func handlerOf(live *view.Live) http.Handler {
+func handlerOf(live *nodeview.Live) http.Handler {
 	return metrics.NewHandler(metrics.HandlerConfig{Registry: registryOf(live.Read), View: live.Read})
 }
 

@@ -180,13 +180,13 @@ func Capacities(devices []Device) map[string]grant.GPU {
 	return gpus
 }
 
-// Devices returns what the node offers. The error is of nvidia.Node.Partition.
+// Devices returns what the node offers. The error is of nvidia.PartitionOf.
 func (s Sharing) Devices(n nvidia.Node) ([]Device, error) {
 	strategy := s.MIG
 	if strategy == "" {
 		strategy = nvidia.MIGNone
 	}
-	parts, err := s.shared(n).Partition(strategy)
+	parts, err := nvidia.PartitionOf(s.shared(n), strategy)
 	if err != nil {
 		return nil, err
 	}

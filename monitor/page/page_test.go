@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/htmlpage"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/test/nodetest"
@@ -154,7 +155,7 @@ func TestHandler(t *testing.T) {
 		}).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 		return w
 	}
-	w := answer(func(ctx context.Context) (view.Node, error) { return view.Read(ctx, s.Dir) })
+	w := answer(func(ctx context.Context) (view.Node, error) { return nodeview.Read(ctx, s.Dir) })
 	assert.Equal(t, 200, w.Code)
 	for _, want := range []string{"GPUs of node-1", "GPU 0: NVIDIA H200", "GPU 1: Tesla T4", "default/&lt;b&gt;evil&lt;/b&gt;/main", "1.00 GiB of 2.00 GiB", "No container has a share of it."} {
 		assert.Contains(t, w.Body.String(), want)
@@ -166,7 +167,7 @@ func TestHandler(t *testing.T) {
 		{Kind: "no-limiter", Container: "d/<b>p</b>/c", Detail: `process 7 ("<i>") has not loaded the limiter`, Since: time.Now().Add(-3 * time.Minute)},
 		{Kind: "host-process", Detail: "process 8", Since: time.Now()},
 	}
-	w = answer(func(ctx context.Context) (view.Node, error) { return view.Read(ctx, s.Dir) })
+	w = answer(func(ctx context.Context) (view.Node, error) { return nodeview.Read(ctx, s.Dir) })
 	for _, want := range []string{"Violations", "2 now", "d/&lt;b&gt;p&lt;/b&gt;/c", "for 3 min", "no-limiter", "process 7 (&#34;&lt;i&gt;&#34;)", "no container", "host-process"} {
 		assert.Contains(t, w.Body.String(), want)
 	}

@@ -1,18 +1,11 @@
-// Package view reads a node's grants and use from node.json, the ledger and the usage files. It takes no lock.
+// Package view has the types in which a node's grants and use are reported: by the agent, and by the commands. Package
+// nodeview reads them.
 package view
 
 import (
-	"context"
-	"log/slog"
-	"sync/atomic"
 	"time"
 
-	"github.com/gpuslice/gpuslice/internal/logonce"
-	"github.com/gpuslice/gpuslice/internal/periodic"
-	"github.com/gpuslice/gpuslice/ledger"
-	"github.com/gpuslice/gpuslice/limiter/feedback"
-	"github.com/gpuslice/gpuslice/monitor/node"
-	"github.com/gpuslice/gpuslice/nvidia"
+	"github.com/gpuslice/gpuslice/nvidia/hardware"
 )
 
 // Node is a node's GPUs and containers, as in `gpuslice status -o json` and the agent's /api/v1/view.
@@ -61,9 +54,9 @@ type GPU struct {
 	// Cordoned: it gets no new containers (gpuslice cordon on the node).
 	Cordoned bool `json:"cordoned,omitempty"`
 	// ComputeSource is where CoreUsedPercent of the shares comes from; empty: not known yet, and of MIG devices.
-	ComputeSource nvidia.TimeSource `json:"computeSource,omitempty"`
+	ComputeSource hardware.TimeSource `json:"computeSource,omitempty"`
 	// Telemetry is from NVML; optional.
-	Telemetry *nvidia.Telemetry `json:"telemetry,omitempty"`
+	Telemetry *hardware.Telemetry `json:"telemetry,omitempty"`
 }
 
 // MIG has NVML's IDs of a MIG device.
@@ -90,9 +83,6 @@ type Container struct {
 	UsageProblem string `json:"usageProblem,omitempty"`
 	// UsageUnknown: the file has another version.
 	UsageUnknown bool `json:"usageUnknown,omitempty"`
-
-	// problem has all problems of the container.
-	problem string
 }
 
 // Share is a container's share of a GPU, and its use.
@@ -135,132 +125,5 @@ func (n *Node) Add(name string, other Node) {
 	}
 	for _, p := range other.Problems {
 		n.Problems = append(n.Problems, "node "+name+": "+p)
-	}
-}
-
-const (
-	telemetryInterval = 5 * time.Second
-	// telemetryStart is the same before the first result.
-	telemetryStart = telemetryInterval / 20
-	// telemetryKept is how long a result is valid: NVML can hang with a GPU.
-	telemetryKept = 30 * time.Second
-	useKept       = 10 * time.Second
-)
-
-type LiveConfig struct {
-	// Snapshot and Dir are the ledger's.
-	Snapshot func(context.Context) (*ledger.Snapshot, error)
-	Dir      func(id string) string
-	Node     func() node.File
-	Cordoned func() ([]string, error)
-	// Telemetry reads NVML. It can hang: only Run calls it.
-	Telemetry func(context.Context) (map[string]nvidia.Telemetry, error)
-	// Use returns the containers' use of the GPUs; optional.
-	Use func() *feedback.Use
-	// Holds returns the kernels that hold a GPU; optional.
-	Holds func() []feedback.Hold
-	Log   *slog.Logger
-}
-
-// Live is the view of an agent, with telemetry. It is safe for concurrent use.
-type Live struct {
-	config    LiveConfig
-	telemetry atomic.Pointer[map[string]nvidia.Telemetry]
-	now       func() time.Time
-}
-
-// NewLive returns a view. Without Run it has no telemetry.
-func NewLive(c LiveConfig) *Live {
-	l := &Live{config: c, now: time.Now}
-	l.telemetry.Store(&map[string]nvidia.Telemetry{})
-	return l
-}
-
-// Run reads NVML until ctx ends.
-func (l *Live) Run(ctx context.Context) {
-	var problem logonce.Problem
-	begun := false
-	periodic.Vary(ctx, nil, func() time.Duration {
-		err := l.ReadTelemetry(ctx)
-		begun = begun || err == nil || len(*l.telemetry.Load()) > 0
-		if err != nil && !begun { // NVML is being opened
-			return telemetryStart
-		}
-		if ctx.Err() == nil {
-			problem.Warn(l.config.Log, "no telemetry of some GPUs", err)
-		}
-		return telemetryInterval
-	})
-}
-
-func (l *Live) ReadTelemetry(ctx context.Context) error {
-	read, err := l.config.Telemetry(ctx)
-	if read != nil {
-		l.telemetry.Store(&read)
-	}
-	return err
-}
-
-// Read returns the node with the last telemetry. It does not wait for NVML.
-func (l *Live) Read(ctx context.Context) (Node, error) {
-	snapshot, err := l.config.Snapshot(ctx)
-	if err != nil {
-		return Node{}, err
-	}
-	cordoned, err := l.config.Cordoned()
-	n := compose(snapshot, l.config.Node(), cordoned, containers(snapshot, l.config.Dir))
-	if err != nil {
-		n.Problems = append(n.Problems, err.Error())
-	}
-	now := l.now()
-	telemetry := *l.telemetry.Load()
-	for i := range n.GPUs {
-		c := &n.GPUs[i]
-		if t, known := telemetry[c.UUID]; known && now.Sub(t.Taken) < telemetryKept {
-			c.Telemetry = &t
-		}
-	}
-	if l.config.Holds != nil {
-		hold(n.Containers, l.config.Holds())
-	}
-	if l.config.Use == nil {
-		return n, nil
-	}
-	if use := l.config.Use(); use != nil && now.Sub(use.At) < useKept {
-		seen(n.Containers, use)
-	}
-	return n, nil
-}
-
-func hold(all []Container, holds []feedback.Hold) {
-	for _, h := range holds {
-		for i := range all {
-			for j := range all[i].Shares {
-				if s := &all[i].Shares[j]; all[i].ContainerID == h.Container && s.UUID == h.GPU {
-					s.HoldsSince = h.Since.UTC()
-				}
-			}
-		}
-	}
-}
-
-func seen(all []Container, use *feedback.Use) {
-	percents := make([]float64, 0, len(all))
-	for i := range all {
-		c := &all[i]
-		if c.State == string(ledger.StateReleased) {
-			continue
-		}
-		for j := range c.Shares {
-			s := &c.Shares[j]
-			if of, known := use.Percent[s.UUID]; known {
-				percents = append(percents, of[c.ContainerID]) // 0 if missing
-				s.CoreUsedPercent = &percents[len(percents)-1]
-			}
-			// The container's time is exact, but missing for launches without a limit.
-			if at, worked := use.Worked[s.UUID][c.ContainerID]; worked && at.After(s.LastLaunch) {
-				s.LastLaunch = at.UTC()
-			}
-		}
 	}
 }

@@ -1,4 +1,6 @@
-package nvidia
+// Package hardware describes a node's GPUs, MIG devices and their connections as NVML reports them. It reads nothing, so
+// that programs without NVML have the same types.
+package hardware
 
 import (
 	"fmt"
@@ -124,4 +126,16 @@ func (c GPU) ContextMiB() int64 {
 		}
 	}
 	return otherContextMiB
+}
+
+// Label names the GPU in messages.
+func (c GPU) Label() string { return fmt.Sprintf("GPU %d (%s)", c.Index, c.UUID) }
+
+// SysfsBusID converts NVML's bus ID to sysfs' form: lower case, domain of four digits if possible.
+func SysfsBusID(pciBusID string) string {
+	id := strings.ToLower(pciBusID)
+	for strings.HasPrefix(id, "0") && strings.IndexByte(id, ':') > 4 {
+		id = id[1:]
+	}
+	return id
 }

@@ -1,4 +1,4 @@
-package view_test
+package nodeview_test
 
 import (
 	"bytes"
@@ -24,13 +24,14 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 func read(t *testing.T, dir string) view.Node {
-	n, err := view.Read(context.Background(), dir)
+	n, err := nodeview.Read(context.Background(), dir)
 	require.NoError(t, err)
 	return n
 }
@@ -319,7 +320,7 @@ func TestReadMakesNothing(t *testing.T) {
 	for description, dir := range map[string]string{
 		"absent": filepath.Join(empty, "none"), "empty": empty, "a file": file, "a file in the ledger's place": odd,
 	} {
-		_, err := view.Read(context.Background(), dir)
+		_, err := nodeview.Read(context.Background(), dir)
 		require.ErrorContains(t, err, "--state-dir", description)
 	}
 	entries, err := os.ReadDir(empty)
@@ -365,7 +366,7 @@ func TestReadAnInterruptedChange(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := view.Read(ctx, s.Dir)
+	_, err := nodeview.Read(ctx, s.Dir)
 	require.ErrorIs(t, err, context.Canceled)
 }
 

@@ -1,4 +1,4 @@
-package view_test
+package nodeview_test
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
-	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 )
 
 // The audit compares with the weights that the limiters have.
@@ -26,6 +26,6 @@ func TestPeers(t *testing.T) {
 	turns := map[string]map[string]limiter.Turn{gpu: {"a": {Lag: 5}, "b": {}, "c": {}, "d": {}}}
 	assert.Equal(t, map[string]map[string]feedback.Peer{gpu: {
 		"a": {Turn: limiter.Turn{Lag: 5}, Weight: 30}, "b": {Weight: 20, Low: true}, "c": {Weight: 20}, "d": {Weight: 20, Free: true},
-	}}, view.Peers(s, turns, 1))
-	assert.Equal(t, 25.0, view.Peers(s, turns, 25)[gpu]["b"].Weight, "the floor")
+	}}, nodeview.Peers(s, turns, 1))
+	assert.Equal(t, 25.0, nodeview.Peers(s, turns, 25)[gpu]["b"].Weight, "the floor")
 }

@@ -1,4 +1,4 @@
-package view_test
+package nodeview_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/nodeview"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/test/nodetest"
@@ -30,8 +31,8 @@ type sources struct {
 	use       *feedback.Use
 }
 
-func (s *sources) live() *view.Live {
-	return view.NewLive(view.LiveConfig{
+func (s *sources) live() *nodeview.Live {
+	return nodeview.NewLive(nodeview.LiveConfig{
 		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: nodetest.File, Cordoned: func() ([]string, error) { return ledger.Cordoned(s.Dir) },
 		Telemetry: func(context.Context) (map[string]nvidia.Telemetry, error) { return s.telemetry, s.err },
 		Use:       func() *feedback.Use { return s.use }, Log: slog.New(slog.DiscardHandler),

@@ -1,4 +1,4 @@
-package view
+package nodeview
 
 import (
 	"github.com/gpuslice/gpuslice/ledger"

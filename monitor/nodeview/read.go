@@ -1,4 +1,5 @@
-package view
+// Package nodeview reads a node's grants and use from node.json, the ledger and the usage files. It takes no lock.
+package nodeview
 
 import (
 	"cmp"
@@ -17,21 +18,22 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
 // Read reads the node's files. Only an unreadable ledger is an error.
-func Read(ctx context.Context, stateDir string) (Node, error) {
+func Read(ctx context.Context, stateDir string) (view.Node, error) {
 	store, err := ledger.OpenReadOnly(stateDir, ledger.WithRecovery(oci.RecoverClaim))
 	if errors.Is(err, fs.ErrPermission) {
-		return Node{}, fmt.Errorf("%w: run it as root", err)
+		return view.Node{}, fmt.Errorf("%w: run it as root", err)
 	}
 	if err != nil {
-		return Node{}, fmt.Errorf("%w (set --state-dir to its directory)", err)
+		return view.Node{}, fmt.Errorf("%w (set --state-dir to its directory)", err)
 	}
 	snapshot, err := store.Snapshot(ctx)
 	if err != nil {
-		return Node{}, err
+		return view.Node{}, err
 	}
 	var problems []string
 	if snapshot.Unsettled {
@@ -45,34 +47,33 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
-	n := compose(snapshot, file, cordoned, containers(snapshot, store.Dir))
+	n := compose(snapshot, file, cordoned, store.Dir)
 	n.Problems = append(problems, n.Problems...)
 	hold(n.Containers, feedback.HoldsNow(limiter.Now(), time.Now(), Peers(snapshot, snapshot.Turns(stateDir), 0)))
 	return n, nil
 }
 
-func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all []Container) Node {
-	n := Node{
+func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, dir func(id string) string) view.Node {
+	all, unread := containers(snapshot, dir)
+	n := view.Node{
 		Name: file.Name, DriverVersion: file.Node.DriverVersion, CUDAVersion: file.Node.CUDAVersion, GPUsReadAt: file.WrittenAt,
-		GPUs: []GPU{}, Containers: all,
+		GPUs: []view.GPU{}, Containers: all,
 	}
 	for _, fault := range file.Node.Faults {
 		n.Problems = append(n.Problems, fault.Message)
 	}
+	n.Problems = append(n.Problems, unread...)
 	used := map[string]uint64{}
 	for i := range all {
-		if problem := all[i].problem; problem != "" {
-			n.Problems = append(n.Problems, problem)
-		}
 		for _, s := range all[i].Shares {
 			// A container can write any use: only its limit counts for the GPU.
 			used[s.UUID] = add(used[s.UUID], min(s.UsedBytes, limitBytes(s.MemoryMiB)))
 		}
 	}
-	slices.SortStableFunc(n.Containers, func(a, b Container) int {
+	slices.SortStableFunc(n.Containers, func(a, b view.Container) int {
 		return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(a.Name, b.Name))
 	})
-	row := func(c GPU, gpu string) {
+	row := func(c view.GPU, gpu string) {
 		device, _ := file.Device(c.UUID) // empty if not offered
 		reserved := snapshot.GPUs[c.UUID]
 		c.GrantableMiB, c.GrantedMemoryMiB = device.MemoryMiB, reserved.MemoryMiB
@@ -86,9 +87,9 @@ func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all [
 		n.GPUs = append(n.GPUs, c)
 	}
 	for _, c := range file.Node.GPUs {
-		row(GPU{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB}, c.UUID)
+		row(view.GPU{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB}, c.UUID)
 		for _, d := range c.MIG {
-			row(GPU{UUID: d.UUID, Index: c.Index, MIGProfile: d.Profile, MIG: &MIG{c.UUID, d.GPUInstance, d.ComputeInstance}, Model: c.Model + " MIG " + d.Profile, MemoryMiB: d.MemoryMiB}, c.UUID)
+			row(view.GPU{UUID: d.UUID, Index: c.Index, MIGProfile: d.Profile, MIG: &view.MIG{GPU: c.UUID, GPUInstance: d.GPUInstance, ComputeInstance: d.ComputeInstance}, Model: c.Model + " MIG " + d.Profile, MemoryMiB: d.MemoryMiB}, c.UUID)
 		}
 	}
 	return n
@@ -106,28 +107,33 @@ func limitBytes(mib int64) uint64 { return uint64(min(max(mib, 0), math.MaxInt64
 type reading struct {
 	limiter.Reader
 	uuids  []string
-	shares []Share
+	shares []view.Share
 	// now and monotonic are the same moment.
 	now       time.Time
 	monotonic uint64
 }
 
-func containers(snapshot *ledger.Snapshot, dir func(id string) string) []Container {
+// containers also returns what could not be read of them.
+func containers(snapshot *ledger.Snapshot, dir func(id string) string) (all []view.Container, problems []string) {
 	shares := 0
 	for i := range snapshot.Entries {
 		shares += len(snapshot.Entries[i].Shares)
 	}
-	r := reading{now: time.Now(), monotonic: limiter.Now(), shares: make([]Share, 0, shares)}
-	all := make([]Container, 0, len(snapshot.Entries))
+	r := reading{now: time.Now(), monotonic: limiter.Now(), shares: make([]view.Share, 0, shares)}
+	all = make([]view.Container, 0, len(snapshot.Entries))
 	for i := range snapshot.Entries {
 		e := &snapshot.Entries[i]
-		all = append(all, r.container(e, dir(e.ContainerID)))
+		c, problem := r.container(e, dir(e.ContainerID))
+		all = append(all, c)
+		if problem != "" {
+			problems = append(problems, problem)
+		}
 	}
-	return all
+	return all, problems
 }
 
-func (r *reading) container(e *ledger.Entry, dir string) Container {
-	c := Container{
+func (r *reading) container(e *ledger.Entry, dir string) (c view.Container, problem string) {
+	c = view.Container{
 		ContainerID: e.ContainerID, PodUID: e.PodUID, Name: e.Container, Owner: e.Owner,
 		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Blocks: e.Blocks,
 	}
@@ -147,12 +153,12 @@ func (r *reading) container(e *ledger.Entry, dir string) Container {
 	if err != nil && e.State != ledger.StateReleased && e.State != ledger.StateBlocking && exists(dir) {
 		c.UsageProblem, c.UsageUnknown = err.Error(), errors.Is(err, limiter.ErrUsageVersion)
 	}
-	c.problem = problemOf(e, c.UsageProblem, dir)
+	problem = problemOf(e, c.UsageProblem, dir)
 	// Another part of the agent reports unreadable files.
 	residue, _ := r.Residue(limiter.LimitsPath(dir))
 	first := len(r.shares)
 	for i, s := range e.Shares {
-		share := Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}
+		share := view.Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}
 		// By index: the container can change the UUIDs of its file.
 		if i < len(usage.Devices) {
 			r.used(&share, &usage.Devices[i])
@@ -163,10 +169,10 @@ func (r *reading) container(e *ledger.Entry, dir string) Container {
 		r.shares = append(r.shares, share)
 	}
 	c.Shares = r.shares[first:len(r.shares):len(r.shares)]
-	return c
+	return c, problem
 }
 
-func (r *reading) used(share *Share, d *limiter.DeviceUsage) {
+func (r *reading) used(share *view.Share, d *limiter.DeviceUsage) {
 	share.UsedBytes, share.ContextBytes, share.Processes = d.UsedBytes, d.ContextBytes, d.Processes
 	share.RefusedAllocations = d.RefusedAllocations
 	share.ComputeNanoseconds, share.ThrottledNanoseconds, share.Launches = d.Cores.BusyNanoseconds, d.Cores.ThrottledNanoseconds, d.Cores.Launches
