@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/gpuslice/gpuslice/internal/periodic"
@@ -115,8 +114,7 @@ func (f *PublicKeyFile) Reload() {
 }
 
 func readKeyFile(path string, forbidden os.FileMode) ([]byte, error) {
-	// Not blocking: a FIFO would keep the open waiting for a writer.
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, err := os.OpenFile(path, os.O_RDONLY|nonBlocking, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -125,13 +123,12 @@ func readKeyFile(path string, forbidden os.FileMode) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s: is not a regular file", path)
 	case info.Mode().Perm()&forbidden != 0:
 		return nil, fmt.Errorf("%s: its mode is %04o, and the bits %04o must be clear: chmod %04o", path, info.Mode().Perm(), forbidden, 0o444&^forbidden)
-	case !ok || stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
+	case !isTrusted(info):
 		return nil, fmt.Errorf("%s: must belong to root", path)
 	}
 	content, err := io.ReadAll(io.LimitReader(file, maxKeyFileBytes+1))

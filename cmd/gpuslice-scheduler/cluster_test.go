@@ -28,7 +28,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"github.com/gpuslice/gpuslice/api"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -197,7 +197,7 @@ func (c *cluster) taken() map[string][]int64 {
 	require.NoError(c.t, err)
 	all := map[string][]int64{}
 	for i := range pods.Items {
-		placement, err := wire.DecodePod(kube.Pod(&pods.Items[i]), nil)
+		placement, err := wire.DecodePod(convert.Pod(&pods.Items[i]), nil)
 		require.NoError(c.t, err)
 		if placement == nil {
 			continue

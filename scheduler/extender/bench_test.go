@@ -19,8 +19,8 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -51,7 +51,7 @@ func benchFilter(b *testing.B, nodes, pods, callers int) {
 	}
 	for i := range pods {
 		node := i % nodes
-		p := kube.Pod(pod(fmt.Sprint("old-", i), 8000, 10))
+		p := convert.Pod(pod(fmt.Sprint("old-", i), 8000, 10))
 		p.Node = names[node]
 		shares := []grant.Share{{UUID: gpuUUID(node, i/nodes%8), MemoryMiB: 8000, CorePercent: 10}}
 		p.Annotations, err = wire.Annotations(p, scheduler.Placement{Node: names[node], Containers: [][]grant.Share{shares}}, nil, time.Now())

@@ -12,9 +12,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/defrag"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
 // Objects returns all pods and nodes.
@@ -58,7 +58,7 @@ func planInput(e *engine.Engine, pending *scheduler.Pod, objects Objects) defrag
 	for _, p := range pods {
 		byUID[string(p.UID)] = p
 		if p.Spec.NodeName != "" && e.AllocatedNode(string(p.UID)) != "" {
-			in.Running = append(in.Running, kube.Pod(p))
+			in.Running = append(in.Running, convert.Pod(p))
 		}
 	}
 	for _, n := range nodes {

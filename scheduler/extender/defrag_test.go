@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/defrag"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
@@ -36,7 +37,7 @@ func TestDebugDefrag(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return kube.Pod(p), nil
+		return convert.Pod(p), nil
 	}
 	HandleDebug(mux, w.engine, find, func() (pods []*v1.Pod, _ []*v1.Node) {
 		for _, o := range w.cluster.index.List() {

@@ -34,6 +34,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -102,7 +103,7 @@ func (c *testCluster) bound(b *v1.Binding) error {
 	}
 	maps.Copy(p.Annotations, b.Annotations)
 	c.add(p)
-	c.engine.SetPod(kube.Pod(p))
+	c.engine.SetPod(convert.Pod(p))
 	return nil
 }
 
@@ -272,7 +273,7 @@ func (w *world) audit() (memoryMiB map[string]int64) {
 func TestFilterReturnsTheBest(t *testing.T) {
 	w := newWorld(t, 50, 1)
 	for i := range 40 {
-		p := kube.Pod(pod(fmt.Sprint("other", i), 1000, 0))
+		p := convert.Pod(pod(fmt.Sprint("other", i), 1000, 0))
 		r, err := w.engine.Request(p)
 		require.NoError(t, err)
 		_, err = w.engine.Reserve(p, r, w.nodes[49-i], "test")

@@ -11,6 +11,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -22,7 +23,7 @@ func (s *Server) request(p *v1.Pod) (*scheduler.Pod, *request.Request, error) {
 	if p == nil {
 		return nil, nil, errNoPod
 	}
-	pod := kube.Pod(p)
+	pod := convert.Pod(p)
 	r, err := s.Engine.Request(pod)
 	return pod, r, err
 }
@@ -163,7 +164,7 @@ func (s *Server) simulated(n nodeList) judge {
 	}
 	return func(evaluation *engine.Evaluation, node string, nominated []*v1.Pod) engine.Verdict {
 		if template := templates[node]; template != nil && !evaluation.Exists(node) {
-			return s.Engine.Template(evaluation, kube.Node(template))
+			return s.Engine.Template(evaluation, convert.Node(template))
 		}
 		return s.live(evaluation, node, nominated)
 	}

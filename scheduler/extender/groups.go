@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/gang"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
 // waitForGroup does not wait if pods of the group are bound: then the pod replaces one that failed.
@@ -91,7 +91,7 @@ func (s *Server) domain(object *v1.Pod, fits []fitting) (_ []fitting, why string
 	}
 	var pods []*scheduler.Pod
 	for _, p := range now.Pods {
-		pods = append(pods, kube.Pod(p))
+		pods = append(pods, convert.Pod(p))
 	}
 	labels, required := s.GroupTopology, now.Topology()
 	if required != "" {

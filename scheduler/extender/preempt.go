@@ -9,6 +9,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
@@ -65,7 +66,7 @@ func (s *Server) nominated(pod *scheduler.Pod) map[string][]*v1.Pod {
 
 func (s *Server) withPods(o *engine.Overlay, node string, pods []*v1.Pod) *engine.Overlay {
 	for _, p := range pods {
-		other := kube.Pod(p)
+		other := convert.Pod(p)
 		if r, err := s.Engine.Request(other); err == nil {
 			o = s.Engine.With(o, node, other, r)
 		}

@@ -33,6 +33,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/gang/podgroups"
@@ -116,7 +117,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	find, objects = feed.Find, feed.Objects
 	takeover := &kube.Takeover{Client: c.Client, Feed: feed, Forget: e.Forget, Log: c.Log, RequestsGPUs: func(p *v1.Pod) bool {
-		r, err := e.Request(kube.Pod(p))
+		r, err := e.Request(convert.Pod(p))
 		return r != nil || err != nil
 	}}
 	s.Term = takeover.Term

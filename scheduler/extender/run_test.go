@@ -21,8 +21,8 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -132,7 +132,7 @@ func TestAddressInUse(t *testing.T) {
 func TestServeDebug(t *testing.T) {
 	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)
-	e.SetNode(kube.Node(gpuNode("n1")))
+	e.SetNode(convert.Node(gpuNode("n1")))
 	waits := &scheduler.Pod{UID: "u", Namespace: "ns", Name: "p", Containers: []scheduler.Container{{Name: "main", Resources: map[string]scheduler.Amount{
 		"nvidia.com/gpu": {Value: 1}, "nvidia.com/gpumem": {Value: 1000},
 	}}}}

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +23,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/gang"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 )
 
 // Sink is implemented by *engine.Engine.
@@ -92,7 +90,7 @@ func (f *Feed) Node(name string) {
 	defer f.mu.Unlock()
 	switch n, err := f.nodes.Get(name); {
 	case err == nil:
-		f.sink.SetNode(Node(n))
+		f.sink.SetNode(convert.Node(n))
 	case apierrors.IsNotFound(err):
 		f.sink.DeleteNode(name)
 	}
@@ -107,7 +105,7 @@ func (f *Feed) Pod(p *v1.Pod) {
 		f.sink.DeletePod(string(p.UID))
 	}
 	if err == nil {
-		f.sink.SetPod(trusted(Pod(now)))
+		f.sink.SetPod(trusted(convert.Pod(now)))
 	}
 }
 
@@ -117,7 +115,7 @@ func (f *Feed) Find(namespace, name string) (*scheduler.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return trusted(Pod(p)), nil
+	return trusted(convert.Pod(p)), nil
 }
 
 // Objects returns all pods and nodes. Do not change them.
@@ -182,7 +180,7 @@ func SameNode(a, b *v1.Node) bool {
 
 // samePod compares what Pod returns. Containers and extended resources are immutable.
 func samePod(a, b *v1.Pod) bool {
-	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && ended(a) == ended(b) && class(a) == class(b) &&
+	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && convert.Ended(a) == convert.Ended(b) && convert.ClassOf(a) == convert.ClassOf(b) &&
 		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
@@ -216,90 +214,6 @@ func (h Handler[T]) OnDelete(object any) {
 	}
 	if o, ok := object.(T); ok && h.Gone != nil {
 		h.Gone(o)
-	}
-}
-
-// Node converts a node. The result shares n's maps: change neither.
-func Node(n *v1.Node) *scheduler.Node {
-	return &scheduler.Node{Name: n.Name, Labels: n.Labels, Annotations: n.Annotations}
-}
-
-// Pod converts a pod. The result shares p's maps: change neither.
-func Pod(p *v1.Pod) *scheduler.Pod {
-	pod := &scheduler.Pod{
-		UID:         string(p.UID),
-		Namespace:   p.Namespace,
-		Name:        p.Name,
-		Node:        p.Spec.NodeName,
-		Created:     p.CreationTimestamp.Time,
-		Ended:       ended(p),
-		Class:       class(p),
-		Labels:      p.Labels,
-		Annotations: p.Annotations,
-		Containers:  make([]scheduler.Container, 0, len(p.Spec.InitContainers)+len(p.Spec.Containers)),
-	}
-	if p.Spec.Priority != nil {
-		pod.Priority = *p.Spec.Priority
-	}
-	if group, ok := gang.Of(p); ok {
-		pod.Group = group.String()
-	}
-	for i := range p.Spec.InitContainers {
-		c := &p.Spec.InitContainers[i]
-		kind := scheduler.Init
-		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
-			kind = scheduler.Sidecar
-		}
-		pod.Containers = append(pod.Containers, container(c, kind))
-	}
-	for i := range p.Spec.Containers {
-		pod.Containers = append(pod.Containers, container(&p.Spec.Containers[i], scheduler.App))
-	}
-	return pod
-}
-
-// ended is false for a terminating pod: its containers run.
-func ended(p *v1.Pod) bool {
-	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
-}
-
-func container(c *v1.Container, kind scheduler.Kind) scheduler.Container {
-	return scheduler.Container{Name: c.Name, Kind: kind, Resources: extended(c.Resources)}
-}
-
-// extended returns the resources with a domain in their names. If requests and limits are set, they
-// are equal.
-func extended(r v1.ResourceRequirements) map[string]scheduler.Amount {
-	var amounts map[string]scheduler.Amount
-	for _, list := range []v1.ResourceList{r.Requests, r.Limits} {
-		for name, quantity := range list {
-			if !isExtended(name) {
-				continue
-			}
-			if amounts == nil {
-				amounts = make(map[string]scheduler.Amount, len(list))
-			}
-			amounts[string(name)] = Amount(quantity)
-		}
-	}
-	return amounts
-}
-
-func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }
-
-func isExtended(name v1.ResourceName) bool { return strings.Contains(string(name), "/") }
-
-// Amount accepts integers such as "1k" and "1000m".
-func Amount(q resource.Quantity) scheduler.Amount {
-	// Value rounds up and can overflow.
-	value := q.Value()
-	switch {
-	case resource.NewQuantity(value, resource.DecimalSI).Cmp(q) == 0:
-		return scheduler.Amount{Value: value}
-	case q.CmpInt64(math.MaxInt64) > 0 || q.CmpInt64(math.MinInt64) < 0:
-		return scheduler.Amount{Invalid: fmt.Sprintf("%s does not fit in 64 bits", q.String())}
-	default:
-		return scheduler.Amount{Invalid: fmt.Sprintf("%s is not a whole number", q.String())}
 	}
 }
 
@@ -360,7 +274,7 @@ func slimPod(p *v1.Pod) *v1.Pod {
 
 func slimAffinity(a *v1.Affinity) *v1.Affinity {
 	switch {
-	case crossNamespace(a) != nil:
+	case convert.CrossNamespace(a) != nil:
 		return a
 	case a == nil || a.NodeAffinity == nil:
 		return nil
@@ -389,7 +303,7 @@ func slimContainers(all []v1.Container) []v1.Container {
 func slimList(list v1.ResourceList) v1.ResourceList {
 	var slim v1.ResourceList
 	for name, quantity := range list {
-		if isExtended(name) {
+		if convert.IsExtended(name) {
 			if slim == nil {
 				slim = make(v1.ResourceList, len(list))
 			}
@@ -398,3 +312,5 @@ func slimList(list v1.ResourceList) v1.ResourceList {
 	}
 	return slim
 }
+
+func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 )
 
 func TestAmount(t *testing.T) {
@@ -31,7 +32,7 @@ func TestAmount(t *testing.T) {
 		"1e30":                 {Invalid: "1e30 does not fit in 64 bits"},
 	} {
 		t.Run(text, func(t *testing.T) {
-			require.Equal(t, want, Amount(resource.MustParse(text)))
+			require.Equal(t, want, convert.Amount(resource.MustParse(text)))
 		})
 	}
 }
@@ -74,10 +75,10 @@ func TestPod(t *testing.T) {
 			{Name: "main", Kind: scheduler.App, Resources: map[string]scheduler.Amount{"nvidia.com/gpumem": {Invalid: "1500m is not a whole number"}}},
 		},
 	}
-	require.Equal(t, want, Pod(gpuPod()))
+	require.Equal(t, want, convert.Pod(gpuPod()))
 	slim, err := Slim(gpuPod())
 	require.NoError(t, err)
-	require.Equal(t, want, Pod(slim.(*v1.Pod)), "nothing that is read is dropped")
+	require.Equal(t, want, convert.Pod(slim.(*v1.Pod)), "nothing that is read is dropped")
 	again, err := Slim(slim)
 	require.NoError(t, err)
 	require.Equal(t, slim, again)
@@ -103,7 +104,7 @@ func TestPodEnds(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: tc.deletion}, Status: v1.PodStatus{Phase: tc.phase}}
-			require.Equal(t, tc.want, Pod(p).Ended)
+			require.Equal(t, tc.want, convert.Pod(p).Ended)
 		})
 	}
 }
@@ -114,9 +115,9 @@ func TestNode(t *testing.T) {
 		Status:     v1.NodeStatus{Images: []v1.ContainerImage{{Names: []string{"big"}}}},
 	}
 	want := &scheduler.Node{Name: "n1", Labels: map[string]string{"l": "1"}, Annotations: map[string]string{"a": "2"}}
-	require.Equal(t, want, Node(n))
+	require.Equal(t, want, convert.Node(n))
 	slim, err := Slim(n)
 	require.NoError(t, err)
-	require.Equal(t, want, Node(slim.(*v1.Node)))
+	require.Equal(t, want, convert.Node(slim.(*v1.Node)))
 	require.Empty(t, slim.(*v1.Node).Status.Images)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
@@ -67,39 +67,11 @@ func scope(q *v1.ResourceQuota) (all quota.Scope) {
 	return all
 }
 
-// class is as Kubernetes' evaluator of quotas has it. The API server sets the QoS class of each pod.
-func class(p *v1.Pod) scheduler.Class {
-	deadline := p.Spec.ActiveDeadlineSeconds
-	return scheduler.Class{PriorityClass: p.Spec.PriorityClassName, Terminating: deadline != nil && *deadline >= 0,
-		BestEffort: p.Status.QOSClass == v1.PodQOSBestEffort, CrossNamespace: crossNamespace(p.Spec.Affinity) != nil}
-}
-
-// crossNamespace returns nil unless the affinity names namespaces.
-func crossNamespace(a *v1.Affinity) *v1.Affinity {
-	var terms []v1.PodAffinityTerm
-	add := func(required []v1.PodAffinityTerm, preferred []v1.WeightedPodAffinityTerm) {
-		terms = append(terms, required...)
-		for i := range preferred {
-			terms = append(terms, preferred[i].PodAffinityTerm)
-		}
-	}
-	if a != nil && a.PodAffinity != nil {
-		add(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-	if a != nil && a.PodAntiAffinity != nil {
-		add(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-	if slices.ContainsFunc(terms, func(t v1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil }) {
-		return a
-	}
-	return nil
-}
-
 func hard(q *v1.ResourceQuota) map[string]scheduler.Amount {
 	amounts := make(map[string]scheduler.Amount, len(q.Spec.Hard))
 	for name, quantity := range q.Spec.Hard {
-		if isExtended(name) {
-			amounts[string(name)] = Amount(quantity)
+		if convert.IsExtended(name) {
+			amounts[string(name)] = convert.Amount(quantity)
 		}
 	}
 	return amounts

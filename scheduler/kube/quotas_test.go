@@ -6,15 +6,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuslice/gpuslice/api"
-	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/quota"
-	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 func (j *journal) SetQuota(namespace, name string, q quota.Quota) {
@@ -158,17 +160,17 @@ func TestClass(t *testing.T) {
 			{PodAffinityTerm: v1.PodAffinityTerm{Namespaces: []string{"other"}}}}}}},
 		Status: v1.PodStatus{QOSClass: v1.PodQOSBestEffort}}
 	want := scheduler.Class{PriorityClass: "high", Terminating: true, BestEffort: true, CrossNamespace: true}
-	require.Equal(t, want, Pod(p).Class)
-	require.Equal(t, want, Pod(slimPod(p)).Class)
-	require.Equal(t, scheduler.Class{}, Pod(slimPod(&v1.Pod{Spec: v1.PodSpec{Affinity: &v1.Affinity{PodAffinity: &v1.PodAffinity{}}}})).Class)
+	require.Equal(t, want, convert.Pod(p).Class)
+	require.Equal(t, want, convert.Pod(slimPod(p)).Class)
+	require.Equal(t, scheduler.Class{}, convert.Pod(slimPod(&v1.Pod{Spec: v1.PodSpec{Affinity: &v1.Affinity{PodAffinity: &v1.PodAffinity{}}}})).Class)
 }
 
 func TestGrantOfPendingPodIsRemoved(t *testing.T) {
 	forged := pod("u1", "", v1.PodPending, "1")
 	forged.Annotations[api.AnnotationGrant] = "forged"
-	require.Equal(t, map[string]string{"a": "1"}, trusted(Pod(forged)).Annotations)
+	require.Equal(t, map[string]string{"a": "1"}, trusted(convert.Pod(forged)).Annotations)
 	require.Len(t, forged.Annotations, 2, "the informer's object is not changed")
 	bound := forged.DeepCopy()
 	bound.Spec.NodeName = "n1"
-	require.Equal(t, bound.Annotations, trusted(Pod(bound)).Annotations)
+	require.Equal(t, bound.Annotations, trusted(convert.Pod(bound)).Annotations)
 }

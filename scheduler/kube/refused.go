@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/fence"
 )
 
@@ -168,7 +169,7 @@ func (e *Refusals) node(ctx context.Context, name string) bool {
 	}
 	pods, _ := e.feed.pods.List(labels.Everything()) // listers of caches return no errors
 	for _, p := range pods {
-		if r, is := reasons[p.UID]; is && p.Spec.NodeName == name && p.DeletionTimestamp == nil && !ended(p) && granted(p) &&
+		if r, is := reasons[p.UID]; is && p.Spec.NodeName == name && p.DeletionTimestamp == nil && !convert.Ended(p) && granted(p) &&
 			(e.Ours == nil || e.Ours(cmp.Or(p.Spec.SchedulerName, v1.DefaultSchedulerName))) {
 			e.pod(ctx, p, r)
 		}

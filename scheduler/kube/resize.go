@@ -22,6 +22,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
@@ -113,11 +114,11 @@ func (r *Resizer) answer(ctx context.Context, term fence.Term, name cache.Object
 	if err != nil {
 		return err
 	}
-	if object.Spec.NodeName == "" || ended(object) || r.Ours != nil && !r.Ours(cmp.Or(object.Spec.SchedulerName, v1.DefaultSchedulerName)) {
+	if object.Spec.NodeName == "" || convert.Ended(object) || r.Ours != nil && !r.Ours(cmp.Or(object.Spec.SchedulerName, v1.DefaultSchedulerName)) {
 		return nil
 	}
 	r.feed.Pod(object) // the engine may have an older version
-	pod := Pod(object)
+	pod := convert.Pod(object)
 	request, asked := object.Annotations[api.AnnotationResize]
 	if !asked {
 		r.Engine.CancelResize(pod)

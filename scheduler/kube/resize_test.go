@@ -22,6 +22,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -81,7 +82,7 @@ func newResizing(t *testing.T, change func(*v1.Node, *v1.Pod, *ResizerConfig)) *
 		Status:     v1.PodStatus{Phase: v1.PodRunning},
 	}
 	var err error
-	pod.Annotations, err = wire.Annotations(Pod(pod), scheduler.Placement{Node: "n1", Containers: [][]grant.Share{
+	pod.Annotations, err = wire.Annotations(convert.Pod(pod), scheduler.Placement{Node: "n1", Containers: [][]grant.Share{
 		{{UUID: resizeGPU, MemoryMiB: 8000, CorePercent: 30}},
 	}}, nil, time.Unix(1, 0))
 	require.NoError(t, err)
@@ -134,7 +135,7 @@ func TestResizer(t *testing.T) {
 	assert.Equal(t, asked, status.Request)
 	assert.Equal(t, int64(1), status.Generation)
 	assert.Equal(t, "main: 20000 MiB, 50 percent of cores of "+resizeGPU, status.Message)
-	placement, err := wire.DecodePod(Pod(pod), nil)
+	placement, err := wire.DecodePod(convert.Pod(pod), nil)
 	require.NoError(t, err)
 	assert.Equal(t, []grant.Share{{UUID: resizeGPU, MemoryMiB: 20000, CorePercent: 50}}, placement.Containers[0])
 	assert.Equal(t, pod.Annotations[api.AnnotationHAMiAllocated], pod.Annotations[api.AnnotationHAMiToAllocate], "HAMi's annotations have it too")

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/fence"
 )
 
@@ -144,7 +145,7 @@ func (t *Takeover) pending(ctx context.Context) (pods []*v1.Pod, err error) {
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", "").String()}
 	err = list.EachListItem(ctx, options, func(object runtime.Object) error {
 		p, is := object.(*v1.Pod)
-		if is && p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !ended(p) && t.RequestsGPUs(p) {
+		if is && p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !convert.Ended(p) && t.RequestsGPUs(p) {
 			pods = append(pods, p)
 		}
 		return nil
@@ -242,7 +243,7 @@ func (t *Takeover) wait(ctx context.Context) (seen bool, err error) {
 			if apierrors.IsNotFound(err) {
 				// Deleted or ended, or not yet created in the informer.
 				now, err := t.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
-				if apierrors.IsNotFound(err) || err == nil && (now.UID != p.UID || ended(now)) {
+				if apierrors.IsNotFound(err) || err == nil && (now.UID != p.UID || convert.Ended(now)) {
 					break
 				}
 			}

@@ -5,12 +5,13 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/gpuslice/gpuslice/api"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
-	"github.com/gpuslice/gpuslice/scheduler/wire"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
+	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
 const nodeActions = fwk.Add | fwk.UpdateNodeAnnotation | fwk.UpdateNodeLabel | fwk.UpdateNodeAllocatable
@@ -42,13 +43,13 @@ func (p *Plugin) afterPodDelete(_ klog.Logger, pod *v1.Pod, old, _ any) (fwk.Que
 
 // requestsGPUs is false for an invalid request.
 func (p *Plugin) requestsGPUs(pod *v1.Pod) bool {
-	r, err := p.engine.Request(kube.Pod(pod))
+	r, err := p.engine.Request(convert.Pod(pod))
 	return err == nil && r != nil
 }
 
 // queueIfValid skips pods with an invalid request: only their own change helps.
 func (p *Plugin) queueIfValid(pod *v1.Pod) fwk.QueueingHint {
-	if _, err := p.engine.Request(kube.Pod(pod)); err != nil {
+	if _, err := p.engine.Request(convert.Pod(pod)); err != nil {
 		return fwk.QueueSkip
 	}
 	return fwk.Queue
@@ -107,7 +108,7 @@ func grew(old, now v1.ResourceList) bool {
 }
 
 func hasGPUs(n *v1.Node) bool {
-	inventory, _, err := wire.DecodeNode(kube.Node(n))
+	inventory, _, err := wire.DecodeNode(convert.Node(n))
 	return err == nil && len(inventory.GPUs) > 0
 }
 

@@ -14,6 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
@@ -26,7 +27,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	if status := p.groups.checkComplete(object); status != nil {
 		return nil, status
 	}
-	pod := kube.Pod(object)
+	pod := convert.Pod(object)
 	pod.Annotations = kube.Unowned(pod.Annotations)
 	r, err := p.engine.Request(pod)
 	switch {
@@ -96,7 +97,7 @@ func (p *Plugin) AddPod(_ context.Context, state fwk.CycleState, _ *v1.Pod, add 
 	if c == nil {
 		return missingPreFilter("AddPod")
 	}
-	pod := kube.Pod(add.GetPod())
+	pod := convert.Pod(add.GetPod())
 	r, err := p.engine.Request(pod)
 	if err != nil {
 		r = nil // invalid since settings changed
@@ -154,7 +155,7 @@ func rejection(verdict *engine.Verdict) *fwk.Status {
 
 // SignPod implements fwk.SignPlugin. The namespace counts because of quotas, and the group because of its domain.
 func (p *Plugin) SignPod(_ context.Context, object *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	r, err := p.engine.Request(kube.Pod(object))
+	r, err := p.engine.Request(convert.Pod(object))
 	if err != nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
 	}

@@ -3,14 +3,15 @@ package plugin
 import (
 	"testing"
 
-	"github.com/gpuslice/gpuslice/api"
-	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 )
 
 func TestPreFilter(t *testing.T) {
@@ -198,7 +199,7 @@ func TestPreFilterReturnsNodesWithGPUs(t *testing.T) {
 		return sets.List(result.NodeNames)
 	}
 	require.Equal(t, []string{"n1"}, named())
-	w.engine.SetNode(kube.Node(gpuNode("n2", 1, 2)))
+	w.engine.SetNode(convert.Node(gpuNode("n2", 1, 2)))
 	require.Equal(t, []string{"n1", "n2"}, named())
 	w.placed(t, gpuPod("other", 1000, 0), "n2")
 	require.Equal(t, []string{"n1", "n2"}, named())

@@ -27,6 +27,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -290,7 +291,7 @@ func newWorldWith(t *testing.T, args string, change func(*Plugin), objects ...ru
 // placed is a pod that is bound to the node with what the engine gives it there.
 func (w *world) placed(t *testing.T, pod *v1.Pod, node string) *v1.Pod {
 	t.Helper()
-	p := kube.Pod(pod)
+	p := convert.Pod(pod)
 	r, err := w.engine.Request(p)
 	require.NoError(t, err)
 	placement, err := w.engine.Reserve(p, r, node, "test")
@@ -298,7 +299,7 @@ func (w *world) placed(t *testing.T, pod *v1.Pod, node string) *v1.Pod {
 	annotations, err := wire.Annotations(p, placement, nil, time.Unix(1_800_000_000, 0))
 	require.NoError(t, err)
 	pod = bound(pod, node, annotations)
-	w.engine.SetPod(kube.Pod(pod))
+	w.engine.SetPod(convert.Pod(pod))
 	return pod
 }
 

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 )
 
 // many is a world with so many nodes with a GPU, in the order of their names. On the first used of them a pod has a part.
@@ -22,7 +22,7 @@ func many(t *testing.T, n, used int) (*world, []fwk.NodeInfo) {
 		object := gpuNode(fmt.Sprintf("n%03d", i), 1, i)
 		object.Labels = map[string]string{"i": fmt.Sprint(i)}
 		require.NoError(t, w.factory.Core().V1().Nodes().Informer().GetStore().Add(object))
-		w.engine.SetNode(kube.Node(object))
+		w.engine.SetNode(convert.Node(object))
 		infos = append(infos, &nodeInfo{node: object, generation: int64(i + 1)})
 		if i < used {
 			w.placed(t, gpuPod(fmt.Sprint("used", i), 1000, 0), object.Name)

@@ -22,6 +22,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/fence"
 	"github.com/gpuslice/gpuslice/scheduler/gang/podgroups"
@@ -233,7 +234,7 @@ func (f *Factory) newTakeover(s *shared, handle fwk.Handle) *kube.Takeover {
 	t := &kube.Takeover{
 		Client: handle.ClientSet(), Feed: s.feed, Forget: s.engine.Forget, Log: s.log,
 		RequestsGPUs: func(p *v1.Pod) bool {
-			r, err := s.engine.Request(kube.Pod(p))
+			r, err := s.engine.Request(convert.Pod(p))
 			return r != nil || err != nil
 		},
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 	"github.com/gpuslice/gpuslice/test/granttest"
@@ -98,7 +99,7 @@ func TestBindingHasGrant(t *testing.T) {
 		now.Annotations[k] = v.(string)
 	}
 	now.Spec.NodeName = "n1"
-	placement, err := wire.DecodePod(kube.Pod(now), granttest.Keyring("key"))
+	placement, err := wire.DecodePod(convert.Pod(now), granttest.Keyring("key"))
 	require.NoError(t, err)
 	require.Equal(t, "n1", placement.Node)
 	require.Equal(t, []grant.Share{{UUID: gpu(1), MemoryMiB: 1000, CorePercent: 10}}, placement.Containers[0])

@@ -7,9 +7,9 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/gang"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
 // domain is the part of the cluster for a group's pods.
@@ -46,7 +46,7 @@ func (p *Plugin) domainOf(object *v1.Pod, s *engine.Snapshot) (*domain, error) {
 func members(g *gang.Group) []*scheduler.Pod {
 	pods := make([]*scheduler.Pod, len(g.Pods))
 	for i, object := range g.Pods {
-		pods[i] = kube.Pod(object)
+		pods[i] = convert.Pod(object)
 	}
 	return pods
 }

@@ -13,13 +13,13 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 // mutate changes no value of the author. It ignores invalid requests: validate reports them.
 func (r *Rules) mutate(pod *corev1.Pod) []operation {
-	model := kube.Pod(pod)
+	model := convert.Pod(pod)
 	req, err := request.FromPod(model, r.Request)
 	if err != nil || req == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/api"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -81,7 +81,7 @@ func TestMutate(t *testing.T) {
 
 		before, err := json.Marshal(pod)
 		require.NoError(t, err)
-		asked, askedErr := request.FromPod(kube.Pod(pod), rules.Request)
+		asked, askedErr := request.FromPod(convert.Pod(pod), rules.Request)
 		patch := rules.mutate(pod)
 		if asked == nil {
 			require.Empty(t, patch)
@@ -94,12 +94,12 @@ func TestMutate(t *testing.T) {
 		}
 		var mutated corev1.Pod
 		require.NoError(t, json.Unmarshal(apply(t, before, data), &mutated))
-		again, err := request.FromPod(kube.Pod(&mutated), rules.Request)
+		again, err := request.FromPod(convert.Pod(&mutated), rules.Request)
 		require.Equal(t, askedErr, err)
 		require.Equal(t, asked, again)
 		require.Empty(t, rules.mutate(&mutated))
 		require.Equal(t, "gpuslice-scheduler", mutated.Spec.SchedulerName)
-		for i, c := range kube.Pod(&mutated).Containers {
+		for i, c := range convert.Pod(&mutated).Containers {
 			if has(c, rules.Request.Names.Memory) && asked.Containers[i].GPUs > 0 {
 				require.True(t, has(c, rules.Request.Names.Count), "the kubelet and kube-scheduler count GPUs")
 			}

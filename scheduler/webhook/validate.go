@@ -12,7 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -33,7 +33,7 @@ const (
 type rejection struct{ reason, message string }
 
 func (r *Rules) validateNew(pod *corev1.Pod) (*rejection, []string) {
-	model := kube.Pod(pod)
+	model := convert.Pod(pod)
 	req, err := request.FromPod(model, r.Request)
 	if err != nil {
 		return &rejection{ReasonRequest, err.Error()}, nil
@@ -81,9 +81,9 @@ func (r *Rules) scheduler(name string) (*rejection, []string) {
 // validateChange rejects only what an update makes worse, so that invalid pods can still be
 // labelled and deleted.
 func (r *Rules) validateChange(old, pod *corev1.Pod) *rejection {
-	model := kube.Pod(pod)
+	model := convert.Pod(pod)
 	req, err := request.FromPod(model, r.Request)
-	oldModel := kube.Pod(old)
+	oldModel := convert.Pod(old)
 	oldReq, oldErr := request.FromPod(oldModel, r.Request)
 	switch {
 	case oldErr != nil:

@@ -18,7 +18,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 )
 
 // capacities is what may be granted of each GPU of the node.
@@ -116,7 +116,7 @@ func (b *reservations) overbooked(pods []*corev1.Pod) (found []string) {
 func granted(pods []*corev1.Pod) map[string]scheduler.Use {
 	total := map[string]scheduler.Use{}
 	for _, p := range pods {
-		pod := kube.Pod(p)
+		pod := convert.Pod(p)
 		text := pod.Annotations["gpuslice.io/grant"]
 		if pod.Node == "" || pod.Ended || text == "" {
 			continue

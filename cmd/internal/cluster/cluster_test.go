@@ -27,8 +27,8 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
@@ -55,7 +55,7 @@ func granted(t testing.TB, name, node string, shares ...grant.Share) *v1.Pod {
 		Status:     v1.PodStatus{Phase: v1.PodRunning},
 	}
 	var err error
-	p.Annotations, err = wire.Annotations(kube.Pod(p), scheduler.Placement{Node: node, Containers: [][]grant.Share{shares}}, nil, time.Unix(1, 0))
+	p.Annotations, err = wire.Annotations(convert.Pod(p), scheduler.Placement{Node: node, Containers: [][]grant.Share{shares}}, nil, time.Unix(1, 0))
 	require.NoError(t, err)
 	return p
 }

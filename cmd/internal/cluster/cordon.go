@@ -21,7 +21,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
@@ -31,7 +31,7 @@ func (c *Cluster) GPU(ctx context.Context, node, name string) (uuid string, err 
 	if err != nil {
 		return "", fmt.Errorf("node %s: %w", node, err)
 	}
-	inventory, _, err := wire.DecodeNode(kube.Node(n))
+	inventory, _, err := wire.DecodeNode(convert.Node(n))
 	if err != nil {
 		return "", err
 	}
@@ -130,7 +130,7 @@ func (c *Cluster) Holders(ctx context.Context, node, uuid string) (holders []Hol
 		if pods.Items[i].Spec.NodeName != node {
 			continue
 		}
-		pod := kube.Pod(&pods.Items[i])
+		pod := convert.Pod(&pods.Items[i])
 		placement, decodeErr := wire.DecodePod(pod, nil)
 		if decodeErr != nil {
 			err = errors.Join(err, decodeErr)

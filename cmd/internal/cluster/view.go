@@ -15,8 +15,8 @@ import (
 
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
@@ -56,7 +56,7 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 
 // node returns the view of a node. agents are its pods of the agent; agentsKnown is false if the search failed.
 func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, agentsKnown bool) view.Node {
-	inventory, skipped, unread := wire.DecodeNode(kube.Node(node))
+	inventory, skipped, unread := wire.DecodeNode(convert.Node(node))
 	n := c.answer(ctx, inventory.GPUs, agents, agentsKnown)
 	// Only the Node object has the cluster's cordons.
 	for _, gpu := range inventory.GPUs {
@@ -132,7 +132,7 @@ func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.I
 		n.Problems = append(n.Problems, fmt.Sprintf("grants and use on %s are not known: check the pod of gpuslice's agent there", name))
 	}
 	n.Name = name
-	inventory, _, err := wire.DecodeNode(kube.Node(node))
+	inventory, _, err := wire.DecodeNode(convert.Node(node))
 	if err != nil {
 		inventory = scheduler.Inventory{}
 	}
