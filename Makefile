@@ -59,8 +59,9 @@ STAMPED = -X github.com/gpuslice/gpuslice/cmd/internal/version.version=$(VERSION
 STAMP = -ldflags "$(STAMPED)"
 
 binaries: native # all but the scheduler, which takes minutes the first time
-	go build $(STAMP) -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
+	go build $(STAMP) -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -vE '/(gpuslice-runtime|kubectl-gpuslice)$$')
 	CGO_ENABLED=0 go build $(STAMP) -o $(BUILD)/bin/ ./cmd/gpuslice-runtime # no loader: it is run as root in containers
+	CGO_ENABLED=0 go build -ldflags "-s -w $(STAMPED)" -o $(BUILD)/bin/ ./cmd/kubectl-gpuslice
 
 # A separate module, because only it imports k8s.io/kubernetes. Its tests run without the race detector, so that Kubernetes
 # is compiled once (minutes, the first time). The main module tests our packages with it.
@@ -69,6 +70,9 @@ KUBERNETES := $(shell sed -n 's/^\tk8s.io\/kubernetes //p' cmd/gpuslice-schedule
 
 scheduler: compiler
 	$(SCHEDULER) build -ldflags "$(STAMPED) -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(BUILD)/bin/gpuslice-scheduler .
+
+plugins: ## Build kubectl-gpuslice for Linux, macOS and Windows on amd64 and arm64 into build/plugins, each 40 MB at most
+	go test -tags $(TAGS),plugins -count=1 -timeout 60m -run '^TestPrograms$$' ./cmd/kubectl-gpuslice -plugins=$(BUILD)/plugins -version=$(VERSION)
 
 native: compiler
 	@for dir in limiter/src limiter/front testdata/simdriver testdata/workloads; do \
@@ -80,12 +84,6 @@ notices: # the licences of the modules in the programs, which the image and each
 image: build notices ## Build the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile (ARCH as for build)
 	$(HERE)go -C install/image run . -repository $(CURDIR) -name gpuslice:$(CHART_VERSION) \
 	  -version $(VERSION) -revision "$(REVISION)" $(CROSS:%=-arch % -libraries "$$($(CC) -print-file-name=libc.so.6 | xargs dirname)")
-
-plugins: # kubectl's plugin, which is the CLI
-	@for arch in amd64 arm64; do $(MAKE) --no-print-directory binaries ARCH=$$arch VERSION=$(VERSION); done
-	mkdir -p build/plugins
-	for arch in amd64 arm64; do \
-	  cp "build/$${arch#$$(go env GOHOSTARCH)}/bin/gpuslice" build/plugins/kubectl-gpuslice-linux-$$arch; done
 
 # Without a registry; docs/RELEASING.md has the rest. The commit's date is that of all files.
 IMAGE ?= gpuslice
@@ -243,7 +241,7 @@ vulncheck: setup ## Look for known vulnerabilities in what the programs call; on
 	test/vulncheck.sh
 
 # All files of all modules.
-LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients,hosts,chaos
+LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients,hosts,chaos,plugins
 MODULES := . cmd/gpuslice-scheduler install/image install/release test/admission test/kueue test/monitoring
 C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads test/gpu
 
@@ -262,13 +260,13 @@ lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck, a
 
 generate: ## Regenerate golden files from the code (look at the diff)
 	go test ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent \
-	  ./cmd/gpuslice ./test/layout ./test/licences -update
+	  ./cmd/internal/cli ./test/layout ./test/licences -update
 	@test/setup.sh --helm
 	go test ./test/chart -update
 	$(SCHEDULER) test . -run TestReference -update
 
 man: ## Write man pages of gpuslice and gpuslice-agent to build/man
-	go test -trimpath -count=1 ./cmd/gpuslice ./cmd/gpuslice-agent -run '^TestManPages$$' -man=$(abspath $(BUILD))/man
+	go test -trimpath -count=1 ./cmd/internal/cli ./cmd/gpuslice-agent -run '^TestManPages$$' -man=$(abspath $(BUILD))/man
 
 screenshots: setup ## Take the pictures of the built-in pages in docs/screenshots again
 	@test/setup.sh --monitoring

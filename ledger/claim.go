@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -15,8 +16,8 @@ import (
 
 // Owners of claims. Each owner reconciles only its own claims.
 const (
-	OwnerNRI     = "nri"
-	OwnerRuntime = "runtime"
+	OwnerNRI     = api.OwnerNRI
+	OwnerRuntime = api.OwnerRuntime
 )
 
 // Claim is a container's reservation of shares.

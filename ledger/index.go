@@ -15,14 +15,10 @@ import (
 type State string
 
 const (
-	// StateActive counts against the GPUs.
-	StateActive State = "active"
-	// StateReleased does not count; the container can still exist.
-	StateReleased State = "released"
-	// StateCorrupt has an unreadable record, and can be an active container's.
-	StateCorrupt State = "corrupt"
-	// StateBlocking is a container with an unknown grant, which blocks its GPUs.
-	StateBlocking State = "blocking"
+	StateActive   State = api.StateActive
+	StateReleased State = api.StateReleased
+	StateCorrupt  State = api.StateCorrupt
+	StateBlocking State = api.StateBlocking
 )
 
 type Entry struct {

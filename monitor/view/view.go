@@ -49,8 +49,12 @@ type GPU struct {
 	GrantedContainers int    `json:"containers"`
 	// UsedBytes is from the usage files, up to each container's limit.
 	UsedBytes uint64 `json:"usedBytes"`
-	Healthy   bool   `json:"healthy"`
-	Unhealthy string `json:"unhealthy,omitempty"`
+	// UseUnknown: the node's agent did not report, so that UsedBytes means nothing, and what is granted is from annotations.
+	UseUnknown bool `json:"useUnknown,omitempty"`
+	// GrantsUnknown: the annotations could not be read either.
+	GrantsUnknown bool   `json:"grantsUnknown,omitempty"`
+	Healthy       bool   `json:"healthy"`
+	Unhealthy     string `json:"unhealthy,omitempty"`
 	// Cordoned: it gets no new containers (gpuslice cordon on the node).
 	Cordoned bool `json:"cordoned,omitempty"`
 	// ComputeSource is where CoreUsedPercent of the shares comes from; empty: not known yet, and of MIG devices.
@@ -67,12 +71,13 @@ type MIG struct {
 
 type Container struct {
 	// Node is set by Add.
-	Node        string    `json:"node,omitempty"`
-	ContainerID string    `json:"containerID"`
-	Pod         string    `json:"pod,omitempty"` // namespace/name
-	PodUID      string    `json:"podUID,omitempty"`
-	Name        string    `json:"container"`
-	Owner       string    `json:"owner"`
+	Node        string `json:"node,omitempty"`
+	ContainerID string `json:"containerID"`
+	Pod         string `json:"pod,omitempty"` // namespace/name
+	PodUID      string `json:"podUID,omitempty"`
+	Name        string `json:"container"`
+	Owner       string `json:"owner"`
+	// State is one of api.StateActive to api.StateGranted.
 	State       string    `json:"state"`
 	Enforcement string    `json:"enforcement"`
 	CreatedAt   time.Time `json:"createdAt"`
@@ -91,6 +96,8 @@ type Share struct {
 	MemoryMiB   int64  `json:"memoryMiB"`
 	CorePercent int    `json:"cores"`
 	UsedBytes   uint64 `json:"usedBytes"`
+	// UseUnknown: the node's agent did not report; the fields below mean nothing.
+	UseUnknown bool `json:"useUnknown,omitempty"`
 	// ContextBytes is the part of UsedBytes in CUDA contexts.
 	ContextBytes uint64 `json:"contextBytes"`
 	// ResidueBytes is what the driver counts beyond that.

@@ -39,6 +39,7 @@ var notRun = map[string]string{
 	"rm old.pem ":                    "the same",
 	"git ":                           "the reader's clone",
 	"ln -s ":                         "the reader's PATH",
+	"install build/bin/":             "the reader's PATH",
 	"skopeo ":                        "there is no registry",
 	"restorecon ":                    "the same",
 	"cp install/run-gpuslice.mount ": "TestSELinuxMount",
@@ -151,7 +152,11 @@ var (
 // unknownOptions are those of a command of gpuslice that its help doesn't have, or the
 // command itself.
 func unknownOptions(t *testing.T, text string) (reasons []string) {
-	program, err := harness.Artefact("bin", "gpuslice")
+	name := "gpuslice"
+	if strings.HasPrefix(text, "kubectl ") {
+		name = "kubectl-gpuslice"
+	}
+	program, err := harness.Artefact("bin", name)
 	require.NoError(t, err)
 	text, _, _ = strings.Cut(text, " -- ") // what follows is another program's
 	words := strings.Fields(gpusliceCommand.ReplaceAllString(text, ""))

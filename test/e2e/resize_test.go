@@ -17,10 +17,10 @@ import (
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
-// kubectlGPUSlice runs the CLI as an administrator of the cluster.
+// kubectlGPUSlice runs the plugin as an administrator of the cluster.
 func kubectlGPUSlice(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	program, err := harness.Artefact("bin", "gpuslice")
+	program, err := harness.Artefact("bin", "kubectl-gpuslice")
 	require.NoError(t, err)
 	kubeconfig, err := cluster.Kubeconfig(kube.Admin)
 	require.NoError(t, err)

@@ -40,11 +40,15 @@ func (c *Cluster) Shell() (func(ctx context.Context, script string) (output stri
 	if err != nil {
 		return nil, err
 	}
-	plugin, err := harness.Artefact("bin", "gpuslice")
+	plugin, err := harness.Artefact("bin", "kubectl-gpuslice")
 	if err != nil {
 		return nil, err
 	}
-	for name, target := range map[string]string{"kubectl": kubectl, "kubectl-gpuslice": plugin, "gpuslice": plugin} {
+	program, err := harness.Artefact("bin", "gpuslice")
+	if err != nil {
+		return nil, err
+	}
+	for name, target := range map[string]string{"kubectl": kubectl, "kubectl-gpuslice": plugin, "gpuslice": program} {
 		if err := os.Symlink(target, filepath.Join(bin, name)); err != nil {
 			return nil, err
 		}

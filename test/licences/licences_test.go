@@ -41,7 +41,7 @@ var goesWithOurs = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause",
 
 // programs are ours, by the directory of their module.
 var programs = map[string][]string{
-	"../..":                        {"./cmd/gpuslice", "./cmd/gpuslice-agent", "./cmd/gpuslice-runtime"},
+	"../..":                        {"./cmd/gpuslice", "./cmd/gpuslice-agent", "./cmd/gpuslice-runtime", "./cmd/kubectl-gpuslice"},
 	"../../cmd/gpuslice-scheduler": {"."},
 }
 

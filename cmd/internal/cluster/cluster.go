@@ -18,7 +18,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	policyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -27,13 +28,27 @@ import (
 
 // Cluster is a connection to the API server.
 type Cluster struct {
-	client kubernetes.Interface
+	client client
 	// get sends a request through the API server's proxy; pod is "name:port".
 	get       func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error)
 	Namespace string // the default
 	// systemNamespace has the agents and schedulers; empty: one of UsualNamespaces.
 	systemNamespace string
 }
+
+// client has the groups in use of kubernetes.Interface, which links hundreds of packages.
+type client interface {
+	CoreV1() corev1.CoreV1Interface
+	PolicyV1() policyv1.PolicyV1Interface
+}
+
+type groups struct {
+	core   corev1.CoreV1Interface
+	policy policyv1.PolicyV1Interface
+}
+
+func (g groups) CoreV1() corev1.CoreV1Interface       { return g.core }
+func (g groups) PolicyV1() policyv1.PolicyV1Interface { return g.policy }
 
 // Connect reads the connection from the kubeconfig or the pod's service account. It sends no request.
 func Connect(kubeconfig clientcmd.ClientConfig, systemNamespace string) (*Cluster, error) {
@@ -57,14 +72,18 @@ func connect(config *rest.Config, namespace, systemNamespace string) (*Cluster, 
 	config.UserAgent = "gpuslice/" + version.String()
 	config.QPS, config.Burst = 50, 100
 	config.Wrap(limitResponses)
-	client, err := kubernetes.NewForConfig(config)
+	core, err := corev1.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w: check the kubeconfig", err)
+	}
+	policy, err := policyv1.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w: check the kubeconfig", err)
 	}
 	get := func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error) {
-		return client.CoreV1().Pods(namespace).ProxyGet("", pod, "", strings.TrimPrefix(path, "/"), query).DoRaw(ctx)
+		return core.Pods(namespace).ProxyGet("", pod, "", strings.TrimPrefix(path, "/"), query).DoRaw(ctx)
 	}
-	return &Cluster{client, get, namespace, systemNamespace}, nil
+	return &Cluster{groups{core, policy}, get, namespace, systemNamespace}, nil
 }
 
 // maxResponse limits a response through the proxy, in bytes: any pod may have sent it.

@@ -328,3 +328,77 @@ func TestThroughTheProxy(t *testing.T) {
 	require.ErrorIs(t, err, errNotKnown)
 	require.ErrorContains(t, err, "there is none", "the message of the server")
 }
+
+// While an agent is away, what is granted is known from annotations, and what is in use is not.
+func TestGrantsWithoutAnAgent(t *testing.T) {
+	ended := granted(t, "ended", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
+	ended.Status.Phase = v1.PodSucceeded
+	c, client := of(nil, node("n1", gpuA, gpuB), node("n2", gpuB), ended,
+		granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 4096, CorePercent: 25}),
+		granted(t, "q", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1000}),
+		granted(t, "z-other", "n2", grant.Share{UUID: gpuB, MemoryMiB: 7}))
+	check := func(n view.Node) {
+		t.Helper()
+		require.GreaterOrEqual(t, len(n.GPUs), 2)
+		a, b := n.GPUs[0], n.GPUs[1]
+		assert.Equal(t, []any{int64(5096), 25, 2}, []any{a.GrantedMemoryMiB, a.GrantedCores, a.GrantedContainers})
+		assert.Zero(t, b.GrantedContainers)
+		assert.True(t, a.UseUnknown && b.UseUnknown)
+		assert.False(t, a.GrantsUnknown || b.GrantsUnknown)
+		require.GreaterOrEqual(t, len(n.Containers), 2)
+		p := n.Containers[0]
+		assert.Equal(t, []string{"ns/p", "main", api.StateGranted, "uid-p"}, []string{p.Pod, p.Name, p.State, p.PodUID})
+		assert.Equal(t, []view.Share{{UUID: gpuA, MemoryMiB: 4096, CorePercent: 25, UseUnknown: true}}, p.Shares)
+	}
+	n, err := c.View(t.Context())
+	require.NoError(t, err)
+	check(n)
+	require.Len(t, n.Containers, 3)
+	n, _, err = c.Node(t.Context(), "n1")
+	require.NoError(t, err)
+	check(n)
+	require.Len(t, n.Containers, 2)
+
+	client.PrependReactor("list", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.(clienttesting.ListAction).GetListRestrictions().Labels.Empty() {
+			return true, nil, apierrors.NewForbidden(v1.Resource("pods"), "", errors.New("no right"))
+		}
+		return false, nil, nil
+	})
+	for _, read := range []func() (view.Node, error){
+		func() (view.Node, error) { return c.View(t.Context()) },
+		func() (view.Node, error) { n, _, err := c.Node(t.Context(), "n1"); return n, err },
+	} {
+		n, err := read()
+		require.NoError(t, err)
+		assert.True(t, n.GPUs[0].GrantsUnknown)
+		assert.Empty(t, n.Containers)
+		assert.Contains(t, n.Problems[len(n.Problems)-1], "what is granted on nodes without an answer is not known: ")
+	}
+}
+
+// Names for completions.
+func TestNamesForCompletions(t *testing.T) {
+	two := granted(t, "two", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
+	two.Spec.Containers = append(two.Spec.Containers, v1.Container{Name: "side"})
+	share := []grant.Share{{UUID: gpuA, MemoryMiB: 1}}
+	var err error
+	two.Annotations, err = wire.Annotations(convert.Pod(two), scheduler.Placement{Node: "n1", Containers: [][]grant.Share{share, share}}, nil, time.Unix(1, 0))
+	require.NoError(t, err)
+	ended := granted(t, "ended", "n1", share...)
+	ended.Status.Phase = v1.PodFailed
+	plain := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "plain"}}
+	c, _ := of(nil, node("n1", gpuA, gpuB), node("n2"), granted(t, "one", "n1", share...), plain, two, ended)
+	nodes, err := c.NodesWithGPUs(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"n1"}, nodes)
+	pods, err := c.Pods(t.Context(), "ns")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"one", "plain", "two"}, pods)
+	sharing, err := c.Sharing(t.Context(), "ns")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"one", "two:main", "two:side"}, sharing)
+	gpus, err := c.GPUs(t.Context(), "n1")
+	require.NoError(t, err)
+	assert.Equal(t, []GPU{{gpuA, 0}, {gpuB, 1}}, gpus)
+}

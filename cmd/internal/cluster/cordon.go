@@ -27,23 +27,28 @@ import (
 
 // GPU returns the UUID of a node's GPU by its index, its UUID or a prefix of it.
 func (c *Cluster) GPU(ctx context.Context, node, name string) (uuid string, err error) {
-	n, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-	if err != nil {
-		return "", fmt.Errorf("node %s: %w", node, err)
-	}
-	inventory, _, err := wire.DecodeNode(convert.Node(n))
+	all, err := c.GPUs(ctx, node)
 	if err != nil {
 		return "", err
-	}
-	var all []GPU
-	for _, gpu := range inventory.GPUs {
-		all = append(all, GPU{gpu.UUID, gpu.Index})
 	}
 	uuid, err = OneGPU(name, all, "kubectl gpuslice status")
 	if err != nil {
 		err = fmt.Errorf("node %s: %w", node, err)
 	}
 	return uuid, err
+}
+
+// GPUs returns the GPUs of a node, by its Node object.
+func (c *Cluster) GPUs(ctx context.Context, node string) (all []GPU, err error) {
+	n, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", node, err)
+	}
+	inventory, _, err := wire.DecodeNode(convert.Node(n))
+	for _, gpu := range inventory.GPUs {
+		all = append(all, GPU{gpu.UUID, gpu.Index})
+	}
+	return all, err
 }
 
 // GPU is how a command names a GPU or a MIG device, which has the index -1.
@@ -120,14 +125,28 @@ type Holder struct {
 
 func (h Holder) String() string { return h.Namespace + "/" + h.Name }
 
-// Holders returns the pods on the node that have a share of the GPU, by their annotations.
-func (c *Cluster) Holders(ctx context.Context, node, uuid string) (holders []Holder, err error) {
-	pods, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
-	if err != nil {
-		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+// placedPod is a pod with shares of a node's GPUs, by its annotations.
+type placedPod struct {
+	node      string
+	pod       *scheduler.Pod
+	placement *scheduler.Placement
+}
+
+// placed returns the pods with shares on the node; empty: on all nodes, and of all namespaces. It also returns what it could read if the
+// annotations of some pods are invalid.
+func (c *Cluster) placed(ctx context.Context, namespace, node string) (found []placedPod, err error) {
+	options := metav1.ListOptions{}
+	if node != "" {
+		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 	}
+	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	found = []placedPod{}
 	for i := range pods.Items {
-		if pods.Items[i].Spec.NodeName != node {
+		on := pods.Items[i].Spec.NodeName
+		if on == "" || node != "" && on != node {
 			continue
 		}
 		pod := convert.Pod(&pods.Items[i])
@@ -135,11 +154,22 @@ func (c *Cluster) Holders(ctx context.Context, node, uuid string) (holders []Hol
 		if decodeErr != nil {
 			err = errors.Join(err, decodeErr)
 		}
-		if placement == nil {
-			continue
+		if placement != nil {
+			found = append(found, placedPod{on, pod, placement})
 		}
-		if use, has := scheduler.Uses(pod.Containers, placement.Containers)[uuid]; has {
-			holders = append(holders, Holder{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, MemoryMiB: use.MemoryMiB, Cores: use.Cores})
+	}
+	return found, err
+}
+
+// Holders returns the pods on the node that have a share of the GPU, by their annotations.
+func (c *Cluster) Holders(ctx context.Context, node, uuid string) (holders []Holder, err error) {
+	pods, err := c.placed(ctx, metav1.NamespaceAll, node)
+	if pods == nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	for _, p := range pods {
+		if use, has := scheduler.Uses(p.pod.Containers, p.placement.Containers)[uuid]; has {
+			holders = append(holders, Holder{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, MemoryMiB: use.MemoryMiB, Cores: use.Cores})
 		}
 	}
 	slices.SortFunc(holders, func(a, b Holder) int { return strings.Compare(a.String(), b.String()) })

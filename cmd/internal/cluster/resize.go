@@ -17,7 +17,6 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
@@ -168,7 +167,7 @@ func (c *Cluster) applied(ctx context.Context, pod *v1.Pod, container string, wa
 		return false, fmt.Errorf("the agent of node %s does not answer: %w", pod.Spec.NodeName, err)
 	}
 	for _, running := range n.Containers {
-		if running.PodUID != string(pod.UID) || running.Name != container || running.State != string(ledger.StateActive) {
+		if running.PodUID != string(pod.UID) || running.Name != container || running.State != api.StateActive {
 			continue
 		}
 		has := make([]grant.Share, len(running.Shares))

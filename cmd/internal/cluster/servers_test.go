@@ -138,7 +138,7 @@ func TestPodsWithForgedLabels(t *testing.T) {
 	assert.Empty(t, n.Containers)
 	assert.Equal(t, []string{
 		"ignored pods with the labels of gpuslice's agent outside of its namespace gpuslice: a-team/agent-n1, a-team/agent-n2",
-		"node n2: it has no pod of gpuslice's agent: use is not known",
+		"node n2: it has no pod of gpuslice's agent: use is not known, and grants are those of annotations",
 	}, n.Problems)
 	x, err := c.Explain(t.Context(), "ns", "p")
 	require.NoError(t, err)

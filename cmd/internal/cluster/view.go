@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/convert"
@@ -33,7 +34,7 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	agents, others, err := c.servers(ctx, componentAgent)
 	switch {
 	case errors.Is(err, errNotFound):
-		all.Problems = append(all.Problems, fmt.Sprintf("%v; use is not known, GPUs are shown by their Node objects", err))
+		all.Problems = append(all.Problems, fmt.Sprintf("%v; use is not known, GPUs are shown by their Node objects, and grants by annotations", err))
 	case err != nil:
 		return view.Node{}, err
 	case len(others) > 0:
@@ -47,6 +48,13 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), maxRequests, len(answers), func(i int) {
 		answers[i] = c.node(ctx, &nodes.Items[i], byNode[nodes.Items[i].Name], err == nil)
 	})
+	problem := c.fill(ctx, "", answers, func(i int) (string, []scheduler.GPU) {
+		inventory, _, _ := wire.DecodeNode(convert.Node(&nodes.Items[i])) // node reports the error
+		return nodes.Items[i].Name, inventory.GPUs
+	})
+	if problem != nil {
+		all.Problems = append(all.Problems, problem.Error())
+	}
 	for i, answer := range answers {
 		all.Add(nodes.Items[i].Name, answer)
 	}
@@ -84,14 +92,15 @@ func (c *Cluster) answer(ctx context.Context, registered []scheduler.GPU, agents
 		if err == nil {
 			return n
 		}
-		n = view.Node{Problems: []string{fmt.Sprintf("its agent (pod %s/%s) does not answer: %v", agent.Namespace, agent.Name, err)}}
+		n = view.Node{Problems: []string{fmt.Sprintf("its agent (pod %s/%s) does not answer: %v; use is not known, and grants are those of annotations", agent.Namespace, agent.Name, err)}}
 	} else if agentsKnown && len(registered) > 0 {
-		n.Problems = []string{"it has no pod of gpuslice's agent: use is not known"}
+		n.Problems = []string{"it has no pod of gpuslice's agent: use is not known, and grants are those of annotations"}
 	}
 	for _, gpu := range registered {
 		shown := view.GPU{
 			UUID: gpu.UUID, Index: gpu.Index, Model: gpu.Model, MemoryMiB: gpu.MemoryMiB,
 			GrantableMiB: gpu.MemoryMiB, GrantableCores: gpu.Cores, GrantableReplicas: gpu.Replicas, Healthy: gpu.Healthy,
+			UseUnknown: true, GrantsUnknown: true,
 		}
 		if !gpu.Healthy {
 			shown.Unhealthy = "by its Node object; the reason is in the log of its node's agent"
@@ -128,15 +137,70 @@ func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.I
 	if lost != nil {
 		n.Problems = append(n.Problems, lost.Error())
 	}
-	if n.GPUsReadAt.IsZero() {
-		n.Problems = append(n.Problems, fmt.Sprintf("grants and use on %s are not known: check the pod of gpuslice's agent there", name))
-	}
 	n.Name = name
 	inventory, _, err := wire.DecodeNode(convert.Node(node))
 	if err != nil {
 		inventory = scheduler.Inventory{}
 	}
+	answers := []view.Node{n}
+	problem := c.fill(ctx, name, answers, func(int) (string, []scheduler.GPU) { return name, inventory.GPUs })
+	n = answers[0]
+	if problem != nil {
+		n.Problems = append(n.Problems, problem.Error())
+	}
 	return n, inventory, nil
+}
+
+// fill sets what is granted of the GPUs of nodes without an agent's answer: by the annotations of pods, and by the Node
+// objects for containers that no scheduler placed. Empty: the pods of all nodes are read.
+func (c *Cluster) fill(ctx context.Context, node string, answers []view.Node, registered func(i int) (name string, gpus []scheduler.GPU)) error {
+	silent := func(n view.Node) bool {
+		return slices.ContainsFunc(n.GPUs, func(gpu view.GPU) bool { return gpu.GrantsUnknown })
+	}
+	if !slices.ContainsFunc(answers, silent) {
+		return nil
+	}
+	pods, unread := c.placed(ctx, metav1.NamespaceAll, node)
+	if pods == nil && unread != nil {
+		return fmt.Errorf("what is granted on nodes without an answer is not known: %w", unread)
+	}
+	for i := range answers {
+		if silent(answers[i]) {
+			name, gpus := registered(i)
+			grantedTo(&answers[i], name, gpus, pods)
+		}
+	}
+	return unread
+}
+
+func grantedTo(n *view.Node, name string, registered []scheduler.GPU, pods []placedPod) {
+	granted := map[string]scheduler.Use{}
+	for _, gpu := range registered {
+		granted[gpu.UUID] = gpu.Others
+	}
+	for _, p := range pods {
+		if p.node != name {
+			continue
+		}
+		for uuid, use := range scheduler.Uses(p.pod.Containers, p.placement.Containers) {
+			granted[uuid] = granted[uuid].Add(use)
+		}
+		for i, shares := range p.placement.Containers {
+			if len(shares) == 0 || i >= len(p.pod.Containers) {
+				continue
+			}
+			shown := view.Container{Pod: p.pod.Namespace + "/" + p.pod.Name, PodUID: p.pod.UID, Name: p.pod.Containers[i].Name, State: api.StateGranted}
+			for _, s := range shares {
+				shown.Shares = append(shown.Shares, view.Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent, UseUnknown: true})
+			}
+			n.Containers = append(n.Containers, shown)
+		}
+	}
+	for i := range n.GPUs {
+		gpu := &n.GPUs[i]
+		use := granted[gpu.UUID]
+		gpu.GrantedMemoryMiB, gpu.GrantedCores, gpu.GrantedContainers, gpu.GrantsUnknown = use.MemoryMiB, use.Cores, use.Replicas, false
+	}
 }
 
 func (c *Cluster) NodeOf(ctx context.Context, namespace, pod string) (string, error) {
