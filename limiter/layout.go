@@ -20,6 +20,7 @@ const (
 
 	recordFlagMIG        = 1
 	recordFlagUnmeasured = 8
+	recordFlagFirst      = 16
 	maxMemoryLimitBytes  = 1 << 56 // sums stay far from 2^64
 	maxRecordCorePercent = 100
 

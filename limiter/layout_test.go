@@ -86,6 +86,7 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_turn_words, cap)", int(unsafe.Offsetof(turnFile{}.cap))},
 		{"VGPU_TURN_PEERS", turnPeers},
 		{"VGPU_RECORD_UNMEASURED", recordFlagUnmeasured},
+		{"VGPU_RECORD_FIRST", recordFlagFirst},
 		{"sizeof(struct vgpu_usage)", int(usageSize)},
 		{"offsetof(struct vgpu_usage, slots)", usageHeaderSize},
 		{"VGPU_SLOT_COUNT", usageSlots},

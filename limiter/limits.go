@@ -72,6 +72,9 @@ type DeviceLimit struct {
 	// Unmeasured: no agent measures residue on this node, so each process of the container measures its own. It ends with
 	// the first UpdateResidue.
 	Unmeasured bool
+	// MeasureFirst: each process measures its own residue before its first allocation in a context, whether an agent
+	// measures or not: the agent sees a context that is larger than ContextBytes only after seconds.
+	MeasureFirst bool
 }
 
 // Pages is how a driver takes memory of a GPU: in whole pages, but allocations of up to SmallKiB share pages. Zero: to the
@@ -160,6 +163,9 @@ func encodeLimits(l Limits, generation uint64) (*limitsFile, error) {
 		if d.Unmeasured {
 			r.flags |= recordFlagUnmeasured
 		}
+		if d.MeasureFirst {
+			r.flags |= recordFlagFirst
+		}
 		copy(r.name[:], formatUUID(id, mig))
 		r.crc32 = r.checksum()
 	}
@@ -224,5 +230,6 @@ func (r *limitsRecord) decode() (DeviceLimit, error) {
 		PhysicalBytes:    r.physicalBytes,
 		Pages:            Pages{KiB: r.pageKiB, SmallKiB: r.smallKiB},
 		Unmeasured:       r.flags&recordFlagUnmeasured != 0,
+		MeasureFirst:     r.flags&recordFlagFirst != 0,
 	}, nil
 }

@@ -3,7 +3,7 @@ package limiter
 import "fmt"
 
 // UpdateResidue writes the residue of each GPU into a claim's limits file, in its order: memory that only the driver
-// counts, such as modules. It reduces the limit. From then on processes do not measure their own.
+// counts, such as modules. It reduces the limit. From then on processes follow only what they have charged of their own.
 func UpdateResidue(claimDir string, bytes []uint64) error {
 	return changeLimits(claimDir, "update residue", func(limits *limitsFile) error { return rewriteResidue(limits, bytes) })
 }

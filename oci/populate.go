@@ -116,6 +116,7 @@ func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
 			ContextBytes:     uint64(max(s.ContextMiB[share.UUID], 0)) * bytesPerMiB,
 			Pages:            limiter.Pages{KiB: api.NVIDIAPages.KiB, SmallKiB: api.NVIDIAPages.SmallKiB},
 			Unmeasured:       s.Unmeasured,
+			MeasureFirst:     true,
 		})
 	}
 	return limits

@@ -30,8 +30,8 @@ func TestPopulate(t *testing.T) {
 		TurnID:        id,
 		Oversubscribe: true,
 		Devices: []limiter.DeviceLimit{
-			{UUID: gpu1, MemoryLimitBytes: 8000 << 20, PhysicalBytes: 4000 << 20, CorePercent: 30, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow, ContextBytes: 300 << 20, Pages: limiter.Pages{KiB: 2048, SmallKiB: 1024}},
-			{UUID: mig0, MemoryLimitBytes: 9856 << 20, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow, Pages: limiter.Pages{KiB: 2048, SmallKiB: 1024}},
+			{UUID: gpu1, MemoryLimitBytes: 8000 << 20, PhysicalBytes: 4000 << 20, CorePercent: 30, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow, ContextBytes: 300 << 20, Pages: limiter.Pages{KiB: 2048, SmallKiB: 1024}, MeasureFirst: true},
+			{UUID: mig0, MemoryLimitBytes: 9856 << 20, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow, Pages: limiter.Pages{KiB: 2048, SmallKiB: 1024}, MeasureFirst: true},
 		},
 	}, limits)
 	usage, err := limiter.ReadUsage(limiter.UsagePath(dir))

@@ -127,6 +127,7 @@ static CUresult begin(struct taking *t, CUmemoryPool handle, bool current)
 		return result;
 	switch (atomic_load_explicit(&t->pool->state, memory_order_relaxed)) {
 	case POOL_CHARGED:
+		residue_catch_up(t->process, &t->process->residue, t->pool->account.cell);
 		return charge(t) ? CUDA_SUCCESS : refused(t);
 	case POOL_FREE_OF_CHARGE:
 		t->pool = NULL;

@@ -12,6 +12,7 @@
 static CUresult settle(struct charge *charge, CUresult result, CUcontext *ctx)
 {
 	if (result == CUDA_SUCCESS && charge_keep_context(charge, *ctx)) {
+		residue_made(charge->process, charge->here.cell);
 		turn_context(charge->here.cell, *ctx);
 		return CUDA_SUCCESS;
 	}

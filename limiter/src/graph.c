@@ -178,6 +178,7 @@ static void count_out(struct account *a, uint64_t bytes, bool may_run)
  * trims what it has released; then waits for linear memory that is being freed. */
 static bool take(struct process *p, struct account *a, uint64_t bytes, CUstream stream, uint64_t *taken)
 {
+	residue_catch_up(p, &p->residue, a->cell);
 	if (__builtin_expect(try_take(p, a, bytes, taken), 1))
 		return true;
 	pools_make_room(p, a->cell, *taken);

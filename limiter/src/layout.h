@@ -67,6 +67,7 @@ enum {
 	VGPU_LIMITS_OVERSUBSCRIBE = 1, /* header flags, bit 0 */
 	VGPU_RECORD_MIG = 1,           /* record flags, bit 0 */
 	VGPU_RECORD_UNMEASURED = 8,    /* the host measures no residue: each process measures its own (residue.c) */
+	VGPU_RECORD_FIRST = 16,        /* each process measures its own before its first allocation in a context */
 
 	VGPU_USAGE_HEADER_BYTES = 4096,
 	VGPU_SLOT_COUNT = 1024,

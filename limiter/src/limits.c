@@ -197,11 +197,21 @@ bool limits_mig(void)
 	return l && l->records[0].flags & VGPU_RECORD_MIG;
 }
 
-bool limits_unmeasured(int cell)
+static uint32_t flags_of(int cell)
 {
 	const struct vgpu_limits *l = atomic_load_explicit(&mapped, memory_order_acquire);
 
-	return l && l->records[cell].flags & VGPU_RECORD_UNMEASURED;
+	return l ? l->records[cell].flags : 0;
+}
+
+bool limits_unmeasured(int cell)
+{
+	return flags_of(cell) & VGPU_RECORD_UNMEASURED;
+}
+
+bool limits_measured_first(int cell)
+{
+	return flags_of(cell) & (VGPU_RECORD_FIRST | VGPU_RECORD_UNMEASURED);
 }
 
 const char *limits_name(int cell)

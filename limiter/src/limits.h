@@ -62,6 +62,8 @@ bool limits_from_environment(void);
 
 /* Whether no agent measures what the driver takes of a cell's GPU beyond the charges. */
 bool limits_unmeasured(int cell);
+/* Whether a process measures that itself before its first allocation in a context. */
+bool limits_measured_first(int cell);
 /* The UUID of the GPU of a cell of the file, as text. */
 const char *limits_name(int cell);
 

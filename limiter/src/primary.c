@@ -34,7 +34,7 @@ static CUresult hold(struct primary *primary, CUdevice dev)
 	if (result != CUDA_SUCCESS)
 		return result;
 	charge_hold_context(&charge);
-	primary->held = true;
+	primary->held = primary->fresh = true;
 	primary->bytes = charge.bytes;
 	primary->dev = dev;
 	return CUDA_SUCCESS;
@@ -103,10 +103,15 @@ CUresult primary_end(struct process *p, CUdevice dev, CUresult result)
 	struct primary *primary = &p->primary[device_cell(dev)];
 
 	lock_take(&primary->lock);
+	bool made = result == CUDA_SUCCESS && primary->fresh;
 	primary->calls--;
+	if (made)
+		primary->fresh = false;
 	if (result != CUDA_SUCCESS)
 		primary->doubt = true;
 	lock_give(&primary->lock);
+	if (made)
+		residue_made(p, device_cell(dev));
 	settle(p, dev);
 	return result;
 }

@@ -18,6 +18,7 @@ struct primary { /* fresh zeroed memory: not active */
 	_Atomic uint32_t retained; /* retains that the program has not released; the driver counts no fewer */
 	lock_t lock;     /* of the rest; never held across a driver call */
 	bool held;       /* it is charged */
+	bool fresh;      /* and no call has succeeded since */
 	bool doubt;      /* it may have ended since it was charged */
 	uint32_t calls;  /* calls under way that may make it active */
 	uint64_t begun;  /* number of such calls so far */

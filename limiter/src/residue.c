@@ -5,6 +5,7 @@
  * process's own. */
 #include "residue.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -25,7 +26,7 @@ enum {
 	STACK_BYTES = 1 << 20, /* NVML's needs are not documented */
 	PERIOD_NS = 999999999,
 	FIRST_US = 300000, /* an allocation waits that long at most for the first look */
-	ASK_US = 5000,
+	ASK_NS = 5000000,
 	LOOKS_OF_ONE_STEP = 3,
 	BETWEEN_US = 10000,
 	MOST_PAGES = 15,
@@ -239,6 +240,11 @@ static bool correct(struct process *p, int cell)
 	return true;
 }
 
+static void wake(_Atomic uint32_t *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
 static void step_on(struct process *p, int cell)
 {
 	struct residue_gpu *gpu = &p->residue.gpus[cell];
@@ -246,14 +252,26 @@ static void step_on(struct process *p, int cell)
 	uint32_t contexts = atomic_load(&gpu->contexts);
 	bool done = true;
 
-	if (!limits_unmeasured(cell)) { /* the host's look has this process's share of it, and these bytes no more */
+	if (!limits_measured_first(cell)) { /* the host's look has this process's share of it, and these bytes no more */
 		settle(p, cell, 0);
 		atomic_fetch_and_explicit(&p->residue.cells, ~((uint32_t)1 << cell), memory_order_relaxed);
 	} else if (gpu->device || figures_device(limits_name(cell), &gpu->device)) {
 		done = is_known(p, cell) && correct(p, cell);
 	}
-	if (done) /* Release: the allocation that waits for it sees what is charged. */
-		atomic_store_explicit(&gpu->looked, contexts, memory_order_release);
+	if (!done)
+		return;
+	/* Release: the allocation that waits for it sees what is charged. */
+	if (atomic_exchange_explicit(&gpu->looked, contexts, memory_order_release) != contexts)
+		wake(&gpu->looked);
+}
+
+/* The host sees what a context grows by later. But not what is charged here: so it is followed here, too. */
+static bool is_due(struct process *p, int cell)
+{
+	struct residue_gpu *gpu = &p->residue.gpus[cell];
+
+	return limits_unmeasured(cell) || gpu->charged ||
+	       atomic_load(&gpu->contexts) != atomic_load_explicit(&gpu->looked, memory_order_relaxed);
 }
 
 static bool becomes(_Atomic uint32_t *word, uint32_t from, uint32_t to)
@@ -288,20 +306,26 @@ static void begin(struct process *p)
 static void ask(struct residue *r)
 {
 	atomic_fetch_add(&r->asked, 1);
-	syscall(SYS_futex, &r->asked, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	wake(&r->asked);
 }
 
 void residue_wait(struct process *p, int cell)
 {
 	struct residue_gpu *gpu = &p->residue.gpus[cell];
 	uint32_t contexts = atomic_load(&gpu->contexts);
+	const struct timespec again = { 0, ASK_NS };
+	int saved = errno;
 
-	for (uint64_t until = clock_us() + FIRST_US; clock_us() < until; clock_sleep_us(ASK_US)) {
+	for (uint64_t until = clock_us() + FIRST_US; clock_us() < until;) {
 		/* Acquire: see step_on(). */
-		if (atomic_load_explicit(&gpu->looked, memory_order_acquire) == contexts)
+		uint32_t looked = atomic_load_explicit(&gpu->looked, memory_order_acquire);
+
+		if (looked == contexts)
 			return;
 		atomic_store_explicit(&gpu->wait, 0, memory_order_relaxed);
 		ask(&p->residue);
+		syscall(SYS_futex, &gpu->looked, FUTEX_WAIT_PRIVATE, looked, &again, NULL, 0);
+		errno = saved;
 	}
 	atomic_store_explicit(&gpu->looked, contexts, memory_order_relaxed);
 }
@@ -311,21 +335,25 @@ static void *watch(void *process)
 	struct process *p = process;
 	struct residue *r = &p->residue;
 	uint32_t asked = 0;
+	bool due = true;
 
 	begin(p);
 	for (;;) {
 		const struct timespec period = { 0, PERIOD_NS };
+
+		syscall(SYS_futex, &r->asked, FUTEX_WAIT_PRIVATE, asked, due ? &period : NULL, NULL, 0);
+		asked = atomic_load(&r->asked);
 		/* Acquire: the GPU's number was written before its bit. */
 		uint32_t cells = atomic_load_explicit(&r->cells, memory_order_acquire);
-
-		syscall(SYS_futex, &r->asked, FUTEX_WAIT_PRIVATE, asked, cells ? &period : NULL, NULL, 0);
-		asked = atomic_load(&r->asked);
-		cells = atomic_load_explicit(&r->cells, memory_order_acquire);
 		if (!becomes(&r->looking, IDLE, LOOKS))
 			return NULL;
-		for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++)
-			if (cells & (uint32_t)1 << cell)
-				step_on(p, cell);
+		due = false;
+		for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++) {
+			if (!(cells & (uint32_t)1 << cell) || !is_due(p, cell))
+				continue;
+			step_on(p, cell);
+			due |= is_due(p, cell);
+		}
 		becomes(&r->looking, LOOKS, IDLE);
 	}
 }
@@ -335,10 +363,8 @@ void residue_watch(struct process *p, int cell, CUdevice dev)
 	struct residue *r = &p->residue;
 	uint32_t bit = (uint32_t)1 << cell;
 
-	if (!limits_unmeasured(cell) || limits_mig())
+	if (!limits_measured_first(cell) || limits_mig())
 		return;
-	atomic_store_explicit(&r->gpus[cell].wait, 0, memory_order_relaxed);
-	atomic_fetch_add(&r->gpus[cell].contexts, 1);
 	/* Relaxed: another thread that sets the bit does what follows. */
 	if (atomic_load_explicit(&r->cells, memory_order_relaxed) & bit)
 		return;
@@ -346,6 +372,15 @@ void residue_watch(struct process *p, int cell, CUdevice dev)
 	atomic_fetch_or_explicit(&r->cells, bit, memory_order_release);
 	if (!atomic_exchange_explicit(&r->started, 1, memory_order_relaxed))
 		thread_start(watch, p, STACK_BYTES);
-	else
-		ask(r);
+}
+
+void residue_made(struct process *p, int cell)
+{
+	struct residue *r = &p->residue;
+
+	if (!(atomic_load_explicit(&r->cells, memory_order_relaxed) & (uint32_t)1 << cell))
+		return;
+	atomic_store_explicit(&r->gpus[cell].wait, 0, memory_order_relaxed);
+	atomic_fetch_add(&r->gpus[cell].contexts, 1);
+	ask(r);
 }

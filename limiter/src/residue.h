@@ -1,5 +1,6 @@
-/* Residue where the host measures none (VGPU_RECORD_UNMEASURED): what NVML counts for this process
- * beyond its charges is charged to the process itself. */
+/* What NVML counts for this process beyond its charges is charged to the process itself: before its first allocation
+ * in a context (VGPU_RECORD_FIRST), because the host sees it only later; and always where the host measures no residue
+ * (VGPU_RECORD_UNMEASURED). */
 #ifndef GPUSLICE_RESIDUE_H
 #define GPUSLICE_RESIDUE_H
 
@@ -21,7 +22,7 @@ struct residue { /* fresh zeroed memory: nothing is watched */
 	_Atomic uint32_t looking; /* see residue.c */
 	struct residue_gpu {
 		_Atomic CUdevice dev; /* written before the bit is set */
-		_Atomic uint32_t contexts, looked; /* so many contexts; so many when the last look began, or was given up */
+		_Atomic uint32_t contexts, looked; /* so many were made; so many when the last look began, or was given up */
 		/* The thread's own. */
 		nvmlDevice_t device;
 		uint64_t charged;
@@ -32,9 +33,11 @@ struct residue { /* fresh zeroed memory: nothing is watched */
 	} gpus[VGPU_MAX_DEVICES];
 };
 
-/* This process is about to have a context on the GPU of a cell. Where the host measures no residue,
- * a thread looks once a second from now on, and before the first allocation. */
+/* This process is about to have a context on the GPU of a cell. A thread looks at it, see residue_made(). */
 void residue_watch(struct process *p, int cell, CUdevice dev);
+/* It has made a context there: the thread looks. It goes on to look once a second where the host measures no
+ * residue, and while some is charged here. */
+void residue_made(struct process *p, int cell);
 
 /* Before an allocation: waits for the first look after a context was created, 0.3 s at most. */
 void residue_wait(struct process *p, int cell);

@@ -78,6 +78,30 @@ func BenchmarkJoin(b *testing.B) {
 	}
 }
 
+// BenchmarkFirstAllocation is what the first allocation in a context takes longer, because the process measures what the
+// context takes before it, with the simulated driver's NVML; and one that only an agent measures.
+func BenchmarkFirstAllocation(b *testing.B) {
+	program := benchC(b, "join")
+	for _, processes := range []int{1, 16} {
+		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
+			onTmpfs(b)
+			var bare, unmeasured, measured []float64
+			for range b.N * 11 {
+				c := newContainerKnowing(b, newMachine(b, "H200:context_mib=120"), 120*miB, gpu{gpuIDs[0], 40 * giB}).inPages(b)
+				first := func(c *container) []float64 { return column(numbers(b, c, program, fmt.Sprint(processes)), 2) }
+				bare = append(bare, first(c.bare())...)
+				unmeasured = append(unmeasured, first(c)...)
+				measured = append(measured, first(c.measuredFirst(b))...)
+			}
+			b.ReportMetric(median(bare)/1e6, "bare-ms")
+			b.ReportMetric((median(unmeasured)-median(bare))/1e6, "added-ms/agent")
+			b.ReportMetric((median(measured)-median(bare))/1e6, "added-ms/process")
+			b.ReportMetric((percentile(measured, 99)-percentile(bare, 99))/1e6, "p99-added-ms/process")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
 // onTmpfs has a benchmark's files where a node's are: a page that is written to for the
 // first time costs more on a disk. Where there is none they stay where they are.
 func onTmpfs(b *testing.B) {

@@ -3,9 +3,11 @@
 package limiter_test
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -86,15 +88,73 @@ func TestResidueWithoutAgent(t *testing.T) {
 	}
 }
 
-// The first allocation of a context is already within what the context leaves, whatever the host expects of it.
-func TestResidueBeforeTheFirstAllocation(t *testing.T) {
-	for _, known := range []uint64{0, 100 * miB, 120 * miB} {
-		c := newContainerKnowing(t, newMachine(t, "H200:context_mib=120"), known, gpu{gpuIDs[0], giB}).inPages(t).unmeasured(t)
-		lines, _ := c.probe(t, "init ctx 0 alloc 947912705 alloc 947912704")
-		require.Equal(t, []string{"init 0", "ctx 0", "alloc 2", "alloc 0"}, lines, "%d bytes are known", known)
-		peak, _ := c.peakTotal(t)
-		require.EqualValues(t, giB, peak)
+// measuredFirst is the container on a node with an agent.
+func (c *container) measuredFirst(tb testing.TB) *container {
+	tb.Helper()
+	limits, err := limiter.ReadLimits(c.limits())
+	require.NoError(tb, err)
+	for i := range limits.Devices {
+		limits.Devices[i].MeasureFirst = true
 	}
+	require.NoError(tb, limiter.WriteLimits(c.limits(), limits))
+	return c
+}
+
+// The first allocation of a context is already within what the context leaves, whatever the host expects of it, and whatever
+// kind of memory it is.
+func TestResidueBeforeTheFirstAllocation(t *testing.T) {
+	for _, node := range []struct {
+		name string
+		with func(*container, testing.TB) *container
+	}{{"without an agent", (*container).unmeasured}, {"with an agent", (*container).measuredFirst}} {
+		for _, test := range []struct {
+			name, program, script string
+			want                  []string
+		}{
+			{"linear", "probe", "init ctx 0 alloc 947912705 alloc 947912704", []string{"init 0", "ctx 0", "alloc 2", "alloc 0"}},
+			{"in a second context", "probe", "init ctx 0 alloc 4194304 newctx 0 alloc 817889281 alloc 817889280",
+				[]string{"init 0", "ctx 0", "alloc 0", "newctx 0", "alloc 2", "alloc 0"}},
+			{"managed", "probe", "init ctx 0 managed 947912705 managed 947912704", []string{"init 0", "ctx 0", "managed 2", "managed 0"}},
+			{"virtual", "probe", "init ctx 0 vcreate 0 906 vcreate 0 904", []string{"init 0", "ctx 0", "vcreate 2", "vcreate 0"}},
+			{"of a pool", "pools", "init ctx 0 async 939524097 async 939524096", []string{"init 0", "ctx 0", "async 2", "async 0"}},
+			{"of a graph", "pools", "init ctx 0 graph node 947912705 inst 2 launch 0 graph node 947912704 inst 2 launch 1",
+				[]string{"init 0", "ctx 0", "graph 0", "node 0", "inst 0", "launch 2", "graph 0", "node 0", "inst 0", "launch 0"}},
+		} {
+			for _, known := range []uint64{0, 100 * miB, 120 * miB} {
+				t.Run(fmt.Sprintf("%s/%s/%d MiB are known", node.name, test.name, known/miB), func(t *testing.T) {
+					t.Parallel()
+					c := node.with(newContainerKnowing(t, newMachine(t, "H200:context_mib=120"), known, gpu{gpuIDs[0], giB}).inPages(t), t)
+					lines, _ := c.run(t, filepath.Join(bin, test.program), strings.Fields(test.script)...)
+					require.Equal(t, test.want, lines)
+					peak, _ := c.peakTotal(t)
+					require.LessOrEqual(t, peak, uint64(giB))
+				})
+			}
+		}
+	}
+}
+
+// With an agent a process measures a context once, also if it allocates nothing, and then follows only what it has charged.
+func TestResidueBesideAnAgent(t *testing.T) {
+	state := newMachine(t, "H200:context_mib=120")
+	c := newContainerKnowing(t, state, 100*miB, gpu{gpuIDs[0], giB}).inPages(t).unmeasured(t)
+	c.measuredFirst(t)
+	s := speak(t, c, "init ctx 0 line newctx 0 line newctx line release 0 line")
+	charged := func(bytes uint64, what string) {
+		t.Helper()
+		eventually(t, waitLong, what, func() bool { return c.used(t) == bytes })
+	}
+	charged(120*miB, "all of it is charged")
+	require.NoError(t, limiter.UpdateResidue(c.dir, []uint64{0}))
+	charged(120*miB, "and still is when the agent measures")
+	s.goOn(t)
+	charged(240*miB, "a second context")
+	s.goOn(t)
+	charged(120*miB, "which has ended")
+	s.goOn(t)
+	charged(0, "the first one has ended, too")
+	s.goOn(t)
+	require.NoError(t, s.cmd.Wait())
 }
 
 // When an agent measures, the process's own correction ends.
