@@ -1,5 +1,6 @@
 #include "charge.h"
 
+#include "green.h"
 #include "limits.h"
 #include "reserve.h"
 #include "log.h"
@@ -99,6 +100,7 @@ static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere, bo
 	if (!c->process || c->here.cell < 0 || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
 	residue_catch_up(c->process, &c->process->residue, c->here.cell);
+	c->here.context = green_owner(c->process, c->here.context);
 	if (everywhere)
 		c->here.cell = LEDGER_EVERY_CELL;
 	if (take_sized(c, bytes, spilling))

@@ -2,6 +2,7 @@
  * the driver makes it (primary.c handles the primary one). When a context ends, the driver frees
  * all that was allocated in it, and the charges end here. */
 #include "charge.h"
+#include "green.h"
 #include "hooks.h"
 #include "pace.h"
 #include "turnends.h"
@@ -94,14 +95,17 @@ struct end {
 	CUcontext context;       /* NULL: not known */
 	bool waits;              /* announced: the driver waits for the context's work */
 	uint64_t stamp;          /* the newest entry before the call */
+	bool green;
+	struct ledger_entry entry; /* of a green one */
 };
 
 /* The limiter's events must not outlive their context. */
 static struct end before_end(CUcontext ctx)
 {
 	struct process *p = process_peek();
-	struct end end = { p, ctx, turn_ever_used(), p ? ledger_stamp(&p->ledger) : 0 };
+	struct end end = { p, ctx, turn_ever_used(), p ? ledger_stamp(&p->ledger) : 0, false, { 0 } };
 
+	end.green = p && green_end_begin(p, ctx, &end.entry);
 	if (end.waits)
 		turn_context_ending(ctx);
 	pace_forget_contexts();
@@ -112,12 +116,38 @@ static void after_end(const struct end *end, bool gone)
 {
 	if (end->waits)
 		turn_context_ended(end->context, gone);
+	if (end->green && !gone)
+		green_end_failed(end->process, &end->entry);
+}
+
+/* All that was allocated in the primary context ends with it. */
+static void primary_gone(struct process *p, CUdevice dev, uint64_t stamp)
+{
+	CUcontext primary = atomic_load_explicit(&p->primary[device_cell(dev)].handle, memory_order_relaxed);
+
+	discharge_context(p, primary, stamp);
+	pools_refresh(p, -1);
+	primary_may_have_ended(p, dev);
+}
+
+/* The GPU of a green context is not known here: each GPU with a primary context is checked. */
+static void green_gone(const struct end *end)
+{
+	CUdevice dev;
+
+	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++)
+		if (primary_held(end->process, cell, &dev) && !primary_active(dev))
+			primary_gone(end->process, dev, end->stamp);
 }
 
 static CUresult destroyed(const struct end *end, CUresult result)
 {
 	after_end(end, result == CUDA_SUCCESS);
-	if (result == CUDA_SUCCESS && end->process)
+	if (result != CUDA_SUCCESS || !end->process)
+		return result;
+	if (end->green)
+		green_gone(end);
+	else
 		discharge_context(end->process, end->context, end->stamp);
 	return result;
 }
@@ -163,17 +193,10 @@ CUresult cuGreenCtxCreate(void **ctx, void *desc, CUdevice dev, unsigned int fla
 	if (result != CUDA_SUCCESS)
 		return result;
 	turn_context(device_cell(dev), FLIGHT_SEVERAL);
-	return primary_end(p, dev, REAL(cuGreenCtxCreate)(ctx, desc, dev, flags));
-}
-
-/* All that was allocated in the primary context ends with it. */
-static void primary_gone(struct process *p, CUdevice dev, uint64_t stamp)
-{
-	CUcontext primary = atomic_load_explicit(&p->primary[device_cell(dev)].handle, memory_order_relaxed);
-
-	discharge_context(p, primary, stamp);
-	pools_refresh(p, -1);
-	primary_may_have_ended(p, dev);
+	result = REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
+	if (result == CUDA_SUCCESS && ctx)
+		green_made(p, dev, *ctx);
+	return primary_end(p, dev, result);
 }
 
 static struct primary *primary_of(CUdevice dev)
@@ -202,7 +225,6 @@ static bool release_one(CUdevice dev)
 	return had > 1;
 }
 
-/* The GPU of a green context is not known here: each GPU with a primary context is checked. */
 CUresult cuGreenCtxDestroy(void *ctx)
 {
 	CUcontext context = NULL;
@@ -211,12 +233,10 @@ CUresult cuGreenCtxDestroy(void *ctx)
 		context = NULL;
 	struct end end = before_end(context);
 	CUresult result = REAL(cuGreenCtxDestroy)(ctx);
-	CUdevice dev;
 
 	after_end(&end, result == CUDA_SUCCESS);
-	for (int cell = 0; result == CUDA_SUCCESS && end.process && cell < VGPU_MAX_DEVICES; cell++)
-		if (primary_held(end.process, cell, &dev) && !primary_active(dev))
-			primary_gone(end.process, dev, end.stamp);
+	if (result == CUDA_SUCCESS && end.process)
+		green_gone(&end);
 	return result;
 }
 

@@ -3,6 +3,7 @@
  * with the context. A driver may take it only at the next launch or module: then it was
  * charged earlier. What a limit takes by default is in the size of a new context. */
 #include "charge.h"
+#include "green.h"
 #include "hooks.h"
 #include "limits.h"
 #include "reserve.h"
@@ -76,6 +77,7 @@ static CUresult look(struct growth *g, int limit)
 	if (!g->process)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	g->limit = limit;
+	here.context = green_owner(g->process, here.context);
 	g->entry = (struct ledger_entry){ .key = (uint64_t)(uintptr_t)here.context ^ (uint64_t)(limit + 1) << 52,
 		                          .context = (uintptr_t)here.context,
 		                          .kind = LEDGER_GROWTH,

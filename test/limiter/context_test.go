@@ -180,6 +180,7 @@ func TestEveryWayToAContext(t *testing.T) {
 	want = append(want,
 		"green 0 100", "green 0 0", "primary 0 0", "destroy green 0 0", "destroy green 0 0", "release 0 -100",
 		"green 0 100", "destroy green 0 -100",
+		"green 0 100", "destroy what it was made into 0 -100",
 		"full 2 0", "none 3 0")
 	assert.Equal(t, want, lines)
 	assert.Zero(t, c.used(t))

@@ -152,6 +152,46 @@ func TestGrowthOfAContextIsCharged(t *testing.T) {
 	}
 }
 
+// A green context is the primary one with some of the multiprocessors: what is allocated in it, and what it grows by, is
+// the primary one's, and ends with that.
+func TestMemoryOfGreenContexts(t *testing.T) {
+	const context, limit = 24 * miB, 512 * miB
+	free := func(bytes int) string { return fmt.Sprintf("info 0 free %d total %d", bytes, limit) }
+	const after = limit - context
+	for _, test := range []struct {
+		name, script string
+		want         []string
+	}{
+		{"ends with the last green context", "green heap 268435456 alloc 67108864 alloc 4096 info green newctx 0 info", []string{"green 0", "heap 0",
+			"alloc 0", "alloc 0", free(after - 248*miB - 66*miB), "green 0", "newctx 0", free(after)}},
+		{"stays while the primary one does", "ctx 0 green heap 268435456 alloc 67108864 green ctx 0 info release 0 info release 0 newctx 0 info",
+			[]string{"ctx 0", "green 0", "heap 0", "alloc 0", "green 0", "ctx 0", free(after - 248*miB - 64*miB), "release 0",
+				free(after - 248*miB - 64*miB), "release 0", "newctx 0", free(after)}},
+		{"is the primary one's", "ctx 0 heap 268435456 green info heap 268435456 info heap 8388608 info green ctx 0 info", []string{"ctx 0", "heap 0",
+			"green 0", free(after - 248*miB), "heap 0", free(after - 248*miB), "heap 0", free(after), "green 0", "ctx 0", free(after)}},
+		{"pieces share its pages", "ctx 0 alloc 4096 green alloc 4096 info", []string{"ctx 0", "alloc 0", "green 0", "alloc 0", free(after - 2*miB)}},
+		{"ends at a reset", "green heap 268435456 alloc 67108864 reset 0 ctx 0 info", []string{"green 0", "heap 0", "alloc 0", "reset 0", "ctx 0", free(after)}},
+		{"one after the other", "green alloc 67108864 green green alloc 67108864 info green newctx 0 info", []string{"green 0", "alloc 0", "green 0",
+			"green 0", "alloc 0", free(after - 64*miB), "green 0", "newctx 0", free(after)}},
+		{"freed after it", "ctx 0 green alloc 67108864 alloc 4096 green ctx 0 free 0 free 1 info", []string{"ctx 0", "green 0", "alloc 0", "alloc 0",
+			"green 0", "ctx 0", "free 0", "free 0", free(after)}},
+		{"not by the function of contexts", "green alloc 67108864 degreen info green newctx 0 info", []string{"green 0", "alloc 0", "degreen 201",
+			free(after - 64*miB), "green 0", "newctx 0", free(after)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit}).inPages(t)
+			s := speak(t, c, "init "+test.script+" line")
+			s.says(t, append([]string{"init 0"}, test.want...)...)
+			_, now := c.peakTotal(t)
+			assert.Equal(t, c.used(t), now, "charged is what the driver has")
+			s.goOn(t)
+			require.NoError(t, s.cmd.Wait())
+			requireWithin(t, c, limit)
+		})
+	}
+}
+
 // The driver refuses what the limit allows: it is given back.
 func TestDriverRefusesGrowth(t *testing.T) {
 	const context, limit = 24 * miB, 512 * miB

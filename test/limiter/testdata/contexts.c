@@ -66,6 +66,9 @@ int main(void)
 	show("release", CALL(cuDevicePrimaryCtxRelease, 0));
 	show("green", CALL(cuGreenCtxCreate, &a, NULL, 0, 0u));
 	show("destroy green", CALL(cuGreenCtxDestroy, a));
+	show("green", CALL(cuGreenCtxCreate, &a, NULL, 0, 0u));
+	CALL(cuCtxFromGreenCtx, &b, a);
+	show("destroy what it was made into", CALL(cuCtxDestroy_v2, b));
 	create("cuCtxCreate_v2", &a);
 	create("cuCtxCreate_v2", &b);
 	charged();

@@ -313,6 +313,28 @@ static void *stay(void *none)
 	return none;
 }
 
+/* A green context of 8 multiprocessors, which becomes the current one; or, if there is one, its end, by its own function
+ * or (context) by that of the context that it was made into. */
+static int green(int dev, int context)
+{
+	static void *made, *as_context;
+	struct resource { int type; unsigned char rest[140]; } all, some;
+	unsigned count = 1;
+	void *desc;
+
+	if (made) {
+		int r = context ? CALL("cuCtxDestroy_v2", as_context) : CALL("cuGreenCtxDestroy", made);
+		made = r ? made : NULL;
+		return r;
+	}
+	int r = CALL("cuDeviceGetDevResource", dev, &all, 1);
+	r = r ? r : CALL("cuDevSmResourceSplitByCount", &some, &count, &all, NULL, 0u, 8u);
+	r = r ? r : CALL("cuDevResourceGenerateDesc", &desc, &some, 1u);
+	r = r ? r : CALL("cuGreenCtxCreate", &made, desc, dev, 1u);
+	r = r ? r : CALL("cuCtxFromGreenCtx", &as_context, made);
+	return r ? r : CALL("cuCtxSetCurrent", as_context);
+}
+
 static void run(const char *what)
 {
 	unsigned long long p = 0, a, b;
@@ -339,6 +361,10 @@ static void run(const char *what)
 			return;
 		}
 		printf("newctx %d\n", CALL("cuCtxCreate_v2", &ctx, 0u, (int)number()));
+	} else if (!strcmp(what, "green")) {
+		printf("green %d\n", green(0, 0));
+	} else if (!strcmp(what, "degreen")) {
+		printf("degreen %d\n", green(0, 1));
 	} else if (!strcmp(what, "release")) {
 		printf("release %d\n", CALL("cuDevicePrimaryCtxRelease_v2", (int)number()));
 	} else if (!strcmp(what, "reset")) {
