@@ -201,7 +201,8 @@ CUresult cuArrayDestroy(CUarray array)
 	struct discharge discharge;
 
 	discharge_begin(&discharge, LEDGER_ARRAY, (uintptr_t)array);
-	return discharge_end(&discharge, REAL(cuArrayDestroy)(array));
+	discharge_wait_begin(&discharge);
+	return discharge_wait_end(&discharge, REAL(cuArrayDestroy)(array));
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
@@ -209,5 +210,6 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 	struct discharge discharge;
 
 	discharge_begin(&discharge, LEDGER_MIPMAP, (uintptr_t)array);
-	return discharge_end(&discharge, REAL(cuMipmappedArrayDestroy)(array));
+	discharge_wait_begin(&discharge);
+	return discharge_wait_end(&discharge, REAL(cuMipmappedArrayDestroy)(array));
 }

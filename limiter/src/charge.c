@@ -1,9 +1,11 @@
 #include "charge.h"
 
+#include "cores.h"
 #include "green.h"
 #include "limits.h"
 #include "reserve.h"
 #include "log.h"
+#include "turnends.h"
 #include "usage.h"
 
 /* If the bytes do not fit, trims pools and memory for graphs first, as a driver with a full GPU does;
@@ -313,6 +315,22 @@ CUresult discharge_end(struct discharge *d, CUresult result)
 	else /* without memory for the entry the bytes stay charged, which is safe */
 		ledger_put(&d->process->ledger, d->entry);
 	return result;
+}
+
+void discharge_wait_begin(struct discharge *d)
+{
+	d->waits = __builtin_expect(cores_limited() != 0, 0) && turn_any_work();
+	if (d->waits)
+		turn_wait_begin();
+}
+
+CUresult discharge_wait_end(struct discharge *d, CUresult result)
+{
+	if (d->waits && result == CUDA_SUCCESS)
+		turn_saw_end(true);
+	if (d->waits)
+		turn_wait_end();
+	return discharge_end(d, result);
 }
 
 static void give_back_each(const struct ledger_entry *entry, void *process)

@@ -56,6 +56,7 @@ struct discharge {
 	struct process *process; /* NULL: the key is not in the ledger, nothing is charged for it */
 	struct ledger_entry entry;
 	uint32_t held; /* of an array: what was mapped into it */
+	bool waits;    /* see discharge_wait_begin() */
 };
 
 /* Takes the key's entry out of the ledger. */
@@ -63,6 +64,11 @@ void discharge_begin(struct discharge *discharge, enum ledger_kind kind, uint64_
 /* Gives the bytes back if the driver's result is success, else restores the entry. Returns the
  * result. */
 CUresult discharge_end(struct discharge *discharge, CUresult result);
+
+/* Around a call of a driver that may wait for all work of the GPU before it frees: what the container has under way
+ * counts until then. The second one does what discharge_end() does. */
+void discharge_wait_begin(struct discharge *discharge);
+CUresult discharge_wait_end(struct discharge *discharge, CUresult result);
 
 /* Gives back the bytes of an entry that has left the ledger. */
 void discharge(struct process *process, const struct ledger_entry *entry);

@@ -2,11 +2,9 @@
  * address that is not in the ledger is passed to the driver unchanged. */
 #include "capture.h"
 #include "charge.h"
-#include "cores.h"
 #include "freeing.h"
 #include "hooks.h"
 #include "limits.h"
-#include "turnends.h"
 
 /* Whether this process ever had managed memory: else a free does not look for it. */
 static _Atomic bool managed_ever;
@@ -167,40 +165,22 @@ static void begin_free(struct discharge *d, CUdeviceptr ptr)
 		discharge_begin(d, LEDGER_MANAGED, ptr);
 }
 
-/* A driver may wait for all work of the GPU before it frees. True: that was announced. */
-static bool begin_waiting_free(struct discharge *d, CUdeviceptr ptr)
-{
-	bool announced = __builtin_expect(cores_limited() != 0, 0) && turn_any_work();
-
-	begin_free(d, ptr);
-	if (announced)
-		turn_wait_begin();
-	return announced;
-}
-
-static CUresult end_waiting_free(struct discharge *d, bool announced, CUresult result)
-{
-	if (announced && result == CUDA_SUCCESS)
-		turn_saw_end(true);
-	if (announced)
-		turn_wait_end();
-	return discharge_end(d, result);
-}
-
 CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	struct discharge discharge;
-	bool announced = begin_waiting_free(&discharge, ptr);
 
-	return end_waiting_free(&discharge, announced, REAL(cuMemFree_v2)(ptr));
+	begin_free(&discharge, ptr);
+	discharge_wait_begin(&discharge);
+	return discharge_wait_end(&discharge, REAL(cuMemFree_v2)(ptr));
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 ptr)
 {
 	struct discharge discharge;
-	bool announced = begin_waiting_free(&discharge, ptr);
 
-	return end_waiting_free(&discharge, announced, REAL(cuMemFree)(ptr));
+	begin_free(&discharge, ptr);
+	discharge_wait_begin(&discharge);
+	return discharge_wait_end(&discharge, REAL(cuMemFree)(ptr));
 }
 
 /* The program asked for memory that it may free in a stream, and got managed memory, which the

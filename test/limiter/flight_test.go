@@ -143,7 +143,7 @@ func TestCopiesEndWork(t *testing.T) {
 	add(call{arguments: "1", waits: true, within: true}, "cuMemcpy3DPeer", "cuMemcpy3DPeer_ptds")
 	versions(call{arguments: "1 200 300000", waits: true, within: true}, "cuMemsetD8", "cuMemsetD16", "cuMemsetD32")
 	versions(call{arguments: "1 200 33 400000 500000", waits: true, within: true}, "cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32")
-	add(call{arguments: "1", within: true}, "cuMemFree", "cuMemFree_v2")
+	add(call{arguments: "1", within: true}, "cuMemFree", "cuMemFree_v2", "cuArrayDestroy", "cuMipmappedArrayDestroy")
 
 	run := func(mode string, of func(call) bool, waits func(call) bool) *container {
 		c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)
@@ -176,10 +176,13 @@ func TestCopiesEndWork(t *testing.T) {
 
 // A driver that waits for the GPU before it frees ends work: pauses after it are not charged.
 func TestFreesEndWork(t *testing.T) {
-	c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)
-	c.sim = fakeDriver(t)
-	names := slices.Repeat([]string{"cuMemFree", "cuMemFree_v2"}, 10)
-	_, stderr := c.run(t, streams(t), append([]string{"copies"}, names...)...)
-	assert.Empty(t, stderr)
-	assert.InDelta(t, float64(time.Duration(len(names)*25-20)*time.Millisecond), float64(c.cores(t).BusyNanoseconds), float64(25*time.Millisecond))
+	sim := fakeDriver(t)
+	for _, name := range []string{"cuMemFree", "cuMemFree_v2", "cuArrayDestroy", "cuMipmappedArrayDestroy"} {
+		c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)
+		c.sim = sim
+		names := slices.Repeat([]string{name}, 20)
+		_, stderr := c.run(t, streams(t), append([]string{"copies"}, names...)...)
+		assert.Empty(t, stderr)
+		assert.InDelta(t, float64(time.Duration(len(names)*25-20)*time.Millisecond), float64(c.cores(t).BusyNanoseconds), float64(25*time.Millisecond), name)
+	}
 }

@@ -212,6 +212,8 @@ FILLS(cuMemsetD)
 FILLS(cuMemsetD2D)
 COPY(cuMemFree)
 COPY(cuMemFree_v2)
+COPY(cuArrayDestroy)
+COPY(cuMipmappedArrayDestroy)
 typedef struct { void *f; unsigned gx, gy, gz, bx, by, bz, shared; void *stream, **params; } params_t;
 int cuLaunchCooperativeKernelMultiDevice(params_t *list, unsigned count, unsigned flags)
 {
