@@ -25,7 +25,6 @@ enum { HOLDERS = 2 }; /* processes with one that count, of all other containers 
 /* Time that no container used is due to all of them. Without this their lags would all pass the bound in the end. */
 static const uint64_t FORGET_NS = 2000000000;
 static const uint64_t PATIENCE_NS = 90000000, RECENT_NS = 50000000;
-static const double CREDIT_NS = 50000000; /* of the whole GPU, that a ceiling lets an idle container save */
 enum { OF_GAPS = 4 };
 static const double LOW_WEIGHT = 0.01;
 
@@ -170,7 +169,7 @@ uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct spa
 	int64_t lag, cap;
 
 	if (!before) /* new, and so it may use at once what an idle container has saved */
-		atomic_store_explicit(&turn->words.cap, (int64_t)(v->ceiling * CREDIT_NS), memory_order_relaxed);
+		atomic_store_explicit(&turn->words.cap, (int64_t)(v->ceiling * LAG_CREDIT_NS), memory_order_relaxed);
 	if (!before || before >= v->now)
 		return 0;
 	if (v->now - before > LAG_HORIZON_NS)
@@ -207,7 +206,7 @@ uint64_t lag_step(struct vgpu_turn *turn, const struct view *v, const struct spa
 	}
 	cap = bounded(get_signed(&turn->words.cap), LAG_MOST_NS);
 	if (v->ceiling > 0)
-		cap = bounded(cap + (int64_t)((double)passed * v->ceiling) - charge, (int64_t)(v->ceiling * CREDIT_NS));
+		cap = bounded(cap + (int64_t)((double)passed * v->ceiling) - charge, (int64_t)(v->ceiling * LAG_CREDIT_NS));
 	else /* a ceiling that comes begins with its credit */
 		cap = LAG_MOST_NS;
 	atomic_store_explicit(&turn->words.lag, lag, memory_order_relaxed);
@@ -234,7 +233,7 @@ static int64_t lesser(const _Atomic int64_t *a, const _Atomic int64_t *b)
 
 static int64_t least_cap(const struct view *v)
 {
-	return v->rests ? (int64_t)(v->ceiling * CREDIT_NS) / 2 : 0;
+	return v->rests ? (int64_t)(v->ceiling * LAG_CREDIT_NS) / 2 : 0;
 }
 
 bool lag_capped(const struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)

@@ -34,6 +34,7 @@ struct view {
 enum { LAG_PROCESSES = 8 }; /* of a container, that count as having work at the same time */
 #define LAG_MOST_NS ((int64_t)80000000)
 #define LAG_LEAST_NS (-(int64_t)10000000000)
+#define LAG_CREDIT_NS 50000000. /* of the whole GPU, that a ceiling lets an idle container save */
 /* So long after it wanted the GPU a container is still due its part, and the others are not. */
 #define LAG_ABSENT_NS ((uint64_t)5000000)
 /* No word of another container is taken seriously for longer. */

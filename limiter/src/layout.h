@@ -84,6 +84,7 @@ enum {
 	VGPU_TURN_WORDS_BYTES = 128,
 	VGPU_TURN_PEERS = 64, /* that one container looks at */
 	VGPU_TURN_PROCESSES = 64,
+	VGPU_CEILING_PROCESSES = 7,
 };
 
 #define VGPU_LIMITS_MAGIC "GPUSLIM1"
@@ -140,7 +141,7 @@ struct vgpu_cell {
 	_Atomic uint64_t spilled; /* may lie in the host's memory; not only displayed, see reserve.c */
 };
 
-/* Compute time of one GPU; only displayed. Times are in nanoseconds. */
+/* Compute time of one GPU. Times are in nanoseconds. Up to `refused` it is only displayed. */
 struct vgpu_compute {
 	uint64_t reserved;
 	_Atomic uint64_t busy;        /* time in which the container had work on the GPU, divided with those that had at once */
@@ -149,7 +150,10 @@ struct vgpu_compute {
 	_Atomic uint64_t launches;
 	_Atomic uint64_t last_launch; /* CLOCK_MONOTONIC, to some milliseconds */
 	_Atomic uint64_t refused;     /* refused allocations */
-	uint8_t reserved3[72];
+	/* Of a container without turn files, see ceiling.h. */
+	_Atomic uint64_t looked;      /* when cap was right; CLOCK_MONOTONIC, as work_until */
+	_Atomic int64_t cap;          /* what it may use of its ceiling */
+	_Atomic uint64_t work_until[VGPU_CEILING_PROCESSES]; /* a process has work until then */
 };
 
 struct vgpu_slot {

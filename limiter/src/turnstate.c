@@ -157,6 +157,23 @@ bool turn_others_work(const struct turn *t, uint64_t now)
 	return some;
 }
 
+/* Where the container's processes have their ceiling together; NULL: in the turn file. */
+static struct vgpu_compute *ceiling_of_all(const struct turn *t)
+{
+	struct vgpu_compute *compute = atomic_load_explicit(&cores.compute, memory_order_relaxed);
+
+	return compute && t->words == &t->own && t->ceiling > 0 ? &compute[turn_cell(t)] : NULL;
+}
+
+/* The lesser account permits. */
+static void keep_ceiling(struct turn *t, struct vgpu_compute *compute, const struct view *v)
+{
+	int64_t cap = ceiling_step(compute, &t->shown, t->process, v->ceiling, &t->span, v->now);
+
+	if (cap < atomic_load_explicit(&t->own.words.cap, memory_order_relaxed))
+		atomic_store_explicit(&t->own.words.cap, cap, memory_order_relaxed);
+}
+
 void turn_publish(struct turn *t, uint64_t now, uint64_t until)
 {
 	struct vgpu_turn *w = t->words;
@@ -167,6 +184,9 @@ void turn_publish(struct turn *t, uint64_t now, uint64_t until)
 		return;
 	}
 	atomic_store_explicit(&w->work_until[t->process], until, memory_order_relaxed);
+	struct vgpu_compute *compute = ceiling_of_all(t);
+	if (compute)
+		ceiling_show(compute, &t->shown, t->process, until);
 	for (int i = 0; i < VGPU_TURN_PROCESSES; i++) {
 		uint64_t one = atomic_load_explicit(&w->work_until[i], memory_order_relaxed);
 
@@ -228,6 +248,9 @@ void turn_account(struct turn *t, struct view *v)
 	t->span.filled = t->gaps.open && !t->refused;
 	uint64_t charged = lag_step(t->words, v, &t->span, t->process);
 
+	struct vgpu_compute *shared = ceiling_of_all(t);
+	if (shared)
+		keep_ceiling(t, shared, v);
 	if (t->words != &t->own)
 		lag_step(&t->own, v, &t->span, t->process);
 	t->span = (struct span){ .to = t->span.to };

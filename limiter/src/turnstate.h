@@ -2,6 +2,7 @@
 #ifndef GPUSLICE_TURNSTATE_H
 #define GPUSLICE_TURNSTATE_H
 
+#include "ceiling.h"
 #include "flight.h"
 #include "gaps.h"
 #include "lag.h"
@@ -46,6 +47,7 @@ struct turn {
 	bool refused;           /* by the last look */
 	uint64_t nap;           /* until the next look of one that waits */
 	bool rests;             /* it is at its ceiling */
+	struct ceiling_own shown; /* to the other processes, where there are no turn files */
 	struct gaps gaps;       /* in its turn */
 	bool fills;             /* its work is in gaps of another container's turn */
 	_Atomic uint64_t counted; /* launches that are in the usage file */

@@ -214,12 +214,23 @@ func testShares(t *testing.T, programs ...paced) {
 // It is the container's share, however many processes and threads it has.
 func TestShareIsTheContainers(t *testing.T) {
 	program := pace(t)
-	c := sharing(t, newMachine(t, "H200"), "7", 30, limiter.PolicyForce)
-	takeTurns(t, c)
-	for range 3 {
-		c.start(t, program, forever, "sync", "300", "4")
+	for _, turns := range []bool{true, false} {
+		shareIsTheContainers(t, program, turns)
 	}
-	holdShares(t, 3*time.Second, &due{c: c, share: 30, what: "three processes"})
+}
+
+func shareIsTheContainers(t *testing.T, program string, turns bool) {
+	t.Helper()
+	c := sharing(t, newMachine(t, "H200"), "7", 30, limiter.PolicyForce)
+	if turns {
+		takeTurns(t, c)
+	}
+	var processes []*exec.Cmd
+	for range 3 {
+		cmd, _ := c.start(t, program, forever, "sync", "300", "4")
+		processes = append(processes, cmd)
+	}
+	holdShares(t, 3*time.Second, &due{c: c, share: 30, what: fmt.Sprintf("three processes, turn files %v", turns)})
 	eventually(t, time.Minute, "none of them starves", func() bool {
 		var had []uint64
 		for _, process := range c.truth(t).Clients {
@@ -227,6 +238,9 @@ func TestShareIsTheContainers(t *testing.T) {
 		}
 		return len(had) == 3 && slices.Min(had) > slices.Max(had)/3
 	})
+	for _, cmd := range processes {
+		require.NoError(t, cmd.Process.Kill())
+	}
 }
 
 // A container that writes noise over its words, without end, takes nothing of a share beside it, and is held to its own by

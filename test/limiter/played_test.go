@@ -29,7 +29,7 @@ func newPlayer(tb testing.TB) player {
 		require.NoError(tb, err, "%s", out)
 	}
 	box := []string{"-shared", "-fPIC", "-fvisibility=hidden", "-include", "testdata/turns/played.h", "-o", p.box, "testdata/turns/box.c"}
-	for _, name := range []string{"lag", "turn", "turnstate", "turnends", "flight", "duration", "table", "peers", "paths", "crc32", "pace", "gaps"} {
+	for _, name := range []string{"lag", "turn", "turnstate", "turnends", "flight", "duration", "table", "peers", "paths", "crc32", "pace", "gaps", "ceiling"} {
 		box = append(box, filepath.Join(source, name+".c"))
 	}
 	build(box...)
@@ -113,6 +113,32 @@ func TestPlayedStalls(t *testing.T) {
 				sum += percent
 			}
 			assert.GreaterOrEqual(t, sum, 95., "what all have of the GPU")
+		})
+	}
+}
+
+// Without turn files the share is a ceiling, of all of a container's processes together, and is used.
+func TestPlayedCeilingWithoutTurns(t *testing.T) {
+	p := newPlayer(t)
+	for _, test := range []struct {
+		containers string
+		want       []float64
+		within     float64
+	}{
+		{"30:500:blind", []float64{30}, 1}, {"30:500:p2:blind", []float64{30}, 2}, {"30:500:p3:blind", []float64{30}, 2},
+		{"30:500:p8:blind", []float64{30}, 3}, {"30:500:p12:blind", []float64{30}, 4}, {"10:500:p3:blind", []float64{10}, 2},
+		{"30:5:p3:blind", []float64{30}, 3}, {"30:500:p3:sync:blind", []float64{30}, 3}, {"30:500:p3:s4:blind", []float64{30}, 2},
+		{"30:100,5000:data:p3:blind", []float64{30}, 3}, {"30:50000:p3:blind", []float64{30}, 4}, {"70:500:p4:blind", []float64{70}, 3},
+		{"30:500:p3:sync:g1000:blind", []float64{30}, 3}, {"30:500:p3:b50000/10000:blind", []float64{30}, 3},
+		{"60:500:p2:b50000/10000:blind", []float64{40}, 4},
+	} {
+		t.Run(test.containers, func(t *testing.T) {
+			t.Parallel()
+			has := p.play(t, 20, strings.Fields(test.containers)...)
+			t.Logf("has %.1f", has)
+			for i, percent := range has {
+				assert.InDelta(t, test.want[i], percent, test.within)
+			}
 		})
 	}
 }

@@ -17,6 +17,7 @@ uint32_t cores_refresh(void)
 struct limits_share play_share(void);
 uint64_t play_id(void);
 int play_slot(void);
+struct vgpu_compute *play_compute(void);
 
 struct limits_share limits_share(int cell)
 {
@@ -40,6 +41,7 @@ __attribute__((visibility("default"))) void box_start(void)
 	if (!turn_start())
 		abort();
 	cores.generation = &generation;
+	cores.compute = play_compute();
 	cores.limited = turn_refresh(0);
 }
 

@@ -11,7 +11,7 @@
  *   owes     with lies: claims the greatest debt, and work without an end
  *   event    waits, by an event          poll     looks whether it has ended, every 20 us
  *   data     all lengths are one function's      lies   claims all the time that it wants the GPU, and has no work
- *   earlier  has no turn file, and no work
+ *   earlier  has no turn file, and no work       blind  has no turn file, and does not know the others
  *
  * stalls: how often a process stands still for 1 to 31 ms, in 1/100000 for each step.
  * Prints for each container its part of the GPU, in percent.
@@ -41,8 +41,9 @@ struct stream { struct item queue[QUEUE]; unsigned head, tail; };
 static struct container {
 	int share, soft, policy, priority, streams, lengths, processes;
 	uint64_t ns[LENGTHS], pause, period, work, from, had, before;
-	bool sync, event, poll, data, lies, opens, owes, earlier;
+	bool sync, event, poll, data, lies, opens, owes, earlier, blind;
 	struct vgpu_turn *words;
+	struct vgpu_compute compute;
 } containers[MOST];
 
 static struct process {
@@ -84,7 +85,8 @@ static void nap(uint64_t ns)
 
 uint64_t play_clock(void) { return now; }
 void play_nap(uint64_t ns) { nap(ns + chance() % 60000); } /* what a real one adds */
-uint64_t play_id(void) { return (uint64_t)(self->of - containers) + 1; }
+uint64_t play_id(void) { return self->of->blind ? 0 : (uint64_t)(self->of - containers) + 1; }
+struct vgpu_compute *play_compute(void) { return &self->of->compute; }
 int play_slot(void) { return self->slot; }
 
 struct limits_share play_share(void)
@@ -278,6 +280,7 @@ static void parse(char *text)
 		else if (!strcmp(word, "opens")) c->opens = true;
 		else if (!strcmp(word, "owes")) c->owes = true;
 		else if (!strcmp(word, "earlier")) c->earlier = true;
+		else if (!strcmp(word, "blind")) c->blind = true;
 		else if (!strcmp(word, "force")) c->policy = 1;
 		else if (!strcmp(word, "disable")) c->policy = 2;
 		else if (!strcmp(word, "low")) c->priority = 1;
