@@ -182,8 +182,27 @@ static enum state state_of(uint32_t pid, uint64_t start_time)
 	return RUNNING;
 }
 
+static bool is_exiting(const struct stat_line *line)
+{
+	return line->flags & (PF_EXITING | PF_SIGNALED) || line->pending & 1u << (SIGKILL - 1);
+}
+
+/* A thread takes the signal off its own pending ones before the kernel notes that it is being killed, and can lose the
+ * processor in between. Among those of the process the signal stays until the end. */
+static bool was_killed(uint32_t pid)
+{
+	static const char name[] = "\nShdPnd:\t";
+	char text[4096];
+	const char *at = read_status((int)pid, text, sizeof(text)) ? strstr(text, name) : NULL;
+	uint64_t pending = 0;
+
+	for (at = at ? at + sizeof(name) - 1 : ""; (*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'f'); at++)
+		pending = pending << 4 | (uint64_t)(*at <= '9' ? *at - '0' : *at - 'a' + 10);
+	return pending & 1u << (SIGKILL - 1);
+}
+
 /* The owner thread is dead, but the process still runs and is not dying: it has called exec, and its
- * GPU memory ended with the old program. A dying process has its flag or a pending SIGKILL, and
+ * GPU memory ended with the old program. A dying process has a flag or SIGKILL, and
  * ends within some time. If the process called exec before its start time was recorded (0), the
  * first reading of the start time is used: another process with that PID shows the owner's end
  * just as well. */
@@ -199,8 +218,7 @@ static bool became_another_program(uint32_t pid, uint64_t start_time)
 		if (read_stat(path, &line) != 1)
 			return false;
 		start_time = start_time ? start_time : line.start_time;
-		if (line.start_time != start_time || line.state == 'Z' || line.state == 'X' ||
-		    (line.flags & PF_EXITING) || (line.pending & 1u << (SIGKILL - 1)))
+		if (line.start_time != start_time || line.state == 'Z' || line.state == 'X' || is_exiting(&line) || was_killed(pid))
 			return false;
 	}
 	return true;
@@ -220,11 +238,6 @@ bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns)
 	return became_another_program(pid, start_time);
 }
 
-static bool is_exiting(const struct stat_line *line)
-{
-	return line->flags & (PF_EXITING | PF_SIGNALED) || line->pending & 1u << (SIGKILL - 1);
-}
-
 /* The owner thread lives as long as its process; the first thread can end before. So while the owner
  * thread lives, only it shows what happens to the process. */
 bool witness_dying(uint32_t pid, uint64_t start_time, uint32_t owner)
@@ -234,11 +247,11 @@ bool witness_dying(uint32_t pid, uint64_t start_time, uint32_t owner)
 
 	snprintf(path, sizeof(path), "/proc/%u/task/%u/stat", pid, owner & FUTEX_TID_MASK);
 	if (!(owner & FUTEX_OWNER_DIED) && read_stat(path, &line) == 1)
-		return is_exiting(&line) || line.state == 'Z' || line.state == 'X';
+		return is_exiting(&line) || line.state == 'Z' || line.state == 'X' || was_killed(pid);
 	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
 	if (!pid || read_stat(path, &line) != 1 || (start_time && line.start_time != start_time))
 		return false;
 	if (line.state == 'Z' || line.state == 'X')
 		return line.threads > 1;
-	return is_exiting(&line);
+	return is_exiting(&line) || was_killed(pid);
 }
