@@ -127,7 +127,8 @@ func TestManyChunks(t *testing.T) {
 // them killed: never a byte over, and nothing is left.
 func TestVirtualMemoryUnderKills(t *testing.T) {
 	const limit = 400 * miB
-	c := newContainer(t, newMachine(t, "H200:context_mib=0"), gpu{gpuIDs[0], limit})
+	// In pages: else three arrays of 16,000,000 bytes beside 354 MiB fit, and the driver takes 48 MiB for them.
+	c := newContainer(t, newMachine(t, "H200:context_mib=0"), gpu{gpuIDs[0], limit}).inPages(t)
 	program := filepath.Join(t.TempDir(), "segments")
 	require.NoError(t, compile(program, "testdata/segments.c", "-pthread"))
 	var wg sync.WaitGroup
