@@ -31,6 +31,7 @@ enum {
 	BETWEEN_US = 10000,
 	MOST_PAGES = 15,
 	MOST_PAUSE = 15,
+	ATTEMPTS = 2, /* no allocation waits for more */
 	EXIT_US = 1000000, /* a program's exit waits that long at most for a look that is under way */
 };
 
@@ -124,24 +125,22 @@ static bool move_twice(struct process *p, int cell)
 	return gpu->names > 0;
 }
 
-/* Each failed attempt doubles the time until the next. */
+/* Each failed attempt doubles the number of steps until the next. */
 static bool is_known(struct process *p, int cell)
 {
 	struct residue_gpu *gpu = &p->residue.gpus[cell];
 
 	if (gpu->names)
 		return true;
-	/* Relaxed: a new context sets it to 0 for the next step. */
-	uint32_t wait = atomic_load_explicit(&gpu->wait, memory_order_relaxed);
-	if (wait) {
-		atomic_store_explicit(&gpu->wait, wait - 1, memory_order_relaxed);
+	if (gpu->wait) {
+		gpu->wait--;
 		return false;
 	}
 	if (move_twice(p, cell)) {
 		gpu->pause = 0;
 		return true;
 	}
-	atomic_store_explicit(&gpu->wait, gpu->pause, memory_order_relaxed);
+	gpu->wait = gpu->pause;
 	gpu->pause = gpu->pause * 2 + 1 < MOST_PAUSE ? gpu->pause * 2 + 1 : MOST_PAUSE;
 	return false;
 }
@@ -257,6 +256,8 @@ static void step_on(struct process *p, int cell)
 		atomic_fetch_and_explicit(&p->residue.cells, ~((uint32_t)1 << cell), memory_order_relaxed);
 	} else if (gpu->device || figures_device(limits_name(cell), &gpu->device)) {
 		done = is_known(p, cell) && correct(p, cell);
+		gpu->failed = done ? 0 : gpu->failed + 1;
+		done |= gpu->failed >= ATTEMPTS;
 	}
 	if (!done)
 		return;
@@ -322,7 +323,6 @@ void residue_wait(struct process *p, int cell)
 
 		if (looked == contexts)
 			return;
-		atomic_store_explicit(&gpu->wait, 0, memory_order_relaxed);
 		ask(&p->residue);
 		syscall(SYS_futex, &gpu->looked, FUTEX_WAIT_PRIVATE, looked, &again, NULL, 0);
 		errno = saved;
@@ -380,7 +380,6 @@ void residue_made(struct process *p, int cell)
 
 	if (!(atomic_load_explicit(&r->cells, memory_order_relaxed) & (uint32_t)1 << cell))
 		return;
-	atomic_store_explicit(&r->gpus[cell].wait, 0, memory_order_relaxed);
 	atomic_fetch_add(&r->gpus[cell].contexts, 1);
 	ask(r);
 }

@@ -28,8 +28,9 @@ struct residue { /* fresh zeroed memory: nothing is watched */
 		uint64_t charged;
 		struct figure own[RESIDUE_NAMES]; /* entries of NVML of which one is this process; bytes is not used */
 		int names; /* of them; 0: not known (yet) */
-		uint32_t pause; /* seconds after the next failed attempt to know */
-		_Atomic uint32_t wait; /* seconds until the next attempt; a new context sets it to 0 */
+		uint32_t failed; /* steps in a row in which this process was not measured */
+		uint32_t pause;  /* steps after the next failed attempt to know */
+		uint32_t wait;   /* steps until the next attempt */
 	} gpus[VGPU_MAX_DEVICES];
 };
 
@@ -39,7 +40,7 @@ void residue_watch(struct process *p, int cell, CUdevice dev);
  * residue, and while some is charged here. */
 void residue_made(struct process *p, int cell);
 
-/* Before an allocation: waits for the first look after a context was created, 0.3 s at most. */
+/* Before an allocation: waits for the first look after a context was created, 0.3 s at most, or until two have failed. */
 void residue_wait(struct process *p, int cell);
 static inline void residue_catch_up(struct process *p, struct residue *r, int cell)
 {

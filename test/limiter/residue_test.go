@@ -3,6 +3,7 @@
 package limiter_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -130,6 +131,37 @@ func TestResidueBeforeTheFirstAllocation(t *testing.T) {
 					require.LessOrEqual(t, peak, uint64(giB))
 				})
 			}
+		}
+	}
+}
+
+// Where NVML does not show the process, or its memory can't be moved, no allocation waits for more than two attempts, and
+// later contexts cause fewer and fewer.
+func TestResidueThatCanNotBeMeasured(t *testing.T) {
+	const many = 1 << 20
+	for _, node := range []struct {
+		name string
+		with func(*container, testing.TB) *container
+	}{{"without an agent", (*container).unmeasured}, {"with an agent", (*container).measuredFirst}} {
+		for _, symbol := range []string{"nvmlDeviceGetComputeRunningProcesses_v3", "cuMemCreate"} {
+			t.Run(node.name+"/"+symbol, func(t *testing.T) {
+				c := node.with(newContainer(t, newMachine(t, "H200"), gpu{gpuIDs[0], 64 * giB}), t)
+				c.simctl(t, "fail", symbol, strconv.Itoa(many), "NOT_SUPPORTED")
+				script := "init ctx 0 alloc 4194304"
+				for range 16 {
+					script += " newctx 0 alloc 4194304 newctx"
+				}
+				lines, _ := c.probe(t, script)
+				require.NotContains(t, lines, "alloc 2")
+				out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "--state", c.state, "status", "-o", "json").Output()
+				require.NoError(t, err)
+				var status struct{ Fails []struct{ Left int } }
+				require.NoError(t, json.Unmarshal(out, &status))
+				require.Len(t, status.Fails, 1)
+				t.Logf("%d attempts", many-status.Fails[0].Left)
+				require.GreaterOrEqual(t, many-status.Fails[0].Left, 1)
+				require.LessOrEqual(t, many-status.Fails[0].Left, 8, "for 17 contexts")
+			})
 		}
 	}
 }
