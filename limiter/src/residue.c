@@ -216,9 +216,16 @@ static void settle(struct process *p, int cell, uint64_t bytes)
 	gpu->charged = bytes;
 }
 
+/* What the host has measured reduces the limit already. It has never measured what is charged, and nothing yet of a
+ * process that is new. */
+static uint64_t without_host(int cell, uint64_t beyond, uint64_t charged)
+{
+	return beyond > charged ? beyond - least(beyond - charged, limits_residue_bytes(cell)) : beyond;
+}
+
 /* Memory that comes and goes between a charge and a look would be residue of one moment: all looks must
  * show more, or less, than is charged. */
-static bool correct(struct process *p, int cell)
+static bool correct(struct process *p, int cell, bool is_new)
 {
 	uint64_t had = p->residue.gpus[cell].charged, low = UINT64_MAX, high = 0, beyond;
 
@@ -227,6 +234,8 @@ static bool correct(struct process *p, int cell)
 			clock_sleep_us(BETWEEN_US);
 		if (!look(p, cell, &beyond))
 			return false;
+		if (!is_new)
+			beyond = without_host(cell, beyond, had);
 		low = least(low, beyond);
 		high = most(high, beyond);
 		if (low <= had && high >= had)
@@ -255,7 +264,9 @@ static void step_on(struct process *p, int cell)
 		settle(p, cell, 0);
 		atomic_fetch_and_explicit(&p->residue.cells, ~((uint32_t)1 << cell), memory_order_relaxed);
 	} else if (gpu->device || figures_device(limits_name(cell), &gpu->device)) {
-		done = is_known(p, cell) && correct(p, cell);
+		bool is_new = contexts == 1 && contexts != atomic_load_explicit(&gpu->looked, memory_order_relaxed);
+
+		done = is_known(p, cell) && correct(p, cell, is_new);
 		gpu->failed = done ? 0 : gpu->failed + 1;
 		done |= gpu->failed >= ATTEMPTS;
 	}

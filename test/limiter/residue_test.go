@@ -189,6 +189,27 @@ func TestResidueBesideAnAgent(t *testing.T) {
 	require.NoError(t, s.cmd.Wait())
 }
 
+// What the agent has measured of a process is not charged again when the process measures itself for a second context,
+// also if the agent writes no more.
+func TestResidueOfAnAgentIsNotChargedAgain(t *testing.T) {
+	for _, known := range []uint64{100 * miB, 120 * miB} {
+		t.Run(fmt.Sprintf("%d MiB are known", known/miB), func(t *testing.T) {
+			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=120"), known, gpu{gpuIDs[0], giB}).inPages(t)
+			c.measuredFirst(t)
+			s := speak(t, c, "init ctx 0 alloc 2097152 line newctx 0 alloc 1 alloc 549453825 alloc 549453824 line")
+			s.says(t, "init 0", "ctx 0", "alloc 0")
+			require.EqualValues(t, 122*miB, c.used(t))
+			require.NoError(t, limiter.UpdateResidue(c.dir, []uint64{256 * miB}))
+			c.simctl(t, "grow", strconv.Itoa(s.cmd.Process.Pid), "256")
+			s.goOn(t)
+			s.says(t, "newctx 0", "alloc 0", "alloc 2", "alloc 0")
+			require.EqualValues(t, 768*miB, c.used(t))
+			s.goOn(t)
+			require.NoError(t, s.cmd.Wait())
+		})
+	}
+}
+
 // When an agent measures, the process's own correction ends.
 func TestResidueOfAnAgentReplacesTheProcesss(t *testing.T) {
 	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=120"), 100*miB, gpu{gpuIDs[0], giB}).unmeasured(t)
