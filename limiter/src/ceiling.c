@@ -72,8 +72,10 @@ int64_t ceiling_step(struct vgpu_compute *c, const struct ceiling_own *own, int 
 	cap = atomic_load_explicit(&c->cap, memory_order_relaxed);
 	if (before >= now)
 		return bounded(cap, most);
+	/* All of the time pays back what ended processes owe. Work counts up to the horizon. */
+	int64_t change = (int64_t)((double)(now - before) * part);
 	before = now - least(now - before, LAG_HORIZON_NS);
-	int64_t change = (int64_t)((double)(now - before) * part) - (int64_t)covered_by(c, own, process, span, before, now);
+	change -= (int64_t)covered_by(c, own, process, span, before, now);
 	do
 		next = bounded(bounded(cap, most) + change, most);
 	while (!atomic_compare_exchange_weak_explicit(&c->cap, &cap, next, memory_order_relaxed, memory_order_relaxed));

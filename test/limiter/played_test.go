@@ -143,6 +143,20 @@ func TestPlayedCeilingWithoutTurns(t *testing.T) {
 	}
 }
 
+// A container without turn files owes what its ended processes used beyond its share, and idle time pays it back.
+func TestCeilingOfEndedProcesses(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "ceiling")
+	source := filepath.Join(root, "limiter", "src")
+	require.NoError(t, compile(program, "testdata/ceiling.c", "-std=c11", "-I", source, filepath.Join(source, "ceiling.c")))
+	for _, test := range []struct {
+		idle, cap string // seconds, and what the next process may use in ms
+	}{{"1", "-9700"}, {"9", "-7300"}, {"20", "-4000"}, {"30", "-1000"}, {"33", "-100"}, {"34", "15"}, {"3600", "15"}, {"100000000", "15"}} {
+		out, err := exec.Command(program, test.idle).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		assert.Equal(t, test.cap, strings.TrimSpace(string(out)), "after %s s", test.idle)
+	}
+}
+
 // More than a container can follow: then each keeps to its share.
 func TestPlayedCrowd(t *testing.T) {
 	containers := []string{"10:500"}
