@@ -253,6 +253,17 @@ static void wake(_Atomic uint32_t *word)
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* A later context may have been measured meanwhile. Release: the allocation that waits for it sees what is charged. */
+static bool raise_looked(struct residue_gpu *gpu, uint32_t contexts)
+{
+	uint32_t seen = atomic_load_explicit(&gpu->looked, memory_order_relaxed);
+
+	while ((int32_t)(contexts - seen) > 0)
+		if (atomic_compare_exchange_weak_explicit(&gpu->looked, &seen, contexts, memory_order_release, memory_order_relaxed))
+			return true;
+	return false;
+}
+
 static void step_on(struct process *p, int cell)
 {
 	struct residue_gpu *gpu = &p->residue.gpus[cell];
@@ -270,10 +281,7 @@ static void step_on(struct process *p, int cell)
 		gpu->failed = done ? 0 : gpu->failed + 1;
 		done |= gpu->failed >= ATTEMPTS;
 	}
-	if (!done)
-		return;
-	/* Release: the allocation that waits for it sees what is charged. */
-	if (atomic_exchange_explicit(&gpu->looked, contexts, memory_order_release) != contexts)
+	if (done && raise_looked(gpu, contexts))
 		wake(&gpu->looked);
 }
 
@@ -329,16 +337,16 @@ void residue_wait(struct process *p, int cell)
 	int saved = errno;
 
 	for (uint64_t until = clock_us() + FIRST_US; clock_us() < until;) {
-		/* Acquire: see step_on(). */
+		/* Acquire: see raise_looked(). */
 		uint32_t looked = atomic_load_explicit(&gpu->looked, memory_order_acquire);
 
-		if (looked == contexts)
+		if ((int32_t)(looked - contexts) >= 0)
 			return;
 		ask(&p->residue);
 		syscall(SYS_futex, &gpu->looked, FUTEX_WAIT_PRIVATE, looked, &again, NULL, 0);
 		errno = saved;
 	}
-	atomic_store_explicit(&gpu->looked, contexts, memory_order_relaxed);
+	raise_looked(gpu, contexts);
 }
 
 static void *watch(void *process)
