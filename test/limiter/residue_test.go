@@ -5,6 +5,7 @@ package limiter_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -101,9 +102,22 @@ func (c *container) measuredFirst(tb testing.TB) *container {
 	return c
 }
 
+// patient is a library of which an allocation waits for a minute, and not for 0.3 s, until its context is measured.
+func patient(tb testing.TB) string {
+	tb.Helper()
+	out := tb.TempDir()
+	objects := filepath.Join(out, "obj", "limiter")
+	require.NoError(tb, os.CopyFS(objects, os.DirFS(filepath.Join(built, "obj", "limiter"))))
+	require.NoError(tb, os.Remove(filepath.Join(objects, "residue.o")))
+	text, err := exec.Command("make", "-C", filepath.Join(root, "limiter", "src"), "OUT="+out, "CFLAGS=-O2 -g -DRESIDUE_FIRST_US=60000000").CombinedOutput()
+	require.NoError(tb, err, "%s", text)
+	return filepath.Join(out, "lib", "libvgpu.so")
+}
+
 // The first allocation of a context is already within what the context leaves, whatever the host expects of it, and whatever
 // kind of memory it is.
 func TestResidueBeforeTheFirstAllocation(t *testing.T) {
+	library := patient(t)
 	for _, node := range []struct {
 		name string
 		with func(*container, testing.TB) *container
@@ -125,6 +139,7 @@ func TestResidueBeforeTheFirstAllocation(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%d MiB are known", node.name, test.name, known/miB), func(t *testing.T) {
 					t.Parallel()
 					c := node.with(newContainerKnowing(t, newMachine(t, "H200:context_mib=120"), known, gpu{gpuIDs[0], giB}).inPages(t), t)
+					c.library = library
 					lines, _ := c.run(t, filepath.Join(bin, test.program), strings.Fields(test.script)...)
 					require.Equal(t, test.want, lines)
 					peak, _ := c.peakTotal(t)
