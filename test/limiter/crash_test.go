@@ -151,13 +151,33 @@ func TestNoFalseRefusalBesideKills(t *testing.T) {
 }
 
 // A process that is killed is seen to be dying until it has ended, at whatever step of its end it loses the processor: else an
-// allocation that could wait for its memory is refused. (Without it 1 of 100 kills was missed.)
+// allocation that could wait for its memory is refused.
 func TestKilledProcessIsSeenDying(t *testing.T) {
 	program, source := filepath.Join(t.TempDir(), "dying"), filepath.Join(root, "limiter", "src")
 	require.NoError(t, compile(program, "testdata/dying.c", "-std=gnu11", "-pthread", "-iquote", source, filepath.Join(source, "witness.c")))
 	out, err := exec.Command(program, "60").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.Equal(t, "missed 0 of some\n", string(out))
+}
+
+// The same at each step by itself. Where the first thread has ended, the process is not gone, and is dying if its owner is.
+func TestEachStepOfAnEndIsSeen(t *testing.T) {
+	program, source := filepath.Join(t.TempDir(), "window"), filepath.Join(root, "limiter", "src")
+	require.NoError(t, compile(program, "testdata/window.c", "-std=gnu11", "-iquote", source, filepath.Join(source, "witness.c")))
+	for _, test := range []struct{ step, flags, pending, shared, first, want string }{
+		{"it runs", "400000", "0", "0000000000000000", "R", "dying 0 0 gone 1"},
+		{"it has another signal", "400000", "4000", "0000000000004000", "R", "dying 0 0 gone 1"},
+		{"the thread has the signal", "400000", "100", "0000000000000100", "R", "dying 1 1 gone 0"},
+		{"the thread has taken it off", "400000", "0", "0000000000000100", "R", "dying 1 1 gone 0"},
+		{"the kernel has marked it", "400400", "0", "0000000000000100", "R", "dying 1 1 gone 0"},
+		{"it exits", "400004", "0", "0000000000000000", "R", "dying 1 1 gone 0"},
+		{"the first thread has exited", "400000", "0", "0000000000000000", "Z", "dying 0 1 gone 0"},
+		{"and the process is killed", "400000", "0", "0000000000000100", "Z", "dying 1 1 gone 0"},
+	} {
+		out, err := exec.Command(program, test.flags, test.pending, test.shared, test.first).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		assert.Equal(t, test.want+"\n", string(out), test.step)
+	}
 }
 
 // A process without its first thread is not dying: no allocation waits for its end.

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,15 +16,29 @@
 
 static _Atomic unsigned *owner; /* the number of the second thread */
 
+static void fail(const char *what)
+{
+	perror(what);
+	_exit(1);
+}
+
 static void use_processor(int policy)
 {
 	struct sched_param none = { 0 };
-	cpu_set_t first;
+	cpu_set_t all, first;
+	int cpu = 0;
 
+	if (sched_getaffinity(0, sizeof(all), &all))
+		fail("sched_getaffinity");
+	while (!CPU_ISSET(cpu, &all))
+		cpu++;
 	CPU_ZERO(&first);
-	CPU_SET(0, &first);
-	sched_setaffinity(0, sizeof(first), &first);
-	sched_setscheduler(0, policy, &none);
+	CPU_SET(cpu, &first);
+	if (sched_setaffinity(0, sizeof(first), &first))
+		fail("sched_setaffinity");
+	/* At idle priority already, and without a right to leave it: then there is none lower. */
+	if (sched_setscheduler(0, policy, &none) && sched_getscheduler(0) != SCHED_IDLE)
+		fail("sched_setscheduler");
 }
 
 static void *own(void *none)
@@ -40,6 +55,7 @@ static pid_t start(int policy, void (*run)(void))
 
 	if (pid)
 		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	use_processor(policy);
 	run();
 	_exit(1);
@@ -79,9 +95,9 @@ int main(int argc, char **argv)
 
 		*owner = 0;
 		pid_t pid = start(SCHED_BATCH, two_threads);
-		while (!*owner)
+		while (!*owner && !has_ended(pid))
 			usleep(100);
-		if (witness_identify(pid, &seen) != 1)
+		if (has_ended(pid) || witness_identify(pid, &seen) != 1)
 			return 1;
 		kill(pid, SIGKILL);
 		for (int ended = 0; !ended; looks++) {
