@@ -188,7 +188,8 @@ static bool is_exiting(const struct stat_line *line)
 }
 
 /* A thread takes the signal off its own pending ones before the kernel notes that it is being killed, and can lose the
- * processor in between. Among those of the process the signal stays until the end. */
+ * processor in between. Among those of the process the signal stays until the end. Not so if another signal ends the
+ * process, or exit(): then only the threads get SIGKILL, and this moment is not seen. */
 static bool was_killed(uint32_t pid)
 {
 	static const char name[] = "\nShdPnd:\t";
