@@ -106,6 +106,8 @@ static struct end before_end(CUcontext ctx)
 	struct end end = { p, ctx, turn_ever_used(), p ? ledger_stamp(&p->ledger) : 0, false, { 0 } };
 
 	end.green = p && green_end_begin(p, ctx, &end.entry);
+	if (end.green)
+		freeing_context_ends(p, ctx);
 	if (end.waits)
 		turn_context_ending(ctx);
 	pace_forget_contexts();

@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "charge.h"
 #include "clock.h"
+#include "green.h"
 #include "hooks.h"
 #include "process.h"
 
@@ -58,13 +59,14 @@ static CUcontext context_of(CUstream stream)
 	return result == CUDA_SUCCESS ? context : NULL;
 }
 
-/* The event that follows the free. NULL: there is none. An event of another context would end with
- * that one, and its handle could become another's. */
-static CUevent event_in(CUstream stream, CUcontext context)
+/* The event that follows the free, of the stream's context. NULL: there is none. An event of another context than the
+ * memory's would end with that one, and its handle could become another's; for green ones see freeing_context_ends(). */
+static CUevent event_in(struct process *p, CUstream stream, CUcontext owner, CUcontext *context)
 {
 	CUevent event = NULL;
 
-	if (context_of(stream) != context || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+	*context = context_of(stream);
+	if (!*context || green_owner(p, *context) != owner || REAL(cuCtxPushCurrent_v2)(*context) != CUDA_SUCCESS)
 		return NULL;
 	if (REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
 		event = NULL;
@@ -72,7 +74,7 @@ static CUevent event_in(CUstream stream, CUcontext context)
 		REAL(cuEventDestroy_v2)(event);
 		event = NULL;
 	}
-	REAL(cuCtxPopCurrent_v2)(&context);
+	REAL(cuCtxPopCurrent_v2)(context);
 	return event;
 }
 
@@ -111,7 +113,8 @@ static bool wait_now(struct process *p, const struct ledger_entry *entry, CUstre
 /* Fills a place, or waits. */
 static void fill(struct process *p, struct freed *f, const struct ledger_entry *entry, CUstream stream)
 {
-	CUevent event = event_in(stream, (CUcontext)(uintptr_t)entry->context);
+	CUcontext context;
+	CUevent event = event_in(p, stream, (CUcontext)(uintptr_t)entry->context, &context);
 
 	if (!event && wait_now(p, entry, stream)) {
 		leave(&p->freeing, f);
@@ -119,6 +122,7 @@ static void fill(struct process *p, struct freed *f, const struct ledger_entry *
 	}
 	f->entry = *entry;
 	f->event = event;
+	f->context = context;
 	f->stream = stream;
 	give(f, PENDING);
 }
@@ -217,6 +221,32 @@ bool freeing_wait(struct process *p)
 		clock_sleep_us(PAUSE_US);
 	}
 	return false;
+}
+
+void freeing_context_ends(struct process *p, CUcontext context)
+{
+	int mode = capture_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
+
+	for (int i = 0; i < FREEING && freeing_any(&p->freeing); i++) {
+		struct freed *f = &p->freeing.places[i];
+
+		if (!take(f, PENDING))
+			continue;
+		if (f->context != context || !f->event) {
+			give(f, PENDING);
+			continue;
+		}
+		bool done = REAL(cuEventSynchronize)(f->event) == CUDA_SUCCESS;
+		REAL(cuEventDestroy_v2)(f->event);
+		f->event = NULL;
+		if (done) {
+			settle((CUcontext)(uintptr_t)f->entry.context);
+			discharge(p, &f->entry);
+			leave(&p->freeing, f);
+		} else
+			give(f, PENDING);
+	}
+	capture_relax(mode);
 }
 
 void freeing_context_ended(struct process *p, CUcontext context, uint64_t stamp)

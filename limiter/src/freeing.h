@@ -18,7 +18,8 @@ enum { FREEING = 256 };
 
 struct freed {
 	_Atomic uint32_t state; /* see freeing.c; the thread that sets BUSY owns the rest */
-	CUevent event;          /* of the memory's own context; NULL: the stream has failed */
+	CUevent event;          /* NULL: the stream has failed */
+	CUcontext context;      /* of stream and event: the memory's own, or a green one of it */
 	CUstream stream;
 	struct ledger_entry entry;
 };
@@ -35,6 +36,8 @@ void freeing_add(struct process *p, const struct ledger_entry *entry, CUstream s
 bool freeing_collect(struct process *p);
 /* Waits until there is something to give back. False: nothing, or not within some seconds. */
 bool freeing_wait(struct process *p);
+/* Before a green context ends, and with it the events in it, but not the memory: waits for them. */
+void freeing_context_ends(struct process *p, CUcontext context);
 /* Gives back the memory of a context that has ended, of entries up to a stamp of the ledger. */
 void freeing_context_ended(struct process *p, CUcontext context, uint64_t stamp);
 

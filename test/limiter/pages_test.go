@@ -192,6 +192,32 @@ func TestMemoryOfGreenContexts(t *testing.T) {
 	}
 }
 
+// Memory that is freed in the order of a green context's stream: the call does not wait for the work before it, and the
+// charge ends with that work, also if the green context ends before.
+func TestFreeInOrderInGreenContexts(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		want         []string
+	}{
+		{"does not wait", "green alloc 67108864 kernel 30000000 afree 0 query info kill", []string{"green 0", "alloc 0", "kernel 0", "afree 0", "query 600", "info 469762048 0"}},
+		{"nor in a stream of its own", "green stream use 1 alloc 67108864 kernel 30000000 afree 0 query kill", []string{"green 0", "stream 0", "use 0", "alloc 0", "kernel 0",
+			"afree 0", "query 600"}},
+		{"ends with the work", "green alloc 67108864 kernel 20000 afree 0 sync alloc 536870912 info", []string{"green 0", "alloc 0", "kernel 0", "afree 0", "sync 0", "alloc 0",
+			"info 0 0"}},
+		{"and if the context ends before", "ctx 0 green alloc 67108864 kernel 20000 afree 0 green ctx 0 alloc 536870912 info", []string{"ctx 0", "green 0", "alloc 0", "kernel 0",
+			"afree 0", "green 0", "ctx 0", "alloc 0", "info 0 0"}},
+		{"and another follows", "ctx 0 green alloc 67108864 kernel 20000 afree 0 green green alloc 536870912 afree 1 sync info", []string{"ctx 0", "green 0", "alloc 0", "kernel 0",
+			"afree 0", "green 0", "green 0", "alloc 0", "afree 0", "sync 0", "info 536870912 0"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := newContainer(t, newMachine(t, "H200"), gpu{gpuIDs[0], 512 * miB})
+			lines, _ := c.pools(t, "init "+test.script)
+			require.Equal(t, append([]string{"init 0"}, test.want...), lines[:len(test.want)+1])
+		})
+	}
+}
+
 // The driver refuses what the limit allows: it is given back.
 func TestDriverRefusesGrowth(t *testing.T) {
 	const context, limit = 24 * miB, 512 * miB

@@ -60,6 +60,27 @@ static int kernel(unsigned us)
 	return CALL(cuLaunchKernel, function(us), 1, 1, 1, 1, 1, 1, 0, streams[stream], NULL, NULL);
 }
 
+/* A green context of 8 multiprocessors, which becomes the current one; or, if there is one, its end. */
+static int green(void)
+{
+	static void *made;
+	struct resource { int type; unsigned char rest[140]; } all, some;
+	unsigned count = 1;
+	void *desc, *as_context;
+
+	if (made) {
+		int r = CALL(cuGreenCtxDestroy, made);
+		made = r ? made : NULL;
+		return r;
+	}
+	int r = CALL(cuDeviceGetDevResource, 0, &all, 1);
+	r = r ? r : CALL(cuDevSmResourceSplitByCount, &some, &count, &all, NULL, 0u, 8u);
+	r = r ? r : CALL(cuDevResourceGenerateDesc, &desc, &some, 1u);
+	r = r ? r : CALL(cuGreenCtxCreate, &made, desc, 0, 1u);
+	r = r ? r : CALL(cuCtxFromGreenCtx, &as_context, made);
+	return r ? r : CALL(cuCtxSetCurrent, as_context);
+}
+
 /* An allocation node and, unless kept, the node that frees it. */
 static int graph_add(void *graph, size_t size, int keep, int any)
 {
@@ -117,6 +138,8 @@ static int run(const char *what)
 		return CALL(cuCtxDestroy_v2, another) || CALL(cuCtxSetCurrent, context);
 	if (!strcmp(what, "release"))
 		return CALL(cuDevicePrimaryCtxRelease_v2, (int)number());
+	if (!strcmp(what, "green"))
+		return green();
 	if (!strcmp(what, "stream"))
 		return CALL(cuStreamCreate, &streams[stream_count++], 1u);
 	if (!strcmp(what, "use"))
@@ -163,6 +186,8 @@ static int run(const char *what)
 		return CALL(cuMemFree_v2, ptrs[number()]);
 	if (!strcmp(what, "sync"))
 		return CALL(cuStreamSynchronize, streams[stream]);
+	if (!strcmp(what, "query"))
+		return CALL(cuStreamQuery, streams[stream]);
 	if (!strcmp(what, "ctxsync"))
 		return CALL(cuCtxSynchronize);
 	if (!strcmp(what, "event"))
