@@ -22,8 +22,8 @@
  *        │ header, 1024 │  by the host, once
  *   1024 │ high_water   │  by a process that claims a slot; it only rises
  *   1032 │ charged      │  a bit per slot: set by the slot's process, cleared by a reaper
- *   2048 │ 16 compute   │  only displayed, 128 each, one per cell: by every process
- *        │ of 128       │      that launches (pace.c) or is refused; new ones are zero
+ *   2048 │ 16 compute   │  one per cell: by every process that launches (pace.c) or is refused; up to
+ *        │ of 128       │      `refused` only displayed; then the ceiling (ceiling.h); new ones are zero
  *   4096 ├──────────────┤
  *        │ slot 0, 1280 │    0 header, 128: owner word by the kernel, the helper thread, and by
  *        │              │      checkpoints; the rest by the claiming process
