@@ -69,10 +69,10 @@ func TestCompose(t *testing.T) {
 
 // gets is what a service requests.
 func gets(s service, c request.Config) (string, error) {
-	for _, device := range s.Devices {
-		name, _ := strings.CutPrefix(device, slice)
+	if len(s.Devices) > 0 {
+		name, _ := strings.CutPrefix(s.Devices[0], slice)
 		if _, known := c.Slices[name]; !known {
-			return "", fmt.Errorf("%s: runtime.yaml has no such slice", device)
+			return "", fmt.Errorf("%s: runtime.yaml has no such slice", s.Devices[0])
 		}
 		return "the slice " + name, nil
 	}
