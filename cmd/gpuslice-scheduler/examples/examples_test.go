@@ -44,7 +44,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 	schedulingvalidation "k8s.io/kubernetes/pkg/apis/scheduling/validation"
 
-	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/webhook"
@@ -98,7 +98,7 @@ func gets(pod *v1.Pod) (string, error) {
 			}
 		}
 	}
-	model := kube.Pod(pod)
+	model := convert.Pod(pod)
 	requested, err := request.FromPod(model, request.DefaultOptions())
 	if err != nil {
 		return "", err
