@@ -29,7 +29,7 @@ HERE := env -u GOARCH -u CGO_ENABLED -u CC --
 endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image notices plugins release manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-runtimes test-runtimes-short test-hosts test-arm64 e2e e2e-framework e2e-extender soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image notices plugins release manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-runtimes test-runtimes-short test-hosts test-arm64 e2e e2e-framework e2e-extender e2e-nodes soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -181,6 +181,10 @@ e2e-framework:
 e2e-extender:
 	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor|QuotaPool' ./test/e2e -component=extender
 
+e2e-nodes: setup image ## Add a second node to a real Kubernetes: groups, node policies, a drain, XIDs and MIG devices (three minutes, as root)
+	@test/setup.sh --kubernetes
+	$(E2E) -tags $(TAGS),e2e,nodes -run 'TestSecondNode$$' ./test/e2e
+
 # The short form of the node's part is in `make test`.
 soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pods of a cluster while all programs are killed (hours, as root)
 	go test -count=1 -v -timeout 1h ./test/node -run TestManyContainers -lifecycles=1000
@@ -241,7 +245,7 @@ vulncheck: setup ## Look for known vulnerabilities in what the programs call; on
 	test/vulncheck.sh
 
 # All files of all modules.
-LINT_TAGS := $(TAGS),faults,attacks,e2e,soak,clients,hosts,chaos,plugins
+LINT_TAGS := $(TAGS),faults,attacks,e2e,nodes,soak,clients,hosts,chaos,plugins
 MODULES := . cmd/gpuslice-scheduler install/image install/release test/admission test/kueue test/monitoring
 C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads test/gpu
 

@@ -38,6 +38,9 @@ const (
 	patience = 4 * time.Minute
 )
 
+// second is the cluster's second node, while there is one.
+var second *kube.Cluster
+
 // workload is the path of a CUDA workload inside the images.
 func workload(name string) string { return harness.WorkloadDir + "/" + name }
 
@@ -103,13 +106,18 @@ func (s *space) empty() {
 
 // unused returns an error with what is still granted of the GPUs.
 func unused(ctx context.Context) error {
-	status, err := cluster.Status(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range status.GPUs {
-		if c.GrantedMemoryMiB != 0 || c.GrantedCores != 0 || c.Containers != 0 {
-			return fmt.Errorf("GPU %s: %d MiB and %d %% are granted to %d containers", c.UUID, c.GrantedMemoryMiB, c.GrantedCores, c.Containers)
+	for _, node := range []*kube.Cluster{cluster, second} {
+		if node == nil {
+			continue
+		}
+		status, err := node.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, c := range status.GPUs {
+			if c.GrantedMemoryMiB != 0 || c.GrantedCores != 0 || c.Containers != 0 {
+				return fmt.Errorf("GPU %s: %d MiB and %d %% are granted to %d containers", c.UUID, c.GrantedMemoryMiB, c.GrantedCores, c.Containers)
+			}
 		}
 	}
 	return nil
@@ -217,9 +225,18 @@ type device struct {
 	totalMiB int64
 }
 
+// execIn runs a command in a container, on the pod's node. A non-zero exit status is not an error.
+func execIn(p *corev1.Pod, container string, command ...string) (stdout, stderr string, exitCode int, err error) {
+	node := cluster
+	if second != nil && p.Spec.NodeName == kube.SecondNode {
+		node = second
+	}
+	return node.ExecIn(context.Background(), p, container, command...)
+}
+
 // devices asks a container what it has; none where it has no driver.
 func (s *space) devices(p *corev1.Pod, container string) []device {
-	stdout, stderr, code, err := cluster.ExecIn(context.Background(), p, container, workload("meminfo"))
+	stdout, stderr, code, err := execIn(p, container, workload("meminfo"))
 	require.NoError(s.t, err)
 	const noDriver = 4
 	if code == noDriver {
@@ -251,7 +268,7 @@ func parseDevices(t *testing.T, text string) []device {
 
 // allocatable is how many MiB of its first GPU a container can allocate.
 func (s *space) allocatable(p *corev1.Pod, container string) int64 {
-	stdout, stderr, code, err := cluster.ExecIn(context.Background(), p, container, workload("alloc"), "--chunk-mib=10")
+	stdout, stderr, code, err := execIn(p, container, workload("alloc"), "--chunk-mib=10")
 	require.NoError(s.t, err)
 	require.Zero(s.t, code, "%s%s", stdout, stderr)
 	v := harness.KeyValues(stdout)

@@ -19,11 +19,12 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/convert"
+	"github.com/gpuslice/gpuslice/test/kube"
 )
 
-// capacities is what may be granted of each GPU of the node.
-func capacities() (map[string]scheduler.Use, error) {
-	status, err := cluster.Status(context.Background())
+// capacities is what may be granted of each GPU of a node.
+func capacities(node *kube.Cluster) (map[string]scheduler.Use, error) {
+	status, err := node.Status(context.Background())
 	all := map[string]scheduler.Use{}
 	for _, c := range status.GPUs {
 		all[c.UUID] = scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: 100, Replicas: 10}
@@ -48,7 +49,7 @@ type reservations struct {
 }
 
 func followReservations(client kubernetes.Interface) (*reservations, error) {
-	capacity, err := capacities()
+	capacity, err := capacities(cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +62,13 @@ func followReservations(client kubernetes.Interface) (*reservations, error) {
 	})
 	factory.Start(b.stop)
 	return b, err
+}
+
+// extend has the GPUs of another node followed too.
+func (b *reservations) extend(capacity map[string]scheduler.Use) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.Copy(b.capacity, capacity)
 }
 
 func (b *reservations) delete(object any) {

@@ -35,7 +35,7 @@ var EightGPUs = []string{
 	"A100-80GB:numa=1,pci_root=2,pci_switch=3", "A100-80GB:numa=1,pci_root=2,pci_switch=3",
 }
 
-// Cluster is a Kubernetes of one node.
+// Cluster is a Kubernetes of one node, to which AddNode adds another.
 type Cluster struct {
 	*harness.Node
 	// Dir holds everything of the cluster: it is the node's.
@@ -47,7 +47,8 @@ type Cluster struct {
 	// Scheduler is the cluster's kube-scheduler; what is ours are pods.
 	Scheduler *harness.Process
 
-	ip string
+	name string // of its node
+	ip   string
 	// apiServerArgs are further arguments of kube-apiserver.
 	apiServerArgs []string
 	options       Options
@@ -56,6 +57,7 @@ type Cluster struct {
 	agentArgs     []string    // of the release
 	admission     *admission  // while it is removed
 	identities    *identities
+	second        *Cluster // while it is there
 }
 
 // New brings a cluster up. It has to be closed also after an error.
@@ -66,10 +68,11 @@ func New(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	c := &Cluster{options: o}
+	c := &Cluster{name: harness.NodeName, options: o}
 	var err error
 	c.Node, err = harness.NewNode(ctx, harness.NodeOptions{
-		GPUs: o.GPUs, NoAgent: true, Enter: c.enter, Progress: o.Progress,
+		GPUs: o.GPUs, NoAgent: true, Progress: o.Progress,
+		Enter: func(m *harness.Machine) ([]string, error) { return c.enter(m, nil) },
 	})
 	if err != nil {
 		return c, err
@@ -77,8 +80,9 @@ func New(ctx context.Context, o Options) (*Cluster, error) {
 	return c, c.start(ctx)
 }
 
-// enter prepares the machine for containerd, and returns the command that starts programs there.
-func (c *Cluster) enter(m *harness.Machine) (command []string, err error) {
+// enter prepares the machine for containerd, and returns the command that starts programs there. outside is the one that starts
+// programs at the other end of its network; none: on this machine.
+func (c *Cluster) enter(m *harness.Machine, outside []string) (command []string, err error) {
 	c.Dir, c.network = m.Dir, newNetwork(m.Dir)
 	c.ip = c.network.node
 	mounts, err := c.mounts(m)
@@ -88,7 +92,7 @@ func (c *Cluster) enter(m *harness.Machine) (command []string, err error) {
 	if c.namespaces, err = newNamespaces(context.Background(), c.Dir, mounts); err != nil {
 		return nil, err
 	}
-	if err := c.network.join(context.Background(), c.namespaces); err != nil {
+	if err := c.network.join(context.Background(), c.namespaces, outside); err != nil {
 		return nil, err
 	}
 	return c.namespaces.enter(), c.writeCNI()
@@ -208,6 +212,9 @@ func await(ctx context.Context, p *harness.Process, patience time.Duration, prob
 // Close takes everything down and reports what did not go.
 func (c *Cluster) Close(ctx context.Context) error {
 	var errs []error
+	if c.second != nil {
+		errs = append(errs, c.second.Close(ctx))
+	}
 	for _, p := range []*harness.Process{c.Scheduler, c.KubeProxy, c.Kubelet, c.ControllerManager} {
 		errs = append(errs, stop(p))
 	}
@@ -245,6 +252,9 @@ func (c *Cluster) SaveLogs(to string) error {
 		return err
 	}
 	var errs []error
+	if c.second != nil {
+		errs = append(errs, c.second.SaveLogs(filepath.Join(to, c.second.name)))
+	}
 	for _, pattern := range []string{"*.log", "c/*.log", "private/var/log/pods/" + Namespace + "_*/*/*.log"} {
 		files, err := filepath.Glob(filepath.Join(c.Dir, pattern))
 		errs = append(errs, err)

@@ -46,7 +46,7 @@ func getBy(ctx context.Context, client *http.Client, url string) error {
 func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 	if c.identities == nil {
 		c.identities, err = newIdentities(filepath.Join(c.Dir, "pki"), c.ip, "https://"+c.ip+":6443",
-			Admin, ControllerManager, StockScheduler, KubeProxy, Kubelet, Tenant)
+			Admin, ControllerManager, StockScheduler, KubeProxy, KubeletOf(harness.NodeName), KubeletOf(SecondNode), Tenant)
 		if err != nil {
 			return err
 		}

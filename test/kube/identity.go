@@ -20,8 +20,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 // User is the identity of a client of the API server.
@@ -36,10 +34,12 @@ var (
 	ControllerManager = User{"system:kube-controller-manager", nil}
 	StockScheduler    = User{"system:kube-scheduler", nil}
 	KubeProxy         = User{"system:kube-proxy", nil}
-	Kubelet           = User{"system:node:" + harness.NodeName, []string{"system:nodes"}}
 	// Tenant may do in the tests' namespaces what Kubernetes' role admin allows.
 	Tenant = User{"tenant", nil}
 )
+
+// KubeletOf is the user that the kubelet of a node is.
+func KubeletOf(node string) User { return User{"system:node:" + node, []string{"system:nodes"}} }
 
 // ServiceAccount is the user that a service account is.
 func ServiceAccount(namespace, name string) User {

@@ -64,7 +64,7 @@ func (c *Cluster) StartKubelet(ctx context.Context) error {
 	if err := errors.Join(makeCgroups(c.cgroup()), os.MkdirAll(c.kubeletRoot(), 0o755)); err != nil {
 		return err
 	}
-	kubeconfig, err := c.Kubeconfig(Kubelet)
+	kubeconfig, err := c.Kubeconfig(KubeletOf(c.name))
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (c *Cluster) StartKubelet(ctx context.Context) error {
 		return err
 	}
 	c.Kubelet, err = c.startDaemon("kubelet", []string{
-		"--config=" + config, "--kubeconfig=" + kubeconfig, "--hostname-override=" + harness.NodeName, "--node-ip=" + c.ip,
+		"--config=" + config, "--kubeconfig=" + kubeconfig, "--hostname-override=" + c.name, "--node-ip=" + c.ip,
 	})
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (c *Cluster) WaitNode(ctx context.Context) error { return c.WaitOffered(ctx
 // and the Node's annotations have the GPUs.
 func (c *Cluster) WaitOffered(ctx context.Context, resource corev1.ResourceName, want int64) error {
 	return harness.Until(ctx, 2*time.Minute, func(ctx context.Context) error {
-		node, err := c.API.CoreV1().Nodes().Get(ctx, harness.NodeName, metav1.GetOptions{})
+		node, err := c.API.CoreV1().Nodes().Get(ctx, c.name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -41,14 +42,14 @@ func newNetwork(dir string) network {
 	}
 }
 
-// join joins the namespace to the machine. The interfaces go with the namespace.
-func (n network) join(ctx context.Context, s *namespaces) error {
+// join joins the namespace to the machine, or to where outside starts a program. The interfaces go with the namespace.
+func (n network) join(ctx context.Context, s *namespaces, outside []string) error {
 	pid := strconv.Itoa(s.holder.PID())
 	inside := s.enter()
 	for _, command := range [][]string{
-		{"ip", "link", "add", n.link, "type", "veth", "peer", "name", "eth0", "netns", pid},
-		{"ip", "address", "add", n.host + "/30", "dev", n.link},
-		{"ip", "link", "set", n.link, "up"},
+		slices.Concat(outside, []string{"ip", "link", "add", n.link, "type", "veth", "peer", "name", "eth0", "netns", pid}),
+		slices.Concat(outside, []string{"ip", "address", "add", n.host + "/30", "dev", n.link}),
+		slices.Concat(outside, []string{"ip", "link", "set", n.link, "up"}),
 		append(inside, "ip", "link", "set", "lo", "up"),
 		append(inside, "ip", "address", "add", n.node+"/30", "dev", "eth0"),
 		append(inside, "ip", "link", "set", "eth0", "up"),
@@ -108,7 +109,7 @@ func (c *Cluster) StartKubeProxy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = kubeProxyConfig.Execute(file, map[string]string{"Node": c.ip, "Name": harness.NodeName, "Pods": c.network.pods, "Kubeconfig": kubeconfig})
+	err = kubeProxyConfig.Execute(file, map[string]string{"Node": c.ip, "Name": c.name, "Pods": c.network.pods, "Kubeconfig": kubeconfig})
 	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (c *Cluster) WaitRelease(ctx context.Context) error {
 
 func rolledOut(d *appsv1.DaemonSet) error {
 	s := d.Status
-	if s.ObservedGeneration < d.Generation || s.DesiredNumberScheduled != 1 || s.UpdatedNumberScheduled != 1 || s.NumberReady != 1 || s.NumberUnavailable != 0 {
+	if n := s.DesiredNumberScheduled; n == 0 || s.ObservedGeneration < d.Generation || s.UpdatedNumberScheduled != n || s.NumberReady != n || s.NumberUnavailable != 0 {
 		return fmt.Errorf("daemon set %s: %d of %d pods are ready, %d up to date", d.Name, s.NumberReady, s.DesiredNumberScheduled, s.UpdatedNumberScheduled)
 	}
 	return nil
