@@ -30,6 +30,9 @@ func TestNode(t *testing.T) {
 	require.EqualValues(t, 0, score("spread", Weights{}, nil, 10, 10))
 	require.EqualValues(t, MaxNodeScore, score("spread", Weights{}, nil, 0, 0))
 	require.EqualValues(t, 0, score("binpack", Weights{}, nil), "a node without GPUs")
+	require.Greater(t, score("spread", Weights{}, nil, 1, 0, 0, 0), score("spread", Weights{}, nil, 1, 0), "the larger of two empty nodes")
+	require.Greater(t, score("spread", Weights{}, nil, 1, 0), score("spread", Weights{}, nil, 1, 1, 1, 0), "until the smaller one is used less")
+	require.Greater(t, score("binpack", Weights{}, nil, 1, 0), score("binpack", Weights{}, nil, 1, 0, 0, 0))
 
 	// Links are PCIe's up to half of the scale, then NVLink's.
 	pair := func(links ...int) int64 { return score(Topology, Weights{}, links, 1, 1) }
