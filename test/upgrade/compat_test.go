@@ -203,6 +203,14 @@ func TestLedgerForTheVersionBefore(t *testing.T) {
 			require.Equal(t, share.MemoryMiB, *got.Shares[i].MemoryMiB)
 			require.Equal(t, share.CorePercent, *got.Shares[i].Cores)
 		}
+		// The flag by which processes measure their contexts first: the library before does not know it, and reads the rest.
+		limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
+		require.NoError(t, err)
+		for i := range limits.Devices {
+			require.True(t, limits.Devices[i].MeasureFirst)
+			limits.Devices[i].MeasureFirst = false
+		}
+		require.NoError(t, limiter.WriteLimits(limiter.LimitsPath(dir), limits))
 		for _, path := range []func(claimDir string) string{limiter.LimitsPath, limiter.UsagePath} {
 			now, err := os.ReadFile(path(dir))
 			require.NoError(t, err)

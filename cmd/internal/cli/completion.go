@@ -70,7 +70,7 @@ It completes commands, options, nodes, GPUs and pods of the cluster.
 Exit status: 0 success; 1 failure; 2 invalid usage.`
 
 // completionTimeout bounds a request of a completion: a person waits for it.
-const completionTimeout = 3 * time.Second
+var completionTimeout = 3 * time.Second
 
 // completeLocal completes with what the node's files have.
 func (c call) completeLocal(args []string, find func(stateDir string) ([]cobra.Completion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {

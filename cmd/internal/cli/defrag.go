@@ -33,10 +33,11 @@ prints the plan, and carries it out after a confirmation.
 A pod is resized in place, down to its annotation gpuslice.io/min-memory. A pod
 is moved by an eviction, which respects PodDisruptionBudgets; its controller
 creates it again. Until the evicted pods are gone, the GPUs for POD are cordoned
-(node annotation hami.io/device-cordon). Pods of higher priority, without a controller, of a DaemonSet
-or in a group stay, and those that forbid evictions by the annotation
-cluster-autoscaler.kubernetes.io/safe-to-evict. The plan counts GPUs, quotas,
-node affinity and taints, but not CPU, memory, pod affinity or volumes.
+(node annotation hami.io/device-cordon). Pods of higher priority, without a
+controller, of a DaemonSet or in a group stay, and those that forbid evictions
+by the annotation cluster-autoscaler.kubernetes.io/safe-to-evict. The plan
+counts GPUs, quotas, node affinity and taints, but not CPU, memory, pod
+affinity or volumes.
 
 Exit status: 0 the pod has its GPUs, or --plan; 1 failure, there is no plan, or
 it was not confirmed; 2 invalid usage.`,

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -292,6 +293,9 @@ func TestNodeWithoutItsAgent(t *testing.T) {
 
 // kubectl-gpuslice completes names of the cluster.
 func TestPluginCompletions(t *testing.T) {
+	usual := completionTimeout
+	completionTimeout = time.Minute
+	t.Cleanup(func() { completionTimeout = usual })
 	s := pcieNode(t)
 	f, err := node.Read(s.Dir)
 	require.NoError(t, err)
