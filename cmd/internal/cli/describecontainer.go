@@ -77,7 +77,7 @@ read; 2 invalid usage.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			show := func(d containerDescribed) error {
-				return work(out.print(c, d, []string{"container/" + d.ContainerID}, d.write))
+				return work(out.print(c, d, []string{nameOf(d.Container)}, d.write))
 			}
 			if called.allNodes() {
 				from, found, err := called.findRemote(args[0])
@@ -85,7 +85,7 @@ read; 2 invalid usage.`,
 					return err
 				}
 				d := describeContainer(from.node, found)
-				d.Note = from.note("the limits and the kinds of memory", "gpuslice describe container "+term.Clean(found.ContainerID))
+				d.Note = from.note("the limits and the kinds of memory", "gpuslice describe container "+term.Clean(cmp.Or(found.ContainerID, found.Pod)))
 				return show(d)
 			}
 			n, err := node.view(c.Context(), stateDir(c))

@@ -134,14 +134,18 @@ func namesOf(n view.Node) []string {
 		names = append(names, "gpu/"+gpu.UUID)
 	}
 	for _, c := range n.Containers {
-		if c.ContainerID == "" { // known by its pod only
-			_, pod, _ := strings.Cut(c.Pod, "/")
-			names = append(names, "pod/"+pod)
-			continue
-		}
-		names = append(names, "container/"+c.ContainerID)
+		names = append(names, nameOf(c))
 	}
 	return slices.Compact(names)
+}
+
+// nameOf is the pod's where only that is known.
+func nameOf(c view.Container) string {
+	if c.ContainerID == "" {
+		_, pod, _ := strings.Cut(c.Pod, "/")
+		return "pod/" + pod
+	}
+	return "container/" + c.ContainerID
 }
 
 const watchInterval = 2 * time.Second

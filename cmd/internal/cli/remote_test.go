@@ -276,6 +276,8 @@ func TestNodeWithoutItsAgent(t *testing.T) {
 	assert.Equal(t, "GPU0 shared", strings.Join(strings.Fields(strings.Trim(row(show("topology", "node-1"), "GPU0"), "│├└─ "))[:2], " "))
 	assert.Regexp(t, `Memory used: +-\n`, show("describe", "gpu", "node-1", "0"))
 	assert.Regexp(t, `Memory: +- of 4096 MiB\n`, show("describe", "container", "train"))
+	assert.Contains(t, show("describe", "container", "train"), "run gpuslice describe container default/train there")
+	assert.Equal(t, "pod/train\n", show("describe", "container", "train", "-o", "name"))
 	once := show("top", "--once", "--interval=100ms")
 	assert.Contains(t, row(once, "default/train"), "-/4096M]")
 	assert.Contains(t, row(once, "node-1:0 "), "-/140G]")
