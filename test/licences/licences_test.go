@@ -117,6 +117,19 @@ func legalTexts(t *testing.T, dir string) (names []string) {
 	return names
 }
 
+// builds are the environments in which a program is built: kubectl's plugin is for every system.
+func builds(program string) (envs [][]string) {
+	if program != "kubectl-gpuslice" {
+		return [][]string{nil}
+	}
+	for _, system := range []string{"linux", "darwin", "windows"} {
+		for _, arch := range []string{"amd64", "arm64"} {
+			envs = append(envs, []string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch})
+		}
+	}
+	return envs
+}
+
 // linkedModules are the modules of packages that the programs are linked with, by path, and
 // the programs of each.
 func linkedModules(t *testing.T) (map[string]module, map[string][]string) {
@@ -125,8 +138,12 @@ func linkedModules(t *testing.T) (map[string]module, map[string][]string) {
 		for _, program := range programs[dir] {
 			name, err := filepath.Abs(filepath.Join(dir, program))
 			require.NoError(t, err)
-			out, err := harness.Run(context.Background(), nil, "go", "-C", dir, "list", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Version}}\t{{.Dir}}\t{{.Main}}\t{{with .Replace}}{{.Version}}{{end}}{{end}}", program)
-			require.NoError(t, err)
+			out := ""
+			for _, env := range builds(filepath.Base(name)) {
+				linked, err := harness.Run(context.Background(), env, "go", "-C", dir, "list", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Version}}\t{{.Dir}}\t{{.Main}}\t{{with .Replace}}{{.Version}}{{end}}{{end}}", program)
+				require.NoError(t, err)
+				out += linked
+			}
 			seen := map[string]bool{}
 			for line := range strings.Lines(out) {
 				fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
