@@ -203,7 +203,7 @@ func (o options) contents(arch string) ([]content, error) {
 		{from: "CHANGELOG.md", to: doc + "CHANGELOG.md"},
 		{from: filepath.Join("build", noticesFile), to: doc + noticesFile},
 	}
-	pages, err := filepath.Glob(filepath.Join(o.repository, "build/man/*.8"))
+	pages, err := filepath.Glob(filepath.Join(o.repository, "build/man/gpuslice*.8"))
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,8 @@ func (o options) packages(arch string, contents []content) error {
 		if err != nil {
 			return err
 		}
-		path := o.file(packager.ConventionalFileName(info))
+		// A site for downloads may rename a file with "~", which is in the name of a version before a release.
+		path := o.file(strings.ReplaceAll(packager.ConventionalFileName(info), "~", "-"))
 		if err := write(path, func(w io.Writer) error { return packager.Package(info, w) }); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}

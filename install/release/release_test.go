@@ -63,6 +63,7 @@ func built(t *testing.T) string {
 		write("build/plugins/kubectl-gpuslice-"+platform, "the plugin of "+platform)
 	}
 	write("build/man/gpuslice.8", ".TH GPUSLICE 8\n")
+	write("build/man/kubectl-gpuslice.8", "of a program that is not in the packages")
 	write("build/"+noticesFile, "of others\n")
 	write("CHANGELOG.md", "# Changelog\n\n## Unreleased\n\n- next\n\n## [1.2.0] - 2026-01-02\n\n### Added\n\n- this\n\n## 1.1.0\n\n- old\n")
 	for _, name := range []string{"LICENSE", "install/gpuslice-cdi.service", "install/gpuslice-cdi-driver.service", "install/runtime.example.yaml", "install/agent.example.yaml"} {
@@ -241,6 +242,7 @@ func archives(t *testing.T, dir string) {
 		for _, name := range []string{"bin/gpuslice", "bin/gpuslice-scheduler", "share/doc/gpuslice/copyright", "share/doc/gpuslice/" + noticesFile, "share/man/man8/gpuslice.8"} {
 			require.NotEmpty(t, all[below+name], name)
 		}
+		require.NotContains(t, all, below+"share/man/man8/kubectl-gpuslice.8")
 	}
 }
 
