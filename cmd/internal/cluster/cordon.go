@@ -135,8 +135,10 @@ type placedPod struct {
 // placed returns the pods with shares on the node; empty: on all nodes, and of all namespaces. It also returns what it could read if the
 // annotations of some pods are invalid.
 func (c *Cluster) placed(ctx context.Context, namespace, node string) (found []placedPod, err error) {
-	options := metav1.ListOptions{}
+	// All pods are read to show them, as often as each second: from the API server's cache, not from etcd.
+	options := metav1.ListOptions{ResourceVersion: "0"}
 	if node != "" {
+		options.ResourceVersion = ""
 		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 	}
 	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, options)
