@@ -50,7 +50,7 @@ func (b *reserved) resize(t *testing.T, memoryMiB int64, cores int) error {
 // A container that runs has more with its next call, and below what it has nothing is
 // freed and nothing more is given.
 func TestResizeOfARunningContainer(t *testing.T) {
-	b := newReserved(t, newMachine(t), 1024, 0)
+	b := newReserved(t, newMachine(t, "H200:context_mib=0"), 1024, 0)
 	p := talk(t, b.command(filepath.Join(bin, "probe"), strings.Fields(
 		"init ctx 0 alloc 1073741824 alloc 1 line alloc 1073741824 line alloc 1 line alloc 1 line alloc 1")...))
 	for _, want := range []string{"init 0", "ctx 0", "alloc 0", "alloc 2"} {
