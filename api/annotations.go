@@ -127,6 +127,8 @@ const (
 	AnnotationVolcanoHandshake = "volcano.sh/node-vgpu-handshake"
 	// AnnotationHAMiCordon lists GPUs that get no new containers. An operator sets it.
 	AnnotationHAMiCordon = "hami.io/device-cordon"
+	// AnnotationDefragCordon has the GPUs of AnnotationHAMiCordon that "gpuslice defrag" cordoned, with the call and its deadline.
+	AnnotationDefragCordon = "gpuslice.io/defrag-cordon"
 	// AnnotationHAMiLock is held by the pod that HAMi's device plugin serves: "<RFC 3339>,<namespace>,<pod>".
 	AnnotationHAMiLock = "hami.io/mutex.lock"
 )

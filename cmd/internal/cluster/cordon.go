@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,27 +84,80 @@ func One(kind, name string, found []string, list string) (string, error) {
 	return "", fmt.Errorf("%s %q is ambiguous: use one of %s", kind, name, strings.Join(found, ", "))
 }
 
-// Cordon adds a GPU to a node's annotation hami.io/device-cordon, or removes it.
-func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (changed bool, err error) {
+// cordons are the cordoned GPUs of a node.
+type cordons struct {
+	uuids []string
+	marks map[string]mark // by UUID: the GPUs that a defrag has cordoned, not an operator
+}
+
+// mark is a value of the annotation gpuslice.io/defrag-cordon.
+type mark struct {
+	Pod string `json:"pod"` // namespace/name of the pending pod
+	ID  string `json:"id"`  // of the call
+	// Until is when the call has ended. A later mark is one that it could not remove.
+	Until time.Time `json:"until"`
+}
+
+// cordonsOf ignores marks that can't be read, and those of GPUs that are not cordoned: another program has removed the cordon.
+func cordonsOf(n *v1.Node) (now cordons) {
+	now.uuids = strings.FieldsFunc(n.Annotations[api.AnnotationHAMiCordon], func(r rune) bool { return r == ',' || r == ' ' })
+	if json.Unmarshal([]byte(n.Annotations[api.AnnotationDefragCordon]), &now.marks) != nil || now.marks == nil {
+		now.marks = map[string]mark{}
+	}
+	maps.DeleteFunc(now.marks, func(uuid string, _ mark) bool { return !slices.Contains(now.uuids, uuid) })
+	return now
+}
+
+// add cordons a GPU; nil: for an operator.
+func (now *cordons) add(uuid string, by *mark) {
+	if !slices.Contains(now.uuids, uuid) {
+		now.uuids = append(now.uuids, uuid)
+	}
+	delete(now.marks, uuid)
+	if by != nil {
+		now.marks[uuid] = *by
+	}
+}
+
+func (now *cordons) remove(uuid string) {
+	now.uuids = slices.DeleteFunc(now.uuids, func(s string) bool { return s == uuid })
+	delete(now.marks, uuid)
+}
+
+// annotations has null for those to remove.
+func (now *cordons) annotations() (map[string]any, error) {
+	set := map[string]any{api.AnnotationHAMiCordon: nil, api.AnnotationDefragCordon: nil}
+	if len(now.uuids) > 0 {
+		set[api.AnnotationHAMiCordon] = strings.Join(now.uuids, ",")
+	}
+	if len(now.marks) > 0 {
+		text, err := json.Marshal(now.marks)
+		if err != nil {
+			return nil, err
+		}
+		set[api.AnnotationDefragCordon] = string(text)
+	}
+	return set, nil
+}
+
+// changeCordons changes the cordons of a node's GPUs in one write. change is called again after a conflict.
+func (c *Cluster) changeCordons(ctx context.Context, node string, change func(*cordons) (changed bool, err error)) error {
 	nodes := c.client.CoreV1().Nodes()
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		n, err := nodes.Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		list := strings.FieldsFunc(n.Annotations[api.AnnotationHAMiCordon], func(r rune) bool { return r == ',' || r == ' ' })
-		if changed = slices.Contains(list, uuid) != on; !changed {
-			return nil
+		now := cordonsOf(n)
+		if changed, err := change(&now); err != nil || !changed {
+			return err
 		}
-		if list = slices.DeleteFunc(list, func(s string) bool { return s == uuid }); on {
-			list = append(list, uuid)
-		}
-		var value any // null removes the annotation
-		if len(list) > 0 {
-			value = strings.Join(list, ",")
+		annotations, err := now.annotations()
+		if err != nil {
+			return err
 		}
 		// The resource version makes a concurrent change a conflict.
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": n.ResourceVersion, "annotations": map[string]any{api.AnnotationHAMiCordon: value}}})
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": n.ResourceVersion, "annotations": annotations}})
 		if err != nil {
 			return err
 		}
@@ -111,9 +165,61 @@ func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (chang
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("node %s: %w", node, err)
+		return fmt.Errorf("node %s: %w", node, err)
 	}
-	return changed, nil
+	return nil
+}
+
+// Cordon adds a GPU to a node's annotation hami.io/device-cordon for an operator, or removes it. A cordon of a defrag becomes the
+// operator's.
+func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (changed bool, err error) {
+	err = c.changeCordons(ctx, node, func(now *cordons) (bool, error) {
+		_, marked := now.marks[uuid]
+		changed = marked || slices.Contains(now.uuids, uuid) != on
+		if on {
+			now.add(uuid, nil)
+		} else {
+			now.remove(uuid)
+		}
+		return changed, nil
+	})
+	return changed && err == nil, err
+}
+
+// hold cordons GPUs for a defrag. GPUs that an operator has cordoned stay the operator's.
+func (c *Cluster) hold(ctx context.Context, node string, uuids []string, own mark) error {
+	return c.changeCordons(ctx, node, func(now *cordons) (changed bool, err error) {
+		for _, uuid := range uuids {
+			by, marked := now.marks[uuid]
+			if marked && by.Pod != own.Pod && time.Now().Before(by.Until) {
+				return false, fmt.Errorf("GPU %s: room is being made for pod %s, until %s: wait for that defrag; if it has ended: kubectl gpuslice uncordon %s %s",
+					uuid, by.Pod, by.Until.Format(time.RFC3339), node, uuid)
+			}
+			if marked && by.ID != own.ID || !slices.Contains(now.uuids, uuid) {
+				now.add(uuid, &own)
+				changed = true
+			}
+		}
+		return changed, nil
+	})
+}
+
+// release removes the cordons with marks that match, and returns their GPUs.
+func (c *Cluster) release(ctx context.Context, node string, match func(mark) bool) (uuids []string, err error) {
+	err = c.changeCordons(ctx, node, func(now *cordons) (bool, error) {
+		uuids = nil
+		for uuid, by := range now.marks {
+			if match(by) {
+				uuids = append(uuids, uuid)
+			}
+		}
+		slices.Sort(uuids)
+		for _, uuid := range uuids {
+			now.remove(uuid)
+		}
+		return len(uuids) > 0, nil
+	})
+	return uuids, err
 }
 
 // Holder is a pod that has a share of a GPU.

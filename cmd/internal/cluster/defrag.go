@@ -2,10 +2,12 @@ package cluster
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -75,31 +77,40 @@ func (c *Cluster) move(ctx context.Context, plan defrag.Plan, how Evictions) (er
 		namespace, name, _ := strings.Cut(m.Pod, "/")
 		moved = append(moved, Holder{Namespace: namespace, Name: name, UID: m.UID})
 	}
-	var cordoned []string
-	defer func() { err = errors.Join(err, c.uncordon(ctx, plan.Node, cordoned)) }()
-	for _, uuid := range plan.GPUs {
-		changed, err := c.Cordon(ctx, plan.Node, uuid, true)
-		if err != nil {
+	if len(plan.GPUs) > 0 {
+		own := newMark(ctx, plan.Pod)
+		defer func() { err = errors.Join(err, c.uncordon(ctx, plan, own)) }()
+		if err := c.hold(ctx, plan.Node, plan.GPUs, own); err != nil {
 			return err
-		}
-		if changed {
-			cordoned = append(cordoned, uuid)
 		}
 	}
 	return c.Evict(ctx, moved, how)
 }
 
-// uncordon also works after ctx has ended.
-func (c *Cluster) uncordon(ctx context.Context, node string, uuids []string) error {
+// afterDeadline is more than a call needs to end after its deadline.
+const afterDeadline = time.Minute
+
+func newMark(ctx context.Context, pod string) mark {
+	deadline, limited := ctx.Deadline()
+	if !limited {
+		deadline = time.Now().Add(time.Hour)
+	}
+	return mark{Pod: pod, ID: rand.Text(), Until: deadline.Add(afterDeadline).UTC().Truncate(time.Second)}
+}
+
+// uncordon also works after ctx has ended. It keeps the cordons of operators, and of other calls.
+func (c *Cluster) uncordon(ctx context.Context, plan defrag.Plan, own mark) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTimeout)
 	defer cancel()
-	var errs []error
-	for _, uuid := range uuids {
-		if _, err := c.Cordon(ctx, node, uuid, false); err != nil {
-			errs = append(errs, fmt.Errorf("GPU %s is cordoned still: kubectl gpuslice uncordon %s %s: %w", uuid, node, uuid, err))
-		}
+	_, err := c.release(ctx, plan.Node, func(by mark) bool { return by.ID == own.ID })
+	if err == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	var commands []string
+	for _, uuid := range plan.GPUs {
+		commands = append(commands, fmt.Sprintf("kubectl gpuslice uncordon %s %s", plan.Node, uuid))
+	}
+	return fmt.Errorf("the GPUs may be cordoned still: run %s: %w", strings.Join(commands, "; "), err)
 }
 
 func (c *Cluster) shrink(ctx context.Context, r defrag.Resize) error {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,4 +106,87 @@ func TestCarryUncordons(t *testing.T) {
 	n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Empty(t, n.Annotations[api.AnnotationHAMiCordon])
+}
+
+// defragged is a plan to move a pod from a GPU that an eviction budget delays once, and a function that carries it out. What
+// happens meanwhile is between the two tries.
+func defragged(t *testing.T, meanwhile func(c *Cluster)) (c *Cluster, now func() cordons, plan defrag.Plan, carry func(context.Context) error) {
+	t.Helper()
+	moved := granted(t, "moved", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
+	c, client := of(nil, moved, node("n1", gpuA, gpuB), &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: v1.PodSpec{NodeName: "n1"}})
+	tries := 0
+	evicting(client, func(*policyv1.Eviction) error {
+		if tries++; tries == 1 {
+			return apierrors.NewTooManyRequests("a budget", 1)
+		}
+		return nil
+	})
+	now = func() cordons {
+		n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		require.NoError(t, err)
+		return cordonsOf(n)
+	}
+	plan = defrag.Plan{Pod: "ns/p", Node: "n1", Moves: []defrag.Move{{Pod: "ns/moved", UID: string(moved.UID), From: "n1", To: "n2"}}, GPUs: []string{gpuA}}
+	once := sync.OnceFunc(func() { meanwhile(c) })
+	how := Evictions{GracePeriod: -1, pause: time.Millisecond, Report: func(format string, _ ...any) {
+		if strings.Contains(format, "cannot be evicted yet") {
+			once()
+		}
+	}}
+	return c, now, plan, func(ctx context.Context) error { return c.Carry(ctx, plan, how) }
+}
+
+func TestCarryKeepsAnOperatorsCordon(t *testing.T) {
+	_, now, _, carry := defragged(t, func(c *Cluster) {
+		changed, err := c.Cordon(t.Context(), "n1", gpuA, true)
+		require.NoError(t, err)
+		require.True(t, changed, "it was the defrag's before")
+	})
+	require.NoError(t, carry(t.Context()))
+	require.Equal(t, cordons{[]string{gpuA}, map[string]mark{}}, now())
+}
+
+func TestCarryKeepsTheCordonOfAnotherDefrag(t *testing.T) {
+	later := mark{Pod: "ns/p", ID: "later", Until: time.Now().Add(time.Hour).UTC().Truncate(time.Second)}
+	_, now, _, carry := defragged(t, func(c *Cluster) { require.NoError(t, c.hold(t.Context(), "n1", []string{gpuA}, later)) })
+	require.NoError(t, carry(t.Context()))
+	require.Equal(t, cordons{[]string{gpuA}, map[string]mark{gpuA: later}}, now(), "of the same pod: it took the GPU over")
+}
+
+func TestCarryRefusesTheGPUsOfAnotherDefrag(t *testing.T) {
+	c, now, plan, carry := defragged(t, func(c *Cluster) {
+		other := defrag.Plan{Pod: "ns/other", Node: "n1", Moves: []defrag.Move{{Pod: "ns/moved", UID: "uid-moved"}}, GPUs: []string{gpuB, gpuA}}
+		err := c.Carry(t.Context(), other, Evictions{Report: func(format string, args ...any) { t.Errorf(format, args...) }})
+		require.ErrorContains(t, err, "room is being made for pod ns/p, until ")
+		require.ErrorContains(t, err, "kubectl gpuslice uncordon n1 "+gpuA)
+	})
+	require.NoError(t, carry(t.Context()))
+	require.Empty(t, now().uuids)
+
+	ended := mark{Pod: "ns/other", ID: "ended", Until: time.Now().Add(-time.Second)}
+	require.NoError(t, c.hold(t.Context(), "n1", plan.GPUs, ended))
+	require.NoError(t, carry(t.Context()), "the other one has ended without removing it")
+	require.Empty(t, now().uuids)
+}
+
+func TestMarksOfCordons(t *testing.T) {
+	until := time.Unix(1, 0).UTC()
+	text := `{"` + gpuA + `":{"pod":"ns/p","id":"i","until":"1970-01-01T00:00:01Z"}}`
+	of := func(cordon, marks string) cordons {
+		return cordonsOf(&v1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.AnnotationHAMiCordon: cordon, api.AnnotationDefragCordon: marks}}})
+	}
+	marked := of(gpuB+", "+gpuA, text)
+	require.Equal(t, cordons{[]string{gpuB, gpuA}, map[string]mark{gpuA: {"ns/p", "i", until}}}, marked)
+	annotations, err := marked.annotations()
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{api.AnnotationHAMiCordon: gpuB + "," + gpuA, api.AnnotationDefragCordon: text}, annotations)
+	require.Empty(t, of(gpuB, text).marks, "another program has removed the cordon")
+	for _, bad := range []string{"", "null", "[]", "{", `{"` + gpuA + `":1}`} {
+		require.Equal(t, cordons{[]string{gpuA}, map[string]mark{}}, of(gpuA, bad), bad)
+	}
+	marked.remove(gpuA)
+	marked.remove(gpuB)
+	annotations, err = marked.annotations()
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{api.AnnotationHAMiCordon: nil, api.AnnotationDefragCordon: nil}, annotations)
 }
