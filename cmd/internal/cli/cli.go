@@ -38,6 +38,10 @@ func notIgnored(signals ...os.Signal) []os.Signal { return slices.DeleteFunc(sig
 func Main(c *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), notIgnored(os.Interrupt, syscall.SIGTERM)...)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if !signal.Ignored(syscall.SIGHUP) {
+		// The end of a terminal can send several. The next ones do not end the process.
+		ctx, _ = signal.NotifyContext(ctx, syscall.SIGHUP)
+	}
 	os.Exit(run(ctx, c, os.Args[1:], os.Stdout, os.Stderr))
 }
 

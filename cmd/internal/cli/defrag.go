@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +42,10 @@ by the annotation cluster-autoscaler.kubernetes.io/safe-to-evict. The plan
 counts GPUs, quotas, node affinity and taints, but not CPU, memory, pod
 affinity or volumes.
 
+A signal ends it: it removes its cordons first, and a second signal keeps them.
+Cordons that earlier calls have left, for POD or past their --timeout, are
+removed at the beginning, with --plan only listed.
+
 Exit status: 0 the pod has its GPUs, or --plan; 1 failure, there is no plan, or
 it was not confirmed; 2 invalid usage.`,
 		Example: `  kubectl gpuslice defrag team-a/train --plan
@@ -53,7 +60,14 @@ it was not confirmed; 2 invalid usage.`,
 				return err
 			}
 			return called.withCluster(timeout, func(ctx context.Context, connection *cluster.Cluster) error {
-				plan, err := connection.Plan(ctx, cmp.Or(namespace, connection.Namespace), name)
+				report := func(format string, args ...any) {
+					fmt.Fprintln(c.ErrOrStderr(), term.Clean(fmt.Sprintf(format, args...)))
+				}
+				namespace := cmp.Or(namespace, connection.Namespace)
+				if err := connection.Clear(ctx, namespace, name, planOnly, report); err != nil {
+					return err
+				}
+				plan, err := connection.Plan(ctx, namespace, name)
 				if err != nil {
 					return err
 				}
@@ -64,11 +78,12 @@ it was not confirmed; 2 invalid usage.`,
 					return nil
 				}
 				if !yes && !confirmed(c) {
-					return errors.New("not confirmed, nothing was changed: answer yes, or use --yes")
+					return errors.New("not confirmed, no pod was changed: answer yes, or use --yes")
 				}
-				return connection.Carry(ctx, plan, cluster.Evictions{GracePeriod: grace.Duration, Report: func(format string, args ...any) {
-					fmt.Fprintln(c.ErrOrStderr(), term.Clean(fmt.Sprintf(format, args...)))
-				}})
+				pipe := make(chan os.Signal, 1) // so that a write to a program that has ended does not end this one with its cordons
+				signal.Notify(pipe, syscall.SIGPIPE)
+				defer signal.Stop(pipe)
+				return connection.Carry(ctx, plan, cluster.Evictions{GracePeriod: grace.Duration, Report: report})
 			})
 		},
 	}
@@ -95,6 +110,15 @@ func planPage(p page, plan defrag.Plan) error {
 
 func confirmed(c *cobra.Command) bool {
 	fmt.Fprint(c.ErrOrStderr(), "Do this? [yes/no] ")
-	answer, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n') // an end of the input is no
-	return strings.EqualFold(strings.TrimSpace(answer), "yes")
+	answer := make(chan string, 1)
+	go func() {
+		text, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n') // an end of the input is no
+		answer <- text
+	}()
+	select {
+	case text := <-answer:
+		return strings.EqualFold(strings.TrimSpace(text), "yes")
+	case <-c.Context().Done():
+		return false
+	}
 }

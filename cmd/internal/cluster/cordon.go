@@ -94,9 +94,12 @@ type cordons struct {
 type mark struct {
 	Pod string `json:"pod"` // namespace/name of the pending pod
 	ID  string `json:"id"`  // of the call
-	// Until is when the call has ended. A later mark is one that it could not remove.
+	// Until is when the call has ended.
 	Until time.Time `json:"until"`
 }
+
+// left reports whether the call has ended without removing the cordon.
+func (by mark) left() bool { return time.Now().After(by.Until) }
 
 // cordonsOf ignores marks that can't be read, and those of GPUs that are not cordoned: another program has removed the cordon.
 func cordonsOf(n *v1.Node) (now cordons) {
@@ -191,7 +194,7 @@ func (c *Cluster) hold(ctx context.Context, node string, uuids []string, own mar
 	return c.changeCordons(ctx, node, func(now *cordons) (changed bool, err error) {
 		for _, uuid := range uuids {
 			by, marked := now.marks[uuid]
-			if marked && by.Pod != own.Pod && time.Now().Before(by.Until) {
+			if marked && by.Pod != own.Pod && !by.left() {
 				return false, fmt.Errorf("GPU %s: room is being made for pod %s, until %s: wait for that defrag; if it has ended: kubectl gpuslice uncordon %s %s",
 					uuid, by.Pod, by.Until.Format(time.RFC3339), node, uuid)
 			}

@@ -5,11 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -79,12 +82,36 @@ func (c *Cluster) move(ctx context.Context, plan defrag.Plan, how Evictions) (er
 	}
 	if len(plan.GPUs) > 0 {
 		own := newMark(ctx, plan.Pod)
+		defer sayAtEnd(ctx, &how, "GPU %s of node %s is uncordoned, then defrag ends: another signal would keep it cordoned",
+			strings.Join(plan.GPUs, ", "), plan.Node)()
+		// Also if hold fails: the API server can have done it.
 		defer func() { err = errors.Join(err, c.uncordon(ctx, plan, own)) }()
 		if err := c.hold(ctx, plan.Node, plan.GPUs, own); err != nil {
 			return err
 		}
 	}
 	return c.Evict(ctx, moved, how)
+}
+
+// sayAtEnd reports a text when ctx ends, until the returned function is called.
+func sayAtEnd(ctx context.Context, how *Evictions, format string, args ...any) (stop func()) {
+	var one sync.Mutex
+	report, said := how.Report, make(chan struct{})
+	how.Report = func(format string, args ...any) {
+		one.Lock()
+		defer one.Unlock()
+		report(format, args...)
+	}
+	serial := how.Report
+	cancel := context.AfterFunc(ctx, func() {
+		defer close(said)
+		serial(format, args...)
+	})
+	return func() {
+		if !cancel() {
+			<-said
+		}
+	}
 }
 
 // afterDeadline is more than a call needs to end after its deadline.
@@ -98,19 +125,64 @@ func newMark(ctx context.Context, pod string) mark {
 	return mark{Pod: pod, ID: rand.Text(), Until: deadline.Add(afterDeadline).UTC().Truncate(time.Second)}
 }
 
+// Clear removes the cordons that earlier calls have left: those for this pod, and those after their deadline. With keep it only
+// reports them.
+func (c *Cluster) Clear(ctx context.Context, namespace, name string, keep bool, report func(format string, args ...any)) error {
+	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if apierrors.IsForbidden(err) {
+		return nil // a plan needs no right to nodes
+	}
+	if err != nil {
+		return fmt.Errorf("list the cluster's nodes: %w", err)
+	}
+	match := func(by mark) bool { return by.Pod == namespace+"/"+name || by.left() }
+	for i := range nodes.Items {
+		node, marks := nodes.Items[i].Name, cordonsOf(&nodes.Items[i]).marks
+		maps.DeleteFunc(marks, func(_ string, by mark) bool { return !match(by) })
+		if len(marks) == 0 {
+			continue
+		}
+		var err error
+		var removed []string
+		if !keep {
+			removed, err = c.release(ctx, node, match)
+		}
+		switch {
+		case keep || apierrors.IsForbidden(err): // a plan, and resizes, need no right to change nodes
+			for _, uuid := range slices.Sorted(maps.Keys(marks)) {
+				report("GPU %s of node %s is still cordoned by an earlier defrag of pod %s: kubectl gpuslice uncordon %s %s, or defrag without --plan as an operator",
+					uuid, node, marks[uuid].Pod, node, uuid)
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		for _, uuid := range removed {
+			report("GPU %s of node %s is uncordoned: an earlier defrag had cordoned it", uuid, node)
+		}
+	}
+	return nil
+}
+
 // uncordon also works after ctx has ended. It keeps the cordons of operators, and of other calls.
 func (c *Cluster) uncordon(ctx context.Context, plan defrag.Plan, own mark) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTimeout)
 	defer cancel()
-	_, err := c.release(ctx, plan.Node, func(by mark) bool { return by.ID == own.ID })
-	if err == nil {
+	var last error
+	if err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		_, last = c.release(ctx, plan.Node, func(by mark) bool { return by.ID == own.ID })
+		if apierrors.IsForbidden(last) {
+			return false, last
+		}
+		return last == nil || apierrors.IsNotFound(last), nil
+	}); err == nil {
 		return nil
 	}
 	var commands []string
 	for _, uuid := range plan.GPUs {
 		commands = append(commands, fmt.Sprintf("kubectl gpuslice uncordon %s %s", plan.Node, uuid))
 	}
-	return fmt.Errorf("the GPUs may be cordoned still: run %s: %w", strings.Join(commands, "; "), err)
+	return fmt.Errorf("the GPUs may be cordoned still: run %s: %w", strings.Join(commands, "; "), last)
 }
 
 func (c *Cluster) shrink(ctx context.Context, r defrag.Resize) error {

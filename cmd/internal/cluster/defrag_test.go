@@ -169,6 +169,97 @@ func TestCarryRefusesTheGPUsOfAnotherDefrag(t *testing.T) {
 	require.Empty(t, now().uuids)
 }
 
+// A signal ends ctx.
+func TestCarrySaysThatItUncordons(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c, now, plan, _ := defragged(t, nil)
+	var said []string
+	how := Evictions{GracePeriod: -1, pause: time.Hour, Report: func(format string, args ...any) {
+		said = append(said, fmt.Sprintf(format, args...))
+		cancel()
+	}}
+	require.ErrorContains(t, c.Carry(ctx, plan, how), "a budget")
+	require.Contains(t, said, "GPU "+gpuA+" of node n1 is uncordoned, then defrag ends: another signal would keep it cordoned")
+	require.Empty(t, now().uuids)
+}
+
+// The API server carries out writes, and their answers are lost.
+func TestCarryUncordonsAfterLostAnswers(t *testing.T) {
+	moved := granted(t, "moved", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
+	c, client := of(nil, moved, node("n1", gpuA))
+	lost, writes := apierrors.NewServerTimeout(v1.Resource("nodes"), "patch", 1), 0
+	client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if writes++; writes == 2 {
+			return true, nil, lost
+		}
+		_, _, err := clienttesting.ObjectReaction(client.Tracker())(a)
+		require.NoError(t, err)
+		return true, nil, lost
+	})
+	plan := defrag.Plan{Pod: "ns/p", Node: "n1", Moves: []defrag.Move{{Pod: "ns/moved", UID: string(moved.UID)}}, GPUs: []string{gpuA}}
+	err := c.Carry(t.Context(), plan, Evictions{GracePeriod: -1, Report: func(format string, args ...any) { t.Errorf(format, args...) }})
+	require.True(t, apierrors.IsServerTimeout(err), err)
+	require.NotContains(t, err.Error(), "uncordon")
+	n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Empty(t, cordonsOf(n).uuids)
+	require.Equal(t, 3, writes)
+
+	own := mark{Pod: "ns/p", ID: "own"}
+	require.True(t, apierrors.IsServerTimeout(c.hold(t.Context(), "n1", plan.GPUs, own)))
+	client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource("nodes"), "n1", errors.New("the right has ended"))
+	})
+	require.ErrorContains(t, c.uncordon(t.Context(), plan, own), "may be cordoned still: run kubectl gpuslice uncordon n1 "+gpuA)
+}
+
+func TestClear(t *testing.T) {
+	future, past := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
+	const gpuC, gpuD = "GPU-0c000000-1111-2222-3333-444455556666", "GPU-0d000000-1111-2222-3333-444455556666"
+	c, client := of(nil, node("n1", gpuA, gpuB, gpuC, gpuD), node("n2", gpuB))
+	require.NoError(t, c.hold(t.Context(), "n1", []string{gpuA}, mark{Pod: "ns/p", ID: "1", Until: future}))
+	require.NoError(t, c.hold(t.Context(), "n1", []string{gpuB}, mark{Pod: "ns/q", ID: "2", Until: past}))
+	require.NoError(t, c.hold(t.Context(), "n1", []string{gpuC}, mark{Pod: "ns/q", ID: "3", Until: future}))
+	_, err := c.Cordon(t.Context(), "n1", gpuD, true)
+	require.NoError(t, err)
+	of := func() []string {
+		n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		require.NoError(t, err)
+		return cordonsOf(n).uuids
+	}
+	n, _, err := c.Node(t.Context(), "n1")
+	require.NoError(t, err)
+	require.Contains(t, n.Problems, "GPU "+gpuB+" is still cordoned by a defrag of pod ns/q, which has ended: kubectl gpuslice uncordon n1 "+gpuB)
+	require.NotContains(t, strings.Join(n.Problems, "\n"), gpuA)
+
+	var said []string
+	report := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	require.NoError(t, c.Clear(t.Context(), "ns", "p", true, report))
+	require.Equal(t, []string{gpuA, gpuB, gpuC, gpuD}, of())
+	require.Len(t, said, 2)
+	require.Contains(t, said[0], "GPU "+gpuA+" of node n1 is still cordoned by an earlier defrag of pod ns/p")
+	require.Contains(t, said[1], "kubectl gpuslice uncordon n1 "+gpuB)
+	client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource("nodes"), "n1", errors.New("no right"))
+	})
+	require.NoError(t, c.Clear(t.Context(), "ns", "p", false, report), "resizes need no right to change nodes")
+	require.Len(t, said, 4)
+	require.Equal(t, said[:2], said[2:])
+	client.ReactionChain = client.ReactionChain[1:]
+	said = nil
+	require.NoError(t, c.Clear(t.Context(), "ns", "p", false, report))
+	require.Equal(t, []string{gpuC, gpuD}, of())
+	require.Equal(t, []string{"GPU " + gpuA + " of node n1 is uncordoned: an earlier defrag had cordoned it", "GPU " + gpuB + " of node n1 is uncordoned: an earlier defrag had cordoned it"}, said)
+	changed, err := c.Cordon(t.Context(), "n1", gpuC, false)
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.Equal(t, []string{gpuD}, of())
+	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource("nodes"), "", errors.New("no right"))
+	})
+	require.NoError(t, c.Clear(t.Context(), "ns", "p", true, report), "a plan needs no right to nodes")
+}
+
 func TestMarksOfCordons(t *testing.T) {
 	until := time.Unix(1, 0).UTC()
 	text := `{"` + gpuA + `":{"pod":"ns/p","id":"i","until":"1970-01-01T00:00:01Z"}}`

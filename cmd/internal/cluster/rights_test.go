@@ -72,6 +72,7 @@ func TestRightsOfPeople(t *testing.T) {
 	operate := used(
 		func() error { _, err := c.GPU(t.Context(), "n1", "0"); return err },
 		func() error { _, err := c.Cordon(t.Context(), "n1", gpuA, true); return err },
+		func() error { return c.Clear(t.Context(), "ns", "p", false, func(string, ...any) {}) },
 		func() error { _, err := c.Holders(t.Context(), "n1", gpuA); return err },
 		func() error {
 			err := c.Evict(t.Context(), []Holder{{Namespace: "ns", Name: "p", UID: "another"}}, Evictions{GracePeriod: time.Second, Report: func(string, ...any) {}})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -77,6 +78,12 @@ func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, age
 	}
 	if skipped != nil {
 		n.Problems = append(n.Problems, fmt.Sprintf("its Node object: %v", skipped))
+	}
+	marks := cordonsOf(node).marks
+	for _, uuid := range slices.Sorted(maps.Keys(marks)) {
+		if by := marks[uuid]; by.left() {
+			n.Problems = append(n.Problems, fmt.Sprintf("GPU %s is still cordoned by a defrag of pod %s, which has ended: kubectl gpuslice uncordon %s %s", uuid, by.Pod, node.Name, uuid))
+		}
 	}
 	if len(agents) > 1 && readiness(agents[1]) == 0 {
 		n.Problems = append(n.Problems, fmt.Sprintf("several agents are ready (pods %s); the first one is used", some(names(agents))))
