@@ -11,9 +11,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/defrag"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
@@ -73,6 +75,16 @@ func TestDebugDefrag(t *testing.T) {
 	w.cluster.add(a)
 	code, _ = get("namespace=default&pod=p")
 	require.Equal(t, http.StatusConflict, code, "no controller creates it again")
+
+	// The CLI waits for this before the evictions.
+	w.engine.SetNode(&scheduler.Node{Name: w.nodes[0], Annotations: map[string]string{api.AnnotationNodeGPUs: register(0, 1), api.AnnotationHAMiCordon: gpuUUID(0, 0)}})
+	r := httptest.NewRecorder()
+	mux.ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/debug/state?format=json&node="+w.nodes[0], nil))
+	var state engine.State
+	require.NoError(t, json.Unmarshal(r.Body.Bytes(), &state))
+	require.Len(t, state.Nodes, 1)
+	require.Equal(t, gpuUUID(0, 0), state.Nodes[0].GPUs[0].UUID)
+	require.True(t, state.Nodes[0].GPUs[0].Cordoned)
 
 	code, _ = get("namespace=default")
 	require.Equal(t, http.StatusBadRequest, code)

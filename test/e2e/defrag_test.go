@@ -64,6 +64,7 @@ func TestDefrag(t *testing.T) {
 		node, err := cluster.API.CoreV1().Nodes().Get(context.Background(), harness.NodeName, metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Empty(t, node.Annotations["hami.io/device-cordon"])
+		require.Empty(t, node.Annotations["gpuslice.io/defrag-cordon"])
 		s.empty()
 	})
 	t.Run("resizes", func(t *testing.T) {

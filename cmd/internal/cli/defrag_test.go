@@ -21,7 +21,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/defrag"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
 // budgeted is a cluster with a plan to move a pod, which a budget delays for ever.
@@ -47,6 +49,9 @@ func (b *budgeted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}}}
 	case strings.HasSuffix(path, "/debug/defrag"):
 		answer = defrag.Plan{Pod: "default/large", Node: "node-1", Moves: []defrag.Move{{Pod: "default/moved", UID: "u", From: "node-1", To: "node-2"}}, GPUs: []string{gpuUUID(1)}}
+	case strings.HasSuffix(path, "/debug/state"):
+		gpu := scheduler.GPU{UUID: gpuUUID(1), Cordoned: b.annotations[api.AnnotationHAMiCordon] != ""}
+		answer = engine.State{Nodes: []engine.NodeState{{Name: "node-1", GPUs: []engine.GPUState{{GPU: gpu}}}}}
 	case path == "/api/v1/nodes":
 		answer = v1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, Items: []v1.Node{node()}}
 	case path == "/api/v1/nodes/node-1" && r.Method == http.MethodPatch:

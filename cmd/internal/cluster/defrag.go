@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/defrag"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
 // Plan requests a plan for a pending pod from the schedulers. A replica that does not lead has the same state, apart
@@ -89,8 +90,65 @@ func (c *Cluster) move(ctx context.Context, plan defrag.Plan, how Evictions) (er
 		if err := c.hold(ctx, plan.Node, plan.GPUs, own); err != nil {
 			return err
 		}
+		c.waitSeen(ctx, plan.Node, plan.GPUs, true, how.Report)
 	}
 	return c.Evict(ctx, moved, how)
+}
+
+// seenTimeout limits the wait for schedulers that do not answer.
+const seenTimeout = 15 * time.Second
+
+// waitSeen waits until all schedulers show the GPUs as cordoned, or not. Events of nodes and of pods reach a scheduler separately: one
+// that has not read the cordon could give the room to a pod that replaces an evicted one. After seenTimeout it reports those that
+// are late.
+func (c *Cluster) waitSeen(ctx context.Context, node string, uuids []string, cordoned bool, report func(format string, args ...any)) {
+	limited, cancel := context.WithTimeout(ctx, seenTimeout)
+	defer cancel()
+	var late error
+	err := wait.PollUntilContextCancel(limited, pollInterval, true, func(ctx context.Context) (bool, error) {
+		late = c.seen(ctx, node, uuids, cordoned)
+		return late == nil, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		report("after %v not all schedulers have read the cordons of node %s, and may still place pods by the earlier ones: %v", seenTimeout, node, late)
+	}
+}
+
+// seen returns the schedulers that do not show the GPUs as cordoned or not, as an error.
+func (c *Cluster) seen(ctx context.Context, node string, uuids []string, cordoned bool) error {
+	servers, _, err := c.servers(ctx, componentScheduler)
+	if err != nil {
+		return err
+	}
+	var late []error
+	for i := range servers {
+		var state engine.State
+		err := c.request(ctx, &servers[i], portHTTP, "/debug/state", map[string]string{"node": node, "format": "json"}, &state)
+		if err == nil {
+			err = shows(state, node, uuids, cordoned)
+		}
+		if err != nil {
+			late = append(late, fmt.Errorf("scheduler %s/%s: %w", servers[i].Namespace, servers[i].Name, err))
+		}
+	}
+	return errors.Join(late...)
+}
+
+func shows(state engine.State, node string, uuids []string, cordoned bool) error {
+	is := map[string]bool{}
+	for _, n := range state.Nodes {
+		for _, gpu := range n.GPUs {
+			if n.Name == node {
+				is[gpu.UUID] = gpu.Cordoned
+			}
+		}
+	}
+	for _, uuid := range uuids {
+		if now, known := is[uuid]; known && now != cordoned || cordoned && !known {
+			return fmt.Errorf("GPU %s is not shown as %s", uuid, map[bool]string{true: "cordoned", false: "uncordoned"}[cordoned])
+		}
+	}
+	return nil
 }
 
 // sayAtEnd reports a text when ctx ends, until the returned function is called.
@@ -160,6 +218,7 @@ func (c *Cluster) Clear(ctx context.Context, namespace, name string, keep bool, 
 		for _, uuid := range removed {
 			report("GPU %s of node %s is uncordoned: an earlier defrag had cordoned it", uuid, node)
 		}
+		c.waitSeen(ctx, node, removed, false, report)
 	}
 	return nil
 }

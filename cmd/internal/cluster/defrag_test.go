@@ -2,11 +2,15 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,11 +19,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/defrag"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
 func TestPlan(t *testing.T) {
@@ -38,7 +45,8 @@ func TestPlan(t *testing.T) {
 func TestCarry(t *testing.T) {
 	pending := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
 	small, moved := granted(t, "small", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000}), granted(t, "moved", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
-	c, client := of(nil, pending, small, moved, node("n1", gpuA, gpuB))
+	c, client := of(nil, pending, small, moved, node("n1", gpuA, gpuB), server("scheduler", "n1", "http", 8080))
+	readBySchedulers(t, c, client)
 	cordoned := func() string {
 		n, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("nodes"), "", "n1")
 		require.NoError(t, err)
@@ -94,7 +102,8 @@ func TestCarry(t *testing.T) {
 
 // What is cordoned for evictions is uncordoned also when they end early.
 func TestCarryUncordons(t *testing.T) {
-	c, client := of(nil, granted(t, "moved", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1}), node("n1", gpuA))
+	c, client := of(nil, granted(t, "moved", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1}), node("n1", gpuA), server("scheduler", "n1", "http", 8080))
+	readBySchedulers(t, c, client)
 	ctx, cancel := context.WithCancel(t.Context())
 	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		cancel()
@@ -108,12 +117,77 @@ func TestCarryUncordons(t *testing.T) {
 	require.Empty(t, n.Annotations[api.AnnotationHAMiCordon])
 }
 
+// readBySchedulers makes schedulers serve the state of an engine with the node n1. It returns the names of those that have answered
+// with the newest node; those that are late read it when they are asked for the fourth time, or never.
+func readBySchedulers(t *testing.T, c *Cluster, client *fake.Clientset, late ...string) (read func() []string) {
+	t.Helper()
+	get := func() *v1.Node {
+		n, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("nodes"), "", "n1")
+		require.NoError(t, err)
+		return n.(*v1.Node)
+	}
+	before, asked, done := get(), map[string]int{}, map[string]bool{}
+	c.get = func(_ context.Context, _, pod, path string, query map[string]string) ([]byte, error) {
+		require.Equal(t, "/debug/state", path)
+		require.Equal(t, map[string]string{"node": "n1", "format": "json"}, query)
+		name, _, _ := strings.Cut(pod, ":")
+		n := get()
+		if asked[name]++; slices.Contains(late, name) && asked[name] < 4 || slices.Contains(late, "never") {
+			n = before
+		} else {
+			done[name] = true
+		}
+		e, err := engine.New(engine.Options{})
+		require.NoError(t, err)
+		e.SetNode(convert.Node(n))
+		return json.Marshal(e.State("n1"))
+	}
+	return func() []string { return slices.Sorted(maps.Keys(done)) }
+}
+
+// No pod is evicted before the schedulers know that its GPUs are cordoned.
+func TestCarryWaitsForSchedulers(t *testing.T) {
+	for name, test := range map[string]struct {
+		late []string
+		want []string
+		note string
+	}{
+		"late":  {[]string{"scheduler-n2"}, []string{"scheduler-n1", "scheduler-n2"}, ""},
+		"never": {[]string{"never"}, nil, "after 15s not all schedulers have read the cordons of node n1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				moved := granted(t, "moved", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
+				c, client := of(nil, moved, node("n1", gpuA, gpuB), &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: v1.PodSpec{NodeName: "n1"}},
+					server("scheduler", "n1", "http", 8080), server("scheduler", "n2", "http", 8080))
+				read := readBySchedulers(t, c, client, test.late...)
+				evicting(client, func(*policyv1.Eviction) error {
+					require.Equal(t, test.want, read())
+					return nil
+				})
+				var said []string
+				how := Evictions{GracePeriod: -1, Report: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }}
+				plan := defrag.Plan{Pod: "ns/p", Node: "n1", Moves: []defrag.Move{{Pod: "ns/moved", UID: string(moved.UID), From: "n1", To: "n2"}}, GPUs: []string{gpuA, gpuB}}
+				require.NoError(t, c.Carry(t.Context(), plan, how))
+				if test.note != "" {
+					require.Contains(t, said[0], test.note)
+					require.Contains(t, said[0], "scheduler gpuslice/scheduler-n2: GPU "+gpuA+" is not shown as cordoned")
+					said = said[1:]
+				}
+				require.Equal(t, []string{"pod ns/moved is evicted", "pod ns/moved is gone", "pod ns/p is placed on node n1"}, said)
+			})
+		})
+	}
+}
+
 // defragged is a plan to move a pod from a GPU that an eviction budget delays once, and a function that carries it out. What
 // happens meanwhile is between the two tries.
 func defragged(t *testing.T, meanwhile func(c *Cluster)) (c *Cluster, now func() cordons, plan defrag.Plan, carry func(context.Context) error) {
 	t.Helper()
 	moved := granted(t, "moved", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
-	c, client := of(nil, moved, node("n1", gpuA, gpuB), &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: v1.PodSpec{NodeName: "n1"}})
+	c, client := of(nil, moved, node("n1", gpuA, gpuB), &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: v1.PodSpec{NodeName: "n1"}},
+		server("scheduler", "n1", "http", 8080))
+	readBySchedulers(t, c, client)
 	tries := 0
 	evicting(client, func(*policyv1.Eviction) error {
 		if tries++; tries == 1 {
@@ -216,7 +290,8 @@ func TestCarryUncordonsAfterLostAnswers(t *testing.T) {
 func TestClear(t *testing.T) {
 	future, past := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
 	const gpuC, gpuD = "GPU-0c000000-1111-2222-3333-444455556666", "GPU-0d000000-1111-2222-3333-444455556666"
-	c, client := of(nil, node("n1", gpuA, gpuB, gpuC, gpuD), node("n2", gpuB))
+	c, client := of(nil, node("n1", gpuA, gpuB, gpuC, gpuD), node("n2", gpuB), server("scheduler", "n1", "http", 8080))
+	readBySchedulers(t, c, client)
 	require.NoError(t, c.hold(t.Context(), "n1", []string{gpuA}, mark{Pod: "ns/p", ID: "1", Until: future}))
 	require.NoError(t, c.hold(t.Context(), "n1", []string{gpuB}, mark{Pod: "ns/q", ID: "2", Until: past}))
 	require.NoError(t, c.hold(t.Context(), "n1", []string{gpuC}, mark{Pod: "ns/q", ID: "3", Until: future}))
