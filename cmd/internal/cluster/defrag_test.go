@@ -356,3 +356,27 @@ func TestMarksOfCordons(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{api.AnnotationHAMiCordon: nil, api.AnnotationDefragCordon: nil}, annotations)
 }
+
+// What is read of a Node's annotations is written as it was read.
+func FuzzCordons(f *testing.F) {
+	f.Add("GPU-1, GPU-2", `{"GPU-1":{"pod":"team/train","id":"1","until":"2026-11-26T10:00:00Z"},"GPU-3":{}}`)
+	f.Add("GPU-1", `{"GPU-1":{"until":"9999-12-31T23:59:59.999999999-23:59"}}`)
+	f.Add("", "null")
+	f.Add(",", "[")
+	f.Fuzz(func(t *testing.T, cordoned, marks string) {
+		n := &v1.Node{}
+		n.Annotations = map[string]string{api.AnnotationHAMiCordon: cordoned, api.AnnotationDefragCordon: marks}
+		read := cordonsOf(n)
+		set, err := read.annotations()
+		require.NoError(t, err)
+		n.Annotations = map[string]string{}
+		for key, value := range set {
+			if value != nil {
+				n.Annotations[key] = value.(string)
+			}
+		}
+		again := cordonsOf(n)
+		require.Equal(t, len(read.uuids), len(again.uuids))
+		require.Equal(t, len(read.marks), len(again.marks))
+	})
+}
