@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/test/nodetest"
 )
 
 // readOnly reads a ledger without changing it.
@@ -28,24 +29,6 @@ func readOnly(t testing.TB, dir string, options ...ledger.Option) *ledger.Snapsh
 	s, err := reader.Snapshot(background)
 	require.NoError(t, err)
 	return s
-}
-
-// tree is everything below a directory that a change would change.
-func tree(t testing.TB, dir string) string {
-	t.Helper()
-	var text strings.Builder
-	require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			return err
-		}
-		fmt.Fprintln(&text, path, st.Ino, st.Mode, st.Size, st.Mtim, st.Ctim)
-		return nil
-	}))
-	return text.String()
 }
 
 // everyState fills a ledger with an entry of each state, and with what an
@@ -74,9 +57,9 @@ func TestReaderChangesNothing(t *testing.T) {
 			if interrupted {
 				interrupt(t, dir)
 			}
-			before := tree(t, dir)
+			before := nodetest.Tree(t, dir)
 			s := readOnly(t, dir)
-			assert.Equal(t, before, tree(t, dir))
+			assert.Equal(t, before, nodetest.Tree(t, dir))
 			assert.Equal(t, interrupted, s.Unsettled)
 			s.Unsettled = false
 			assert.Equal(t, snapshot(t, openLedger(t, dir)), s, "as a ledger reads it")
@@ -90,7 +73,7 @@ func TestReaderChangesNothing(t *testing.T) {
 
 func TestReaderMakesNoLedger(t *testing.T) {
 	empty := t.TempDir()
-	before := tree(t, empty)
+	before := nodetest.Tree(t, empty)
 	file := filepath.Join(t.TempDir(), "containers")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, dir := range []string{filepath.Join(empty, "none"), empty, filepath.Dir(file), file} {
@@ -98,7 +81,7 @@ func TestReaderMakesNoLedger(t *testing.T) {
 		require.ErrorContains(t, err, "has gpuslice-agent run on this node?")
 		require.ErrorContains(t, err, dir)
 	}
-	assert.Equal(t, before, tree(t, empty))
+	assert.Equal(t, before, nodetest.Tree(t, empty))
 }
 
 func TestReaderOfALedgerThatGoesAway(t *testing.T) {

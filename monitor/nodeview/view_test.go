@@ -5,13 +5,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -339,9 +336,9 @@ func TestReadChangesNothing(t *testing.T) {
 	require.NoError(t, os.WriteFile(s.Path("corrupt", "grant.json"), []byte("{"), 0o600))
 	require.NoError(t, os.Mkdir(s.Ledger.Dir("empty"), 0o755))  // a ledger would remove it
 	require.NoError(t, os.Remove(filepath.Join(s.Dir, "lock"))) // a ledger would make it
-	before := tree(t, s.Dir)
+	before := nodetest.Tree(t, s.Dir)
 	assert.Len(t, read(t, s.Dir).Containers, 2)
-	assert.Equal(t, before, tree(t, s.Dir))
+	assert.Equal(t, before, nodetest.Tree(t, s.Dir))
 }
 
 func TestReadWhileTheLedgerIsLocked(t *testing.T) {
@@ -368,24 +365,6 @@ func TestReadAnInterruptedChange(t *testing.T) {
 	cancel()
 	_, err := nodeview.Read(ctx, s.Dir)
 	require.ErrorIs(t, err, context.Canceled)
-}
-
-// tree is everything below a directory that a change would change.
-func tree(t *testing.T, dir string) string {
-	t.Helper()
-	var text strings.Builder
-	require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		var st syscall.Stat_t
-		if err := syscall.Lstat(path, &st); err != nil {
-			return err
-		}
-		fmt.Fprintln(&text, path, st.Ino, st.Mode, st.Size, st.Mtim, st.Ctim)
-		return nil
-	}))
-	return text.String()
 }
 
 // What a container's library reports beside its memory: when it launched last, by a clock

@@ -4,12 +4,16 @@ package nodetest
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
@@ -126,4 +130,22 @@ func (s *StateDir) Compute(id string, gpu int, busy, waited time.Duration, launc
 		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(nil, value), int64(compute+gpu*size+offset))
 		require.NoError(s.tb, err)
 	}
+}
+
+// Tree is everything below a directory that a change would change.
+func Tree(t testing.TB, dir string) string {
+	t.Helper()
+	var text strings.Builder
+	require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		fmt.Fprintln(&text, path, st.Ino, st.Mode, st.Size, st.Mtim, st.Ctim)
+		return nil
+	}))
+	return text.String()
 }
