@@ -25,8 +25,11 @@ func command(platform string, args ...string) *exec.Cmd {
 func TestImports(t *testing.T) {
 	const module = "github.com/gpuslice/gpuslice/"
 	for _, platform := range platforms {
-		out, err := command(platform, "list", "-deps", "-f", "{{.ImportPath}} {{len .CgoFiles}}", ".").CombinedOutput()
-		require.NoError(t, err, "%s: %s", platform, out) // a package without files for the platform is an error
+		list := command(platform, "list", "-deps", "-f", "{{.ImportPath}} {{len .CgoFiles}}", ".")
+		var problems strings.Builder // and what is downloaded
+		list.Stderr = &problems
+		out, err := list.Output()
+		require.NoError(t, err, "%s: %s", platform, problems.String()) // a package without files for the platform is an error
 		for line := range strings.Lines(string(out)) {
 			path, cgo, _ := strings.Cut(strings.TrimSpace(line), " ")
 			assert.Equal(t, "0", cgo, "%s: %s uses cgo", platform, path)
