@@ -228,7 +228,7 @@ gpu-bundle: ## Build what gpu-test needs into build/gpu-bundle.tar.gz, for a mac
 	rm -rf $(BUILD)/gpu-bundle
 	test/gpu/build.sh $(BUILD)/gpu-bundle
 	test -x $(BUILD)/gpu-bundle/bin/loop
-	cp -r test/gpu/{gpu-test.sh,parts.sh,questions.tsv,standin} test/gpu/*.awk test/gpu/*.py $(BUILD)/gpu-bundle
+	cp -r test/gpu/{gpu-test.sh,parts.sh,questions.tsv,standin} test/gpu/*.awk test/gpu/*.py test/gpu/*.cu $(BUILD)/gpu-bundle
 	tar -C $(BUILD) -czf $(BUILD)/gpu-bundle.tar.gz --exclude=obj --exclude='*.o' --exclude=__pycache__ gpu-bundle
 
 bench: setup binaries ## Run the benchmarks; ratios come from one run

@@ -87,7 +87,7 @@ func TestGPUTest(t *testing.T) {
 	for _, part := range r.Parts {
 		assert.Equal(t, "finished", part.State, part.Part)
 	}
-	assert.Len(t, r.Parts, 10)
+	assert.Len(t, r.Parts, 11)
 
 	suites := map[string]bool{}
 	for _, row := range r.Rows {

@@ -34,15 +34,23 @@ context() {
 # slice NAME MIB CORES [force]: a container's directory. in_slice NAME PROGRAM…: a program inside it. The agent's loop knows
 # a slice by its directory, so each has its own.
 slice() {
-	local dir
+	local dir pages='' agent=unmeasured
+	[[ ! $with_loop ]] || agent=
 	dir=$(mktemp -d "${slices:-$work/slices}/$1.XXXXXX")
-	"$bin/slice" make "$dir/vgpu" "$uuid" "$2" "$3" "$context_mib" ${4:+"$4"}
+	! known page.small_kib || pages=pages=$(value "$work/answers/real" page.page_kib):$(value "$work/answers/real" page.small_kib)
+	"$bin/slice" make "$dir/vgpu" "$uuid" "$2" "$3" "$context_mib" ${4:+"$4"} ${agent:+"$agent"} ${pages:+"$pages"}
 	ln -sfn "$dir/vgpu" "$work/named/$1"
+}
+# turns NAME…: these containers take turns on the GPU.
+turns() {
+	local name dirs=()
+	for name in "$@"; do dirs+=("$(readlink "$work/named/$name")"); done
+	"$bin/slice" turns "$(mktemp -d "$tmp/turns.XXXXXX")" "${dirs[@]}"
 }
 in_slice() {
 	local dir
 	dir=$(readlink "$work/named/$1")
-	VGPU_LIMITS_PATH=$dir/limits VGPU_USAGE_PATH=$dir/usage LD_PRELOAD=$bin/lib/libvgpu.so "${@:2}"
+	VGPU_LIMITS_PATH=$dir/limits VGPU_USAGE_PATH=$dir/usage VGPU_TURNS_PATH=$dir/turns LD_PRELOAD=$tmp/libvgpu-before-libasan.so "${@:2}"
 }
 in_front() {
 	local dir
@@ -52,11 +60,11 @@ in_front() {
 limited() { in_slice "$1" "$bin/workloads/$2" "${@:3}"; }
 
 # On the simulated GPU a rate by the clock on the wall is the processor's: it is shown and not judged. (test/limiter judges by
-# the GPU's time.) Without the loop, what it corrects is not judged either.
+# the GPU's time.)
 # share SUITE NAME PERCENT WANTED MORE LESS
 share() {
 	local held=-
-	[[ $sim || ! $with_loop ]] || held=$(awk -v a="$3" -v w="$4" -v more="$5" -v less="$6" 'BEGIN { print (a != "none" && a >= w - less && a <= w + more) }')
+	[[ $sim ]] || held=$(awk -v a="$3" -v w="$4" -v more="$5" -v less="$6" 'BEGIN { print (a != "none" && a >= w - less && a <= w + more) }')
 	row "$1" "$2" "$3" % "$4 +$5 -$6" "$held"
 }
 
@@ -157,8 +165,8 @@ part_simulator() {
 
 # Bounds of what can be allocated in chunks: as asked for, or as the GPU takes it.
 least_of() { # least_of CHUNK_MIB ROOM_MIB
-	if [[ $1 == 3 ]] && known page.3m; then
-		calc "($2) * 3072 / ($(value "$work/answers/real" page.3m) > 3072 ? $(value "$work/answers/real" page.3m) : 3072)" 0
+	if [[ $1 == 3 ]]; then
+		calc "($2) * 3072 / $(known page.3m && value "$work/answers/real" page.3m || echo 4096)" 0
 	else
 		echo "$2"
 	fi
@@ -272,44 +280,70 @@ together() {
 	wait "${pids[@]}"
 }
 
-# rates SECONDS POLICY CORES…: kernels a second in slices side by side, of the second half of the time.
-rates() {
-	local i=0 names=() command=("$bin/pace" "$duration" "$flight" "$1" 0) cores
-	for cores in "${@:3}"; do
-		slice "share$i" "$limit" "$cores" ${2:+"$2"}
-		names+=("share$i")
+# The work of programs of "shape" that run side by side, in percent of the GPU's time: paces NAME…, in slices, "-": in none.
+paces() {
+	local i=0 name pids=() begin
+	begin=$(calc "$("$bin/work" --clock) + ${starts:-1}")
+	for name in "$@"; do
+		# shellcheck disable=SC2086
+		"$([[ $name == - ]] && echo bare || echo in_slice)" "$name" "$bin/work" $shape --iterations="$iterations" --begin="$begin" --seconds="$each" \
+			--settle="$([[ $name == - ]] && echo 0.3 || echo 1)" \
+			>"$tmp/pace.$i" 2>>"$log" & pids+=($!)
 		i=$((i + 1))
 	done
-	together "${names[@]}"
-	for ((i = 0; i < ${#names[@]}; i++)); do value "$tmp/together.$i" settled_per_second; done
+	wait "${pids[@]}" || true
+	for ((i = 0; i < $#; i++)); do value "$tmp/pace.$i" work_percent; done
+}
+bare() { "${@:2}"; }
+
+# shares CORES…: the work of slices with these shares, which take turns.
+shares() {
+	local i names=()
+	for ((i = 1; i <= $#; i++)); do
+		slice "share$i" "$limit" "${!i}"
+		names+=("share$i")
+	done
+	turns "${names[@]}"
+	paces "${names[@]}"
 }
 
+# Error and loss of shares. What a container should have is its share of what a program has by itself. A row that there is
+# no time for is left out.
 part_share() {
-	local shape duration flight solo cap pair caps each i policy
-	# 4 shapes of a time without a limit, two caps and two pairs of twice the time; a cap without the loop, and a pair that only the loop
-	# limits, of four times that time: 33, and the programs' starts.
-	each=$(within "$(calc "$seconds / 42" 1)" "$([[ $quick ]] && echo 0.5 || echo 1)" 10)
-	for shape in '500 64' '50 64' '500 1' '20000 2'; do
-		read -r duration flight <<<"$shape"
-		solo=$("$bin/pace" "$duration" "$flight" "$each" 0 | sed -n 's/^settled_per_second=//p')
-		row share "$duration us kernels, $flight in flight: no limit" "$solo" /s '' -
-		for cap in 30 70; do
-			share share "$duration us, $flight in flight: cap $cap" "$(percent "$(rates "$each" force $cap)" "$solo")" "$cap" 3 3
-		done
-		for pair in '30 70 force' '10 90 force' "$([[ $shape != '500 64' ]] || echo '30 70')"; do
-			[[ $pair ]] || continue
-			read -r -a caps <<<"$pair"
-			policy=${caps[2]:-}
-			mapfile -t got < <(rates "$(calc "$each * (\"$policy\" ? 2 : 4)" 1)" "$policy" "${caps[@]:0:2}")
-			for i in 0 1; do
-				share share "$duration us, $flight in flight: ${caps[$i]} of ${caps[0]}/${caps[1]}${policy:+, forced}" "$(percent "${got[$i]:-}" "$solo")" "${caps[$i]}" 3 5
+	local each iterations shape set i most sum held got all solo both begun=$SECONDS left=0
+	local -A single=() beside=()
+	local shapes=('--us=500 --in-flight=64' '--us=500 --in-flight=1' '--us=5 --in-flight=64' '--us=50000 --in-flight=2' '--us=100,10000 --in-flight=8'
+		'--us=500 --in-flight=64 --streams=8' '--us=5 --in-flight=1' '--us=5 --in-flight=64 --streams=16' '--us=500 --in-flight=16 --blocks=4000')
+	local sets=('30 70' '10 90' '10 20 70' '50 50')
+	each=$(within "$(calc "$seconds / 60" 1)" 1.5 5)
+	[[ ! $quick ]] || each=0.5 shapes=("${shapes[@]:0:2}") sets=("${sets[@]:0:1}")
+	iterations=$("$bin/work" --calibrate | sed -n 's/^iterations=//p')
+	row share 'iterations of a kernel of 1 us' "$iterations" '' '' -
+	shape=${shapes[0]}
+	slice ceiling "$limit" 30 force
+	share share "$shape: 30, forced, without turn files" "$(paces ceiling)" 30 3 3
+	for set in "${sets[@]}"; do
+		for shape in "${shapes[@]}"; do
+			if ((!${#quick} && SECONDS - begun > seconds - 8)); then
+				left=$((left + 1))
+				continue
+			fi
+			[[ ${single[$shape]:-} ]] || single[$shape]=$(paces -)
+			[[ ${beside[$shape]:-} ]] || beside[$shape]=$(paces - - | awk '{ n += $1 } END { print n }')
+			solo=${single[$shape]} both=${beside[$shape]}
+			read -r -a all <<<"$set"
+			mapfile -t got < <(shares "${all[@]}")
+			for ((i = 0; i < ${#all[@]}; i++)); do
+				share share "$shape: ${all[i]} of ${set// //}" "$(percent "${got[i]:-}" "$solo")" "${all[i]}" 3 3
 			done
+			sum=$(printf '%s\n' "${got[@]}" | awk '{ n += $1 } END { print n }')
+			most=$(awk -v a="$solo" -v b="$both" 'BEGIN { print (a > b ? a : b) }')
+			held=-
+			[[ $sim ]] || held=$(holds "$sum >= 0.97 * $most")
+			row share "$shape: all of ${set// //} (single $solo, two without shares $both)" "$(percent "$sum" "$most")" % '>= 97' "$held"
 		done
-		if [[ $shape == '500 64' ]]; then
-			mkdir -p "$work/slices-uncorrected"
-			row share "$duration us, $flight in flight: cap 30, without the loop" "$(percent "$(slices=$work/slices-uncorrected rates "$each" force 30)" "$solo")" % 30 -
-		fi
 	done
+	((left == 0)) || row share 'rows left out, for want of time' "$left" '' '' -
 }
 
 # A library: where ldconfig, CUDA's usual directories, Python's packages or GPU_TEST_LIBRARIES have it.
@@ -353,6 +387,7 @@ part_runtime() {
 		command=("$bin/runtime" "$cudart" "$blas" - "$(calc "2 * $each" 1)" 0) names=(runtime30 runtime70)
 		slice runtime30 "$limit" 30 force
 		slice runtime70 "$limit" 70 force
+		turns "${names[@]}"
 		together "${names[@]}" || true
 		for i in 0 1; do
 			share runtime "CUDA $version: cuBLAS, ${names[i]#runtime} of 30/70" "$(percent "$(value "$tmp/together.$i" sgemm_per_second)" "$bare")" "${names[i]#runtime}" 5 10
@@ -387,11 +422,46 @@ part_torch() {
 	command[3]=$((2 * each))
 	slice train30 "$limit" 30 force
 	slice train70 "$limit" 70 force
+	turns "${names[@]}"
 	together "${names[@]}"
 	for i in 0 1; do
 		share torch "training, ${names[i]#train} of 30/70" "$(percent "$(value "$tmp/together.$i" figure)" "$solo")" "${names[i]#train}" 5 10
 	done
 	torch_row compile compile in_slice # last: a compiler can take most of the time
+}
+
+# Other programs and tools: each must end with the same status with a limit as without.
+part_clients() {
+	local name tried=0
+	slice clients "$limit" 0
+	client() { # client NAME PROGRAM…: where it runs at all
+		name=$1 && shift
+		if ! timeout 60 "$@" >"$tmp/client.bare" 2>&1; then
+			echo "  $name does not run here: left out"
+			sed 's/^/bare: /' "$tmp/client.bare" | tail -5 >>"$log"
+			return
+		fi
+		tried=$((tried + 1))
+		local held=1
+		in_slice clients timeout 60 "$@" >"$tmp/client.limited" 2>&1 || held=0
+		((held)) || { echo "== $name with a limit:" && tail -20 "$tmp/client.limited"; } >>"$log"
+		row clients "$name: runs with a limit" '' '' '' "$held"
+	}
+	client nvidia-smi nvidia-smi
+	client 'nvidia-smi -q' nvidia-smi -q
+	if command -v nvcc >/dev/null; then
+		nvcc -o "$tmp/kernel" "$here/client.cu" 2>>"$log" && client 'nvcc' "$tmp/kernel"
+		nvcc -Xcompiler -fsanitize=address -o "$tmp/kernel-asan" "$here/client.cu" 2>>"$log" &&
+			client 'nvcc, AddressSanitizer' env ASAN_OPTIONS=protect_shadow_gap=0:detect_leaks=0 "$tmp/kernel-asan"
+		for tool in 'compute-sanitizer' 'cuda-gdb -batch -ex run' 'ncu -c 2'; do
+			# shellcheck disable=SC2086
+			! command -v ${tool%% *} >/dev/null || client "${tool%% *}" $tool "$tmp/kernel"
+		done
+	fi
+	for name in jax cupy numba triton; do
+		! "$python" -c "import $name" 2>/dev/null || client "$name" "$python" "$here/clients.py" "$name" "$limit"
+	done
+	((tried)) || echo '  no program is here: left out'
 }
 
 part_vllm() {
@@ -408,12 +478,14 @@ part_vllm() {
 	[[ $solo ]] || return
 	slice vllm40 "$limit" 40 force
 	slice vllm60 "$limit" 60 force
+	turns "${names[@]}"
 	together "${names[@]}" || true
 	for i in 0 1; do
 		share vllm "${names[i]#vllm} of 40/60" "$(percent "$(value "$tmp/together.$i" figure)" "$solo")" "${names[i]#vllm}" 5 10
 	done
 }
 
+ln -sfn "$bin/lib/libvgpu.so" "$tmp/libvgpu-before-libasan.so" # as in a container
 part=$1 seconds=$2
 probing=$([[ $quick ]] && echo 0.5 || echo 2) # seconds of a measurement
 case $part in
