@@ -88,7 +88,7 @@ func (s *soaked) half(ctx context.Context, until int64, breakers []restart, look
 			s.t.Logf("%d pods; kill: %s", s.begun.Load(), b.name)
 			followed.tolerate(look == nil)
 			err := b.do(ctx)
-			followed.tolerate(look == nil) // one of them ends it
+			followed.tolerate(look == nil) // some of them end it
 			if err == nil {
 				err = cluster.WaitNode(ctx)
 			}
