@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -25,10 +26,12 @@ import (
 const (
 	kubeletSocket   = "kubelet.sock"
 	registerTimeout = 10 * time.Second
-	// Pauses between attempts. Registration after a restart of the kubelet takes less than two
-	// seconds.
-	firstPause = 50 * time.Millisecond
+	// Pauses between attempts. The first is short: a kubelet that restarts removes the socket, and fails pods until
+	// the plugin has registered.
+	firstPause = time.Millisecond
 	lastPause  = time.Second
+	// listTimeout is the time in which the kubelet lists the devices after a registration.
+	listTimeout = 2 * time.Second
 )
 
 // Server keeps the plugin's socket in the kubelet's directory, and keeps the plugin registered.
@@ -85,23 +88,31 @@ func (s *Server) session(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, socket.remove()) }()
 
-	server := grpc.NewServer()
+	listings := newListings()
+	server := grpc.NewServer(grpc.StreamInterceptor(listings.intercept))
 	v1beta1.RegisterDevicePluginServer(server, s.plugin)
 	served := make(chan error, 1)
 	var serving sync.WaitGroup
 	serving.Go(func() { served <- server.Serve(socket.listener) })
-	err = s.keepRegistered(ctx, watch, socket, served)
+	err = s.keepRegistered(ctx, watch, socket, served, listings)
 	server.Stop() // ends ListAndWatch, for which a graceful stop would wait
 	serving.Wait()
 	return err
 }
 
-func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, socket *socket, served <-chan error) error {
+// keepRegistered registers with each new kubelet, and again while the kubelet does not follow the devices: on the end
+// of an earlier plugin it can end the connection to the one that registered since.
+func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, socket *socket, served <-chan error, listings *listings) error {
 	kubelet := filepath.Join(s.dir, kubeletSocket)
 	pause := firstPause
+	registered := false // with the kubelet that made the socket last
 	var problem logonce.Problem
 	try := time.NewTimer(0)
 	defer try.Stop()
+	retry := func() {
+		try.Reset(pause)
+		pause = min(2*pause, lastPause)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,27 +124,53 @@ func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, so
 		case event := <-watch.Events:
 			switch {
 			case event.Name == kubelet && event.Has(fsnotify.Create):
-				pause = firstPause
+				pause, registered = firstPause, false
 				try.Reset(0)
 			case event.Name == s.dir && event.Has(fsnotify.Remove|fsnotify.Rename):
 				return fmt.Errorf("the kubelet's directory of device plugins %s is gone", s.dir)
 			case event.Name == socket.path && !socket.there():
 				return fmt.Errorf("%s was removed", socket.path)
 			}
+		case <-listings.ended:
+			retry()
 		case <-try.C:
+			if registered && listings.open() {
+				pause = firstPause
+				continue
+			}
 			err := s.register(ctx, kubelet)
 			problem.Warn(s.log, "registering with the kubelet failed; retrying", err)
-			if err == nil {
+			if registered = err == nil; registered {
 				s.log.Info("registered with the kubelet")
+				try.Reset(listTimeout)
 				continue
 			}
 			// Without a kubelet, wait for the event.
 			if _, statErr := os.Stat(kubelet); !errors.Is(statErr, fs.ErrNotExist) {
-				try.Reset(pause)
-				pause = min(2*pause, lastPause)
+				retry()
 			}
 		}
 	}
+}
+
+// listings counts the calls of ListAndWatch, the only call that lasts.
+type listings struct {
+	count atomic.Int64
+	ended chan struct{} // receives a value when the last call ended
+}
+
+func newListings() *listings { return &listings{ended: make(chan struct{}, 1)} }
+
+func (l *listings) open() bool { return l.count.Load() > 0 }
+
+func (l *listings) intercept(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	l.count.Add(1)
+	defer func() {
+		if l.count.Add(-1) == 0 {
+			periodic.Wake(l.ended)
+		}
+	}()
+	return handle(server, stream)
 }
 
 func (s *Server) register(ctx context.Context, kubelet string) error {

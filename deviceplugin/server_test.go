@@ -100,6 +100,44 @@ func TestServerRegistersAgain(t *testing.T) {
 	}
 }
 
+// On the end of an earlier plugin, the kubelet can end the connection to the one that registered since
+// (runClient in kubernetes pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go), at any moment.
+func TestServerRegistersAgainWithoutListing(t *testing.T) {
+	dir := shortDir(t)
+	k := newKubelet(t, dir)
+	plugin, _, _ := testPlugin(1, "GPU-a")
+	serve(t, dir, plugin)
+	for range 3 {
+		_, client := k.plugin(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		stream, err := client.ListAndWatch(ctx, &v1beta1.Empty{})
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.NoError(t, err)
+		cancel()
+	}
+	k.plugin(t) // and the devices are not listed
+	k.plugin(t)
+}
+
+// A plugin that the kubelet follows does not register again and again.
+func TestServerRegistersOnce(t *testing.T) {
+	dir := shortDir(t)
+	k := newKubelet(t, dir)
+	plugin, _, _ := testPlugin(1, "GPU-a")
+	serve(t, dir, plugin)
+	_, client := k.plugin(t)
+	watchDevices(t, client).next(t)
+	for deadline := time.Now().Add(patience); ; {
+		require.True(t, time.Now().Before(deadline), "it registers again and again")
+		select {
+		case <-k.registered: // the devices were listed late
+		case <-time.After(2 * listTimeout):
+			return
+		}
+	}
+}
+
 // An agent that was killed leaves its socket; a node has a kubelet, or a directory for
 // it, only later.
 func TestServerStartsBeforeTheKubelet(t *testing.T) {

@@ -54,8 +54,8 @@ func TestSoak(t *testing.T) {
 		cluster.ControllerManager.Kill()
 		return cluster.StartControllerManager(ctx)
 	}})
-	// What is bound while there is no device plugin the kubelet fails for good; a Job and a
-	// Deployment have another pod then. In the second half there is one.
+	// The kubelet fails for good what it admits while it has no device plugin; a Job and a
+	// Deployment have another pod then. In the second half only a restart of the kubelet does so.
 	s.half(ctx, *soakPods/2, slices.Concat(restarts, schedulerRestarts, others[len(others)-1:]), nil)
 	followed.tolerate(false)
 	require.False(t, t.Failed())
