@@ -171,32 +171,75 @@ static void count(struct under_way *all, const struct mark *m)
 		all->oldest = m->sent;
 }
 
-struct under_way flight_poll(struct flight *f, CUstream stream, uint64_t now)
+struct under_way flight_pending(const struct flight *f, uint64_t now)
 {
 	struct under_way all = { 0 };
-	uint64_t before = f->last_done;
-	int mode = -1, ended[FLIGHT_MARKS], count_ended = 0;
+
+	for (int i = 0; i < FLIGHT_MARKS; i++) {
+		all.marks += f->marks[i].pending;
+		if (f->marks[i].pending && now - f->marks[i].sent < LATE_NS)
+			count(&all, &f->marks[i]);
+	}
+	return all;
+}
+
+/* Those that are pending, the oldest first; returns their number. */
+static int by_age(struct flight *f, struct mark *order[FLIGHT_MARKS])
+{
+	int n = 0;
 
 	for (int i = 0; i < FLIGHT_MARKS; i++) {
 		struct mark *m = &f->marks[i];
+		int at = n;
 
 		if (!m->pending)
 			continue;
-		if (mode < 0) /* else the query could break a capture of another thread */
-			mode = capture_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
-		if (REAL(cuEventQuery)(m->event) == CUDA_ERROR_NOT_READY) {
-			m->seen = now;
-			all.marks++;
-			if ((stream && m->stream == stream) || now - m->sent < LATE_NS)
-				count(&all, m);
-		} else {
-			ended[count_ended++] = i;
+		for (; at && order[at - 1]->sent > m->sent; at--)
+			order[at] = order[at - 1];
+		order[at] = m;
+		n++;
+	}
+	return n;
+}
+
+/* A stream's events happen in their order, and a query takes as long as a short kernel: behind one that has not happened,
+ * none is asked for. */
+static bool is_behind(const struct mark *m, struct mark *const waited_for[], int n)
+{
+	for (int i = 0; i < n; i++)
+		if (m->stream && waited_for[i]->stream == m->stream && waited_for[i]->context == m->context)
+			return true;
+	return false;
+}
+
+struct under_way flight_poll(struct flight *f, CUstream stream, uint64_t now)
+{
+	struct under_way all = { 0 };
+	struct mark *order[FLIGHT_MARKS], *ended[FLIGHT_MARKS], *waited_for[FLIGHT_MARKS];
+	uint64_t before = f->last_done;
+	int pending = by_age(f, order), count_ended = 0, count_waited = 0;
+	/* Else the query could break a capture of another thread. */
+	int mode = pending ? capture_relax(CU_STREAM_CAPTURE_MODE_RELAXED) : -1;
+
+	for (int i = 0; i < pending; i++) {
+		struct mark *m = order[i];
+
+		if (!is_behind(m, waited_for, count_waited)) {
+			if (REAL(cuEventQuery)(m->event) != CUDA_ERROR_NOT_READY) {
+				ended[count_ended++] = m;
+				continue;
+			}
+			waited_for[count_waited++] = m;
 		}
+		m->seen = now;
+		all.marks++;
+		if ((stream && m->stream == stream) || now - m->sent < LATE_NS)
+			count(&all, m);
 	}
 	if (mode >= 0)
 		capture_relax(mode);
 	for (int i = 0; i < count_ended; i++)
-		done(f, &f->marks[ended[i]], f->marks[ended[i]].seen, before, count_ended, now);
+		done(f, ended[i], ended[i]->seen, before, count_ended, now);
 	return all;
 }
 

@@ -110,6 +110,8 @@ void flight_permit(struct flight *flight, uint64_t ns, int64_t quota, uint64_t n
 /* Looks which events have happened. Work of other streams than this one that does not end for long does
  * not count: it may wait for another process. NULL: no stream. */
 struct under_way flight_poll(struct flight *flight, CUstream stream, uint64_t now);
+/* The same without a look at the events: what was under way at the last look, and what has been marked since. */
+struct under_way flight_pending(const struct flight *flight, uint64_t now);
 /* Puts an event behind the launches of each stream that has some without. During a capture that is
  * impossible, and in another thread's own stream: it is done later. */
 void flight_mark(struct flight *flight, uint64_t now);

@@ -245,7 +245,7 @@ void turn_launched(int cell)
 	uint64_t now = clock_ns();
 	struct flight *f = turn_flight(t);
 	flight_mark(f, now);
-	struct under_way all = flight_poll(f, NULL, now);
+	struct under_way all = flight_pending(f, now);
 	uint64_t ns = all.ns + flight_loose(f);
 	turn_publish(t, now, now + least(ns, FORESIGHT_NS));
 	turn_expect(t);

@@ -38,6 +38,9 @@ func TestFlight(t *testing.T) {
 		"contexts": {"two legacy streams: events 2, without 0", "one has ended: events 1, without 0", "both: events 0, without 0"},
 		"handles":  {"a stream of another context: events 1, without 0", "refused 0"},
 		"events":   {"all events are of a context: events 0, without 0", "another one: events 1, without 0"},
+		"asked": {
+			"two streams: events 8, without 0", "queries 2, pending 8", "one has ended: events 4, without 0", "queries 5, pending 4",
+		},
 		"ends": {
 			"one: events 1, without 0", "the other context may be ending: events 1, without 1", "it has not ended: events 2, without 0",
 			"it may be ending again: events 1, without 1", "it has ended: events 1, without 0", "the first one may be ending: events 0, without 1",

@@ -21,7 +21,7 @@ static __thread int depth;
 static __thread char own; /* its address stands for the thread's own stream */
 
 static struct event { CUcontext context; void *stream; bool live, recorded; } events[MOST];
-static int event_count, refused;
+static int event_count, refused, queries;
 static void *busy[8]; /* streams with work that has not ended */
 static struct flight flight;
 
@@ -73,6 +73,7 @@ CUresult play_cuEventQuery(CUevent event)
 {
 	struct event *e = &events[(uintptr_t)event];
 
+	queries++;
 	for (int i = 0; i < 8; i++)
 		if (e->recorded && busy[i] == e->stream)
 			return CUDA_ERROR_NOT_READY;
@@ -198,6 +199,21 @@ static void pool_of_events(void)
 	look("another one");
 }
 
+/* A stream's events happen in their order. */
+static void asked(void)
+{
+	for (int i = 0; i < 4; i++) {
+		launch(OF_A);
+		launch(OF_B);
+		flight_mark(&flight, now += 1000000);
+	}
+	show("two streams");
+	printf("queries %d, pending %d\n", queries, flight_pending(&flight, now).marks);
+	busy[0] = busy[2] = busy[4] = busy[6] = NULL;
+	show("one has ended");
+	printf("queries %d, pending %d\n", queries - 2, flight_pending(&flight, now).marks);
+}
+
 static void ends(void)
 {
 	launch(OF_A);
@@ -226,7 +242,7 @@ int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*play)(void); } cases[] = {
 		{ "counts", counts }, { "own", own_streams }, { "contexts", contexts }, { "handles", handles },
-		{ "events", pool_of_events }, { "ends", ends },
+		{ "events", pool_of_events }, { "ends", ends }, { "asked", asked },
 	};
 
 	durations = calloc(DURATION_PLACES, sizeof(*durations));
