@@ -74,21 +74,34 @@ const (
 // interruptions. It starts as not connected.
 type Connection struct {
 	ready     func() error
+	admission func(context.Context)
 	log       *slog.Logger
-	connected *watched[bool]
 	seen      time.Time
+
+	mu        sync.Mutex // held to change both
+	connected *watched[bool]
+	healthy   *watched[bool]
 }
 
-// NewConnection uses ready, which returns nil while the agent is connected.
-func NewConnection(ready func() error, log *slog.Logger) *Connection {
-	return &Connection{ready: ready, log: log, connected: newWatched(false)}
+// NewConnection uses ready, which returns nil while the agent is connected, and admission, which returns when the
+// kubelet has admitted the pods that schedulers bound before they read that the agent is not connected. admission can be
+// nil.
+func NewConnection(ready func() error, admission func(context.Context), log *slog.Logger) *Connection {
+	return &Connection{ready: ready, admission: admission, log: log, connected: newWatched(false), healthy: newWatched(false)}
 }
 
-// Connected also returns a channel that is closed when the state changes.
+// Connected is for schedulers. It also returns a channel that is closed when the state changes.
 func (c *Connection) Connected() (bool, <-chan struct{}) { return c.connected.get() }
+
+// Healthy is for the kubelet. It ends later than Connected: the kubelet fails pods for good that it admits without a
+// healthy device.
+func (c *Connection) Healthy() (bool, <-chan struct{}) { return c.healthy.get() }
 
 // Run polls until ctx ends. Only one goroutine may call it.
 func (c *Connection) Run(ctx context.Context) {
+	var withdrawing sync.WaitGroup
+	defer withdrawing.Wait()
+	withdrawing.Go(func() { c.withdrawEach(ctx) })
 	periodic.Vary(ctx, nil, func() time.Duration {
 		c.look(time.Now())
 		return pollInterval
@@ -103,10 +116,59 @@ func (c *Connection) look(now time.Time) {
 		c.seen = now
 		if !was {
 			c.log.Info("connected to the container runtime: GPUs are offered")
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.healthy.set(true)
 			c.connected.set(true)
 		}
 	case was && now.Sub(c.seen) >= interruption:
 		c.log.Warn("not connected to the container runtime: GPUs are reported as unhealthy", "error", err)
 		c.connected.set(false)
+		if c.admission == nil {
+			c.withdraw()
+		}
+	}
+}
+
+// withdrawEach withdraws the devices after each end of the connection.
+func (c *Connection) withdrawEach(ctx context.Context) {
+	for ctx.Err() == nil {
+		connected, changed := c.connected.get()
+		if healthy, _ := c.healthy.get(); healthy && !connected && c.admission != nil {
+			c.wait(ctx, changed)
+			select {
+			case <-changed:
+			default:
+				c.withdraw()
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
+}
+
+// wait waits for the admission until the connection changes.
+func (c *Connection) wait(ctx context.Context, changed <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-changed:
+			cancel()
+		}
+	})
+	c.admission(ctx)
+}
+
+func (c *Connection) withdraw() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if connected, _ := c.connected.get(); !connected {
+		c.healthy.set(false)
 	}
 }

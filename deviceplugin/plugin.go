@@ -43,7 +43,7 @@ func (p *Plugin) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1bet
 func (p *Plugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse]) error {
 	for {
 		gpus, gpusChanged := p.GPUs.GPUs()
-		connected, connectionChanged := p.Connection.Connected()
+		connected, connectionChanged := p.Connection.Healthy()
 		if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: p.devices(gpus, connected)}); err != nil {
 			return fmt.Errorf("send the devices of %s to the kubelet: %w", p.Resource.Name, err)
 		}
@@ -56,7 +56,8 @@ func (p *Plugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServe
 	}
 }
 
-// devices are unhealthy while the agent is not connected, so that no pod is placed.
+// devices are unhealthy while the agent is not connected, so that no pod is placed by a scheduler that reads only the
+// kubelet's count.
 func (p *Plugin) devices(gpus []GPU, connected bool) []*v1beta1.Device {
 	devices := []*v1beta1.Device{}
 	for _, c := range gpus {

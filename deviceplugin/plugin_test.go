@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -35,7 +38,7 @@ func ill(gpus []GPU, uuid string, devices int) []GPU {
 func testPlugin(split int, uuids ...string) (*Plugin, *Inventory, *Connection) {
 	inventory := NewInventory()
 	inventory.Set(gpus(split, uuids...))
-	connection := NewConnection(func() error { return nil }, silence)
+	connection := NewConnection(func() error { return nil }, nil, silence)
 	connection.look(time.Unix(0, 0))
 	return New(Config{Resource: Replicas("nvidia.com/gpu"), GPUs: inventory, Connection: connection}), inventory, connection
 }
@@ -111,7 +114,7 @@ func TestGuard(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			var found error
-			g := NewConnection(func() error { return found }, silence)
+			g := NewConnection(func() error { return found }, nil, silence)
 			var changes []time.Duration
 			for at := time.Duration(0); at <= time.Hour; at += time.Second {
 				var known bool
@@ -133,10 +136,62 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// The kubelet has healthy devices for the pods that schedulers bound before they read that the agent is not
+// connected; a connection that is back in between changes nothing for the kubelet.
+func TestConnectionIsWithdrawnFromSchedulersFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("not connected")
+		var found atomic.Pointer[error]
+		admitted := make(chan struct{})
+		waits := 0
+		c := NewConnection(func() error {
+			if err := found.Load(); err != nil {
+				return *err
+			}
+			return nil
+		}, func(ctx context.Context) {
+			waits++
+			select {
+			case <-ctx.Done():
+			case <-admitted:
+			}
+		}, silence)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { c.Run(ctx) })
+		after := func(d time.Duration, connected, healthy bool) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			now, _ := c.Connected()
+			assert.Equal(t, connected, now, "for schedulers")
+			now, _ = c.Healthy()
+			assert.Equal(t, healthy, now, "for the kubelet")
+		}
+		after(0, true, true)
+		for range 2 {
+			found.Store(&down)
+			after(interruption-pollInterval, true, true)
+			after(time.Hour, false, true)
+			found.Store(nil)
+			after(pollInterval, true, true)
+		}
+		found.Store(&down)
+		after(time.Hour, false, true)
+		admitted <- struct{}{}
+		after(0, false, false)
+		found.Store(nil)
+		after(pollInterval, true, true)
+		cancel()
+		running.Wait()
+		assert.Equal(t, 3, waits)
+	})
+}
+
 func TestGuardRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	g := NewConnection(func() error { return nil }, silence)
+	g := NewConnection(func() error { return nil }, nil, silence)
 	_, changed := g.Connected()
 	go func() { defer close(ended); g.Run(ctx) }()
 	<-changed

@@ -42,7 +42,9 @@ const (
 
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 5 * time.Second
-	settled      = 10 * time.Second
+	// lastDialBackoff is short: a runtime that starts creates containers at once.
+	lastDialBackoff = 500 * time.Millisecond
+	settled         = 10 * time.Second
 )
 
 // Run keeps one connection to the runtime's NRI socket until ctx ends. Without a socket it does only the background
@@ -70,6 +72,9 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 		p.health.set(notConnected + ": " + err.Error())
 		if time.Since(since) > settled {
 			backoff = firstBackoff
+		}
+		if failed, is := errors.AsType[*net.OpError](err); is && failed.Op == "dial" {
+			backoff = min(backoff, lastDialBackoff)
 		}
 		p.Log.Warn("NRI connection lost or failed; retrying", "socket", socket, "error", err, "in", backoff)
 		periodic.Sleep(ctx, backoff)

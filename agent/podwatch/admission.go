@@ -39,11 +39,16 @@ func NewAdmission(config *rest.Config, node string) (*Admission, error) {
 	return &Admission{client.Pods(metav1.NamespaceAll), node}, nil
 }
 
-// Wait returns when no pod of the node has waited for its admission for a second, after 15 seconds, or when ctx
-// ends. Without an answer of the API server the last one holds, and before the first one no pod waits.
+// Wait is WaitAll for 15 seconds at most.
 func (a *Admission) Wait(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, admissionMost)
 	defer cancel()
+	a.WaitAll(ctx)
+}
+
+// WaitAll returns when no pod of the node has waited for its admission for a second, or when ctx ends. Without an
+// answer of the API server the last one holds, and before the first one no pod waits.
+func (a *Admission) WaitAll(ctx context.Context) {
 	waited := false // by the last answer
 	for last := time.Now(); time.Since(last) < admissionQuiet; {
 		select {

@@ -65,3 +65,12 @@ func TestWaitForAdmission(t *testing.T) {
 		})
 	}
 }
+
+func TestWaitForAllAdmissions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		b := &bound{t: t, began: began, waits: func(d time.Duration) bool { return d < time.Hour }}
+		(&Admission{b, "n1"}).WaitAll(t.Context())
+		require.Equal(t, time.Hour+800*time.Millisecond, time.Since(began))
+	})
+}

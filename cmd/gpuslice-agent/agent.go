@@ -45,6 +45,9 @@ import (
 // take seconds or hang; until it responds, grants are refused and the kubelet retries.
 const firstLook = time.Second
 
+// noticeTime is for writing that the GPUs are unhealthy to the Node object.
+const noticeTime = 3 * time.Second
+
 // run runs the agent until ctx ends. Then it notifies schedulers first, and serves the kubelet until bound pods are
 // admitted: a pod admitted without the device plugin fails permanently (UnexpectedAdmissionError).
 func run(ctx context.Context, o options, log *slog.Logger) error {
@@ -128,7 +131,15 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	plugin.Progress = loops.loop("nri", nriplugin.BackgroundInterval).tick
 	published.keeper.Progress = loops.loop("resize", resized.IdlePause).tick
 	published.progress = loops.loop("offers", offerInterval)
-	connection := deviceplugin.NewConnection(plugin.Ready, log)
+	var admitted func(context.Context)
+	if registered != nil {
+		admitted = func(ctx context.Context) {
+			if periodic.Sleep(ctx, noticeTime) {
+				admission.WaitAll(ctx)
+			}
+		}
+	}
+	connection := deviceplugin.NewConnection(plugin.Ready, admitted, log)
 	published.connection = connection
 	earlier := func(ctx context.Context) { holdEarlierOnce(ctx, ledger, o.UnlimitedCoreFloor, log) }
 	then = append(then, earlier, connection.Run, published.run, shares.Run, held.Run, holdFiles(ledger, o.StateDir, &holder, loops.loop("files", holdInterval), log))
