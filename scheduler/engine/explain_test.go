@@ -24,6 +24,16 @@ func TestSummary(t *testing.T) {
 	require.Empty(t, summary())
 }
 
+// The GPU that the pod names is not healthy, and the others are more.
+func TestSummaryHasEachReason(t *testing.T) {
+	e := newEngine(t, Options{})
+	e.SetNode(nodeOf("a", with(h100(0, 0), sick), h100(0, 1), h100(0, 2)))
+	p := podOf("u", "1/50000/0")
+	p.Annotations["nvidia.com/use-gpuuuid"] = uuid(0, 0)
+	require.Equal(t, "0 of 1 node with GPUs fit: 1: GPUs are not healthy, 1: GPUs are excluded by UUID."+
+		" For example a: 3 GPUs: 2 with a UUID that the pod excludes, 1 not healthy", e.Evaluate(e.Snapshot(), p, requestOf(t, e, p)).Summary())
+}
+
 func TestUnknownPolicy(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("a", h100(0, 0)))

@@ -156,24 +156,31 @@ func (t text) gpus(n int) text {
 	return t.number(int64(n)).add(" GPUs")
 }
 
-// Summary explains why no node fits: counts by reason, and one node in detail. Empty if some node fits.
+// Summary explains why no node fits: how many nodes have GPUs with each reason, and one node in detail. Empty if some node fits.
 func (v *Evaluation) Summary() string {
 	if v.err != nil {
 		return v.err.Error()
 	}
-	counts, fit := v.Reasons()
-	if fit > 0 {
-		return ""
-	}
-	var reasons []Code
-	total := 0
-	for code, n := range counts {
-		if n > 0 {
-			reasons, total = append(reasons, Code(code)), total+n
+	var counts NodeCounts
+	names := v.Nodes()
+	for _, name := range names {
+		verdict := v.Verdict(name)
+		if verdict.Fits {
+			return ""
+		}
+		for _, code := range verdict.outcome.counts.Codes() {
+			counts[code]++
 		}
 	}
+	total := len(names)
 	if total == 0 {
 		return "no node has GPUs registered"
+	}
+	var reasons []Code
+	for code, n := range counts {
+		if n > 0 {
+			reasons = append(reasons, Code(code))
+		}
 	}
 	slices.SortStableFunc(reasons, func(a, b Code) int { return cmp.Compare(counts[b], counts[a]) })
 	var texts []string
@@ -181,8 +188,8 @@ func (v *Evaluation) Summary() string {
 		texts = append(texts, fmt.Sprintf("%d: %s", counts[code], code.Brief()))
 	}
 	var example Verdict
-	for _, name := range v.Nodes() {
-		if example = v.Verdict(name); example.Reason() == reasons[0] {
+	for _, name := range names {
+		if example = v.Verdict(name); len(reasons) > 0 && example.outcome.counts[reasons[0]] > 0 {
 			break
 		}
 	}
@@ -263,6 +270,16 @@ type Counts [codes]uint16
 
 // NodeCounts counts nodes by their main reason.
 type NodeCounts [codes]int
+
+// Codes are the reasons, in the order of the checks.
+func (c *Counts) Codes() (all []Code) {
+	for code := OK + 1; code < codes; code++ {
+		if c[code] > 0 {
+			all = append(all, code)
+		}
+	}
+	return all
+}
 
 // Main is the most frequent reason; among equals the later check.
 func (c *Counts) Main() Code { return mostFrequent((*[codes]uint16)(c)) }

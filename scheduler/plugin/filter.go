@@ -143,14 +143,17 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 	return rejection(&verdict)
 }
 
-// rejection has a text without numbers, because kube-scheduler counts nodes by text. PostFilter
-// adds numbers.
+// rejection has all reasons of the node's GPUs, without numbers, because kube-scheduler counts nodes by text. PostFilter adds numbers.
 func rejection(verdict *engine.Verdict) *fwk.Status {
-	code := fwk.UnschedulableAndUnresolvable
-	if reasons := verdict.Reasons(); reasons.Evictable() {
+	code, counts := fwk.UnschedulableAndUnresolvable, verdict.Reasons()
+	if counts.Evictable() {
 		code = fwk.Unschedulable
 	}
-	return fwk.NewStatus(code, "node(s): "+verdict.Reason().Brief())
+	var texts []string
+	for _, reason := range counts.Codes() {
+		texts = append(texts, "node(s): "+reason.Brief())
+	}
+	return fwk.NewStatus(code, texts...)
 }
 
 // SignPod implements fwk.SignPlugin. The namespace counts because of quotas, and the group because of its domain.

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -90,6 +91,18 @@ func TestPreemption(t *testing.T) {
 			require.Equal(t, fwk.Unschedulable, w.filter(t, w.state, pod, "n1"), "that was but a copy")
 		})
 	}
+}
+
+// kube-scheduler counts the nodes of each reason. Only the most frequent one was shown.
+func TestRejectionHasEachReason(t *testing.T) {
+	node := gpuNode("n1", 3, 1)
+	node.Annotations[api.AnnotationNodeGPUs] = strings.Replace(node.Annotations[api.AnnotationNodeGPUs], `"healthy":true`, `"healthy":false`, 1)
+	w := newWorld(t, "", node)
+	pod := gpuPod("p", 1000, 0)
+	pod.Annotations = map[string]string{"nvidia.com/use-gpuuuid": gpu(1)}
+	require.True(t, w.preFilter(t, pod).IsSuccess())
+	require.Equal(t, []string{"node(s): GPUs are not healthy", "node(s): GPUs are excluded by UUID"},
+		w.Filter(t.Context(), w.state, pod, on("n1")).Reasons())
 }
 
 func TestNominatedPodKeepsItsGPUs(t *testing.T) {
