@@ -26,6 +26,9 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 		result.NodeNameToMetaVictims = metaVictims(args)
 		return result, nil
 	}
+	if now := s.Cluster.group(args.Pod); now != nil && now.MustWait() {
+		return result, nil // room for one of its pods is none for the group
+	}
 	s.evicting.remove(args.Pod.UID) // kube-scheduler evicts
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
 	lower, nominated, budgets := s.Cluster.lower(pod.Priority), s.nominated(pod), s.Cluster.budgets()

@@ -154,3 +154,25 @@ func TestConflictsAreLimited(t *testing.T) {
 	passed, _ = w.filter(pod("late", 1000, 0))
 	require.NotEmpty(t, passed, "it gets its turn")
 }
+
+// kube-scheduler counts that it needs evictions for one pod of the group: that the others have no room it does not know.
+func TestNoVictimsForOnePodOfAGroup(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	low := pod("low", 60000, 0, priority(0))
+	w.cluster.add(low)
+	require.Empty(t, w.bind(low, w.nodes[0]))
+	victims := func(p *v1.Pod) map[string]*extenderv1.MetaVictims {
+		result, err := w.server.preempt(t.Context(), &extenderv1.ExtenderPreemptionArgs{Pod: p,
+			NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{w.nodes[0]: {}}})
+		require.NoError(t, err)
+		return result.NodeNameToMetaVictims
+	}
+	members := []*v1.Pod{pod("g-0", 60000, 0, grouped("g", 2), priority(5)), pod("g-1", 60000, 0, grouped("g", 2), priority(5))}
+	for _, p := range members {
+		w.cluster.add(p)
+	}
+	require.Empty(t, victims(members[0]))
+	single := pod("single", 60000, 0, priority(5))
+	w.cluster.add(single)
+	require.Len(t, victims(single)[w.nodes[0]].Pods, 1)
+}
