@@ -137,3 +137,40 @@ func TestPlayedTable(t *testing.T) {
 		}
 	}
 }
+
+// The same where a switch between processes, a launch, an event and the end of a wait take what they do on an H100. Figures are percents
+// of what each program has by itself. The words w2 are for programs that first run the function on less data: the limiter then
+// takes its kernels for short.
+func TestPlayedCosts(t *testing.T) {
+	p := newPlayer(t)
+	p.costs = []string{"PLAY_GPU=h100"}
+	for _, row := range []struct {
+		work          string
+		within, least float64
+	}{
+		{"500", 3, 97}, {"500:w2", 3, 97}, {"5", 3, 97}, {"500:s8", 3, 97}, {"100,10000:data", 3, 95},
+		{"50000", 4, 92}, // a kernel is 2.5 % of what is measured
+		{"500:sync", 3, 97}, {"500:sync:w2", 3, 97}, {"500:sync:event", 3, 97}, {"500:sync:event:w2", 3, 97}, {"5:sync", 3, 97},
+		// It asks each 20 µs whether the kernel has ended: an event in front of the next one costs a query.
+		{"500:sync:poll", 6, 94}, {"500:sync:poll:w2", 6, 94},
+		// An event behind each kernel, and nothing that hides it.
+		{"5:sync:event", 9, 89}, {"5:sync:event:w2", 9, 89},
+	} {
+		alone := p.play(t, 1, "100:"+row.work)[0]
+		for _, shares := range [][]float64{{10, 90}, {30, 70}, {50, 50}} {
+			if shares[0] == 50 && strings.Contains(row.work, "poll") { // two that do the same at the same moment both have the turn
+				continue
+			}
+			t.Run(fmt.Sprint(shares, " ", row.work), func(t *testing.T) {
+				t.Parallel()
+				has := p.play(t, 2, fmt.Sprintf("%g:%s", shares[0], row.work), fmt.Sprintf("%g:%s", shares[1], row.work))
+				for i := range has {
+					has[i] *= 100 / alone
+					assert.InDelta(t, shares[i], has[i], row.within)
+				}
+				t.Logf("has %.1f, together %.1f", has, has[0]+has[1])
+				assert.GreaterOrEqual(t, has[0]+has[1], row.least, "percent of what one has by itself")
+			})
+		}
+	}
+}

@@ -15,12 +15,15 @@ import (
 )
 
 // player is testdata/turns/play.c: containers on a played clock, with the limiter's own sources.
-type player struct{ program, box string }
+type player struct {
+	program, box string
+	costs        []string // variables of the environment: on which GPU; none: one on which only kernels and launches take time
+}
 
 func newPlayer(tb testing.TB) player {
 	tb.Helper()
 	dir := tb.TempDir()
-	p := player{filepath.Join(dir, "play"), filepath.Join(dir, "box.so")}
+	p := player{program: filepath.Join(dir, "play"), box: filepath.Join(dir, "box.so")}
 	source := filepath.Join(root, "limiter", "src")
 	flags := []string{"-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-iquote", source, "-iquote", "testdata/turns"}
 	build := func(args ...string) {
@@ -50,6 +53,7 @@ func (p player) playWithStalls(tb testing.TB, seconds, stalls int, containers ..
 	require.NoError(tb, err)
 	defer os.RemoveAll(dir)
 	cmd := exec.Command(p.program, append([]string{p.box, dir, fmt.Sprint(seconds), fmt.Sprint(stalls)}, containers...)...)
+	cmd.Env = append(os.Environ(), p.costs...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	require.NoError(tb, err)

@@ -11,8 +11,11 @@
  *   owes     with lies: claims the greatest debt, and work without an end
  *   event    waits, by an event          poll     looks whether it has ended, every 20 us
  *   data     all lengths are one function's      lies   claims all the time that it wants the GPU, and has no work
+ *   wN       begins with 50 launches of N us each, and waits for each
  *   earlier  has no turn file, and no work       blind  has no turn file, and does not know the others
  *
+ * PLAY_GPU=h100 in the environment: what takes time besides kernels takes what it does on an H100
+ * (docs/measurements/2026-11-26-h100.md), else nothing does but a launch.
  * stalls: how often a process stands still for 1 to 31 ms, in 1/100000 for each step.
  * Prints for each container its part of the GPU, in percent.
  *
@@ -32,15 +35,15 @@
 #include "pace.h"
 #include "played.h"
 
-enum { MOST = 96, STREAMS = 16, LENGTHS = 8, QUEUE = 4096, DRIVER_QUEUE = 1024, EVENTS = 1 << 16 };
-static const uint64_t SLICE_NS = 2000000, STEP_NS = 5000, TICK_NS = 1000000, BEAT_NS = 10000000, STACK = 1 << 18;
+enum { MOST = 96, STREAMS = 16, LENGTHS = 8, QUEUE = 4096, DRIVER_QUEUE = 1024, EVENTS = 1 << 16, WARM_LAUNCHES = 50 };
+static const uint64_t SLICE_NS = 2000000, STALLS_STEP_NS = 5000, TICK_NS = 1000000, BEAT_NS = 10000000, STACK = 1 << 18;
 
 struct item { uint64_t left; uintptr_t event; };
-struct stream { struct item queue[QUEUE]; unsigned head, tail; };
+struct stream { struct item queue[QUEUE]; unsigned head, tail, kernels; };
 
 static struct container {
 	int share, soft, policy, priority, streams, lengths, processes;
-	uint64_t ns[LENGTHS], pause, period, work, from, had, before;
+	uint64_t ns[LENGTHS], pause, period, work, warm, from, had, before;
 	bool sync, event, poll, data, lies, opens, owes, earlier, blind;
 	struct vgpu_turn *words;
 	struct vgpu_compute compute;
@@ -57,10 +60,17 @@ static struct process {
 	void (*wait_begin)(void), (*wait_end)(CUstream), (*wait_end_event)(void), (*poll)(bool), (*beat)(void);
 } processes[MOST];
 
-static int container_count, process_count, running = -1;
+/* What takes time besides kernels, in ns: the GPU goes to another process, a launch, a thread sees the end of what it waits for, a sleep
+ * is longer and by how much more at most, an event on the GPU, and a thread records one. */
+struct costs { uint64_t step, change, launch, see, wake, wake_more, event, record; };
+static const struct costs none = { .step = 5000, .wake_more = 60000 },
+	h100 = { 200, 140000, 3600, 7400, 30000, 60000, 1900, 1300 };
+static struct costs costs;
+
+static int container_count, process_count, running = -1, loaded = -1;
 static struct process *self;
 static ucontext_t scheduler;
-static uint64_t now = 1000000000000, slice_left;
+static uint64_t now = 1000000000000, slice_left, switch_left;
 static bool pending[EVENTS];
 static uintptr_t event_count;
 static unsigned seed = 12345;
@@ -83,8 +93,14 @@ static void nap(uint64_t ns)
 	swapcontext(&self->context, &scheduler);
 }
 
+static void pay(uint64_t ns)
+{
+	if (ns)
+		nap(ns);
+}
+
 uint64_t play_clock(void) { return now; }
-void play_nap(uint64_t ns) { nap(ns + chance() % 60000); } /* what a real one adds */
+void play_nap(uint64_t ns) { nap(ns + costs.wake + chance() % costs.wake_more); }
 uint64_t play_id(void) { return self->of->blind ? 0 : (uint64_t)(self->of - containers) + 1; }
 struct vgpu_compute *play_compute(void) { return &self->of->compute; }
 int play_slot(void) { return self->slot; }
@@ -120,15 +136,23 @@ static void push(struct stream *s, uint64_t ns, uintptr_t event)
 	if (s->tail - s->head == QUEUE)
 		fail("the driver's queue overflows");
 	s->queue[s->tail++ % QUEUE] = (struct item){ ns, event };
+	s->kernels += !event;
 }
 
 CUresult play_cuEventRecord(CUevent event, CUstream stream)
 {
+	pay(costs.record);
 	pending[(uintptr_t)event] = true;
-	push(&self->streams[(uintptr_t)stream / 16 % STREAMS], 0, (uintptr_t)event);
+	push(&self->streams[(uintptr_t)stream / 16 % STREAMS], costs.event, (uintptr_t)event);
 	return 0;
 }
 
+static struct item *head_of(struct stream *s)
+{
+	return s->head != s->tail ? &s->queue[s->head % QUEUE] : NULL;
+}
+
+/* Whether it has kernels. */
 static bool settle(struct process *p)
 {
 	bool some = false;
@@ -136,46 +160,90 @@ static bool settle(struct process *p)
 	for (int i = 0; i < STREAMS; i++) {
 		struct stream *s = &p->streams[i];
 
-		for (; s->head != s->tail && !s->queue[s->head % QUEUE].left; s->head++)
-			pending[s->queue[s->head % QUEUE].event] = false;
-		some |= s->head != s->tail;
+		for (struct item *item; (item = head_of(s)) && !item->left; s->head++) {
+			pending[item->event] = false;
+			s->kernels -= !item->event;
+		}
+		some |= s->kernels > 0;
 	}
 	return some;
 }
 
-static bool choose(void)
+/* Events behind which no kernel is under way happen whatever process has the GPU. */
+static void run_events(struct process *p, uint64_t ns)
 {
+	for (int i = 0; i < STREAMS; i++) {
+		struct item *item = head_of(&p->streams[i]);
+
+		if (item && item->event)
+			item->left -= ns < item->left ? ns : item->left;
+	}
+	settle(p);
+}
+
+static void choose(void)
+{
+	if (running >= 0 && slice_left && settle(&processes[running]))
+		return;
 	for (int k = 1; k <= process_count; k++) {
 		int i = (running + k + process_count) % process_count;
 
 		if (settle(&processes[i])) {
 			running = i;
 			slice_left = SLICE_NS;
-			return true;
+			if (loaded != i)
+				switch_left = loaded < 0 ? 0 : costs.change;
+			loaded = i;
+			return;
 		}
 	}
 	running = -1;
-	return false;
+}
+
+/* How long nothing changes on the GPU, but at most so long. */
+static uint64_t same_for(uint64_t ns)
+{
+	struct process *p = running >= 0 ? &processes[running] : NULL;
+
+	if (p && switch_left)
+		return ns < switch_left ? ns : switch_left;
+	ns = p && slice_left < ns ? slice_left : ns;
+	for (int i = 0; p && i < STREAMS; i++) {
+		const struct item *item = head_of(&p->streams[i]);
+
+		if (item && item->left < ns)
+			ns = item->left;
+	}
+	return ns;
 }
 
 static void run_gpu(uint64_t ns)
 {
-	while (ns && ((running >= 0 && slice_left && settle(&processes[running])) || choose())) {
-		struct process *p = &processes[running];
-		uint64_t part = ns < slice_left ? ns : slice_left;
+	for (uint64_t part; ns; ns -= part) {
+		bool works = false;
 
-		for (int i = 0; i < STREAMS; i++) {
-			struct stream *s = &p->streams[i];
-
-			if (s->head != s->tail && s->queue[s->head % QUEUE].left < part)
-				part = s->queue[s->head % QUEUE].left;
+		choose();
+		part = same_for(ns);
+		for (int i = 0; i < process_count; i++)
+			if (i != running || switch_left)
+				run_events(&processes[i], part);
+		if (running < 0)
+			continue;
+		if (switch_left) {
+			switch_left -= part;
+			continue;
 		}
-		for (int i = 0; i < STREAMS; i++)
-			if (p->streams[i].head != p->streams[i].tail)
-				p->streams[i].queue[p->streams[i].head % QUEUE].left -= part;
+		struct process *p = &processes[running];
+		for (int i = 0; i < STREAMS; i++) {
+			struct item *item = head_of(&p->streams[i]);
+
+			if (!item)
+				continue;
+			item->left -= part;
+			works |= !item->event;
+		}
 		settle(p);
-		p->of->had += part;
-		ns -= part;
+		p->of->had += works ? part : 0;
 		slice_left -= part;
 	}
 }
@@ -186,7 +254,7 @@ static CUstream handle_of(int stream)
 	return (CUstream)(uintptr_t)(16 * (STREAMS + stream));
 }
 
-static void launch(struct process *p, int stream, int length)
+static void launch(struct process *p, int stream, int length, uint64_t ns)
 {
 	struct container *c = p->of;
 	struct pace pace;
@@ -194,10 +262,11 @@ static void launch(struct process *p, int stream, int length)
 	p->begin(&pace, &c->ns[c->data ? 0 : length], handle_of(stream));
 	while (p->streams[stream].tail - p->streams[stream].head > DRIVER_QUEUE)
 		nap(20000);
-	push(&p->streams[stream], c->ns[length], 0);
+	pay(costs.launch);
+	push(&p->streams[stream], ns, 0);
 	p->end(&pace);
-	if (chance() % 4 == 0)
-		nap(10000); /* what a launch takes */
+	if (!costs.launch && chance() % 4 == 0)
+		nap(10000);
 }
 
 static void wait_for(struct process *p, int stream)
@@ -213,6 +282,7 @@ static void wait_for(struct process *p, int stream)
 	p->wait_begin();
 	p->waits = s;
 	nap(0);
+	pay(costs.see);
 	if (p->of->event)
 		p->wait_end_event();
 	else
@@ -242,16 +312,18 @@ static void body(int index)
 	p->start();
 	if (c->lies)
 		lie(c);
+	for (int i = 0; c->warm && i < WARM_LAUNCHES; i++)
+		launch(p, 0, 0, c->warm), wait_for(p, 0);
 	for (unsigned n = 0;; n++) {
 		if (c->period) {
 			for (uint64_t done = 0; done < c->work; done += c->ns[0])
-				launch(p, 0, 0);
+				launch(p, 0, 0, c->ns[0]);
 			wait_for(p, 0);
 			nap(c->pause ? c->pause : c->period - now % c->period);
 			continue;
 		}
 		int stream = (int)(n % (unsigned)c->streams);
-		launch(p, stream, (int)(n % (unsigned)c->lengths));
+		launch(p, stream, (int)(n % (unsigned)c->lengths), c->ns[n % (unsigned)c->lengths]);
 		if (c->sync)
 			wait_for(p, stream);
 		if (c->pause)
@@ -289,6 +361,7 @@ static void parse(char *text)
 		else if (*word == 's') c->streams = (int)(number / 1000);
 		else if (*word == 'p') c->processes = (int)(number / 1000);
 		else if (*word == 'g') c->pause = number;
+		else if (*word == 'w') c->warm = number;
 		else if (*word == 'b') {
 			c->period = number;
 			c->work = (uint64_t)(atof(strchr(word, '/') + 1) * 1000);
@@ -394,19 +467,19 @@ static uint64_t quiet(uint64_t end)
 		else if (processes[i].wakes < until)
 			until = processes[i].wakes;
 	}
-	if (some && running < 0)
-		return STEP_NS;
-	for (int i = 0; some && i < STREAMS; i++) {
-		const struct stream *s = &processes[running].streams[i];
+	choose();
+	if (some)
+		until = now + same_for(until > now ? until - now : 0);
+	for (int k = 0; some && k < process_count; k++)
+		for (int i = 0; i < STREAMS; i++) {
+			const struct item *item = head_of(&processes[k].streams[i]);
 
-		if (s->head != s->tail && now + s->queue[s->head % QUEUE].left < until)
-			until = now + s->queue[s->head % QUEUE].left;
-	}
-	if (some && now + slice_left < until)
-		until = now + slice_left;
+			if (item && item->event && now + item->left < until)
+				until = now + item->left;
+		}
 	if (end < until)
 		until = end;
-	return until <= now + STEP_NS ? STEP_NS : (until - now + STEP_NS - 1) / STEP_NS * STEP_NS;
+	return until <= now + costs.step ? costs.step : (until - now + costs.step - 1) / costs.step * costs.step;
 }
 
 static void step(unsigned stalls, uint64_t end)
@@ -428,7 +501,7 @@ static void step(unsigned stalls, uint64_t end)
 			if (self->stalled <= now)
 				self->beat();
 		}
-	uint64_t ns = stalls ? STEP_NS : quiet(end);
+	uint64_t ns = stalls ? STALLS_STEP_NS : quiet(end);
 	run_gpu(ns);
 	now += ns;
 }
@@ -439,6 +512,7 @@ int main(int argc, char **argv)
 
 	for (int i = 5; i < argc; i++)
 		parse(argv[i]);
+	costs = getenv("PLAY_GPU") ? h100 : none;
 	setenv("VGPU_TURNS_PATH", argv[2], 1);
 	write_files(argv[2]);
 	for (int i = 0; i < container_count; i++)
