@@ -1,7 +1,7 @@
 /* What a context grows by when the program sets its limits: the device heap, printf's buffer, and
  * the stacks of all threads that the GPU can run at a time. It is charged before the driver takes it, and ends
- * with the context. A driver may take it only at the next launch or module: then it was
- * charged earlier. What a limit takes by default is in the size of a new context. */
+ * with the context. A driver takes the heap at the first launch of a kernel that calls malloc, which no call shows: so it was
+ * charged earlier. What stacks and the buffer take by default is in the size of a new context. */
 #include "charge.h"
 #include "green.h"
 #include "hooks.h"
@@ -41,9 +41,13 @@ static uint64_t whole(const struct growth *g, uint64_t value)
 	return !page || bytes > UINT64_MAX - page ? bytes : (bytes + page - 1) / page * page;
 }
 
+/* A heap of the default size is not in a new context, and is residue. Any other is charged with all it takes: a page
+ * more than its size (measured). */
 static uint64_t beyond_base(const struct growth *g, uint64_t value)
 {
-	return value > g->base ? whole(g, value) - whole(g, g->base) : 0;
+	if (value <= g->base)
+		return 0;
+	return g->limit == CU_LIMIT_MALLOC_HEAP_SIZE ? whole(g, value) + limits_pages(g->entry.cell).page : whole(g, value) - whole(g, g->base);
 }
 
 /* The value of a new context, which is the same for all contexts on a GPU: the first that is read.

@@ -15,7 +15,12 @@ import (
 
 func requireCheck(t *testing.T, check string) {
 	t.Helper()
-	s := New(t, Plain, "H200")
+	requireCheckOn(t, "H200", check)
+}
+
+func requireCheckOn(t *testing.T, gpu, check string) {
+	t.Helper()
+	s := New(t, Plain, gpu)
 	text, err := s.Command("sim/check", check).CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	requireEmpty(t, s.Status())
@@ -130,6 +135,50 @@ func TestRealVirtualMemoryHasAGranularity(t *testing.T) { requireCheck(t, "granu
 // CUDA memory managed?": stacks are there for every thread that all multiprocessors can run; code, constants and
 // the runtime's heap are of the context too.
 func TestRealContextGrows(t *testing.T) { requireCheck(t, "context-growth") }
+
+// docs/measurements/2026-11-26-h100.md, "Where the simulated GPU was wrong": cuCtxSetLimit takes nothing for the heap and for
+// printf; the first module that calls malloc, and its first launch, do. From that launch on the limit can't be changed, as
+// NVIDIA documents of cuCtxSetLimit.
+func TestRealHeapIsTakenByItsFirstLaunch(t *testing.T) { requireCheckOn(t, "H100", "device-heap") }
+
+// The same: cuInit takes 3 MiB, a context 524, of which NVML counts 518 for the process.
+func TestRealNVMLCountsLessForAProcess(t *testing.T) {
+	s := New(t, Plain, "H100")
+	d := device(t, openNVML(t, s), 0)
+	require.EqualValues(t, 480*mib, good(d.GetMemoryInfo_v2())(t).Reserved)
+	before := s.Start("sim/check", "init-only")
+	require.EqualValues(t, 3*mib, good(d.GetMemoryInfo_v2())(t).Used)
+	require.Empty(t, good(d.GetComputeRunningProcesses())(t))
+	before.Kill()
+	held := s.Start("workloads/hold", "--mib=4")
+	require.EqualValues(t, (3+524+4)*mib, good(d.GetMemoryInfo_v2())(t).Used)
+	processes := good(d.GetComputeRunningProcesses())(t)
+	require.Len(t, processes, 1)
+	require.EqualValues(t, (518+4)*mib, processes[0].UsedGpuMemory)
+	held.Kill()
+	requireEmpty(t, s.Status())
+}
+
+// The same: NVML counts imported memory for no process, also after its maker's end, when the GPU still has it.
+func TestRealNVMLCountsImportsForNoProcess(t *testing.T) {
+	s := New(t, Plain, "T4")
+	d := device(t, openNVML(t, s), 0)
+	figures := func() map[int]uint64 {
+		of := map[int]uint64{}
+		for _, p := range good(d.GetComputeRunningProcesses())(t) {
+			of[int(p.Pid)] = p.UsedGpuMemory
+		}
+		return of
+	}
+	maker := s.Start("sim/check", "import-holder")
+	importer := int(maker.Values.Int("child"))
+	require.Equal(t, map[int]uint64{maker.Process.Pid: 64*mib + t4Context, importer: t4Context}, figures())
+	require.EqualValues(t, 64*mib+2*t4Context, good(d.GetMemoryInfo_v2())(t).Used)
+	maker.Kill()
+	require.Equal(t, map[int]uint64{importer: t4Context}, figures())
+	require.EqualValues(t, 64*mib+t4Context, good(d.GetMemoryInfo_v2())(t).Used)
+	requireFreedWith(t, s, importer)
+}
 
 // Seen with NCCL and cuBLAS: libraries take memory that no call of the program shows; only NVML does.
 func TestRealLibrariesTakeMemoryUnseen(t *testing.T) {

@@ -132,6 +132,21 @@ void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t byte
 	state_unlock(v);
 }
 
+int charge_take_unlisted(struct view *v, unsigned gpu, uint64_t bytes, uint64_t unlisted)
+{
+	int err = charge_take(v, gpu, CHARGE_CONTEXT, bytes);
+
+	if (!err)
+		v->s->clients[v->self].gpus[gpu].unlisted += unlisted;
+	return err;
+}
+
+void charge_return_unlisted(struct view *v, unsigned gpu, uint64_t bytes, uint64_t unlisted)
+{
+	v->s->clients[v->self].gpus[gpu].unlisted -= unlisted;
+	charge_return(v, gpu, CHARGE_CONTEXT, bytes);
+}
+
 int client_grow(struct view *v, unsigned slot, unsigned gpu, uint64_t bytes)
 {
 	struct state *s = v->s;

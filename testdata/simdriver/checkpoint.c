@@ -84,7 +84,9 @@ static bool wait_idle(unsigned slot, uint64_t deadline)
 static bool shares_memory(unsigned slot)
 {
 	for (unsigned gpu = 0; gpu < process.view.s->gpu_count; gpu++) {
-		if (process.view.s->clients[slot].gpus[gpu].shared)
+		const struct client_gpu *c = &process.view.s->clients[slot].gpus[gpu];
+
+		if (c->shared || c->imported)
 			return true;
 	}
 	return false;

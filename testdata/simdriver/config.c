@@ -32,6 +32,8 @@ static const struct {
 	{"memory_mib", offsetof(struct gpu, memory_bytes), MIB64},
 	{"reserved_mib", offsetof(struct gpu, reserved_bytes), MIB64},
 	{"context_mib", offsetof(struct gpu, context_bytes), MIB64},
+	{"unlisted_mib", offsetof(struct gpu, unlisted_bytes), MIB64},
+	{"init_mib", offsetof(struct gpu, init_bytes), MIB64},
 	{"page_kib", offsetof(struct gpu, page_bytes), KIB64},
 	{"small_kib", offsetof(struct gpu, small_bytes), KIB64},
 	{"kernel_us", offsetof(struct gpu, kernel_ns), US64},

@@ -31,22 +31,25 @@ CUcontext current_as_set(void)
 /* Process lock held. */
 static CUresult activate(CUcontext ctx)
 {
-	uint64_t bytes = process.view.s->gpus[ctx->gpu].context_bytes;
+	const struct gpu *c = &process.view.s->gpus[ctx->gpu];
+	uint64_t bytes = c->context_bytes, unlisted = c->unlisted_bytes < bytes ? c->unlisted_bytes : bytes;
 	CUresult r;
 
 	if (device_lost(ctx->device))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_CONTEXT, bytes));
+	r = from_errno(charge_take_unlisted(&process.view, ctx->gpu, bytes, unlisted));
 	if (r)
 		return r;
 	if (!object_add(OBJECT_CONTEXT, ctx)) {
-		charge_return(&process.view, ctx->gpu, CHARGE_CONTEXT, bytes);
+		charge_return_unlisted(&process.view, ctx->gpu, bytes, unlisted);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	ctx->charged = bytes;
+	ctx->unlisted = unlisted;
 	ctx->alive = true;
 	ctx->legacy_tail = ctx->blocking_tail = ctx->any_tail = ctx->floor = 0;
 	ctx->limits_set = false;
+	ctx->loaded = ctx->ran = 0;
 	ctx->id = 0;
 	ctx->attached = 0;
 	ctx->cache_config = ctx->shared_config = 0;
@@ -81,7 +84,7 @@ static void deactivate(CUcontext ctx)
 	textures_drop_context(ctx);
 	arrays_drop_context(ctx);
 	object_remove(ctx);
-	charge_return(&process.view, ctx->gpu, CHARGE_CONTEXT, ctx->charged);
+	charge_return_unlisted(&process.view, ctx->gpu, ctx->charged, ctx->unlisted);
 	free(ctx->backlog.tails);
 	ctx->backlog = (struct backlog){0};
 	ctx->charged = 0;

@@ -7,14 +7,27 @@
 #define MAX_STACK (512ull << 10)
 #define SM_COUNT 16 /* MULTIPROCESSOR_COUNT */
 
-/* A new context's, in order of CUlimit. */
-static const uint64_t defaults[CU_LIMITS] = {1024, MIB, 8 * MIB, 2, 2048, 64, 0};
+/* A new context's. Those of printf and of the cache are an H100's by its 132 multiprocessors and its cache of 50 MiB. */
+static uint64_t default_of(CUcontext ctx, int limit)
+{
+	static const uint64_t values[CU_LIMITS] = {1024, 0, 8 * MIB, 2, 2048, 64, 0};
+	const struct gpu *c = &process.view.s->gpus[ctx->gpu];
 
-static uint64_t *limit_of(CUcontext ctx, int limit)
+	switch (limit) {
+	case CU_LIMIT_PRINTF_FIFO_SIZE:
+		return 64ull * 1024 * c->sm_count;
+	case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
+		return c->cc_major < 8 ? 0 : c->l2_bytes / 16 * 3;
+	default:
+		return values[limit];
+	}
+}
+
+uint64_t *context_limit(CUcontext ctx, int limit)
 {
 	if (!ctx->limits_set) {
 		for (int i = 0; i < CU_LIMITS; i++)
-			ctx->limits[i] = defaults[i];
+			ctx->limits[i] = default_of(ctx, i);
 		ctx->limits_set = true;
 	}
 	return &ctx->limits[limit];
@@ -25,6 +38,8 @@ static CUresult limit_fits(CUcontext ctx, int limit, uint64_t value)
 	switch (limit) {
 	case CU_LIMIT_STACK_SIZE:
 		return value > MAX_STACK ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	case CU_LIMIT_MALLOC_HEAP_SIZE: /* the GPU has not so much: our reading */
+		return value > device_capacity(ctx->device) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 	case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: /* as documented: not from compute capability 9.0 on */
 		return process.view.s->gpus[ctx->gpu].cc_major >= 9 ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_SUCCESS;
 	case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
@@ -36,24 +51,18 @@ static CUresult limit_fits(CUcontext ctx, int limit, uint64_t value)
 	}
 }
 
-/* The stacks of all threads that the GPU can hold, the heap and the buffer of printf are memory of the context. What they take by
- * default is in what a new one takes, and it keeps that. */
+/* The stacks of all threads that the GPU can hold are memory of the context. What they take by default is in what a new one takes,
+ * and it keeps that. The heap is taken later: see runtime.c. */
 static uint64_t memory_of(CUcontext ctx, int limit, uint64_t value)
 {
 	int sms = 0;
 
-	if (value < defaults[limit])
-		value = defaults[limit];
-	switch (limit) {
-	case CU_LIMIT_STACK_SIZE:
-		cuDeviceGetAttribute(&sms, SM_COUNT, ctx->device);
-		return value * (unsigned)sms * process.view.s->gpus[ctx->gpu].threads_per_sm;
-	case CU_LIMIT_MALLOC_HEAP_SIZE:
-	case CU_LIMIT_PRINTF_FIFO_SIZE:
-		return value;
-	default:
+	if (limit != CU_LIMIT_STACK_SIZE)
 		return 0;
-	}
+	if (value < default_of(ctx, limit))
+		value = default_of(ctx, limit);
+	cuDeviceGetAttribute(&sms, SM_COUNT, ctx->device);
+	return value * (unsigned)sms * process.view.s->gpus[ctx->gpu].threads_per_sm;
 }
 
 static CUresult resize(CUcontext ctx, uint64_t from, uint64_t to)
@@ -88,9 +97,10 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 	if (r)
 		return r;
 	process_lock();
-	r = resize(ctx, memory_of(ctx, limit, *limit_of(ctx, limit)), memory_of(ctx, limit, value));
+	r = runtime_fixed(ctx, limit) ? CUDA_ERROR_INVALID_VALUE :
+					resize(ctx, memory_of(ctx, limit, *context_limit(ctx, limit)), memory_of(ctx, limit, value));
 	if (!r)
-		*limit_of(ctx, limit) = value;
+		*context_limit(ctx, limit) = value;
 	process_unlock();
 	return r;
 }
@@ -112,7 +122,7 @@ CUresult cuCtxGetLimit(size_t *value, int limit)
 	if (r)
 		return r;
 	process_lock();
-	*value = *limit_of(ctx, limit);
+	*value = *context_limit(ctx, limit);
 	process_unlock();
 	return CUDA_SUCCESS;
 }

@@ -65,7 +65,8 @@ struct CUctx_st {
 	CUgreenCtx green; /* that it stands for */
 	atomic_bool alive; /* read by other threads without the lock */
 	unsigned retained;     /* primary only */
-	uint64_t charged;      /* context bytes, as charged */
+	uint64_t charged;      /* context bytes, as charged, */
+	uint64_t unlisted;     /* of which NVML does not count so many */
 	uint64_t legacy_tail;  /* what the queue's kernel time is when the work of the legacy default stream is done */
 	uint64_t blocking_tail; /* the same over all its blocking streams */
 	uint64_t any_tail;     /* the same over all streams */
@@ -73,6 +74,8 @@ struct CUctx_st {
 	struct backlog backlog; /* of the legacy default stream */
 	struct stream_settings settings; /* the same */
 	bool limits_set;
+	bool spare_used;
+	unsigned loaded, ran; /* features of the device's runtime that modules and launches have needed, a bit for each */
 	unsigned attached; /* users by cuCtxAttach */
 	unsigned long long id; /* 0: not asked for yet */
 	int cache_config, shared_config;
@@ -133,6 +136,7 @@ struct CUmod_st {
 	CUcontext ctx;
 	struct CUfunc_st *functions;
 	struct module_data *data;
+	unsigned features; /* of the device's runtime, a bit for each: see runtime.c */
 };
 
 struct device {
@@ -212,6 +216,17 @@ CUresult module_data_load(CUmodule m, const char *text);
 void module_data_free(CUmodule m);
 /* Takes the lock. */
 bool module_data_is_managed(CUmodule m, const char *name);
+
+/* That place of a PTX text is in a comment. */
+bool text_in_comment(const char *text, const char *at);
+/* What a module, and a launch of its kernels, takes because they call malloc or printf; and whether such a launch has
+ * fixed that limit of a context. Process lock held. */
+enum { CONTEXT_FEATURES = 2 };
+CUresult runtime_load(CUmodule m, const char *text);
+CUresult runtime_launch(CUmodule m);
+bool runtime_fixed(CUcontext ctx, int limit);
+/* What a context's limit is set to. Process lock held. */
+uint64_t *context_limit(CUcontext ctx, int limit);
 
 /* Of memory of its own, or of some that is charged elsewhere. */
 CUresult mipmap_create(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, bool own_memory);

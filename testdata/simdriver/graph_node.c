@@ -29,6 +29,8 @@ bool node_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 	struct load load = load_of(p); /* what p points to may be the node's */
 	void **arguments = NULL;
 
+	if (runtime_launch(p->func->module)) /* a node's function is loaded when it is made */
+		return false;
 	if (p->kernelParams && !function_copy_arguments(p->func, p->kernelParams, &arguments))
 		return false;
 	free(node->arguments);

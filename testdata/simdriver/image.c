@@ -82,7 +82,9 @@ static void write_symbols(FILE *out, const Elf64_Ehdr *elf, const Elf64_Shdr *ta
 	for (uint64_t i = 0; i < table->sh_size / sizeof(*symbols); i++) {
 		const Elf64_Sym *s = &symbols[i];
 
-		if (ELF64_ST_TYPE(s->st_info) == STT_FUNC && s->st_other & SYMBOL_ENTRY)
+		if (s->st_shndx == SHN_UNDEF && names[s->st_name]) /* of the device's runtime */
+			fprintf(out, ".extern .func %s;\n", names + s->st_name);
+		else if (ELF64_ST_TYPE(s->st_info) == STT_FUNC && s->st_other & SYMBOL_ENTRY)
 			fprintf(out, ".visible .entry %s() { ret; }\n", names + s->st_name);
 		else if (is_data(elf, s))
 			fprintf(out, ".visible .global .align 8 .b8 %s[%llu];\n", names + s->st_name, (unsigned long long)s->st_size);

@@ -179,6 +179,8 @@ CUresult launch(const struct launch *l)
 		if (!r)
 			r = capture_check(s ? s->ctx : ctx, s, &captured);
 		if (!r)
+			r = runtime_launch(f->module);
+		if (!r)
 			load = kernel_load(f, s ? s->ctx->device : ctx->device, l->grid, l->params, l->extra);
 		if (!r)
 			r = captured ? capture(s, f, l) : put(ctx, s, load, 1, &q, &wait_for);

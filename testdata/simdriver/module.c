@@ -146,6 +146,8 @@ CUresult module_load(CUmodule *out, const void *image)
 	process_lock();
 	r = parse_entries(m, text);
 	if (!r)
+		r = runtime_load(m, text);
+	if (!r)
 		r = module_data_load(m, text);
 	if (!r && !object_add(OBJECT_MODULE, m))
 		r = CUDA_ERROR_OUT_OF_MEMORY;

@@ -24,7 +24,7 @@ struct variable {
 struct module_data {
 	CUdeviceptr base;
 	uint64_t size;
-	struct taken taken; /* by code and data */
+	struct taken code, taken; /* by the code, by the data */
 	struct variable *variables;
 };
 
@@ -86,7 +86,7 @@ static bool declare(struct module_data *d, const char *at)
 	return true;
 }
 
-static bool in_comment(const char *text, const char *at)
+bool text_in_comment(const char *text, const char *at)
 {
 	while (at > text && at[-1] != '\n') {
 		at--;
@@ -112,7 +112,7 @@ static bool parse(struct module_data *d, const char *text, const char *space)
 		const char *found = at;
 
 		at += strlen(space);
-		if ((*at == ' ' || *at == '\t') && !in_comment(text, found) && !declared_elsewhere(text, found) && !declare(d, at))
+		if ((*at == ' ' || *at == '\t') && !text_in_comment(text, found) && !declared_elsewhere(text, found) && !declare(d, at))
 			return false;
 	}
 	return true;
@@ -162,17 +162,24 @@ static bool initialise_all(struct module_data *d)
 static CUresult place(struct module_data *d, CUcontext ctx, uint64_t code)
 {
 	bool pages = process.view.s->gpus[ctx->gpu].page_bytes;
-	CUresult r = page_take(ctx, PAGE_CONTEXT, pages ? code + d->size : d->size, &d->taken);
+	CUresult r = pages ? page_take(ctx, PAGE_CONTEXT, code, &d->code) : CUDA_SUCCESS;
 
 	if (r || !d->size)
 		return r;
+	r = page_take(ctx, PAGE_CONTEXT, d->size, &d->taken);
+	if (r) {
+		page_return(ctx, PAGE_CONTEXT, &d->code);
+		return r;
+	}
 	r = allocation_take(ctx, MODULE, d->size, &d->base);
 	if (!r && !initialise_all(d)) {
 		allocation_drop(d->base);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	if (r)
+	if (r) {
 		page_return(ctx, PAGE_CONTEXT, &d->taken);
+		page_return(ctx, PAGE_CONTEXT, &d->code);
+	}
 	return r;
 }
 
@@ -208,6 +215,7 @@ void module_data_free(CUmodule m)
 	if (m->data->size)
 		allocation_drop(m->data->base);
 	page_return(m->ctx, PAGE_CONTEXT, &m->data->taken);
+	page_return(m->ctx, PAGE_CONTEXT, &m->data->code);
 	free_data(m->data);
 }
 

@@ -1,7 +1,7 @@
 /*
  * Memory in pages. Where a GPU has a page size, what is not small takes whole pages, and small allocations of a context
  * share pages. A page is a sum here, without addresses: small ones that fit by their sum fit. It goes with the last
- * of them.
+ * of them. A new context has a page to spare, which small modules are in.
  */
 #include "page.h"
 
@@ -14,6 +14,7 @@ struct page {
 	CUcontext ctx;
 	enum page_use use;
 	uint64_t bytes, free;
+	bool spare; /* of what a new context has */
 	size_t users;
 };
 
@@ -64,14 +65,16 @@ static struct page *page_with(CUcontext ctx, enum page_use use, uint64_t room)
 
 static struct page *add_page(CUcontext ctx, enum page_use use, uint64_t bytes, CUresult *r)
 {
+	bool spare = use == PAGE_CONTEXT && !ctx->spare_used;
 	struct page *p = malloc(sizeof(*p));
 
-	*r = p ? from_errno(charge_take(&process.view, ctx->gpu, charge_of(use), bytes)) : CUDA_ERROR_OUT_OF_MEMORY;
+	*r = spare && p ? CUDA_SUCCESS : p ? from_errno(charge_take(&process.view, ctx->gpu, charge_of(use), bytes)) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (*r) {
 		free(p);
 		return NULL;
 	}
-	*p = (struct page){.ctx = ctx, .use = use, .bytes = bytes, .free = bytes};
+	*p = (struct page){.ctx = ctx, .use = use, .bytes = bytes, .free = bytes, .spare = spare};
+	ctx->spare_used |= spare;
 	link_page(p);
 	return p;
 }
@@ -118,7 +121,10 @@ static void leave_page(struct page *p, uint64_t bytes)
 	}
 	if (p->at)
 		unlink_page(p);
-	charge_return(&process.view, p->ctx->gpu, charge_of(p->use), p->bytes);
+	if (p->spare)
+		p->ctx->spare_used = false;
+	else
+		charge_return(&process.view, p->ctx->gpu, charge_of(p->use), p->bytes);
 	free(p);
 }
 

@@ -1,7 +1,7 @@
 /*
  * The GPUs that simctl knows by name. Sizes and counts are those of NVIDIA's data sheets and of nvidia-smi on such GPUs;
  * reserved and context memory vary with driver and program and are typical values, as are the times of a switch and of an
- * event: the sources are with TestReal… in test/simdriver.
+ * event: the sources are with TestReal… in test/simdriver. The H100's are measured: docs/measurements/2026-11-26-h100.md.
  */
 #include "simctl.h"
 
@@ -24,8 +24,8 @@ static const struct profile profiles[] = {
 	  .clock_khz = 1980000, .memory_clock_khz = 3201000, .bus_width = 6144, .l2_bytes = 62914560, .architecture = 9,
 	  .brand = 14, .power_mw = 700000, .max_mig = 7}},
 	{"H100",
-	 {.name = "NVIDIA H100 80GB HBM3", .memory_bytes = 81559 * MIB, .reserved_bytes = 470 * MIB,
-	  .context_bytes = 520 * MIB, .pci_device_id = 0x2330u << 16 | NVIDIA_VENDOR, .pci_subsystem_id = 0x16c110deu,
+	 {.name = "NVIDIA H100 80GB HBM3", .memory_bytes = 81559 * MIB, .reserved_bytes = 480 * MIB,
+	  .context_bytes = 524 * MIB, .unlisted_bytes = 6 * MIB, .init_bytes = 3 * MIB, .pci_device_id = 0x2330u << 16 | NVIDIA_VENDOR, .pci_subsystem_id = 0x16c110deu,
 	  .sm_count = 132, .cores_per_sm = 128, .cc_major = 9, .threads_per_sm = 2048, .shared_per_sm = 233472,
 	  .shared_optin = 232448, .clock_khz = 1980000, .memory_clock_khz = 2619000, .bus_width = 5120,
 	  .l2_bytes = 52428800, .architecture = 9, .brand = 14, .power_mw = 700000, .max_mig = 7}},

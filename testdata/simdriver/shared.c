@@ -93,10 +93,11 @@ bool shares_of(const struct state *s, unsigned group)
 	return false;
 }
 
-/* Processes that hold shared memory show it in NVML's lists; it is in no sum. */
-static void holds(struct view *v, const struct share *sh, bool more)
+/* Of shared memory only its maker shows it in NVML's lists; it is in no sum of a client. */
+static void holds(struct view *v, const struct share *sh, bool imported, bool more)
 {
-	uint64_t *shared = &v->s->clients[v->self].gpus[sh->gpu].shared;
+	struct client_gpu *mine = &v->s->clients[v->self].gpus[sh->gpu];
+	uint64_t *shared = imported ? &mine->imported : &mine->shared;
 
 	*shared = more ? *shared + sh->bytes : *shared - sh->bytes;
 }
@@ -167,7 +168,7 @@ static void fill_share(struct view *v, struct share *sh, const struct share *wha
 	sh->mig = cl->mig.gpu == what->gpu ? cl->mig : (struct mig){0};
 	atomic_store(&sh->taken, 1);
 	crash_point();
-	holds(v, sh, true);
+	holds(v, sh, false, true);
 	atomic_store(&s->dirty, 0);
 }
 
@@ -226,7 +227,7 @@ int share_import(struct view *v, int fd, struct share *found, int *kept, unsigne
 	*kept = record < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (*kept >= 0) {
 		memcpy(found, &v->s->shares[record], sizeof(*found));
-		holds(v, found, true);
+		holds(v, found, true, true);
 		*slot = (unsigned)record;
 	}
 	state_unlock(v);
@@ -261,11 +262,11 @@ int share_open(struct view *v, unsigned slot, uint64_t serial, struct share *fou
 	return err;
 }
 
-void share_end(struct view *v, int kept, unsigned slot)
+void share_end(struct view *v, int kept, unsigned slot, bool imported)
 {
 	if (state_lock(v))
 		return;
-	holds(v, &v->s->shares[slot], false);
+	holds(v, &v->s->shares[slot], imported, false);
 	close(kept);
 	shares_reap(v);
 	state_unlock(v);
@@ -277,7 +278,7 @@ void share_withdraw(struct view *v, int kept, unsigned slot)
 		return;
 	v->s->shares[slot].ended = 1;
 	state_unlock(v);
-	share_end(v, kept, slot);
+	share_end(v, kept, slot, false);
 }
 
 void share_close(struct view *v, int kept)

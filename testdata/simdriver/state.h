@@ -186,7 +186,9 @@ struct gpu {
 	uint8_t uuid[16];
 	uint64_t memory_bytes;   /* what NVML calls total */
 	uint64_t reserved_bytes; /* of which the driver keeps this much */
-	uint64_t context_bytes;  /* what one context takes */
+	uint64_t context_bytes;  /* what one context takes, */
+	uint64_t unlisted_bytes; /* of which NVML does not count that much for the process */
+	uint64_t init_bytes;     /* what cuInit takes, which NVML does not count for it either */
 	uint64_t page_bytes;     /* of which allocations take whole ones; 0: they take what they ask for */
 	uint64_t small_bytes;    /* up to so much, allocations of a process share pages */
 	uint64_t kernel_ns;      /* duration of a kernel without one of its own */
@@ -252,7 +254,9 @@ struct group {
 struct client_gpu {
 	uint64_t used[CHARGE_KINDS];
 	uint64_t saved[CHARGE_KINDS]; /* what it had of the GPU when it was checkpointed */
-	uint64_t shared; /* exported memory that the client holds; in the sums it is a share's */
+	uint64_t shared; /* exported memory that the client made and holds; in the sums it is a share's */
+	uint64_t imported; /* that others made and it holds: NVML counts it for no process */
+	uint64_t unlisted; /* of used: what NVML does not count for the process */
 	_Atomic uint64_t queued_ns; /* written by the client only */
 	_Atomic uint64_t busy_ns;
 	_Atomic uint64_t launches;
@@ -332,7 +336,7 @@ struct state {
 _Static_assert(offsetof(struct state, driver_version) == 24, "the header is part of the contract");
 _Static_assert(sizeof(struct fail) == 80 && sizeof(struct event) == 24, "no hidden padding");
 _Static_assert(sizeof(struct mig_profile) == 64, "no hidden padding");
-_Static_assert(sizeof(struct client_gpu) == 80 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
+_Static_assert(sizeof(struct client_gpu) == 96 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
 _Static_assert(sizeof(struct group_gpu) == 56 && sizeof(struct step) == 88, "no hidden padding");
 
 /* One process's view of the state file. */
@@ -358,6 +362,9 @@ bool client_lives(const struct view *v, unsigned slot);
 /* Takes bytes of a GPU for the own client, or returns ENOMEM. Takes the lock. */
 int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
 void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
+/* The same of the client's context, of which NVML does not count that much for the process. */
+int charge_take_unlisted(struct view *v, unsigned gpu, uint64_t bytes, uint64_t unlisted);
+void charge_return_unlisted(struct view *v, unsigned gpu, uint64_t bytes, uint64_t unlisted);
 /* Takes what a client has of all GPUs away from it, to give it back later: both only in the right stage (EINVAL). ENOMEM. Take the lock. */
 int clients_save(struct view *v, const unsigned *slots, unsigned count);
 int clients_restore(struct view *v, const unsigned *slots, unsigned count);
@@ -378,7 +385,7 @@ int share_create(struct view *v, const struct share *what, int *fd, unsigned *sl
 int share_import(struct view *v, int fd, struct share *found, int *kept, unsigned *slot);
 /* By its number, for what is passed on without a descriptor. */
 int share_open(struct view *v, unsigned slot, uint64_t serial, struct share *found, int *kept);
-void share_end(struct view *v, int kept, unsigned slot);
+void share_end(struct view *v, int kept, unsigned slot, bool imported);
 /* The maker's end, after which no one opens it; and that of a process that opened it. */
 void share_withdraw(struct view *v, int kept, unsigned slot);
 void share_close(struct view *v, int kept);

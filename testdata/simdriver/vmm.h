@@ -17,6 +17,7 @@ struct physical {
 	bool charged;     /* made here, on a GPU, and not exported: in this process's account */
 	int shared;       /* exported or imported: the descriptor that keeps it; else -1 */
 	unsigned share;
+	bool imported;
 	unsigned handles; /* references by handle */
 	uint64_t id;	  /* see memory_id */
 	unsigned uses;    /* mappings, in arrays too */

@@ -31,7 +31,7 @@ static void end_if_unused(struct physical *p)
 	if (p->charged)
 		charge_return(&process.view, p->gpu, CHARGE_DATA, p->size);
 	if (p->shared >= 0)
-		share_end(&process.view, p->shared, p->share);
+		share_end(&process.view, p->shared, p->share, p->imported);
 	object_remove(p);
 	free(p);
 }
@@ -244,6 +244,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	if (share_import(&process.view, (int)(intptr_t)shareable, &found, &p.shared, &p.share))
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(&note, found.note, sizeof(note));
+	p.imported = true;
 	p.size = note.size;
 	p.prop = note.prop;
 	p.gpu = found.gpu;
@@ -254,6 +255,6 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 		r = add(p, handle);
 	process_unlock();
 	if (r)
-		share_end(&process.view, p.shared, p.share);
+		share_end(&process.view, p.shared, p.share, true);
 	return r;
 }

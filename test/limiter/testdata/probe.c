@@ -430,6 +430,14 @@ static void run(const char *what)
 		printf("stack %d\n", CALL("cuCtxSetLimit", 0, number()));
 	} else if (!strcmp(what, "heap")) {
 		printf("heap %d\n", CALL("cuCtxSetLimit", 2, number()));
+	} else if (!strcmp(what, "malloc")) { /* a kernel that calls it */
+		static const char text[] = ".version 6.3\n.target sm_75\n.address_size 64\n.extern .func (.param .b64 r) malloc(.param .b64 n);\n"
+					   ".visible .entry run()\n{\n\tret;\n}\n";
+		void *module, *f;
+		r = CALL("cuModuleLoadData", &module, text);
+		r = r ? r : CALL("cuModuleGetFunction", &f, module, "run");
+		r = r ? r : CALL("cuLaunchKernel", f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+		printf("malloc %d\n", r ? r : CALL("cuCtxSynchronize"));
 	} else if (!strcmp(what, "total1")) {
 		unsigned m = 0;
 		r = CALL("cuDeviceTotalMem", &m, (int)number());

@@ -36,7 +36,7 @@ static const struct check unlisted[] = {
 	{"waits-forever", check_waits_forever}, {"event-cost", check_event_cost},
 	{"streams-small", check_streams_small}, {"streams-large", check_streams_large},
 	{"ipc-orphan", check_ipc_orphan}, {"checkpoint-other", check_checkpoint_other}, {"launch-cost", check_launch_cost},
-	{"orphan", check_orphan}, {"export-orphan", check_export_orphan}, {"mig", check_mig}, {"mig-late", check_mig_late}, {"devices-together", check_devices_together},
+	{"orphan", check_orphan}, {"export-orphan", check_export_orphan}, {"import-holder", check_import_holder}, {"init-only", check_init_only}, {"device-heap", check_device_heap}, {"mig", check_mig}, {"mig-late", check_mig_late}, {"devices-together", check_devices_together},
 	{"nvml-pids", check_nvml_pids}, {"nvml-details", check_nvml_details}, {"nvml-utilization", check_nvml_utilization}, {"missed", check_missed}, {"attributes", check_attributes},
 };
 

@@ -1,6 +1,8 @@
 /* Memory is taken in pages of 2 MiB. */
 #include "check.h"
 
+#include <unistd.h>
+
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
@@ -122,23 +124,88 @@ void check_context_growth(void)
 
 	start();
 	before = used();
-	for (int i = 0; i < 2; i++) { /* both in one page */
+	for (int i = 0; i < 2; i++) { /* both in what a new context has */
 		FINE(cuModuleLoadData(&m[i], small));
-		CHECK(used() == before + 2 * MIB);
+		CHECK(used() == before);
 	}
 	FINE(cuMemAlloc_v2(&p, 1)); /* in none of the context's */
-	CHECK(used() == before + 4 * MIB);
+	CHECK(used() == before + 2 * MIB);
 	FINE(cuMemFree_v2(p));
 	FINE(cuModuleLoadData(&m[2], large));
-	CHECK(used() == before + 6 * MIB);
+	CHECK(used() == before + 4 * MIB);
 	for (int i = 0; i < 3; i++)
 		FINE(cuModuleUnload(m[i]));
 	CHECK(used() == before);
-	CHECK(taken_by_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 11 * MIB) == 4 * MIB); /* of 8 */
-	CHECK(taken_by_limit(CU_LIMIT_PRINTF_FIFO_SIZE, 2 * MIB + 1) == 2 * MIB); /* of 1 */
-	CHECK(taken_by_limit(CU_LIMIT_STACK_SIZE, 1024 + 512) == 132 * MIB); /* 132 multiprocessors, 2048 threads each */
+	CHECK(taken_by_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 64 * MIB) == 0);
+	CHECK(taken_by_limit(CU_LIMIT_PRINTF_FIFO_SIZE, 64 * MIB) == 0);
+	CHECK(taken_by_limit(CU_LIMIT_STACK_SIZE, 16 << 10) == 3960 * MIB); /* 132 multiprocessors, 2048 threads each */
 	CHECK(taken_by_limit(CU_LIMIT_STACK_SIZE, 512) == 0 && taken_by_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 0) == 0);
 	GIVES(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static const char mallocs[] = ".version 6.3\n.target sm_75\n.address_size 64\n"
+			      ".extern .func (.param .b64 r) malloc(.param .b64 n);\n.visible .entry run()\n{\n\tret;\n}\n";
+static const char prints[] = ".version 6.3\n.target sm_75\n.address_size 64\n"
+			     ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n.visible .entry run()\n{\n\tret;\n}\n";
+static const char neither[] = ".version 6.3\n.target sm_75\n// as malloc(1) would\n.visible .entry my_malloc() { ret; }\n.visible .entry run() { ret; }\n";
+
+/* MiB that the load of a module takes, and then a launch. */
+static void takes(const char *text, size_t by_load, size_t by_launch)
+{
+	size_t before = used();
+	CUmodule m;
+	CUfunction f;
+
+	FINE(cuModuleLoadData(&m, text));
+	FINE(cuModuleGetFunction(&f, m, "run"));
+	CHECK(used() == before + by_load * MIB);
+	FINE(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+	FINE(cuCtxSynchronize());
+	CHECK(used() == before + (by_load + by_launch) * MIB);
+}
+
+/* What an H100 answered, in this order. */
+void check_device_heap(void)
+{
+	size_t value, before, after;
+	CUcontext second;
+	CUmodule m;
+
+	start();
+	FINE(cuCtxGetLimit(&value, CU_LIMIT_MALLOC_HEAP_SIZE));
+	CHECK(value == 8 * MIB);
+	FINE(cuCtxGetLimit(&value, CU_LIMIT_PRINTF_FIFO_SIZE));
+	CHECK(value == 8650752);
+	FINE(cuCtxGetLimit(&value, CU_LIMIT_PERSISTING_L2_CACHE_SIZE));
+	CHECK(value == 9830400);
+	takes(neither, 0, 0);
+	FINE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 64 * MIB));
+	takes(mallocs, 138, 66);
+	GIVES(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 256 * MIB), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 64 * MIB));
+	takes(prints, 2, 0);
+	GIVES(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 128 * MIB), CUDA_ERROR_INVALID_VALUE);
+	takes(neither, 0, 0);
+	takes(mallocs, 0, 0);
+	before = used();
+	FINE(cuCtxCreate_v2(&second, 0, 0));
+	after = used();
+	takes(mallocs, 138, 10);
+	GIVES(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 64 * MIB), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuModuleLoadData(&m, mallocs));
+	CHECK(used() == after + 148 * MIB);
+	FINE(cuCtxDestroy_v2(second));
+	CHECK(used() == before);
+}
+
+/* A process without a context. */
+void check_init_only(void)
+{
+	FINE(cuInit(0));
+	puts("ready=1");
+	fflush(stdout);
+	for (;;)
+		pause();
 }
 
 void check_granularity(void)

@@ -173,6 +173,55 @@ void check_export_orphan(void)
 	raise(SIGKILL);
 }
 
+static int receive_descriptor(int socket)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	char byte;
+	struct iovec data = {&byte, 1};
+	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	int fd;
+
+	CHECK(recvmsg(socket, &message, 0) == 1);
+	memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
+	return fd;
+}
+
+/* Imports what this process exports, in another one, which lives on when this one is killed. */
+void check_import_holder(void)
+{
+	CUmemGenericAllocationHandle h;
+	char byte = 0;
+	int fd, ends[2];
+	pid_t child;
+
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	child = fork();
+	if (!child) {
+		fd = receive_descriptor(ends[1]);
+		start();
+		FINE(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+		close(fd);
+		close(STDOUT_FILENO); /* the test waits until all of its output is closed */
+		close(STDERR_FILENO);
+		CHECK(write(ends[1], &byte, 1) == 1);
+		for (;;)
+			pause();
+	}
+	start();
+	FINE(cuMemCreate(&h, 64 * MIB, &on_gpu, 0));
+	FINE(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	send_descriptor(ends[0], fd);
+	close(fd);
+	CHECK(read(ends[0], &byte, 1) == 1);
+	printf("child=%d\nready=1\n", (int)child);
+	fflush(stdout);
+	for (;;)
+		pause();
+}
+
 void check_vmm(void)
 {
 	int yes = 0;
