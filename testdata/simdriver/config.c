@@ -39,6 +39,8 @@ static const struct {
 	{"kernel_us", offsetof(struct gpu, kernel_ns), US64},
 	{"slice_us", offsetof(struct gpu, slice_ns), US64},
 	{"switch_us", offsetof(struct gpu, switch_ns), US64},
+	{"gap_ns", offsetof(struct gpu, gap_ns), NS64},
+	{"start_ns", offsetof(struct gpu, start_ns), NS64},
 	{"event_ns", offsetof(struct gpu, event_ns), NS64},
 	{"queue", offsetof(struct gpu, queue_depth), PLAIN32},
 	{"sample_ms", offsetof(struct gpu, sample_ms), PLAIN32},

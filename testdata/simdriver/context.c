@@ -47,7 +47,7 @@ static CUresult activate(CUcontext ctx)
 	ctx->charged = bytes;
 	ctx->unlisted = unlisted;
 	ctx->alive = true;
-	ctx->legacy_tail = ctx->blocking_tail = ctx->any_tail = ctx->floor = 0;
+	ctx->legacy_tail = ctx->kernel_tail = ctx->blocking_tail = ctx->any_tail = ctx->floor = 0;
 	ctx->limits_set = false;
 	ctx->loaded = ctx->ran = 0;
 	ctx->id = 0;

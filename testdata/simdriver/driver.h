@@ -68,6 +68,7 @@ struct CUctx_st {
 	uint64_t charged;      /* context bytes, as charged, */
 	uint64_t unlisted;     /* of which NVML does not count so many */
 	uint64_t legacy_tail;  /* what the queue's kernel time is when the work of the legacy default stream is done */
+	uint64_t kernel_tail;  /* the same of its last kernel */
 	uint64_t blocking_tail; /* the same over all its blocking streams */
 	uint64_t any_tail;     /* the same over all streams */
 	uint64_t floor;	       /* nothing in it begins before that: cuCtxWaitEvent */
@@ -87,6 +88,7 @@ struct CUstream_st {
 	unsigned flags;
 	int priority;
 	uint64_t tail; /* as legacy_tail */
+	uint64_t kernel_tail; /* the same of its last kernel */
 	struct backlog backlog;
 	struct stream_settings settings;
 	CUgreenCtx green; /* that it belongs to; NULL: none */

@@ -72,16 +72,31 @@ static uint64_t full(struct queue *q, struct backlog *b)
 	return b->tails[(b->count - depth + depth / 4) % MAX_QUEUE];
 }
 
+/* When a kernel can begin that is put into the stream when all else in it is done at that moment. */
+static uint64_t begins(struct queue *q, uint64_t ready, uint64_t kernel_tail)
+{
+	const struct gpu *c = &process.view.s->gpus[q->gpu];
+	uint64_t ns = 0;
+
+	if (c->gap_ns || c->start_ns)
+		ns = queue_done(q, kernel_tail) ? c->start_ns : c->gap_ns;
+	return ns ? queue_put(q, ready, (struct load){.ns = ns}, 0) : ready;
+}
+
 uint64_t stream_put_load(CUcontext ctx, CUstream s, struct load load, unsigned launches)
 {
 	CUgreenCtx green = green_of(s);
-	uint64_t ready = stream_ready(ctx, s), tail;
+	struct queue *q = queue_of(s ? s->ctx : ctx);
+	uint64_t ready = stream_ready(ctx, s), *kernel_tail = s ? &s->kernel_tail : &ctx->kernel_tail, tail;
 
 	if (green) {
 		load = green_load(green, load);
 		ready = green_ready(green, ready, load);
 	}
-	tail = queue_put(queue_of(s ? s->ctx : ctx), ready, load, launches);
+	if (launches)
+		ready = begins(q, ready, *kernel_tail);
+	tail = queue_put(q, ready, load, launches);
+	*kernel_tail = tail;
 	if (green)
 		green_advance(green, tail, load);
 	stream_advance(ctx, s, tail);

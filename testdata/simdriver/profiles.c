@@ -28,7 +28,8 @@ static const struct profile profiles[] = {
 	  .context_bytes = 524 * MIB, .unlisted_bytes = 6 * MIB, .init_bytes = 3 * MIB, .pci_device_id = 0x2330u << 16 | NVIDIA_VENDOR, .pci_subsystem_id = 0x16c110deu,
 	  .sm_count = 132, .cores_per_sm = 128, .cc_major = 9, .threads_per_sm = 2048, .shared_per_sm = 233472,
 	  .shared_optin = 232448, .clock_khz = 1980000, .memory_clock_khz = 2619000, .bus_width = 5120,
-	  .l2_bytes = 52428800, .architecture = 9, .brand = 14, .power_mw = 700000, .max_mig = 7}},
+	  .l2_bytes = 52428800, .architecture = 9, .brand = 14, .power_mw = 700000, .max_mig = 7, .switch_ns = 140000,
+	  .gap_ns = 1800, .start_ns = 5000, .event_ns = 1300, .sample_ms = 200, .utilization_delay_ms = 70}},
 	{"A100-80GB",
 	 {.name = "NVIDIA A100-SXM4-80GB", .memory_bytes = 81920 * MIB, .reserved_bytes = 640 * MIB,
 	  .context_bytes = 420 * MIB, .pci_device_id = 0x20b2u << 16 | NVIDIA_VENDOR, .pci_subsystem_id = 0x146310deu,
@@ -101,10 +102,10 @@ bool gpu_from_profile(struct gpu *c, const char *id, unsigned position)
 		snprintf(c->profile, sizeof(c->profile), "%s", profiles[i].id);
 		c->kernel_ns = 10000;
 		c->slice_ns = 2000000;
-		c->switch_ns = 20000;
-		c->event_ns = 2500;
+		c->switch_ns = c->switch_ns ? c->switch_ns : 20000;
+		c->event_ns = c->event_ns ? c->event_ns : 2500;
 		c->queue_depth = 1024;
-		c->sample_ms = 167;
+		c->sample_ms = c->sample_ms ? c->sample_ms : 167;
 		c->page_bytes = 2 << 20;
 		c->small_bytes = 1 << 20;
 		c->minor = position;

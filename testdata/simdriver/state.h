@@ -194,6 +194,8 @@ struct gpu {
 	uint64_t kernel_ns;      /* duration of a kernel without one of its own */
 	uint64_t slice_ns;       /* turn of a process while others have work queued */
 	uint64_t switch_ns;      /* between the turns of two processes, in which nothing runs */
+	uint64_t gap_ns;         /* between two kernels of a stream, */
+	uint64_t start_ns;       /* or from a launch to the kernel, where no kernel of its stream is before it */
 	uint64_t event_ns;       /* that the record of a timed event takes in its stream */
 	uint32_t queue_depth;    /* launches that a stream holds before the next one blocks */
 	uint32_t sample_ms;      /* NVML's sampling period of utilisation */
