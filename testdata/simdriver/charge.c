@@ -8,6 +8,11 @@ uint64_t gpu_used(const struct gpu *c)
 	return c->used[CHARGE_CONTEXT] + c->used[CHARGE_DATA];
 }
 
+uint64_t gpu_init_bytes(const struct gpu *c)
+{
+	return atomic_load(&c->mig_enabled) ? 0 : c->init_bytes;
+}
+
 uint64_t instance_used(const struct instance *in)
 {
 	return in->used[CHARGE_CONTEXT] + in->used[CHARGE_DATA];
@@ -75,7 +80,7 @@ void charge_remove(struct state *s, struct client *cl, unsigned gpu, enum charge
 
 bool charge_fits(const struct gpu *c, const struct instance *in, uint64_t bytes)
 {
-	return fits(gpu_capacity(c), gpu_used(c), bytes) && (!in || fits(in->profile.memory_bytes, instance_used(in), bytes));
+	return fits(gpu_capacity(c), gpu_used(c) + gpu_init_bytes(c), bytes) && (!in || fits(in->profile.memory_bytes, instance_used(in), bytes));
 }
 
 /* The lock; not while the own client has nothing of the GPUs: a call that was under way when it was checkpointed. */

@@ -177,7 +177,7 @@ static const struct client *user_of(const struct state *s, unsigned gpu, unsigne
 		if (!atomic_load(&cl->taken))
 			continue;
 		if (slot ? has_mig && cl->mig.slot == slot
-			 : has_mig || cl->gpus[gpu].used[CHARGE_CONTEXT] > s->gpus[gpu].init_bytes || cl->gpus[gpu].used[CHARGE_DATA])
+			 : has_mig || cl->gpus[gpu].used[CHARGE_CONTEXT] || cl->gpus[gpu].used[CHARGE_DATA])
 			return cl;
 	}
 	return NULL;

@@ -165,21 +165,6 @@ static CUresult find_devices(void)
 	return n ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
-/* What the driver takes of each whole GPU that it finds. */
-static int take_init(void)
-{
-	int err = 0;
-
-	for (unsigned i = 0; i < process.device_count && !err; i++) {
-		const struct device *d = &process.devices[i];
-		uint64_t bytes = process.view.s->gpus[d->gpu].init_bytes;
-
-		if (bytes && !d->mig.slot)
-			err = charge_take_unlisted(&process.view, d->gpu, bytes, bytes);
-	}
-	return err;
-}
-
 static void read_kernel_time(void)
 {
 	const char *text = getenv("SIMGPU_KERNEL_US");
@@ -201,8 +186,6 @@ static CUresult initialise(void)
 		r = find_devices();
 	if (!r)
 		r = from_errno(client_join(&process.view, process.devices[0].mig));
-	if (!r)
-		r = from_errno(take_init());
 	if (r) {
 		state_close(&process.view);
 		return r;

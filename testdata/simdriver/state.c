@@ -259,6 +259,12 @@ int gpu_used_now(struct view *v, unsigned gpu, const struct instance *in, uint64
 		return err;
 	clients_reap(v);
 	*bytes = in ? instance_used(in) : gpu_used(&v->s->gpus[gpu]);
+	for (unsigned i = 0; !in && i < v->s->client_limit && i < MAX_CLIENTS; i++) {
+		if (atomic_load(&v->s->clients[i].taken)) {
+			*bytes += gpu_init_bytes(&v->s->gpus[gpu]);
+			break;
+		}
+	}
 	state_unlock(v);
 	return 0;
 }

@@ -188,7 +188,7 @@ struct gpu {
 	uint64_t reserved_bytes; /* of which the driver keeps this much */
 	uint64_t context_bytes;  /* what one context takes, */
 	uint64_t unlisted_bytes; /* of which NVML does not count that much for the process */
-	uint64_t init_bytes;     /* what cuInit takes, which NVML does not count for it either */
+	uint64_t init_bytes;     /* what the GPU takes as long as any process has called cuInit; not with MIG */
 	uint64_t page_bytes;     /* of which allocations take whole ones; 0: they take what they ask for */
 	uint64_t small_bytes;    /* up to so much, allocations of a process share pages */
 	uint64_t kernel_ns;      /* duration of a kernel without one of its own */
@@ -403,6 +403,7 @@ void state_reap(struct view *v);
 int gpu_used_now(struct view *v, unsigned gpu, const struct instance *in, uint64_t *bytes);
 uint64_t gpu_used(const struct gpu *c); /* lock held */
 uint64_t gpu_capacity(const struct gpu *c);
+uint64_t gpu_init_bytes(const struct gpu *c);
 uint64_t instance_used(const struct instance *in);
 
 /* An injected failure of that symbol: true, and the error that it shall return. */
