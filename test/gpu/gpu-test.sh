@@ -6,7 +6,7 @@
 #
 # --minutes   the time for all parts (8). A part that does not finish in its share is ended and named
 # --out       where the results go (build/gpu-results): GPU-DATE.md, .json and .conf, and log.txt
-# --parts     only these of: questions simulator memory front crash overhead share runtime torch vllm clients
+# --parts     only these of: questions simulator memory front crash overhead share runtime torch vllm clients compile
 # --quick     the shortest runs of everything, with the same time limits: a test of this script
 # --sim       on the simulated GPU, with stand-ins for PyTorch, vLLM and NVIDIA's libraries. GPU is simctl's --gpu (H200)
 #
@@ -17,7 +17,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
-all=(questions simulator memory front crash overhead share runtime torch vllm clients)
+all=(questions simulator memory front crash overhead share runtime torch vllm clients compile)
 minutes=8 quick='' sim='' out='' parts=("${all[@]}")
 usage() { sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 while (($#)); do
@@ -86,7 +86,7 @@ fi
 
 # Seconds that a part wants when there are 8 minutes. Each gets its part of the time that is left, and half as much again
 # before it is ended.
-declare -A wants=([questions]=50 [simulator]=40 [memory]=45 [front]=10 [crash]=8 [overhead]=20 [share]=130 [runtime]=45 [torch]=70 [vllm]=60 [clients]=45)
+declare -A wants=([questions]=50 [simulator]=40 [memory]=45 [front]=10 [crash]=8 [overhead]=20 [share]=130 [runtime]=45 [torch]=70 [vllm]=60 [clients]=45 [compile]=60)
 unfinished=()
 for ((p = 0; p < ${#parts[@]}; p++)); do
 	part=${parts[p]} sum=0 left=$((seconds - SECONDS))

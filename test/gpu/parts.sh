@@ -142,6 +142,12 @@ write_profile() {
 				late = a["nvml." call "_delay_ms"] - a["nvml." call "_period_ms"]
 				if (a["nvml." call "_delay_ms"] != "") print "utilization_delay_ms\t" (late > 0 ? int(late) : 0)
 				if (a["event.floor_us"] != "") print "event_ns\t" int(1000 * a["event.floor_us"])
+				gap = a["event.launch_gap_us"] + 0
+				if (a["event.launch_gap_us"] != "") print "gap_ns\t" (gap > 0 ? int(1000 * gap) : 0)
+				start = a["event.added_5us"] - a["event.floor_us"]
+				if (a["event.added_5us"] != "") print "start_ns\t" (start > 0 ? int(1000 * start) : 0)
+				unlisted = a["context.gpu_mib"] - a["context.process_mib"]
+				if (a["context.process_mib"] > 0) print "unlisted_mib\t" (unlisted > 0 ? unlisted : 0)
 				lost = a["slice.lost_percent"] + 0
 				if (a["slice.ours_us"] > 0) print "switch_us\t" (lost > 0 && lost < 100 ? int(a["slice.ours_us"] * lost / (100 - lost)) : 0)
 				printf "%s", rest
@@ -427,7 +433,12 @@ part_torch() {
 	for i in 0 1; do
 		share torch "training, ${names[i]#train} of 30/70" "$(percent "$(value "$tmp/together.$i" figure)" "$solo")" "${names[i]#train}" 5 10
 	done
-	torch_row compile compile in_slice # last: a compiler can take most of the time
+}
+
+# A compiler can take minutes: a part of its own, so that what it lacks is no other one's.
+part_compile() {
+	has_python || { echo "  $python has no PyTorch that can use the GPU: left out"; return; }
+	torch_row compile compile in_slice
 }
 
 # Other programs and tools: each must end with the same status with a limit as without.

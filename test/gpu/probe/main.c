@@ -2,6 +2,8 @@
  * with the length of measurements beside other processes (2). ../questions.tsv has what each key means. */
 #include "probe.h"
 
+#include "../programs/count.h"
+
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -62,41 +64,18 @@ double free_bytes(void)
 	return (double)available;
 }
 
-/* Spins on the GPU's clock. The comment is for the simulated driver, which runs no code. */
+static double iterations;
+
 CUfunction spin_kernel(long us)
 {
-	static const char format[] =
-		".version 6.3\n.target sm_75\n.address_size 64\n"
-		"// sim-duration-us: %ld\n"
-		".visible .entry spin(.param .u64 ns)\n"
-		"{\n"
-		"	.reg .u64 %%rd<4>;\n"
-		"	.reg .pred %%p<2>;\n"
-		"	ld.param.u64 %%rd1, [ns];\n"
-		"	mov.u64 %%rd2, %%globaltimer;\n"
-		"AGAIN:\n"
-		"	mov.u64 %%rd3, %%globaltimer;\n"
-		"	sub.u64 %%rd3, %%rd3, %%rd2;\n"
-		"	setp.lt.u64 %%p1, %%rd3, %%rd1;\n"
-		"	@%%p1 bra AGAIN;\n"
-		"	ret;\n"
-		"}\n";
-	char text[sizeof(format) + 32];
-	CUmodule module;
-	CUfunction f;
-
-	snprintf(text, sizeof(text), format, us);
-	must(cu.cuModuleLoadData(&module, text), "cuModuleLoadData");
-	must(cu.cuModuleGetFunction(&f, module, "spin"), "cuModuleGetFunction");
-	return f;
+	if (iterations <= 0)
+		iterations = count_of_us();
+	return count_kernel(us);
 }
 
 void launch_spin(CUfunction f, long us, unsigned blocks, unsigned threads, CUstream stream)
 {
-	unsigned long long ns = (unsigned long long)us * 1000;
-	void *params[] = {&ns};
-
-	must(cu.cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
+	count_launch(f, blocks, threads, (unsigned long long)((double)us * iterations), stream);
 }
 
 struct other start(const char *program, char *const *arguments)

@@ -34,6 +34,8 @@ void begin(void);
 __attribute__((format(printf, 2, 3))) void answer(const char *key, const char *format, ...);
 double median(double *values, int count);
 double free_bytes(void);
+/* A kernel that takes so long where no other process has the GPU. The first call, before anything is busy, measures how many
+ * iterations that are. */
 CUfunction spin_kernel(long us);
 void launch_spin(CUfunction f, long us, unsigned blocks, unsigned threads, CUstream stream);
 

@@ -2,43 +2,14 @@
  *
  *   pace US IN_FLIGHT SECONDS MIB [go]
  *
- * Kernels take US; IN_FLIGHT 1 waits for each. MIB of memory are held. With "go" it begins when it reads a line, and stays,
+ * Kernels take US where no other process has the GPU; IN_FLIGHT 1 waits for each. MIB of memory are held. With "go" it begins when it reads a line, and stays,
  * idle, until its standard input is closed. "settled_per_second" is the rate of the second half: by then the agent's loop
  * has corrected the share. */
-#include "../../../testdata/workloads/common.h"
+#include "count.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char format[] =
-	".version 6.3\n.target sm_75\n.address_size 64\n"
-	"// sim-duration-us: %ld\n"
-	".visible .entry spin(.param .u64 ns)\n"
-	"{\n"
-	"	.reg .u64 %%rd<4>;\n"
-	"	.reg .pred %%p<2>;\n"
-	"	ld.param.u64 %%rd1, [ns];\n"
-	"	mov.u64 %%rd2, %%globaltimer;\n"
-	"AGAIN:\n"
-	"	mov.u64 %%rd3, %%globaltimer;\n"
-	"	sub.u64 %%rd3, %%rd3, %%rd2;\n"
-	"	setp.lt.u64 %%p1, %%rd3, %%rd1;\n"
-	"	@%%p1 bra AGAIN;\n"
-	"	ret;\n"
-	"}\n";
-
-static CUfunction kernel(long us)
-{
-	char text[sizeof(format) + 32];
-	CUmodule module;
-	CUfunction f;
-
-	snprintf(text, sizeof(text), format, us);
-	must(cu.cuModuleLoadData(&module, text), "cuModuleLoadData");
-	must(cu.cuModuleGetFunction(&f, module, "spin"), "cuModuleGetFunction");
-	return f;
-}
 
 int main(int argc, char **argv)
 {
@@ -47,7 +18,7 @@ int main(int argc, char **argv)
 	CUfunction f;
 	char line[16];
 	double begin, half, seconds, now;
-	unsigned long long ns;
+	unsigned long long iterations;
 	long us, flight, done = 0, settled = 0, reported = 0;
 
 	if (argc != 5 && argc != 6) {
@@ -57,13 +28,13 @@ int main(int argc, char **argv)
 	us = number("us", argv[1], 1, 60000000);
 	flight = number("in-flight", argv[2], 1, 100000);
 	seconds = seconds_of("seconds", argv[3]);
-	ns = (unsigned long long)us * 1000;
 	catch_term();
 	cuda_load("dlsym");
 	cuda_start(0);
 	if (atoi(argv[4]))
 		must(cu.cuMemAlloc_v2(&memory, (size_t)atoi(argv[4]) << 20), "cuMemAlloc");
-	f = kernel(us);
+	f = count_kernel(us);
+	iterations = (unsigned long long)((double)us * count_of_us());
 	for (int i = 0; i < 2; i++)
 		must(cu.cuEventCreate(&ended[i], CU_EVENT_DISABLE_TIMING), "cuEventCreate");
 	printf("ready=1\n");
@@ -72,12 +43,11 @@ int main(int argc, char **argv)
 		return EXIT_USAGE;
 	begin = half = now = monotonic();
 	for (int turn = 0; !terminated() && now < begin + seconds; turn = !turn) {
-		void *params[] = {&ns};
 		long batch = flight > 1 ? flight / 2 : 1;
 
 		must(cu.cuEventSynchronize(ended[turn]), "cuEventSynchronize");
 		for (long i = 0; i < batch; i++)
-			must(cu.cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), "cuLaunchKernel");
+			count_launch(f, 1, 32, iterations, NULL);
 		must(cu.cuEventRecord(ended[turn], NULL), "cuEventRecord");
 		if (flight == 1)
 			must(cu.cuCtxSynchronize(), "cuCtxSynchronize");

@@ -6,7 +6,7 @@
  *
  * work_percent is the time of the kernels that ended while it was measured, in percent of that time: above 100 where
  * kernels of several streams run at once. */
-#include "../../../testdata/workloads/common.h"
+#include "count.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,29 +14,6 @@
 #include <time.h>
 
 enum { MOST_KINDS = 8, MOST_STREAMS = 64, MOST_IN_FLIGHT = 4096 };
-
-static const char format[] =
-	".version 6.3\n.target sm_75\n.address_size 64\n"
-	"// sim-duration-us: %ld\n"
-	".visible .entry count(.param .u64 out, .param .u64 n)\n"
-	"{\n"
-	"	.reg .u64 %%rd<5>;\n"
-	"	.reg .u32 %%r<3>;\n"
-	"	.reg .pred %%p<3>;\n"
-	"	ld.param.u64 %%rd1, [out];\n"
-	"	ld.param.u64 %%rd2, [n];\n"
-	"	mov.u64 %%rd3, 0;\n"
-	"	cvt.u32.u64 %%r1, %%rd2;\n"
-	"AGAIN:\n"
-	"	mad.lo.u32 %%r1, %%r1, %%r1, 12345;\n"
-	"	mad.lo.u32 %%r1, %%r1, %%r1, 54321;\n"
-	"	add.u64 %%rd3, %%rd3, 1;\n"
-	"	setp.lt.u64 %%p1, %%rd3, %%rd2;\n"
-	"	@%%p1 bra AGAIN;\n"
-	"	setp.eq.u32 %%p2, %%r1, 1;\n"
-	"	@%%p2 st.global.u64 [%%rd1], %%rd3;\n"
-	"	ret;\n"
-	"}\n";
 
 static const char *kinds_text = "500", *flight_text = "64", *streams_text = "1", *blocks_text = "1", *seconds_text = "3", *settle_text = "1",
 		  *begin_text = "0", *iterations_text = "100";
@@ -61,49 +38,6 @@ static struct {
 } kinds[MOST_KINDS];
 static long kind_count;
 static CUstream streams[MOST_STREAMS];
-static CUdeviceptr out;
-
-static CUfunction kernel(long us)
-{
-	char text[sizeof(format) + 32];
-	CUmodule module;
-	CUfunction f;
-
-	snprintf(text, sizeof(text), format, us);
-	must(cu.cuModuleLoadData(&module, text), "cuModuleLoadData");
-	must(cu.cuModuleGetFunction(&f, module, "count"), "cuModuleGetFunction");
-	return f;
-}
-
-static void launch(CUfunction f, unsigned blocks, unsigned long long iterations, CUstream stream)
-{
-	void *params[] = { &out, &iterations };
-
-	must(cu.cuLaunchKernel(f, blocks, 1, 1, 32, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
-}
-
-/* The least of eight: clocks rise first, and another process may be there. */
-static double iterations_of_us(void)
-{
-	enum { N = 2000000 };
-	CUevent begin, end;
-	double best = 0;
-
-	must(cu.cuEventCreate(&begin, 0), "cuEventCreate");
-	must(cu.cuEventCreate(&end, 0), "cuEventCreate");
-	for (int i = 0; i < 8; i++) {
-		float ms;
-
-		must(cu.cuEventRecord(begin, NULL), "cuEventRecord");
-		launch(kinds[0].function, 1, N, NULL);
-		must(cu.cuEventRecord(end, NULL), "cuEventRecord");
-		must(cu.cuEventSynchronize(end), "cuEventSynchronize");
-		must(cu.cuEventElapsedTime(&ms, begin, end), "cuEventElapsedTime");
-		if (N / (ms * 1e3) > best)
-			best = N / (ms * 1e3);
-	}
-	return best;
-}
 
 int main(int argc, char **argv)
 {
@@ -126,21 +60,20 @@ int main(int argc, char **argv)
 	catch_term();
 	cuda_load("dlsym");
 	cuda_start(0);
-	must(cu.cuMemAlloc_v2(&out, 4096), "cuMemAlloc");
 	snprintf(list, sizeof(list), "%s", kinds_text);
 	for (char *one = strtok(list, ","); one && kind_count < MOST_KINDS; one = strtok(NULL, ","), kind_count++) {
 		kinds[kind_count].us = number("us", one, 1, 60000000);
-		kinds[kind_count].function = kernel(kinds[kind_count].us);
+		kinds[kind_count].function = count_kernel(kinds[kind_count].us);
 	}
 	for (long i = 0; i < stream_count; i++)
 		must(cu.cuStreamCreate(&streams[i], 1), "cuStreamCreate");
 	for (long i = 0; i < flight; i++)
 		must(cu.cuEventCreate(&ended[i], CU_EVENT_DISABLE_TIMING), "cuEventCreate");
 	if (calibrate) {
-		printf("iterations=%.3f\n", iterations_of_us());
+		printf("iterations=%.3f\n", count_of_us());
 		return EXIT_FINE;
 	}
-	launch(kinds[0].function, 1, 1, NULL);
+	count_launch(kinds[0].function, 1, 32, 1, NULL);
 	must(cu.cuCtxSynchronize(), "cuCtxSynchronize");
 	begin = atof(begin_text);
 	if (begin > monotonic()) {
@@ -177,7 +110,7 @@ int main(int argc, char **argv)
 			long kind = (long)((dice >> 33) % (unsigned long)kind_count);
 
 			took[i] += kinds[kind].us;
-			launch(kinds[kind].function, (unsigned)blocks, (unsigned long long)((double)kinds[kind].us * iterations), stream);
+			count_launch(kinds[kind].function, (unsigned)blocks, 32, (unsigned long long)((double)kinds[kind].us * iterations), stream);
 		}
 		must(cu.cuEventRecord(ended[i], stream), "cuEventRecord");
 	}
