@@ -96,7 +96,7 @@ manifests: ## Write the chart's objects as one plain file: build/manifests/gpusl
 	@test/setup.sh --helm
 	@mkdir -p $(BUILD)/manifests
 	"$$(test/setup.sh --where-helm)/helm" template gpuslice install/charts/gpuslice --namespace gpuslice-system --kube-version 1.36 \
-	  --set grantKey.existingSecret=gpuslice-grant-private-keys,grantKey.existingConfigMap=gpuslice-grant-public-keys $(MANIFESTS_ARGS) >$(BUILD)/manifests/gpuslice.yaml
+	  $(MANIFESTS_ARGS) >$(BUILD)/manifests/gpuslice.yaml
 
 demo: demo-$(or $(DEMO),run) ## Show containers that share one simulated GPU on a real containerd, each within its limits (DEMO=keep: and leave the node up; DEMO=stop: take it down)
 

@@ -96,6 +96,35 @@ func ParseSigningKeys(data []byte) (*SigningKey, Keyring, error) {
 	return current, ring, nil
 }
 
+// NewPrivateKey returns a new private key in PEM.
+func NewPrivateKey() ([]byte, error) {
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, fmt.Errorf("make a private key: %w", err)
+	}
+	return encodeKey(privateBlock, privatePrefix, key.Seed()), nil
+}
+
+// PEM returns the public keys as ParsePublicKeys reads them.
+func (r Keyring) PEM() []byte {
+	var text []byte
+	for _, key := range r.keys {
+		text = append(text, encodeKey(publicBlock, publicPrefix, key.key)...)
+	}
+	return text
+}
+
+// Contains reports whether the ring has all keys of another one.
+func (r Keyring) Contains(other Keyring) bool {
+	return !slices.ContainsFunc(other.keys, func(key publicKey) bool {
+		return !slices.ContainsFunc(r.keys, func(k publicKey) bool { return k.id == key.id })
+	})
+}
+
+func encodeKey(blockType string, prefix, key []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: blockType, Bytes: slices.Concat(prefix, key)})
+}
+
 func (r *Keyring) add(key []byte) error {
 	sum := sha256.Sum256(slices.Concat(publicPrefix, key))
 	next := publicKey{id: hex.EncodeToString(sum[:keyIDBytes]), key: key}

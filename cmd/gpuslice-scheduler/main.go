@@ -1,5 +1,5 @@
 // Command gpuslice-scheduler is kube-scheduler with the plugin GPUSlice, and with the subcommands
-// extender and webhook. It is a separate module because it imports k8s.io/kubernetes.
+// extender, webhook and grant-keys. It is a separate module because it imports k8s.io/kubernetes.
 package main
 
 import (
@@ -39,8 +39,9 @@ GPUs to pods. It has kube-scheduler's flags and this one:
 install/scheduler/config.yaml, a configuration of kube-scheduler (--config), enables the
 plugin. Without it, gpuslice-scheduler is a plain kube-scheduler.
 
-  gpuslice-scheduler extender   for a kube-scheduler that cannot be replaced
-  gpuslice-scheduler webhook    completes and validates new pods`
+  gpuslice-scheduler extender     for a kube-scheduler that cannot be replaced
+  gpuslice-scheduler webhook      completes and validates new pods
+  gpuslice-scheduler grant-keys   creates the keys for grants`
 
 func main() { os.Exit(cli.Run(command())) }
 

@@ -22,12 +22,13 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/extender"
+	"github.com/gpuslice/gpuslice/scheduler/grantkeys"
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 	"github.com/gpuslice/gpuslice/scheduler/webhook"
 )
 
 func subcommands() []*cobra.Command {
-	commands := []*cobra.Command{extenderCommand(), webhookCommand()}
+	commands := []*cobra.Command{extenderCommand(), webhookCommand(), grantKeysCommand()}
 	for _, c := range commands {
 		// Without these, kube-scheduler's help lists its own flags.
 		bare := &cobra.Command{}
@@ -48,6 +49,10 @@ type common struct {
 
 func (c *common) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.config, "config", "", "read GPUSliceArgs, the settings that plugin, extender and webhook share, from this file")
+	c.clientFlags(fs)
+}
+
+func (c *common) clientFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file; empty: use the pod's service account")
 	fs.StringVar(&c.master, "master", "", "address of the API server; overrides the kubeconfig")
 	// High limits: the API server has priority and fairness of its own.
@@ -193,5 +198,31 @@ func webhookCommand() *cobra.Command {
 	}
 	o.flags(command.Flags())
 	options.AddFlags(command.Flags())
+	return command
+}
+
+func grantKeysCommand() *cobra.Command {
+	var o common
+	var objects grantkeys.Objects
+	command := &cobra.Command{
+		Use:   "grant-keys",
+		Short: "Create the Secret and the ConfigMap with the keys for grants, if they do not exist",
+		RunE: func(*cobra.Command, []string) error {
+			client, err := o.client("gpuslice-grant-keys")
+			if err != nil {
+				return err
+			}
+			ctx, stop := untilSignal()
+			defer stop()
+			return grantkeys.Ensure(ctx, client, objects, o.log())
+		},
+	}
+	fs := command.Flags()
+	o.clientFlags(fs)
+	fs.StringVar(&objects.Namespace, "namespace", "", "namespace of both objects")
+	fs.StringVar(&objects.Secret, "secret", "", "Secret with the private keys in private.pem, for the scheduler; an existing one is "+
+		"never changed")
+	fs.StringVar(&objects.ConfigMap, "config-map", "", "ConfigMap with the public keys in public.pem, for agents; changed only if it "+
+		"lacks the public key of a private key")
 	return command
 }

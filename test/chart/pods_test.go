@@ -262,5 +262,13 @@ func TestArguments(t *testing.T) {
 				require.True(t, is, "%s: %s of %s is no option of it", variant, arg, w.name)
 			}
 		}
+		if job := grantKeysJob(objects(t, render(t, "gpus", values...))); job != nil {
+			_, options, found := strings.Cut(known["scheduler"], "## `gpuslice-scheduler grant-keys`")
+			require.True(t, found)
+			for _, arg := range job.Spec.Template.Spec.Containers[0].Args {
+				flag, _, _ := strings.Cut(arg, "=")
+				require.Contains(t, options, "`"+flag+" ", variant)
+			}
+		}
 	}
 }

@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -23,14 +25,10 @@ import (
 	kubescheduler "k8s.io/kube-scheduler/config/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/ocitest"
 )
-
-// keys matches the grant keys, which are random if the chart is rendered without a cluster.
-var keys = regexp.MustCompile(`(?m)^(  private.pem: |    MCowBQYDK2VwAyEA).*$`)
 
 // labelled are the labels that all objects of a component have.
 var labelled = regexp.MustCompile(`(?m)^  labels:
@@ -60,7 +58,7 @@ func TestGolden(t *testing.T) {
 	manifests["ConfigMap gpuslice-scheduler"] = "data:\n  config.yaml: |\n" + regexp.MustCompile(`(?m)^.`).ReplaceAllString(string(config), "    $0")
 
 	var differences strings.Builder
-	for _, d := range documents(keys.ReplaceAllString(render(t, ours), "${1}RANDOM")) {
+	for _, d := range documents(render(t, ours)) {
 		require.Regexp(t, labelled, d)
 		if identity(d) != "RoleBinding gpuslice-scheduler-authentication-reader" {
 			require.NotRegexp(t, `(?mi)^[^#\n]*(namespace: |system:serviceaccount:)`+theirs, d)
@@ -92,39 +90,101 @@ func trimmed(document string) string {
 	return regexp.MustCompile(`(?m)^(#.*)?\n`).ReplaceAllString(document+"\n", "")
 }
 
-// The chart makes a key pair, unless the operator has one.
-func TestGrantKeys(t *testing.T) {
-	keysOf := func(values ...string) (private, public string) {
-		for _, o := range objects(t, render(t, "gpus", values...)) {
-			m, err := meta.Accessor(o)
-			require.NoError(t, err)
-			if !strings.HasPrefix(m.GetName(), "gpuslice-grant-") {
-				continue
-			}
-			switch o := o.(type) {
-			case *corev1.Secret:
-				private = string(o.Data["private.pem"])
-			case *corev1.ConfigMap:
-				public = o.Data["public.pem"]
-			}
-			require.Equal(t, "keep", m.GetAnnotations()["helm.sh/resource-policy"], "running containers have grants that are signed with it")
-			require.Equal(t, "pre-install,pre-upgrade", m.GetAnnotations()["helm.sh/hook"], "a rollback would restore the keys of its revision")
+// grantKeysJob returns the Job that creates the grant keys; nil: there is none.
+func grantKeysJob(found []runtime.Object) *batchv1.Job {
+	for _, o := range found {
+		if job, is := o.(*batchv1.Job); is {
+			return job
 		}
-		return private, public
 	}
-	private, public := keysOf()
-	key, _, err := grant.ParseSigningKeys([]byte(private))
-	require.NoError(t, err)
-	ring, err := grant.ParsePublicKeys([]byte(public))
-	require.NoError(t, err)
-	signature, err := key.Sign("u-1", "node-1", "{}")
-	require.NoError(t, err)
-	require.NoError(t, ring.Verify("u-1", "node-1", "{}", signature))
-	another, _ := keysOf(`agent.enabled=true`) // the default: other values, another key
-	require.NotEqual(t, private, another)
-	for _, values := range []string{`grantKey={"existingSecret":"mine","existingConfigMap":"mine"}`, `grantKey.enabled=false`} {
-		private, public = keysOf(values)
-		require.Empty(t, private+public)
+	return nil
+}
+
+// A Job creates the keys in the cluster, unless the operator has them. The chart renders no key.
+func TestGrantKeys(t *testing.T) {
+	for variant, values := range variants {
+		t.Run(variant, func(t *testing.T) {
+			text := render(t, "gpus", values...)
+			require.NotRegexp(t, "PRIVATE KEY|PUBLIC KEY", text)
+			found := objects(t, text)
+			job := grantKeysJob(found)
+			if variant == "keys" || variant == "hami" {
+				require.Nil(t, job)
+				return
+			}
+			require.NotNil(t, job)
+			pod := job.Spec.Template.Spec
+			args := pod.Containers[0].Args
+			require.Contains(t, args, "--namespace=gpus")
+			mounted := map[string]bool{}
+			for _, w := range workloads(found) {
+				for _, v := range w.template.Spec.Volumes {
+					if v.Name != "keys" {
+						continue
+					}
+					if v.Secret != nil {
+						mounted["--secret="+v.Secret.SecretName] = true
+					} else {
+						mounted["--config-map="+v.ConfigMap.Name] = true
+					}
+				}
+			}
+			require.NotEmpty(t, mounted)
+			for arg := range mounted {
+				require.Contains(t, args, arg)
+			}
+			require.Equal(t, corev1.RestartPolicyOnFailure, pod.RestartPolicy)
+			require.True(t, *pod.SecurityContext.RunAsNonRoot)
+			require.Equal(t, []corev1.Capability{"ALL"}, pod.Containers[0].SecurityContext.Capabilities.Drop)
+			require.Empty(t, pod.Volumes)
+			for _, w := range workloads(found) {
+				if w.component() == "scheduler" {
+					of := w.template.Spec
+					require.Equal(t, of.NodeSelector, pod.NodeSelector, "root of its node can read the keys")
+					require.Equal(t, of.Tolerations, pod.Tolerations)
+					require.Equal(t, of.Affinity, pod.Affinity)
+					require.Equal(t, of.HostNetwork, pod.HostNetwork)
+				}
+			}
+			// They exist before the pods that mount them, and the rights to create Secrets end with the installation.
+			for _, o := range found {
+				m, err := meta.Accessor(o)
+				require.NoError(t, err)
+				if m.GetLabels()["app.kubernetes.io/component"] != "keys" {
+					require.Empty(t, m.GetAnnotations()["helm.sh/hook"])
+					continue
+				}
+				require.Equal(t, "pre-install,pre-upgrade", m.GetAnnotations()["helm.sh/hook"])
+				require.Equal(t, "before-hook-creation,hook-succeeded", m.GetAnnotations()["helm.sh/hook-delete-policy"])
+				weight, err := strconv.Atoi(m.GetAnnotations()["helm.sh/hook-weight"])
+				require.NoError(t, err)
+				require.Equal(t, o != runtime.Object(job), weight < 0, "first the rights of the Job")
+			}
+		})
+	}
+}
+
+// A Job can't be changed: with another template it has another name, and with the same one the same.
+func TestGrantKeysJobHasANameOfItsTemplate(t *testing.T) {
+	name := func(values ...string) string {
+		job := grantKeysJob(objects(t, render(t, "gpus", values...)))
+		require.Regexp(t, `^gpuslice-grant-keys-[0-9a-f]{8}$`, job.Name)
+		return job.Name
+	}
+	require.Equal(t, name(), name(`agent.config={"device-split-count":4}`))
+	for _, values := range []string{`image.tag="0.2.0"`, `scheduler.tolerations=[{"operator":"Exists"}]`, `imagePullSecrets=[{"name":"pull"}]`, `apiServer.host="192.0.2.1"`} {
+		require.NotEqual(t, name(), name(values), values)
+	}
+}
+
+// What is rendered follows only from the values, so GitOps tools see no difference.
+func TestRenderedTwice(t *testing.T) {
+	for variant, values := range variants {
+		t.Run(variant, func(t *testing.T) {
+			first := render(t, "gpus", values...)
+			rendered.Clear()
+			require.Equal(t, first, render(t, "gpus", values...))
+		})
 	}
 }
 
@@ -194,6 +254,15 @@ func TestObjectsFindEachOther(t *testing.T) {
 			text := render(t, "gpus", values...)
 			found := objects(t, text)
 			there := map[string]bool{"Secret/tls": variant == "certificate", "Secret/mine": variant == "keys", "ConfigMap/mine": variant == "keys", "ConfigMap/": false}
+			if job := grantKeysJob(found); job != nil {
+				for _, arg := range job.Spec.Template.Spec.Containers[0].Args {
+					if name, is := strings.CutPrefix(arg, "--secret="); is {
+						there["Secret/"+name] = true
+					} else if name, is := strings.CutPrefix(arg, "--config-map="); is {
+						there["ConfigMap/"+name] = true
+					}
+				}
+			}
 			for _, o := range found {
 				m, err := meta.Accessor(o)
 				require.NoError(t, err)

@@ -50,6 +50,15 @@ var rights = map[string]string{
 	"webhook: patch admissionregistration.k8s.io/validatingwebhookconfigurations [gpuslice]": "the same",
 }
 
+// ofKeys are the rights of the Job that creates the grant keys.
+var ofKeys = map[string]string{
+	"grant-keys: gpus: create secrets":                                 "the private key; RBAC has no names for what does not exist yet",
+	"grant-keys: gpus: create configmaps":                              "the public key",
+	"grant-keys: gpus: get secrets [gpuslice-grant-private-keys]":      "an existing key stays",
+	"grant-keys: gpus: get configmaps [gpuslice-grant-public-keys]":    "the same",
+	"grant-keys: gpus: update configmaps [gpuslice-grant-public-keys]": "public keys of a private key that is lost are replaced",
+}
+
 // ofQuota are the rights that exist only with gpu-manager's quota.
 var ofQuota = map[string]string{
 	"scheduler: kube-system: get configmaps [gpuquota]":   "the quota",
@@ -155,12 +164,13 @@ func TestRights(t *testing.T) {
 		return some
 	}
 	for name, tc := range map[string]struct{ values, want []string }{
-		"default":  {nil, want(rights)},
-		"quota":    {[]string{`scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`}, want(rights, ofQuota)},
-		"extender": {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofExtender)},
-		"agent":    {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"))},
+		"default":  {nil, want(rights, ofKeys)},
+		"quota":    {[]string{`scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`}, want(rights, ofKeys, ofQuota)},
+		"extender": {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofKeys, ofExtender)},
+		"agent":    {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"), ofKeys)},
+		"keys":     {variants["keys"], want(rights)},
 		// A user that keeps the certificate needs no right to the webhook's.
-		"certificate": {[]string{`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`}, want(only("agent"), only("scheduler"))},
+		"certificate": {[]string{`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`}, want(only("agent"), only("scheduler"), ofKeys)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, tc.want, slices.Sorted(maps.Keys(granted(t, objects(t, render(t, "gpus", tc.values...))))))

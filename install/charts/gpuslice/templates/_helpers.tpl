@@ -86,16 +86,79 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- .Values.grantKey.existingConfigMap | default (printf "%s-grant-public-keys" (include "gpuslice.fullname" .)) -}}
 {{- end -}}
 
-{{/* The public key of an Ed25519 private key, both in PEM. A template can read it only from a certificate, where it follows the
-     12 bytes at the beginning of the DER of each Ed25519 public key (RFC 8410). */}}
-{{- define "gpuslice.publicKey" -}}
-{{- $begin := "MCowBQYDK2VwAyEA" -}}
-{{- $certificate := (genSelfSignedCertWithKey "gpuslice" nil nil 1 .).Cert -}}
-{{- $der := regexReplaceAll "-----[A-Z ]+-----|\n" $certificate "" | b64dec -}}
-{{- $key := splitn (b64dec $begin) 2 $der -}}
------BEGIN PUBLIC KEY-----
-{{ $begin }}{{ substr 0 32 $key._1 | b64enc }}
------END PUBLIC KEY-----
+{{/* Annotations of what creates the keys, with its order: it runs before other objects are installed, and is removed then. */}}
+{{- define "gpuslice.grantKeysHook" -}}
+helm.sh/hook: pre-install,pre-upgrade
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{/* The template of the Job that creates the keys. Root of its node can read them, so it runs where the scheduler runs. */}}
+{{- define "gpuslice.grantKeysPod" -}}
+{{- $s := .Values.scheduler -}}
+metadata:
+  labels:
+    {{- include "gpuslice.podLabels" (list . "keys") | nindent 4 }}
+spec:
+  serviceAccountName: {{ include "gpuslice.fullname" . }}-grant-keys
+  automountServiceAccountToken: true
+  restartPolicy: OnFailure
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $s.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- if or $s.hostNetwork (eq $s.mode "extender") }}
+  hostNetwork: true
+  dnsPolicy: ClusterFirstWithHostNet
+  {{- end }}
+  {{- with include "gpuslice.schedulerNodes" . }}
+  {{- . | trim | nindent 2 }}
+  {{- end }}
+  securityContext:
+    {{- include "gpuslice.podRestricted" . | nindent 4 }}
+  containers:
+  - name: grant-keys
+    image: {{ include "gpuslice.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command: ["/usr/local/bin/gpuslice-scheduler", "grant-keys"]
+    args:
+    - --namespace={{ .Release.Namespace }}
+    - --secret={{ include "gpuslice.privateKeys" . }}
+    - --config-map={{ include "gpuslice.publicKeys" . }}
+    # `kubectl describe pod` shows why it failed.
+    terminationMessagePolicy: FallbackToLogsOnError
+    {{- with include "gpuslice.apiServerEnv" . }}
+    env:
+    {{- . | nindent 4 }}
+    {{- end }}
+    resources:
+      requests: {cpu: 10m, memory: 32Mi}
+      limits: {memory: 256Mi}
+    securityContext:
+      {{- include "gpuslice.restricted" . | nindent 6 }}
+{{- end -}}
+
+{{/* Where the scheduler's pods run. The extender's run beside the kube-schedulers. */}}
+{{- define "gpuslice.schedulerNodes" -}}
+{{- $s := .Values.scheduler -}}
+{{- $extender := eq $s.mode "extender" -}}
+{{- $selector := $s.nodeSelector | default (ternary (dict "node-role.kubernetes.io/control-plane" "") dict $extender) -}}
+{{- $tolerations := $s.tolerations | default (ternary (list (dict "operator" "Exists" "effect" "NoSchedule")) list $extender) -}}
+{{- with $selector -}}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{ end -}}
+{{- with $tolerations -}}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{ end -}}
+{{- with $s.affinity -}}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{ end -}}
 {{- end -}}
 
 {{/* Where pods find the API server. */}}
