@@ -46,7 +46,7 @@ type Settings struct {
 	MemoryScaling *float64 `json:"devicememoryscaling"`
 	CoresScaling  *float64 `json:"devicecorescaling"`
 	SplitCount    *int     `json:"devicesplitcount"`
-	// MemoryMiB replaces NVML's memory size of each GPU.
+	// MemoryMiB replaces NVML's memory size of each GPU, unless it is 0, HAMi's default.
 	MemoryMiB           *int64       `json:"preconfigureddevicememory"`
 	LogLevel            *json.Number `json:"libcudaloglevel"`
 	NUMATopology        *bool        `json:"enablenumatopology"`
@@ -199,7 +199,7 @@ func (e entry) validate() []error {
 		want(*e.SplitCount >= 1 && *e.SplitCount <= maxSplitCount, "devicesplitcount", fmt.Sprintf("1 to %d", maxSplitCount), *e.SplitCount)
 	}
 	if e.MemoryMiB != nil {
-		want(*e.MemoryMiB >= 1 && *e.MemoryMiB <= maxMemoryMiB, "preconfigureddevicememory", fmt.Sprintf("1 to %d MiB", maxMemoryMiB), *e.MemoryMiB)
+		want(*e.MemoryMiB >= 0 && *e.MemoryMiB <= maxMemoryMiB, "preconfigureddevicememory", fmt.Sprintf("0 to %d MiB", maxMemoryMiB), *e.MemoryMiB)
 	}
 	if e.LogLevel != nil {
 		level, err := strconv.ParseUint(e.LogLevel.String(), 10, 8)

@@ -42,6 +42,20 @@ func TestDecodeHAMis(t *testing.T) {
 	assert.Zero(t, got, "HAMi matches names exactly")
 }
 
+// hamisDefault is the entry in HAMi's values.yaml (devicePlugin.nodeConfiguration.config).
+const hamisDefault = `{"nodeconfig": [{"name": "your-node-name", "operatingmode": "hami-core", "devicememoryscaling": 1, "devicesplitcount": 10,
+	"preconfigureddevicememory": 0, "enablenumatopology": false, "migstrategy": "none", "filterdevices": {"uuid": [], "index": []},
+	"enablegetpreferredallocation": false}]}`
+
+func TestDecodeHAMisDefault(t *testing.T) {
+	f, err := nodeconfig.Decode([]byte(hamisDefault))
+	require.NoError(t, err)
+	got, err := nodeconfig.Resolve(f, "your-node-name", nil)
+	require.NoError(t, err)
+	assert.Equal(t, pointer(10), got.SplitCount)
+	assert.Equal(t, pointer(int64(0)), got.MemoryMiB, "the driver's")
+}
+
 func TestDecodeErrors(t *testing.T) {
 	one := func(fields string) string { return `{"nodeconfig": [{"name": "a"}, {"name": "n", ` + fields + `}]}` }
 	for _, test := range []struct {
@@ -86,7 +100,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"not a number", one(`"devicememoryscaling": NaN`), []string{"invalid character 'N'"}},
 		{"no containers", one(`"devicesplitcount": 0`), []string{`devicesplitcount: must be 1 to 1000, not "0"`}},
 		{"too many containers", one(`"devicesplitcount": 1001`), []string{`devicesplitcount: must be 1 to 1000, not "1001"`}},
-		{"negative memory", one(`"preconfigureddevicememory": -1`), []string{"preconfigureddevicememory: must be 1 to 16777216 MiB"}},
+		{"negative memory", one(`"preconfigureddevicememory": -1`), []string{"preconfigureddevicememory: must be 0 to 16777216 MiB"}},
 		{"a bad log level", one(`"libcudaloglevel": "5"`), []string{`libcudaloglevel: must be 0 to 4, not "5"`}},
 		{"a log level in words", one(`"libcudaloglevel": "info"`), []string{"nodeconfig[1]", "info"}},
 		{"a bad UUID", one(`"filterdevices": {"uuid": ["` + uuid + `", "GPU-1"]}`), []string{`filterdevices.uuid[1]: must be a GPU's UUID, as nvidia-smi -L prints it, not "GPU-1"`}},
@@ -208,7 +222,7 @@ func FuzzDecode(f *testing.F) {
 			assert.True(t, x == nil || *x >= 0.01 && *x <= 100)
 		}
 		assert.True(t, s.SplitCount == nil || *s.SplitCount >= 1 && *s.SplitCount <= 1000)
-		assert.True(t, s.MemoryMiB == nil || *s.MemoryMiB >= 1)
+		assert.True(t, s.MemoryMiB == nil || *s.MemoryMiB >= 0)
 		assert.True(t, s.LogLevel == nil || slices.Contains([]json.Number{"0", "1", "2", "3", "4"}, *s.LogLevel))
 		for _, i := range s.Excluded.Indices {
 			assert.True(t, s.Excludes("", i))

@@ -117,6 +117,7 @@ func TestLint(t *testing.T) {
 		}
 		out, errs, err := helm(t, args...)
 		require.NoError(t, err, "%s: %s%s", name, out, errs)
+		require.Empty(t, errs, "a warning with each command")
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuslice/gpuslice/scheduler/plugin"
 	"github.com/gpuslice/gpuslice/test/golden"
 )
 
@@ -82,7 +83,7 @@ var choices = map[string][]any{
 
 const (
 	absolute   = `^/[^:,]*[^/:,]$`
-	resource   = `^(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$`
+	extended   = `^(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$`
 	name       = `^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
 	duration   = `^([0-9]+(ms|s|m|h))+$`
 	maxReplica = 9
@@ -93,8 +94,8 @@ var patterns = map[string]string{
 	"agent.paths.state": absolute, "agent.paths.library": absolute, "agent.paths.nriSocket": absolute, "agent.paths.kubelet": absolute,
 	"barrier.containerdConfig": absolute,
 	"agent.driver.libraryDir":  `^(/[^:,]*[^/:,])?$`, "agent.driver.runtimeClassName": name,
-	"resourceNames.count": strings.Replace(resource, "-|", "", 1), "resourceNames.memory": resource, "resourceNames.memoryPercentage": resource, "resourceNames.cores": resource,
-	"resourceNames.priority": resource, "resourceNames.vcudaCore": resource, "resourceNames.vcudaMemory": resource,
+	"resourceNames.count": strings.Replace(extended, "-|", "", 1), "resourceNames.memory": extended, "resourceNames.memoryPercentage": extended, "resourceNames.cores": extended,
+	"resourceNames.priority": extended, "resourceNames.vcudaCore": extended, "resourceNames.vcudaMemory": extended,
 	"image.repository": `^[^\s@]+$`, "image.digest": `^(sha256:[0-9a-f]{64})?$`, "image.tag": `^[A-Za-z0-9_.-]*$`,
 	"fullnameOverride": name, "scheduler.name": name, "webhook.runtimeClass": name, "grantKey.existingSecret": name, "grantKey.existingConfigMap": name,
 	"webhook.certificate.existingSecret": name, "runtimeClass.handler": name,
@@ -117,7 +118,7 @@ var byChart = []string{
 type schema = map[string]any
 
 // schemaOf is the JSON schema of values.
-func schemaOf(t *testing.T, fields []value) schema {
+func schemaOf(t *testing.T, fields []value, d definitions) schema {
 	properties := schema{}
 	for _, v := range fields {
 		key := v.path[strings.LastIndexByte(v.path, '.')+1:]
@@ -128,8 +129,20 @@ func schemaOf(t *testing.T, fields []value) schema {
 		switch {
 		case slices.Contains(open, v.path):
 			s["type"], s["properties"], s["additionalProperties"] = "object", agentOptions(t), false
+		case typeOf(v.path) != nil:
+			for k, nested := range d.of(t, typeOf(v.path)) {
+				s[k] = nested
+			}
+			if s["$ref"] != nil { // which ignores what is beside it
+				s["allOf"] = []any{schema{"$ref": s["$ref"]}}
+				delete(s, "$ref")
+			}
+		case v.path == "agent.nodeConfig":
+			for k, nested := range nodeConfig(t, d) {
+				s[k] = nested
+			}
 		case v.fields != nil:
-			for k, nested := range schemaOf(t, v.fields) {
+			for k, nested := range schemaOf(t, v.fields, d) {
 				s[k] = nested
 			}
 		case choices[v.path] != nil:
@@ -169,7 +182,9 @@ func agentOptions(t *testing.T) map[string]any {
 // The schema follows from values.yaml, from the lists above, and from the agent's own schema: `make generate`
 // writes it.
 func TestSchema(t *testing.T) {
-	s := schemaOf(t, values(t))
+	d := definitions{}
+	s := schemaOf(t, values(t), d)
+	s["definitions"] = d
 	s["$schema"], s["title"] = "http://json-schema.org/draft-07/schema#", "Values of gpuslice's chart"
 	s["properties"].(schema)["global"] = schema{"type": "object"} // Helm hands it to every chart
 	var data bytes.Buffer
@@ -182,7 +197,7 @@ func TestSchema(t *testing.T) {
 
 // Invalid values, and values with another effect than their name, are refused before anything is installed.
 func TestBadValues(t *testing.T) {
-	for set, want := range map[string]string{
+	sets := map[string]string{
 		`agents.enabled=true`:                         "agents",
 		`agent.pathes={"state":"/run"}`:               "pathes",
 		`agent.paths.state="run/gpuslice"`:            "state",
@@ -208,11 +223,73 @@ func TestBadValues(t *testing.T) {
 		`resourceNames.memory="memory"`:               "memory",
 		`monitoring.podMonitor.interval="30 seconds"`: "interval",
 		`runtimeClass.create="maybe"`:                 "create",
-	} {
+
+		`agent.config={"core-policy":"always"}`:                                        "core-policy",
+		`agent.updateStrategy.type="Foo"`:                                              "type",
+		`agent.updateStrategy.rollingUpdate.maxUnavailable="many"`:                     "maxUnavailable",
+		`agent.resources.limits.memory="foo"`:                                          "memory",
+		`agent.resources.limit={"memory":"1Gi"}`:                                       "limit",
+		`agent.seccompProfile.type="Default"`:                                          "type",
+		`agent.appArmorProfile.type="Off"`:                                             "type",
+		`agent.seLinuxOptions={"types":"spc_t"}`:                                       "types",
+		`agent.tolerations=[{"operator":"Exist"}]`:                                     "operator",
+		`agent.tolerations=[{"effect":"NoStart"}]`:                                     "effect",
+		`agent.nodeSelector={"gpu":true}`:                                              "gpu",
+		`agent.podAnnotations={"a":1}`:                                                 "podAnnotations",
+		`agent.affinity={"nodeAffinty":{}}`:                                            "nodeAffinty",
+		`agent.extraEnv=[{"value":"b"}]`:                                               "name",
+		`agent.extraVolumes=[{"name":"x","hostpath":{"path":"/x"}}]`:                   "hostpath",
+		`agent.extraVolumeMounts=[{"name":"x"}]`:                                       "mountPath",
+		`agent.extraArgs="--log-level=debug"`:                                          "extraArgs",
+		`agent.nodeConfig={"nodeconfig":[{"name":"n","devicesplitcount":0}]}`:          "devicesplitcount",
+		`agent.nodeConfig={"nodeconfig":[{"name":"n","devicesplitcounts":4}]}`:         "devicesplitcounts",
+		`agent.nodeConfig={"nodes":[]}`:                                                "nodes",
+		`scheduler.settings={"foo":1}`:                                                 "foo",
+		`scheduler.settings={"cardPolicy":"binpack"}`:                                  "cardPolicy",
+		`scheduler.settings={"gpuPolicy":"binpak"}`:                                    "gpuPolicy",
+		`scheduler.settings={"nodePolicy":"mutex"}`:                                    "nodePolicy",
+		`scheduler.settings={"weights":"slot=1"}`:                                      "weights",
+		`scheduler.settings={"defaults":{"cores":101}}`:                                "cores",
+		`scheduler.settings={"groupTimeout":"soon"}`:                                   "groupTimeout",
+		`scheduler.settings={"scoreWithPreferences":0}`:                                "scoreWithPreferences",
+		`scheduler.settings={"legacyMetrics":["gpu-manager"]}`:                         "legacyMetrics",
+		`scheduler.settings={"gpuQuota":"gpuquota"}`:                                   "gpuQuota",
+		`scheduler.settings={"grantPrivateKeyFile":"/x"}`:                              "grantPrivateKeyFile",
+		`scheduler.resources.requests.cpu="a lot"`:                                     "cpu",
+		`webhook.namespaceSelector={"matchExpressions":[{"key":"a","operator":"Is"}]}`: "operator",
+		`networkPolicy.from=[{"ipblock":{"cidr":"10.0.0.0/8"}}]`:                       "ipblock",
+		`admission.writers=[1]`:                                                        "writers",
+		`monitoring.dashboard.labels={"a":1}`:                                          "labels",
+		`imagePullSecrets=["pull"]`:                                                    "imagePullSecrets",
+		`commonLabels={"a":1}`:                                                         "commonLabels",
+	}
+	for set, want := range sets {
 		_, errs, err := helm(t, "template", "gpuslice", chartDir, "--kube-version", "1.36.3", "--set-json", set)
 		require.Error(t, err, set)
 		require.Contains(t, errs, "don't meet the specifications of the schema", set)
 		require.Contains(t, errs, want, set)
+	}
+}
+
+// What the scheduler accepts, the schema accepts: every word and field of the settings, and what Kubernetes' types have.
+func TestGoodValues(t *testing.T) {
+	for _, set := range []string{
+		`scheduler.settings={"gpuPolicy":"numa,binpack","nodePolicy":"topology-aware, spread","weights":"slot=1,core=2,memory=0","groupTimeout":"90s","groupTopology":["a/b"],"legacyMetrics":["hami"],"gpuQuota":"a/b","scoreWithPreferences":100,"vcudaLimitsWholeGPUs":true,"nodeSelector":{"a":"b"},"defaults":{"memoryMiB":1,"cores":100,"count":2,"memoryFactor":1}}`,
+		`agent.updateStrategy={"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"10%"}}`,
+		`agent.resources={"limits":{"memory":"1.5Gi"},"requests":{"cpu":0.5,"memory":"128e6"}}`,
+		`agent.extraEnv=[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"spec.nodeName"}}}]`,
+		`agent.extraVolumes=[{"name":"x","projected":{"sources":[{"configMap":{"name":"c","items":[{"key":"k","path":"p"}]}}]}}]`,
+		`agent.extraVolumeMounts=[{"name":"x","mountPath":"/x","readOnly":true,"mountPropagation":"HostToContainer"}]`,
+		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Exists"}]}]}},"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"podAffinityTerm":{"topologyKey":"a","labelSelector":{"matchLabels":{"a":"b"}}}}]}}`,
+		`agent.tolerations=[{"key":"a","operator":"Equal","value":"b","effect":"NoExecute","tolerationSeconds":5}]`,
+		`agent.seccompProfile={"type":"Localhost","localhostProfile":"gpuslice/agent.json"}`,
+		`networkPolicy={"enabled":true,"from":[{"ipBlock":{"cidr":"10.0.0.0/8"}},{"namespaceSelector":{},"podSelector":{"matchLabels":{"a":"b"}}}]}`,
+	} {
+		require.NotEmpty(t, objects(t, render(t, "gpus", set)))
+		if settings, is := strings.CutPrefix(set, "scheduler.settings="); is {
+			_, err := plugin.ParseArgs(raw(t, strings.Replace(settings, "{", `{"apiVersion":"gpuslice.io/v1","kind":"GPUSliceArgs",`, 1)))
+			require.NoError(t, err)
+		}
 	}
 }
 

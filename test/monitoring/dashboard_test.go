@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpuslice/gpuslice/install/monitoring"
 )
 
 // dashboard is dashboard.json as Grafana reads it.
@@ -37,7 +35,7 @@ type dashboard struct {
 func TestDashboard(t *testing.T) {
 	s := newServer(t)
 	var d dashboard
-	require.NoError(t, json.Unmarshal(monitoring.Dashboard, &d))
+	require.NoError(t, json.Unmarshal(shipped(t, "dashboard.json"), &d))
 	expressions := 0
 	for _, p := range d.Panels {
 		var columns []string // of a table
@@ -64,7 +62,7 @@ var labelValues = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
 func TestVariables(t *testing.T) {
 	s := newServer(t)
 	var d dashboard
-	require.NoError(t, json.Unmarshal(monitoring.Dashboard, &d))
+	require.NoError(t, json.Unmarshal(shipped(t, "dashboard.json"), &d))
 	var names []string
 	for _, v := range d.Templating.List {
 		names = append(names, v.Name)

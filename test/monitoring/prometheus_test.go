@@ -16,8 +16,6 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpuslice/gpuslice/install/monitoring"
 )
 
 // server is a Prometheus that has scraped the sample's agent, schedulers and webhook for half an hour, by the
@@ -35,7 +33,7 @@ func newServer(t *testing.T) *server {
 	s.engine = promql.NewEngine(promql.EngineOpts{MaxSamples: 1 << 20, Timeout: time.Minute, Parser: s.parser})
 	t.Cleanup(func() { require.NoError(t, s.engine.Close()) })
 	s.store.scrapeAll(t)
-	groups, errs := rulefmt.Parse(monitoring.Rules, false, model.UTF8Validation, s.parser, slog.New(slog.DiscardHandler))
+	groups, errs := rulefmt.Parse(shipped(t, "rules.yaml"), false, model.UTF8Validation, s.parser, slog.New(slog.DiscardHandler))
 	require.Empty(t, errs)
 	for _, g := range groups.Groups {
 		for _, r := range g.Rules {

@@ -17,7 +17,7 @@ func TestLayout(t *testing.T) {
 			GridPos struct{ H, W, X, Y int }
 		}
 	}
-	require.NoError(t, json.Unmarshal(Dashboard, &dashboard))
+	require.NoError(t, json.Unmarshal(shipped(t, "dashboard.json"), &dashboard))
 	require.NotEmpty(t, dashboard.Panels)
 	taken, ids := map[[2]int]string{}, map[int]bool{}
 	for _, p := range dashboard.Panels {
