@@ -25,7 +25,7 @@ func page(t *testing.T, name string) string {
 }
 
 // namedValue is a value as the documents name it.
-var namedValue = regexp.MustCompile("`((?:image|apiServer|resourceNames|grantKey|agent|scheduler|webhook|admission|barrier|runtimeClass|rbac|monitoring|networkPolicy)(?:\\.[A-Za-z0-9-]+)+)")
+var namedValue = regexp.MustCompile("`((?:image|apiServer|resourceNames|grantKey|agent|scheduler|webhook|admission|barrier|gpuOperator|openshift|runtimeClass|rbac|monitoring|networkPolicy)(?:\\.[A-Za-z0-9-]+)+)")
 
 // others is the first column of a table: what is called so elsewhere.
 var others = regexp.MustCompile(`(?m)^\|[^|]*\|`)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -76,11 +77,14 @@ func documents(text string) (found []string) {
 	return found
 }
 
-// objects decodes what was rendered, by Kubernetes' own types. Those of Prometheus' operator are not among them.
+// foreign matches objects of which the types are not Kubernetes'.
+var foreign = regexp.MustCompile(`(?m)^apiVersion: (monitoring\.coreos\.com|security\.openshift\.io|cilium\.io)/`)
+
+// objects decodes what was rendered, by Kubernetes' own types.
 func objects(t *testing.T, text string) (found []runtime.Object) {
 	t.Helper()
 	for _, d := range documents(text) {
-		if strings.Contains(d, "apiVersion: monitoring.coreos.com/") {
+		if foreign.MatchString(d) {
 			continue
 		}
 		object, _, err := strict.Decode([]byte(d), nil, nil)
@@ -103,6 +107,9 @@ var variants = map[string][]string{
 	"hami":         {`grantKey.enabled=false`, `admission.writers=["system:serviceaccount:kube-system:hami-device-plugin"]`, `scheduler.settings={"gpuQuota":"kube-system/gpuquota","nodePolicy":"spread"}`, `agent.nodeConfig={"nodeconfig":[{"name":"n1","devicesplitcount":5}]}`},
 	"certificate":  {`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`, `webhook.configurationAnnotations={"cert-manager.io/inject-ca-from":"gpus/tls"}`},
 	"keys":         {`grantKey={"existingSecret":"mine","existingConfigMap":"mine"}`},
+	"gpu-operator": {`gpuOperator.enabled=true`},
+	"openshift":    {`openshift.enabled=true`, `barrier.install=false`},
+	"cilium":       {`networkPolicy={"enabled":true,"egress":true,"cilium":true}`},
 	"small":        {`scheduler.replicas=1`, `webhook.replicas=1`, `rbac.people=false`, `admission.policy=false`, `runtimeClass.create=false`, `agent.metricsPort=0`, `scheduler.debugPort=0`},
 	"agent-only":   {`scheduler.enabled=false`, `webhook.enabled=false`, `agent.driver.access="none"`},
 	"other-names":  {`fullnameOverride="slices"`, `resourceNames={"count":"example.com/gpu","priority":"-"}`, `commonLabels={"team":"gpu"}`, `image={"repository":"registry.example/gpuslice","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000"}`},

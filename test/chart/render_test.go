@@ -280,6 +280,9 @@ func TestObjectsFindEachOther(t *testing.T) {
 						n++
 					}
 				}
+				if job := grantKeysJob(found); job != nil && labels.SelectorFromSet(selector).Matches(labels.Set(job.Spec.Template.Labels)) {
+					n++
+				}
 				require.Equal(t, 1, n, "%s selects %v", what, selector)
 			}
 			for _, w := range pods {

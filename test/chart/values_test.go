@@ -98,7 +98,7 @@ var patterns = map[string]string{
 	"resourceNames.priority": extended, "resourceNames.vcudaCore": extended, "resourceNames.vcudaMemory": extended,
 	"image.repository": `^[^\s@]+$`, "image.digest": `^(sha256:[0-9a-f]{64})?$`, "image.tag": `^[A-Za-z0-9_.-]*$`,
 	"fullnameOverride": name, "scheduler.name": name, "webhook.runtimeClass": name, "grantKey.existingSecret": name, "grantKey.existingConfigMap": name,
-	"webhook.certificate.existingSecret": name, "runtimeClass.handler": name,
+	"webhook.certificate.existingSecret": name, "gpuOperator.namespace": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "runtimeClass.handler": name,
 	"webhook.url": `^(https://[^/\s]+/?)?$`, "scheduler.extenderListen": `^[^:\s]+:[0-9]+$`,
 	"monitoring.podMonitor.interval": duration, "monitoring.schedulerMonitor.interval": duration,
 }
@@ -245,7 +245,7 @@ func TestBadValues(t *testing.T) {
 		`agent.nodeConfig={"nodeconfig":[{"name":"n","devicesplitcounts":4}]}`:         "devicesplitcounts",
 		`agent.nodeConfig={"nodes":[]}`:                                                "nodes",
 		`scheduler.settings={"foo":1}`:                                                 "foo",
-		`scheduler.settings={"cardPolicy":"binpack"}`:                                  "cardPolicy",
+		`scheduler.settings={"gpupolicy":"binpack"}`:                                   "gpupolicy",
 		`scheduler.settings={"gpuPolicy":"binpak"}`:                                    "gpuPolicy",
 		`scheduler.settings={"nodePolicy":"mutex"}`:                                    "nodePolicy",
 		`scheduler.settings={"weights":"slot=1"}`:                                      "weights",

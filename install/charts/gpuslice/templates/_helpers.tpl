@@ -59,7 +59,43 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 
 {{/* The namespaces in which pods may be root of their node, as JSON. */}}
 {{- define "gpuslice.privileged" -}}
-{{- prepend .Values.admission.privilegedNamespaces .Release.Namespace | uniq | toJson -}}
+{{- $operator := ternary (list .Values.gpuOperator.namespace) list .Values.gpuOperator.enabled -}}
+{{- concat (list .Release.Namespace) .Values.admission.privilegedNamespaces $operator | uniq | toJson -}}
+{{- end -}}
+
+{{/* The namespaces of which pods use whole GPUs without a grant, as JSON. */}}
+{{- define "gpuslice.exempt" -}}
+{{- $operator := ternary (list .Values.gpuOperator.namespace) list .Values.gpuOperator.enabled -}}
+{{- concat (get .Values.agent.config "exempt-namespaces" | default list) $operator | uniq | toJson -}}
+{{- end -}}
+
+{{/* The agent's configuration file. */}}
+{{- define "gpuslice.agentConfig" -}}
+{{- toYaml (merge (dict "exempt-namespaces" (fromJsonArray (include "gpuslice.exempt" .))) .Values.agent.config) -}}
+{{- end -}}
+
+{{/* The agents' affinity. Without the operator's choice (nodeSelector, affinity), only nodes with a GPU get an agent, by the labels
+     of NVIDIA's feature discovery, of Node Feature Discovery, or ours. NVIDIA's operator runs its device plugin on each node with a
+     GPU that does not have the label nvidia.com/gpu.deploy.device-plugin=false: the agents run on those that have it. */}}
+{{- define "gpuslice.agentAffinity" -}}
+{{- $a := .Values.agent -}}
+{{- if or $a.affinity $a.nodeSelector -}}
+{{- with $a.affinity }}{{ toYaml . }}{{ end -}}
+{{- else -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+    {{- if .Values.gpuOperator.enabled }}
+    - matchExpressions:
+      - {key: nvidia.com/gpu.present, operator: In, values: ["true"]}
+      - {key: nvidia.com/gpu.deploy.device-plugin, operator: In, values: ["false"]}
+    {{- else }}
+    {{- range list "gpuslice.io/has-gpu" "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present" "feature.node.kubernetes.io/pci-0300_10de.present" "feature.node.kubernetes.io/pci-0302_10de.present" }}
+    - matchExpressions:
+      - {key: {{ . }}, operator: In, values: ["true"]}
+    {{- end }}
+    {{- end }}
+{{- end -}}
 {{- end -}}
 
 {{/* A JSON list as CEL writes it. */}}
