@@ -267,6 +267,7 @@ generate: ## Regenerate golden files from the code (look at the diff)
 	  ./cmd/internal/cli ./test/layout ./test/licences -update
 	@test/setup.sh --helm
 	go test ./test/chart -update
+	cd test/monitoring && go test . -run TestRunbooksPage -update
 	$(SCHEDULER) test . -run TestReference -update
 
 man: ## Write man pages of gpuslice and gpuslice-agent to build/man

@@ -116,7 +116,7 @@ func (s *server) lacks(expr parser.Expr, names []string) (wrong []string) {
 }
 
 // unconditional are the parts of an expression that are joined by "or", without what they are
-// compared with and what must not exist: its result when there is something to report.
+// compared with and what must exist or not: its result when there is something to report.
 func unconditional(expr parser.Expr) []parser.Expr {
 	switch e := expr.(type) {
 	case *parser.ParenExpr:
@@ -125,7 +125,7 @@ func unconditional(expr parser.Expr) []parser.Expr {
 		switch {
 		case e.Op == parser.LOR:
 			return append(unconditional(e.LHS), unconditional(e.RHS)...)
-		case e.Op == parser.LUNLESS, e.Op.IsComparisonOperator():
+		case e.Op == parser.LAND, e.Op == parser.LUNLESS, e.Op.IsComparisonOperator():
 			return unconditional(e.LHS)
 		}
 	case *parser.AggregateExpr:
