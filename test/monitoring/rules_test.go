@@ -91,7 +91,7 @@ func TestRunbooksPage(t *testing.T) {
 	s := newServer(t)
 	var text strings.Builder
 	text.WriteString("<!-- Generated from install/monitoring/rules.yaml by `make generate`. -->\n# Runbooks\n\n" +
-		"What each alert of `install/monitoring/rules.yaml` means, and what to do. [MONITORING.md](MONITORING.md#alerts) lists them.\n")
+		"What each alert of `install/monitoring/rules.yaml` means, and what to do. [MONITORING.md](MONITORING.md#alerts) lists\nthem.\n")
 	for _, r := range s.rules {
 		if r.Alert != "" {
 			text.WriteString("\n## " + r.Alert + "\n\n" + markdown(r.Annotations["runbook"]))
