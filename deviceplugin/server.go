@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/logonce"
 	"github.com/gpuslice/gpuslice/internal/periodic"
 )
@@ -123,6 +124,8 @@ func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, so
 			return fmt.Errorf("watch %s: %w", s.dir, err)
 		case event := <-watch.Events:
 			switch {
+			case event.Has(fsnotify.Create) && api.OtherPlugin(event.Name):
+				s.warnOfOther(event.Name)
 			case event.Name == kubelet && event.Has(fsnotify.Create):
 				pause, registered = firstPause, false
 				try.Reset(0)
@@ -142,6 +145,12 @@ func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, so
 			problem.Warn(s.log, "registering with the kubelet failed; retrying", err)
 			if registered = err == nil; registered {
 				s.log.Info("registered with the kubelet")
+				files, _ := filepath.Glob(filepath.Join(s.dir, "*"))
+				for _, file := range files {
+					if api.OtherPlugin(file) {
+						s.warnOfOther(file)
+					}
+				}
 				try.Reset(listTimeout)
 				continue
 			}
@@ -171,6 +180,11 @@ func (l *listings) intercept(server any, stream grpc.ServerStream, _ *grpc.Strea
 		}
 	}()
 	return handle(server, stream)
+}
+
+func (s *Server) warnOfOther(socket string) {
+	s.log.Warn("another device plugin offers this node's GPUs; the kubelet uses the one that registered last: keep it off this node",
+		"socket", socket)
 }
 
 func (s *Server) register(ctx context.Context, kubelet string) error {

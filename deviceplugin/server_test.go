@@ -2,8 +2,11 @@ package deviceplugin
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -173,4 +176,47 @@ func TestServerRemovesItsOwnSocketOnly(t *testing.T) {
 	assert.True(t, theirs.there())
 	require.NoError(t, theirs.remove())
 	assert.NoFileExists(t, path)
+}
+
+// warnings collects the sockets that a log warns of.
+type warnings chan string
+
+func (w warnings) Enabled(context.Context, slog.Level) bool { return true }
+func (w warnings) WithAttrs([]slog.Attr) slog.Handler       { return w }
+func (w warnings) WithGroup(string) slog.Handler            { return w }
+func (w warnings) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn && strings.Contains(r.Message, "another device plugin") {
+		r.Attrs(func(a slog.Attr) bool {
+			w <- a.Value.String()
+			return true
+		})
+	}
+	return nil
+}
+
+// The kubelet uses the plugin that registered last: one that is there and one that comes later are reported.
+func TestServerReportsOtherPlugins(t *testing.T) {
+	dir := shortDir(t)
+	plugin, _, _ := testPlugin(1, "GPU-a")
+	there, later := filepath.Join(dir, "nvidia-gpu.sock"), filepath.Join(dir, "vcore.sock")
+	k := newKubelet(t, dir)
+	require.NoError(t, os.WriteFile(there, nil, 0o600)) // a kubelet removes all files when it starts
+	found := make(warnings, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	var server sync.WaitGroup
+	server.Go(func() { NewServer(dir, plugin.Resource.Name, plugin, slog.New(found)).Run(ctx) })
+	t.Cleanup(func() { cancel(); server.Wait() })
+	k.plugin(t)
+	wait := func(want string) {
+		select {
+		case got := <-found:
+			require.Equal(t, want, got)
+		case <-time.After(patience):
+			require.Fail(t, "no warning of "+want)
+		}
+	}
+	wait(there)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "amd.com_gpu"), nil, 0o600))
+	require.NoError(t, os.WriteFile(later, nil, 0o600))
+	wait(later)
 }

@@ -366,6 +366,9 @@ func TestChecks(t *testing.T) {
 
 		{"no kubelet", "kubelet", without("/var/lib/kubelet/device-plugins/kubelet.sock"), Fail, "does not run", "--kubelet-dir"},
 		{"no PodResources", "kubelet", without("/var/lib/kubelet/pod-resources/kubelet.sock"), Warn, "positional grants", "KubeletPodResources"},
+		{"NVIDIA's device plugin", "kubelet", put("/var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), Fail, "/var/lib/kubelet/device-plugins/nvidia-gpu.sock: the kubelet uses the one that registered last", "nvidia.com/gpu.deploy.device-plugin=false"},
+		{"gpu-manager's", "kubelet", both(put("/var/lib/kubelet/device-plugins/vcore.sock", ""), put("/var/lib/kubelet/device-plugins/vmemory.sock", "")), Fail, "vcore.sock, /var/lib/kubelet/device-plugins/vmemory.sock", "rm /var/lib/kubelet/device-plugins/vcore.sock"},
+		{"another vendor's", "kubelet", put("/var/lib/kubelet/device-plugins/amd.com_gpu", ""), OK, "device plugin socket", ""},
 
 		{"uvm is missing", "driver-modules", put("/proc/modules", "nvidia 2 1 - Live 0x0\n"), Fail, "not loaded: nvidia_uvm", "modprobe -a nvidia nvidia_uvm"},
 		{"a like name", "driver-modules", put("/proc/modules", "nvidia_uvm 2\nnvidia_drm 2\n"), Fail, "not loaded: nvidia", ""},

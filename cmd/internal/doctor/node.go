@@ -49,6 +49,18 @@ func checkKubelet(_ context.Context, e *exam, v *verdict) {
 		v.warn("no "+resources+": pods with several containers with HAMi's positional grants are refused",
 			"systemctl start kubelet (its feature gate KubeletPodResources, on since 1.15, must be on)")
 	}
+	var others []string
+	files, _ := fs.Glob(e.Host, path.Join(strings.TrimPrefix(e.o.KubeletDir, "/"), "device-plugins", "*"))
+	for _, file := range files {
+		if api.OtherPlugin(file) {
+			others = append(others, "/"+file)
+		}
+	}
+	if len(others) > 0 {
+		v.fail("another device plugin offers this node's GPUs: "+strings.Join(others, ", ")+": the kubelet uses the one that registered last",
+			"kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false --overwrite  # NVIDIA's GPU operator; otherwise keep that plugin off this node",
+			"rm "+strings.Join(others, " ")+"  # if no such plugin runs: left by one that was killed")
+	}
 }
 
 func checkModules(_ context.Context, e *exam, v *verdict) {
