@@ -25,6 +25,7 @@ import (
 	kubescheduler "k8s.io/kube-scheduler/config/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/ocitest"
@@ -162,6 +163,14 @@ func TestGrantKeys(t *testing.T) {
 			}
 		})
 	}
+}
+
+// On nodes where no container starts without the agent (--require-agent), the Job's pod starts: the agents need its keys.
+func TestGrantKeysJobStartsWithoutAgents(t *testing.T) {
+	text := render(t, "gpus")
+	job := grantKeysJob(objects(t, text))
+	require.Equal(t, "true", job.Spec.Template.Annotations[api.AnnotationTolerance])
+	require.Contains(t, text, "variables.tolerates.size() == 0 || request.namespace in ['gpus', ", "the admission policy permits it in the release's namespace")
 }
 
 // A Job can't be changed: with another template it has another name, and with the same one the same.

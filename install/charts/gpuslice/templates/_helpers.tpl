@@ -135,6 +135,9 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 metadata:
   labels:
     {{- include "gpuslice.podLabels" (list . "keys") | nindent 4 }}
+  annotations:
+    # The agents need the keys, so this pod starts on nodes where no container starts without an agent.
+    gpuslice.io/tolerate-missing-plugins: "true"
 spec:
   serviceAccountName: {{ include "gpuslice.fullname" . }}-grant-keys
   automountServiceAccountToken: true
