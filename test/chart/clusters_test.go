@@ -3,6 +3,7 @@
 package chart
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"sigs.k8s.io/yaml"
 )
@@ -36,6 +38,10 @@ func TestValuesOfClusters(t *testing.T) {
 	all := clusters(t)
 	require.Len(t, all, 7)
 	docs := page(t, "INSTALL.md")
+	data, err := os.ReadFile(filepath.Join(chartDir, "Chart.yaml"))
+	require.NoError(t, err)
+	var chart struct{ AppVersion string }
+	require.NoError(t, yaml.Unmarshal(data, &chart))
 	for name, file := range all {
 		t.Run(name, func(t *testing.T) {
 			require.NotEmpty(t, objects(t, render(t, "gpus", file)))
@@ -44,8 +50,31 @@ func TestValuesOfClusters(t *testing.T) {
 			require.Contains(t, docs, "`"+filepath.Base(file)+"`")
 			// Each value is another than the default: `helm template` of the default and of the file differ.
 			require.NotEqual(t, render(t, "gpus"), render(t, "gpus", file))
+			// The image is that of `make image`: test/release compares.
+			all := images(objects(t, render(t, "gpus", file)))
+			require.NotEmpty(t, all)
+			for _, image := range all {
+				require.Equal(t, "gpuslice:"+chart.AppVersion, image)
+			}
 		})
 	}
+}
+
+// images are those of all containers.
+func images(found []runtime.Object) (all []string) {
+	var pods []corev1.PodSpec
+	for _, w := range workloads(found) {
+		pods = append(pods, w.template.Spec)
+	}
+	if job := grantKeysJob(found); job != nil {
+		pods = append(pods, job.Spec.Template.Spec)
+	}
+	for _, pod := range pods {
+		for _, c := range append(slices.Clone(pod.InitContainers), pod.Containers...) {
+			all = append(all, c.Image)
+		}
+	}
+	return all
 }
 
 // runsOn reports whether the agents run on a node with these labels.
