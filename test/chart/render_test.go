@@ -134,7 +134,9 @@ func TestGrantKeys(t *testing.T) {
 			for arg := range mounted {
 				require.Contains(t, args, arg)
 			}
-			require.Equal(t, corev1.RestartPolicyOnFailure, pod.RestartPolicy)
+			require.Equal(t, corev1.RestartPolicyNever, pod.RestartPolicy, "the logs of a failed attempt stay")
+			require.EqualValues(t, 3, *job.Spec.BackoffLimit)
+			require.EqualValues(t, 600, *job.Spec.ActiveDeadlineSeconds)
 			require.True(t, *pod.SecurityContext.RunAsNonRoot)
 			require.Equal(t, []corev1.Capability{"ALL"}, pod.Containers[0].SecurityContext.Capabilities.Drop)
 			require.Empty(t, pod.Volumes)

@@ -122,6 +122,19 @@ nodeAffinity:
 {{- .Values.grantKey.existingConfigMap | default (printf "%s-grant-public-keys" (include "gpuslice.fullname" .)) -}}
 {{- end -}}
 
+{{/* "true" if a Job has to create the keys: the operator has no keys of its own, and the cluster lacks one of the two objects. Without
+     access to the cluster (helm template) it lacks both. */}}
+{{- define "gpuslice.grantKeysMissing" -}}
+{{- $k := .Values.grantKey -}}
+{{- if and $k.enabled (not $k.existingSecret) (not $k.existingConfigMap) -}}
+{{- $secret := lookup "v1" "Secret" .Release.Namespace (include "gpuslice.privateKeys" .) -}}
+{{- $configMap := lookup "v1" "ConfigMap" .Release.Namespace (include "gpuslice.publicKeys" .) -}}
+{{- if not (and (get ($secret.data | default dict) "private.pem") (get ($configMap.data | default dict) "public.pem")) -}}
+true
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Annotations of what creates the keys, with its order: it runs before other objects are installed, and is removed then. */}}
 {{- define "gpuslice.grantKeysHook" -}}
 helm.sh/hook: pre-install,pre-upgrade
@@ -141,7 +154,8 @@ metadata:
 spec:
   serviceAccountName: {{ include "gpuslice.fullname" . }}-grant-keys
   automountServiceAccountToken: true
-  restartPolicy: OnFailure
+  # The pods of failed attempts stay, with their logs.
+  restartPolicy: Never
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}

@@ -1,0 +1,155 @@
+//go:build root
+
+package chart
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+)
+
+// inCluster are objects of an API server by their path in it, such as api/v1/nodes/NAME.
+type inCluster map[string]any
+
+// kinds are what a template can look up.
+var kinds = map[string][]metav1.APIResource{
+	"v1": {
+		{Name: "nodes", Kind: "Node", Verbs: metav1.Verbs{"get", "list"}},
+		{Name: "pods", Kind: "Pod", Namespaced: true, Verbs: metav1.Verbs{"get", "list"}},
+		{Name: "secrets", Kind: "Secret", Namespaced: true, Verbs: metav1.Verbs{"get", "list"}},
+		{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: metav1.Verbs{"get", "list"}},
+	},
+	"apps/v1":        {{Name: "daemonsets", Kind: "DaemonSet", Namespaced: true, Verbs: metav1.Verbs{"get", "list"}}},
+	"node.k8s.io/v1": {{Name: "runtimeclasses", Kind: "RuntimeClass", Verbs: metav1.Verbs{"get", "list"}}},
+}
+
+// ServeHTTP is the part of an API server that helm's function lookup needs.
+func (c inCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer := func(status int, body any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(body)
+	}
+	asked := strings.Trim(r.URL.Path, "/")
+	switch asked {
+	case "version":
+		answer(http.StatusOK, version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"})
+		return
+	case "api":
+		answer(http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+		return
+	case "apis":
+		list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+		for groupVersion := range kinds {
+			if group, v, is := strings.Cut(groupVersion, "/"); is {
+				of := metav1.GroupVersionForDiscovery{GroupVersion: groupVersion, Version: v}
+				list.Groups = append(list.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{of}, PreferredVersion: of})
+			}
+		}
+		answer(http.StatusOK, list)
+		return
+	}
+	for groupVersion, resources := range kinds {
+		root := "apis/" + groupVersion
+		if groupVersion == "v1" {
+			root = "api/v1"
+		}
+		if asked == root {
+			answer(http.StatusOK, metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: groupVersion, APIResources: resources})
+			return
+		}
+		for _, resource := range resources {
+			if path.Base(asked) != resource.Name || !strings.HasPrefix(asked, root+"/") {
+				continue
+			}
+			items := []any{}
+			for at, object := range c {
+				if path.Dir(at) == asked {
+					items = append(items, object)
+				}
+			}
+			answer(http.StatusOK, map[string]any{"kind": resource.Kind + "List", "apiVersion": groupVersion, "metadata": map[string]any{"resourceVersion": "1"}, "items": items})
+			return
+		}
+	}
+	if object, is := c[asked]; is {
+		answer(http.StatusOK, object)
+		return
+	}
+	answer(http.StatusNotFound, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+}
+
+// put adds an object at its path.
+func (c inCluster) put(at, apiVersion, kind string, metadata, fields map[string]any) inCluster {
+	object := map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": path.Base(at)}}
+	for key, value := range metadata {
+		object["metadata"].(map[string]any)[key] = value
+	}
+	for key, value := range fields {
+		object[key] = value
+	}
+	c[at] = object
+	return c
+}
+
+// renderIn renders the chart for a cluster with these objects, as an upgrade or an installation. values are as for render.
+func renderIn(t *testing.T, c inCluster, upgrade bool, dir string, values ...string) (text, errs string, err error) {
+	t.Helper()
+	server := httptest.NewServer(c)
+	defer server.Close()
+	args := []string{"template", "gpuslice", dir, "--namespace", "gpus", "--kube-apiserver", server.URL, "--dry-run=server", "--kube-version", "1.36.3"}
+	if upgrade {
+		args = append(args, "--is-upgrade")
+	}
+	for _, v := range values {
+		if strings.HasSuffix(v, ".yaml") {
+			args = append(args, "--values", v)
+		} else {
+			args = append(args, "--set-json", v)
+		}
+	}
+	return helm(t, args...)
+}
+
+// keysIn are the two objects with the grant keys.
+func keysIn(private, public string) inCluster {
+	return inCluster{}.
+		put("api/v1/namespaces/gpus/secrets/gpuslice-grant-private-keys", "v1", "Secret", nil, map[string]any{"data": map[string]any{"private.pem": private}}).
+		put("api/v1/namespaces/gpus/configmaps/gpuslice-grant-public-keys", "v1", "ConfigMap", nil, map[string]any{"data": map[string]any{"public.pem": public}})
+}
+
+// The Job that creates the grant keys can't delay an upgrade of a cluster that has them.
+func TestNoGrantKeysJobWhereThereAreKeys(t *testing.T) {
+	missing := keysIn("a2V5", "key")
+	delete(missing, "api/v1/namespaces/gpus/secrets/gpuslice-grant-private-keys")
+	noConfigMap := keysIn("a2V5", "key")
+	delete(noConfigMap, "api/v1/namespaces/gpus/configmaps/gpuslice-grant-public-keys")
+	for name, tc := range map[string]struct {
+		cluster inCluster
+		job     bool
+	}{
+		"both":            {keysIn("a2V5", "key"), false},
+		"none":            {inCluster{}, true},
+		"no Secret":       {missing, true},
+		"no ConfigMap":    {noConfigMap, true},
+		"empty Secret":    {keysIn("", "key"), true},
+		"empty ConfigMap": {keysIn("a2V5", ""), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, upgrade := range []bool{false, true} {
+				text, errs, err := renderIn(t, tc.cluster, upgrade, chartDir, `networkPolicy={"enabled":true,"egress":true}`)
+				require.NoError(t, err, errs)
+				found := objects(t, text)
+				require.Equal(t, tc.job, grantKeysJob(found) != nil)
+				require.Equal(t, tc.job, strings.Contains(text, "app.kubernetes.io/component: keys"), "nor is there anything else of it")
+			}
+		})
+	}
+}
