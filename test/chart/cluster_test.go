@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 )
@@ -152,4 +153,32 @@ func TestNoGrantKeysJobWhereThereAreKeys(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The RuntimeClass of a release stays in the cluster when the chart no longer creates it: running pods name it, and with
+// gpuOperator.enabled it becomes the operator's.
+func TestRuntimeClassStays(t *testing.T) {
+	const at = "apis/node.k8s.io/v1/runtimeclasses/nvidia"
+	class := func(c inCluster, upgrade bool, values ...string) *nodev1.RuntimeClass {
+		text, errs, err := renderIn(t, c, upgrade, chartDir, values...)
+		require.NoError(t, err, errs)
+		for _, o := range objects(t, text) {
+			if found, is := o.(*nodev1.RuntimeClass); is {
+				return found
+			}
+		}
+		return nil
+	}
+	made := class(inCluster{}, false)
+	require.NotNil(t, made)
+	// Helm deletes objects that a release no longer has, except those with this annotation.
+	require.Equal(t, "keep", made.Annotations["helm.sh/resource-policy"])
+	owned := func(release string) inCluster {
+		annotations := map[string]any{"meta.helm.sh/release-name": release, "meta.helm.sh/release-namespace": "gpus", "helm.sh/resource-policy": "keep"}
+		return inCluster{}.put(at, "node.k8s.io/v1", "RuntimeClass", map[string]any{"annotations": annotations}, map[string]any{"handler": "nvidia"})
+	}
+	require.NotNil(t, class(owned("gpuslice"), true), "an upgrade goes on with its own")
+	require.Nil(t, class(owned("gpuslice"), true, variants["gpu-operator"]...))
+	require.Nil(t, class(owned("other"), false), "another release's")
+	require.Nil(t, class(inCluster{}.put(at, "node.k8s.io/v1", "RuntimeClass", nil, map[string]any{"handler": "nvidia"}), false), "k3s' or the operator's")
 }

@@ -167,3 +167,35 @@ func TestUpgradeAndRollback(t *testing.T) {
 	waitInstalled(t, first)
 	s.requireGoesOn("before", "rolled-back")
 }
+
+// When the GPU operator comes, its RuntimeClass is the chart's of before: pods name it all the time.
+func TestRuntimeClassStaysWithTheGPUOperator(t *testing.T) {
+	ctx := context.Background()
+	const release, class = "classes", "kept-by-gpuslice"
+	root, err := harness.Repository()
+	require.NoError(t, err)
+	there := func() error {
+		_, err := cluster.API.NodeV1().RuntimeClasses().Get(ctx, class, metav1.GetOptions{})
+		return err
+	}
+	upgrade := func(sets ...string) {
+		// Only the RuntimeClass of the chart.
+		args := []string{"upgrade", "--install", release, filepath.Join(root, "install/charts/gpuslice"), "--set=agent.driver.runtimeClassName=" + class,
+			"--set=agent.enabled=false,scheduler.enabled=false,webhook.enabled=false,grantKey.enabled=false,rbac.people=false,admission.policy=false,admission.privilegedPods=off"}
+		out, err := cluster.Helm(ctx, append(args, sets...)...)
+		require.NoError(t, err, out)
+	}
+	t.Cleanup(func() {
+		_, _ = cluster.Helm(ctx, "uninstall", release, "--ignore-not-found")
+		require.NoError(t, cluster.API.NodeV1().RuntimeClasses().Delete(ctx, class, metav1.DeleteOptions{}))
+	})
+	upgrade()
+	require.NoError(t, there())
+	upgrade() // it is its own
+	require.NoError(t, there())
+	upgrade("--set=gpuOperator.enabled=true")
+	require.NoError(t, there())
+	out, err := cluster.Helm(ctx, "uninstall", release)
+	require.NoError(t, err, out)
+	require.NoError(t, there())
+}
