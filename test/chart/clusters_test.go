@@ -283,6 +283,23 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 }
 
+// On OpenShift the operator's RuntimeClass is set on pods with GPUs, and nothing is installed for containerd.
+func TestValuesForOpenShift(t *testing.T) {
+	file := clusters(t)["openshift"]
+	set := map[string]string{}
+	for _, w := range workloads(objects(t, render(t, "gpus", file))) {
+		for _, arg := range w.template.Spec.Containers[0].Args {
+			if name, value, is := strings.Cut(arg, "="); is && w.component() == "webhook" {
+				set[name] = value
+			}
+		}
+	}
+	require.Equal(t, "nvidia", set["--runtime-class"])
+	pod := agentPod(t, file)
+	require.Empty(t, pod.InitContainers)
+	require.Equal(t, &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}, pod.SecurityContext.SELinuxOptions)
+}
+
 // k3s and RKE2 have containerd's configuration elsewhere, and their own RuntimeClass.
 func TestRancher(t *testing.T) {
 	for name, dir := range map[string]string{"k3s": "/var/lib/rancher/k3s/agent/etc/containerd", "rke2": "/var/lib/rancher/rke2/agent/etc/containerd"} {
