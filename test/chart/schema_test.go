@@ -4,9 +4,15 @@ package chart
 
 import (
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -68,28 +74,63 @@ func typeOf(path string) reflect.Type {
 	return nil
 }
 
-// words are the values of Kubernetes' types that have only these. Each other type of text in typed is in anyText.
-var words = map[reflect.Type][]any{
-	reflect.TypeFor[corev1.TolerationOperator]():          {"", corev1.TolerationOpExists, corev1.TolerationOpEqual},
-	reflect.TypeFor[corev1.TaintEffect]():                 {"", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute},
-	reflect.TypeFor[corev1.NodeSelectorOperator]():        {corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist, corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt},
-	reflect.TypeFor[metav1.LabelSelectorOperator]():       {metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist},
-	reflect.TypeFor[corev1.SeccompProfileType]():          {corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined, corev1.SeccompProfileTypeLocalhost},
-	reflect.TypeFor[corev1.AppArmorProfileType]():         {corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined, corev1.AppArmorProfileTypeLocalhost},
-	reflect.TypeFor[corev1.MountPropagationMode]():        {corev1.MountPropagationNone, corev1.MountPropagationHostToContainer, corev1.MountPropagationBidirectional},
-	reflect.TypeFor[corev1.RecursiveReadOnlyMode]():       {corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyIfPossible, corev1.RecursiveReadOnlyEnabled},
-	reflect.TypeFor[corev1.HostPathType]():                {"", corev1.HostPathDirectoryOrCreate, corev1.HostPathDirectory, corev1.HostPathFileOrCreate, corev1.HostPathFile, corev1.HostPathSocket, corev1.HostPathCharDev, corev1.HostPathBlockDev},
-	reflect.TypeFor[corev1.PullPolicy]():                  {corev1.PullAlways, corev1.PullNever, corev1.PullIfNotPresent},
-	reflect.TypeFor[corev1.PersistentVolumeAccessMode]():  {corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod},
-	reflect.TypeFor[corev1.PersistentVolumeMode]():        {corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem},
-	reflect.TypeFor[corev1.AzureDataDiskCachingMode]():    {corev1.AzureDataDiskCachingNone, corev1.AzureDataDiskCachingReadOnly, corev1.AzureDataDiskCachingReadWrite},
-	reflect.TypeFor[corev1.AzureDataDiskKind]():           {corev1.AzureSharedBlobDisk, corev1.AzureDedicatedBlobDisk, corev1.AzureManagedDisk},
-	reflect.TypeFor[appsv1.DaemonSetUpdateStrategyType](): {appsv1.RollingUpdateDaemonSetStrategyType, appsv1.OnDeleteDaemonSetStrategyType},
-	reflect.TypeFor[metav1.ManagedFieldsOperationType]():  {metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate},
+// anyText are types of text with other values than the constants of their package, or without constants.
+var anyText = []reflect.Type{
+	reflect.TypeFor[string](), reflect.TypeFor[corev1.Capability](), reflect.TypeFor[corev1.StorageMedium](), reflect.TypeFor[types.UID](),
 }
 
-var anyText = []reflect.Type{
-	reflect.TypeFor[corev1.Capability](), reflect.TypeFor[corev1.StorageMedium](), reflect.TypeFor[types.UID](),
+// orEmpty are types of text of which "" is a value too, without a constant.
+var orEmpty = []reflect.Type{reflect.TypeFor[corev1.TolerationOperator](), reflect.TypeFor[corev1.TaintEffect]()}
+
+// words returns the values of a type of text: the constants of its package, so that a newer Kubernetes' are among them.
+func words(t *testing.T, of reflect.Type) []string {
+	t.Helper()
+	found := slices.Clone(constants(t, of.PkgPath())[of.Name()])
+	require.NotEmpty(t, found, "%s has no constants, and is not in anyText", of)
+	if slices.Contains(orEmpty, of) {
+		found = append(found, "")
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+var constantsOf = map[string]map[string][]string{}
+
+// constants returns the texts of a package's constants, by the name of their type.
+func constants(t *testing.T, pkg string) map[string][]string {
+	t.Helper()
+	if constantsOf[pkg] != nil {
+		return constantsOf[pkg]
+	}
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
+	require.NoError(t, err, pkg)
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
+	require.NoError(t, err)
+	found := map[string][]string{}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			spec, is := n.(*ast.ValueSpec)
+			if !is {
+				return true
+			}
+			kind, is := spec.Type.(*ast.Ident)
+			if !is {
+				return true
+			}
+			for _, value := range spec.Values {
+				if literal, is := value.(*ast.BasicLit); is && literal.Kind == token.STRING {
+					text, err := strconv.Unquote(literal.Value)
+					require.NoError(t, err)
+					found[kind.Name] = append(found[kind.Name], text)
+				}
+			}
+			return true
+		})
+	}
+	constantsOf[pkg] = found
+	return found
 }
 
 // ofSettings are the constraints of the scheduler's settings, by their JSON name; plugin.ParseArgs checks them again.
@@ -120,7 +161,8 @@ func (d definitions) of(t *testing.T, of reflect.Type) schema {
 	t.Helper()
 	switch of {
 	case reflect.TypeFor[resource.Quantity]():
-		return schema{"type": []string{"string", "number"}, "pattern": `^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$`}
+		// null, as in files of values, removes a default; the templates leave other nulls out.
+		return schema{"type": []string{"string", "number", "null"}, "pattern": `^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$`}
 	case reflect.TypeFor[intstr.IntOrString]():
 		return schema{"anyOf": []any{schema{"type": "integer", "minimum": 0}, schema{"type": "string", "pattern": "^[0-9]+%$"}}}
 	case reflect.TypeFor[metav1.Duration]():
@@ -128,13 +170,12 @@ func (d definitions) of(t *testing.T, of reflect.Type) schema {
 	case reflect.TypeFor[metav1.Time]():
 		return schema{"type": "string"}
 	}
-	if words[of] != nil {
-		return schema{"enum": words[of]}
-	}
 	switch of.Kind() {
 	case reflect.String:
-		require.True(t, of == reflect.TypeFor[string]() || slices.Contains(anyText, of), "%s is neither in words nor in anyText", of)
-		return schema{"type": "string"}
+		if slices.Contains(anyText, of) {
+			return schema{"type": "string"}
+		}
+		return schema{"enum": words(t, of)}
 	case reflect.Bool:
 		return schema{"type": "boolean"}
 	case reflect.Int, reflect.Int32, reflect.Int64:

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 	"github.com/gpuslice/gpuslice/test/golden"
@@ -271,6 +273,31 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
+// A quantity of null is none: of a limit of null the API server would make 0, and refuse the requests.
+func TestNoQuantityOfNull(t *testing.T) {
+	for _, tc := range []struct {
+		values string
+		want   corev1.ResourceRequirements
+	}{
+		{`agent.resources.limits.cpu=null`, corev1.ResourceRequirements{
+			Limits:   corev1.ResourceList{"memory": resource.MustParse("512Mi")},
+			Requests: corev1.ResourceList{"cpu": resource.MustParse("50m"), "memory": resource.MustParse("64Mi")},
+		}},
+		{`agent.resources={"limits":{"memory":null,"cpu":null},"requests":{"memory":null}}`, corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"cpu": resource.MustParse("50m")},
+		}},
+		{`agent.resources=null`, corev1.ResourceRequirements{}},
+	} {
+		got := agentPod(t, tc.values).Containers[0].Resources
+		for _, lists := range [][2]corev1.ResourceList{{tc.want.Limits, got.Limits}, {tc.want.Requests, got.Requests}} {
+			require.Len(t, lists[1], len(lists[0]), tc.values)
+			for name, want := range lists[0] {
+				require.Zero(t, want.Cmp(lists[1][name]), "%s: %s", tc.values, name)
+			}
+		}
+	}
+}
+
 // What the scheduler accepts, the schema accepts: every word and field of the settings, and what Kubernetes' types have.
 func TestGoodValues(t *testing.T) {
 	for _, set := range []string{
@@ -282,6 +309,10 @@ func TestGoodValues(t *testing.T) {
 		`agent.extraVolumeMounts=[{"name":"x","mountPath":"/x","readOnly":true,"mountPropagation":"HostToContainer"}]`,
 		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Exists"}]}]}},"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"podAffinityTerm":{"topologyKey":"a","labelSelector":{"matchLabels":{"a":"b"}}}}]}}`,
 		`agent.tolerations=[{"key":"a","operator":"Equal","value":"b","effect":"NoExecute","tolerationSeconds":5}]`,
+		`agent.tolerations=[{"key":"a","operator":"Gt","value":"5"},{"key":"a","operator":"Lt","value":"5"},{"operator":"Exists"},{"key":"a"}]`,
+		`agent.resources.limits.cpu=null`,
+		`scheduler.resources={"limits":{"memory":null,"cpu":null},"requests":{"cpu":null}}`,
+		`webhook.resources=null`,
 		`agent.seccompProfile={"type":"Localhost","localhostProfile":"gpuslice/agent.json"}`,
 		`networkPolicy={"enabled":true,"from":[{"ipBlock":{"cidr":"10.0.0.0/8"}},{"namespaceSelector":{},"podSelector":{"matchLabels":{"a":"b"}}}]}`,
 	} {

@@ -255,6 +255,22 @@ fsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
+{{/* Requests and limits without those that are null: of a limit of null the API server makes 0. */}}
+{{- define "gpuslice.resources" -}}
+{{- $all := dict -}}
+{{- range $field, $of := . -}}
+{{- if kindIs "map" $of -}}
+{{- $set := dict -}}
+{{- range $name, $quantity := $of -}}
+{{- if not (kindIs "invalid" $quantity) -}}{{- $_ := set $set $name $quantity -}}{{- end -}}
+{{- end -}}
+{{- $of = $set -}}
+{{- end -}}
+{{- if $of -}}{{- $_ := set $all $field $of -}}{{- end -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
 {{/* Replicas of one component on different nodes: (list $ "webhook"). */}}
 {{- define "gpuslice.spread" -}}
 - maxSkew: 1
