@@ -30,6 +30,8 @@ const (
 	LabelGroup = "scheduling.x-k8s.io/pod-group"
 	// LabelPrefix begins the labels that the agent writes to its node.
 	LabelPrefix = "gpuslice.io/gpu."
+	// LabelHasGPU selects the nodes that get an agent, with the value "true": an operator writes it, or the chart's discovery.
+	LabelHasGPU = "gpuslice.io/has-gpu"
 	// LabelTencentModel and LabelTencentPool are gpu-manager's labels of nodes, for quotas.
 	LabelTencentModel = "gaia.tencent.com/gpu-model"
 	LabelTencentPool  = "gaia.tencent.com/gpu-pool"

@@ -109,7 +109,8 @@ func TestPlacement(t *testing.T) {
 		{"the operator has not labelled it yet", variants["gpu-operator"], map[string]string{"nvidia.com/gpu.present": "true"}, false},
 		{"the operator's device plugin is off", variants["gpu-operator"], map[string]string{"nvidia.com/gpu.present": "true", plugin: "false"}, true},
 		{"off, but no GPU", variants["gpu-operator"], map[string]string{plugin: "false"}, false},
-		{"the tests' node", []string{"../kube/values-simulated.yaml"}, map[string]string{"kubernetes.io/os": "linux"}, true},
+		{"the tests' node", []string{"../kube/values-simulated.yaml"}, map[string]string{"gpuslice.io/has-gpu": "true"}, true},
+		{"the tests' node before that", []string{"../kube/values-simulated.yaml"}, map[string]string{"kubernetes.io/os": "linux"}, false},
 	} {
 		t.Run(tc.description, func(t *testing.T) {
 			require.Equal(t, tc.want, runsOn(t, agentPod(t, tc.values...), tc.labels))

@@ -81,7 +81,7 @@ func TestCommandsOfTheDocs(t *testing.T) {
 	agents, err := cluster.PodsOf(ctx, "agent")
 	require.NoError(t, err)
 	require.Len(t, agents, 1)
-	r := newReader(t, map[string]string{"AGENT-POD": agents[0].Name, "POD": "train", "NODE GPU": harness.NodeName + " 7", "/tmp/gs…": cluster.Dir})
+	r := newReader(t, map[string]string{"AGENT-POD": agents[0].Name, "POD": "train", "NODE GPU": harness.NodeName + " 7", "NODE": harness.NodeName, "/tmp/gs…": cluster.Dir})
 	r.inNamespace(s.name)
 	t.Cleanup(func() {
 		out, err := kubectlGPUSlice(t, "uncordon", harness.NodeName, "7")

@@ -33,12 +33,12 @@ var (
 
 	// words are what stands for something of the reader's. Pods and images of the documents' names are there as they are
 	// called: train of the namespace team-a, registry.example/gpuslice.
-	words = []string{"AGENT-POD", "POD", "NODE GPU", "NEW", "/tmp/gs…"}
+	words = []string{"AGENT-POD", "POD", "NODE GPU", "NODE", "NEW", "/tmp/gs…"}
 
 	// named are commands that a text names without what they need: their help is asked for.
 	named = []string{
 		"kubectl gpuslice", "kubectl gpuslice resize", "kubectl gpuslice drain", "kubectl gpuslice uncordon", "kubectl describe pod",
-		"helm uninstall", "helm template",
+		"helm uninstall", "helm template", "helm upgrade --install", "kubectl apply", "kubectl drain", "kubectl delete runtimeclass nvidia",
 	}
 
 	// remaining is the section with the commands for what an uninstall leaves.

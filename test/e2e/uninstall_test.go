@@ -122,7 +122,7 @@ func firstRelease(t *testing.T) {
 		_, err := cluster.Ctr(ctx, "images", "tag", "--force", image, "registry.example/gpuslice:"+tag)
 		require.NoError(t, err)
 	}
-	r := newReader(t, nil)
+	r := newReader(t, map[string]string{"NODE": harness.NodeName})
 	private, public := "", ""
 	for _, b := range blocksOf(t, "docs/INSTALL.md") {
 		out := r.does(b)
@@ -179,16 +179,27 @@ func requireNodeSaysNothing(t *testing.T) {
 	}
 }
 
+// requireAgent checks that an agent runs: kubectl rollout status succeeds also for a DaemonSet that selects no node.
+func requireAgent(t *testing.T) {
+	agents, err := cluster.API.AppsV1().DaemonSets(kube.Namespace).Get(context.Background(), kube.AgentName, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, agents.Status.DesiredNumberScheduled)
+	require.EqualValues(t, 1, agents.Status.NumberReady)
+}
+
 // newcomer does what docs/QUICKSTART-KUBERNETES.md describes.
 func newcomer(t *testing.T) {
 	_, err := cluster.Ctr(context.Background(), "images", "tag", "--force", harness.WorkloadImage, "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04")
 	require.NoError(t, err)
 	blocks := blocksOf(t, "docs/QUICKSTART-KUBERNETES.md")
 	require.GreaterOrEqual(t, len(blocks), 3, "the quick start has commands")
-	r := newReader(t, nil)
+	r := newReader(t, map[string]string{"NODE": harness.NodeName})
 	seen := ""
 	for _, b := range blocks {
 		out := r.does(b)
+		if strings.Contains(b.Commands[len(b.Commands)-1].Text, "rollout status") {
+			requireAgent(t)
+		}
 		if strings.Contains(b.Commands[0].Text, "gpuslice top") {
 			require.Regexp(t, `slice\b.*4(\.0)? ?GiB|slice\b.*4096`, out, "the newcomer sees the pod")
 			seen = out

@@ -10,9 +10,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -108,11 +110,23 @@ func (c *Cluster) InstallChart(ctx context.Context, more ...string) error {
 	if err != nil {
 		return err
 	}
+	if err := c.labelNode(ctx); err != nil {
+		return err
+	}
 	args := append([]string{"upgrade", "--install", "--create-namespace", Release}, values...)
 	if _, err := c.Helm(ctx, append(args, more...)...); err != nil {
 		return err
 	}
 	return c.WaitRelease(ctx)
+}
+
+// labelNode labels the node as one with a GPU, so that an agent runs there.
+func (c *Cluster) labelNode(ctx context.Context) error {
+	return harness.Until(ctx, patience, func(ctx context.Context) error {
+		_, err := c.API.CoreV1().Nodes().Patch(ctx, c.name, types.MergePatchType,
+			fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, api.LabelHasGPU), metav1.PatchOptions{})
+		return err
+	})
 }
 
 // WaitRelease waits until all parts of the release are as they are wanted.

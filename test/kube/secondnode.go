@@ -57,6 +57,9 @@ func (c *Cluster) AddNode(ctx context.Context, gpus ...string) (*Cluster, error)
 	if err := second.StartKubeProxy(ctx); err != nil {
 		return second, err
 	}
+	if err := second.labelNode(ctx); err != nil {
+		return second, err
+	}
 	if err := second.WaitNode(ctx); err != nil {
 		return second, err
 	}
