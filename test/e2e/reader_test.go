@@ -38,7 +38,7 @@ var (
 	// named are commands that a text names without what they need: their help is asked for.
 	named = []string{
 		"kubectl gpuslice", "kubectl gpuslice resize", "kubectl gpuslice drain", "kubectl gpuslice uncordon", "kubectl describe pod",
-		"helm uninstall", "helm template", "helm upgrade --install", "kubectl apply", "kubectl drain", "kubectl delete runtimeclass nvidia",
+		"helm install", "helm uninstall", "helm template", "helm upgrade", "helm upgrade --install", "kubectl apply", "kubectl drain", "kubectl delete runtimeclass nvidia",
 	}
 
 	// remaining is the section with the commands for what an uninstall leaves.
