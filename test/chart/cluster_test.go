@@ -182,3 +182,81 @@ func TestRuntimeClassStays(t *testing.T) {
 	require.Nil(t, class(owned("other"), false), "another release's")
 	require.Nil(t, class(inCluster{}.put(at, "node.k8s.io/v1", "RuntimeClass", nil, map[string]any{"handler": "nvidia"}), false), "k3s' or the operator's")
 }
+
+// addNode adds a node with these labels, and with an agent's pod and its description of GPUs.
+func (c inCluster) addNode(name string, labels map[string]any, agent, gpus bool) inCluster {
+	annotations := map[string]any{}
+	if gpus {
+		annotations["gpuslice.io/node-gpus"] = "{}"
+	}
+	c.put("api/v1/nodes/"+name, "v1", "Node", map[string]any{"labels": labels, "annotations": annotations}, nil)
+	if agent {
+		c.put("api/v1/namespaces/gpus/pods/gpuslice-agent-"+name, "v1", "Pod", map[string]any{"labels": map[string]any{
+			"app.kubernetes.io/name": "gpuslice", "app.kubernetes.io/instance": "gpuslice", "app.kubernetes.io/component": "agent",
+		}}, map[string]any{"spec": map[string]any{"nodeName": name}})
+	}
+	return c
+}
+
+// An upgrade never removes the agent from a node with GPUs: until someone notices, its GPUs are open or not offered.
+func TestUpgradeKeepsTheAgents(t *testing.T) {
+	labelled := map[string]any{"gpuslice.io/has-gpu": "true"}
+	discovered := map[string]any{"nvidia.com/gpu.present": "true"}
+	sliced := map[string]any{"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "false"}
+	const command = "kubectl label node "
+	for name, tc := range map[string]struct {
+		cluster inCluster
+		values  []string
+		want    string
+	}{
+		"no label":                          {inCluster{}.addNode("a", nil, true, true), nil, command + "a gpuslice.io/has-gpu=true"},
+		"one of two without a label":        {inCluster{}.addNode("a", labelled, true, true).addNode("b", nil, true, true), nil, command + "b gpuslice.io/has-gpu=true"},
+		"a label of another value":          {inCluster{}.addNode("a", labelled, true, true).addNode("b", map[string]any{"gpuslice.io/has-gpu": "false"}, true, true), nil, command + "b gpuslice.io/has-gpu=true"},
+		"no agent has found GPUs yet":       {inCluster{}.addNode("a", nil, true, false), nil, command + "a gpuslice.io/has-gpu=true"},
+		"all labelled":                      {inCluster{}.addNode("a", labelled, true, true).addNode("b", discovered, true, true), nil, ""},
+		"an agent on a node without GPUs":   {inCluster{}.addNode("a", labelled, true, true).addNode("cpu", nil, true, false), nil, ""},
+		"described, but without an agent":   {inCluster{}.addNode("a", labelled, true, true).addNode("b", nil, false, true), nil, ""},
+		"no agents, as when all are scaled": {inCluster{}.addNode("cpu", nil, false, false), nil, ""},
+		"the operator selects all nodes":    {inCluster{}.addNode("a", nil, true, true), []string{`agent.nodeSelector={"kubernetes.io/os":"linux"}`}, ""},
+		"the operator's affinity":           {inCluster{}.addNode("a", nil, true, true), []string{`agent.affinity={"nodeAffinity":{}}`}, ""},
+		"agents are switched off":           {inCluster{}.addNode("a", nil, true, true), []string{`agent.enabled=false`}, ""},
+		"the GPU operator's device plugin":  {inCluster{}.addNode("a", discovered, true, true), variants["gpu-operator"], command + "a nvidia.com/gpu.deploy.device-plugin=false --overwrite"},
+		"the GPU operator's is off":         {inCluster{}.addNode("a", sliced, true, true), variants["gpu-operator"], ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errs, err := renderIn(t, tc.cluster, true, chartDir, tc.values...)
+			if tc.want == "" {
+				require.NoError(t, err, errs)
+				return
+			}
+			require.Error(t, err)
+			require.Contains(t, errs, tc.want+". Or select nodes yourself, such as all nodes: --set 'agent.nodeSelector.kubernetes\\.io/os=linux'")
+			// The installation of another release has no agents yet.
+			_, errs, err = renderIn(t, tc.cluster, false, chartDir, tc.values...)
+			require.NoError(t, err, errs)
+		})
+	}
+}
+
+// An installation without a node for an agent is possible, and helm's output says it.
+func TestNotesOfAClusterWithoutLabels(t *testing.T) {
+	const warning = "WARNING: no node of this cluster has such a label"
+	dir := withNotes(t)
+	for name, tc := range map[string]struct {
+		cluster inCluster
+		values  []string
+		want    bool
+	}{
+		"no label":                 {inCluster{}.addNode("a", nil, false, false), nil, true},
+		"a label":                  {inCluster{}.addNode("a", nil, false, false).addNode("b", map[string]any{"gpuslice.io/has-gpu": "true"}, false, false), nil, false},
+		"all nodes":                {inCluster{}.addNode("a", nil, false, false), []string{`agent.nodeSelector={"kubernetes.io/os":"linux"}`}, false},
+		"the GPU operator's label": {inCluster{}.addNode("a", map[string]any{"nvidia.com/gpu.present": "true"}, false, false), variants["gpu-operator"], true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, errs, err := renderIn(t, tc.cluster, false, dir, tc.values...)
+			require.NoError(t, err, errs)
+			require.Equal(t, tc.want, strings.Contains(text, warning), text)
+		})
+	}
+	require.NotContains(t, notes(t), warning, "without access to the cluster it is not known")
+}

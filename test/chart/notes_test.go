@@ -15,9 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// notes is helm's output after an install. `helm template` omits it and `helm install` requires a cluster, so
-// another object with the notes is added to the chart here.
-func notes(t *testing.T, values ...string) string {
+// withNotes returns a copy of the chart with another object, which has the notes: `helm template` omits them and
+// `helm install` requires a cluster.
+func withNotes(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "gpuslice")
 	out, err := exec.Command("cp", "-rL", chartDir, dir).CombinedOutput()
@@ -27,6 +27,13 @@ func notes(t *testing.T, values ...string) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "templates", "_notes.tpl"), []byte(`{{ define "notes" }}`+string(text)+`{{ end }}`), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "templates", "notes.yaml"), []byte(
 		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata:\n  notes: {{ include \"notes\" . | quote }}\n"), 0o644))
+	return dir
+}
+
+// notes is helm's output after an install.
+func notes(t *testing.T, values ...string) string {
+	t.Helper()
+	dir := withNotes(t)
 	args := []string{"template", "gpuslice", dir, "--namespace", "gpus", "--kube-version", "1.36.3", "--show-only", "templates/notes.yaml"}
 	for _, v := range values {
 		args = append(args, "--set-json", v)

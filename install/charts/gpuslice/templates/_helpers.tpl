@@ -74,6 +74,59 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- toYaml (merge (dict "exempt-namespaces" (fromJsonArray (include "gpuslice.exempt" .))) .Values.agent.config) -}}
 {{- end -}}
 
+{{/* The labels of which one, with the value "true", makes a node one with a GPU, as JSON. */}}
+{{- define "gpuslice.gpuLabels" -}}
+{{- list "gpuslice.io/has-gpu" "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present" "feature.node.kubernetes.io/pci-0300_10de.present" "feature.node.kubernetes.io/pci-0302_10de.present" | toJson -}}
+{{- end -}}
+
+{{/* What the default placement does in this cluster, as JSON: known: the chart is rendered with access to the cluster; nodes: the number
+     of nodes that get an agent; lost: the nodes from which an upgrade would remove the agent although it describes GPUs there, or all
+     nodes with an agent if no node gets one. */}}
+{{- define "gpuslice.placement" -}}
+{{- $a := .Values.agent -}}
+{{- $operator := .Values.gpuOperator.enabled -}}
+{{- $nodes := 0 -}}
+{{- $lost := list -}}
+{{- $all := list -}}
+{{- $cluster := dict -}}
+{{- if and $a.enabled (not $a.affinity) (not $a.nodeSelector) -}}
+{{- $cluster = lookup "v1" "Node" "" "" -}}
+{{- end -}}
+{{- $agents := dict -}}
+{{- if and $cluster .Release.IsUpgrade -}}
+{{- $selector := fromYaml (include "gpuslice.selector" (list . "agent")) -}}
+{{- range (lookup "v1" "Pod" .Release.Namespace "").items -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $is := true -}}
+{{- range $key, $value := $selector -}}{{- if ne (get $labels $key) $value -}}{{- $is = false -}}{{- end -}}{{- end -}}
+{{- if and $is .spec.nodeName -}}{{- $_ := set $agents .spec.nodeName true -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $gpuLabels := fromJsonArray (include "gpuslice.gpuLabels" .) -}}
+{{- range $cluster.items -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $selected := false -}}
+{{- if $operator -}}
+{{- $selected = and (eq (get $labels "nvidia.com/gpu.present") "true") (eq (get $labels "nvidia.com/gpu.deploy.device-plugin") "false") -}}
+{{- else -}}
+{{- range $gpuLabels -}}{{- if eq (get $labels .) "true" -}}{{- $selected = true -}}{{- end -}}{{- end -}}
+{{- end -}}
+{{- if $selected -}}
+{{- $nodes = add1 $nodes -}}
+{{- else if hasKey $agents .metadata.name -}}
+{{- $all = append $all .metadata.name -}}
+{{- if hasKey (.metadata.annotations | default dict) "gpuslice.io/node-gpus" -}}{{- $lost = append $lost .metadata.name -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (int $nodes) 0 -}}{{- $lost = $all -}}{{- end -}}
+{{- dict "known" (not (empty $cluster)) "nodes" $nodes "lost" $lost | toJson -}}
+{{- end -}}
+
+{{/* The command that has nodes get an agent. */}}
+{{- define "gpuslice.labelNode" -}}
+{{- ternary "nvidia.com/gpu.deploy.device-plugin=false --overwrite" "gpuslice.io/has-gpu=true" .Values.gpuOperator.enabled -}}
+{{- end -}}
+
 {{/* The agents' affinity. Without the operator's choice (nodeSelector, affinity), only nodes with a GPU get an agent, by the labels
      of NVIDIA's feature discovery, of Node Feature Discovery, or ours. NVIDIA's operator runs its device plugin on each node with a
      GPU that does not have the label nvidia.com/gpu.deploy.device-plugin=false: the agents run on those that have it. */}}
@@ -90,7 +143,7 @@ nodeAffinity:
       - {key: nvidia.com/gpu.present, operator: In, values: ["true"]}
       - {key: nvidia.com/gpu.deploy.device-plugin, operator: In, values: ["false"]}
     {{- else }}
-    {{- range list "gpuslice.io/has-gpu" "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present" "feature.node.kubernetes.io/pci-0300_10de.present" "feature.node.kubernetes.io/pci-0302_10de.present" }}
+    {{- range fromJsonArray (include "gpuslice.gpuLabels" .) }}
     - matchExpressions:
       - {key: {{ . }}, operator: In, values: ["true"]}
     {{- end }}
