@@ -28,7 +28,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Only the alerts for the sample's problems fire: a GPU that is not healthy, pending pods, and an audit that has not started.
+// Only the alerts for the sample's problems fire: a GPU that is not healthy, pending pods, an audit that has not started, and the
+// schedulers' nodes, which are others than the agent's.
 func TestAlertsOfTheSample(t *testing.T) {
 	s := newServer(t)
 	var firing []string
@@ -42,7 +43,7 @@ func TestAlertsOfTheSample(t *testing.T) {
 			firing = append(firing, r.Alert)
 		}
 	}
-	assert.ElementsMatch(t, []string{"GPUSliceGPUUnhealthy", "GPUSliceAuditStalled", "GPUSliceMemoryFragmented", "GPUSlicePodsPending"}, firing)
+	assert.ElementsMatch(t, []string{"GPUSliceNodeWithoutAgent", "GPUSliceGPUUnhealthy", "GPUSliceAuditStalled", "GPUSliceMemoryFragmented", "GPUSlicePodsPending"}, firing)
 }
 
 // shipped returns a file of install/monitoring.
