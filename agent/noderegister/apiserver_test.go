@@ -52,7 +52,7 @@ func newAPIServer(t *testing.T) *apiServer {
 
 // client is the true client, on this server.
 func (s *apiServer) client() Client {
-	c, err := NewClient(&rest.Config{Host: "http://api.test", Transport: s})
+	c, err := NewClient(&rest.Config{Host: "http://api.test", Transport: s}, FieldManager)
 	require.NoError(s.t, err)
 	return c
 }

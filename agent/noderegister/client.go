@@ -14,7 +14,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-const fieldManager = "gpuslice-agent"
+// FieldManager is the agent as a writer: it removes what it has written and no longer writes.
+const FieldManager = "gpuslice-agent"
 
 // Client accesses the metadata of nodes.
 type Client interface {
@@ -45,8 +46,8 @@ func LoadConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// NewClient does not call the API server.
-func NewClient(config *rest.Config) (Client, error) {
+// NewClient returns the client of a writer, by its field manager. It does not call the API server.
+func NewClient(config *rest.Config, manager string) (Client, error) {
 	config = metadata.ConfigFor(config)
 	config.Timeout = callTimeout
 	config.QPS, config.Burst = 2, 5
@@ -55,10 +56,18 @@ func NewClient(config *rest.Config) (Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
-	return nodes{m.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})}, nil
+	return ClientOf(m, manager), nil
 }
 
-type nodes struct{ metadata.Getter }
+// ClientOf is for tests.
+func ClientOf(m metadata.Interface, manager string) Client {
+	return nodes{m.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}), manager}
+}
+
+type nodes struct {
+	metadata.Getter
+	manager string
+}
 
 // Get uses resource version 0: the API server can answer from its cache.
 func (n nodes) Get(ctx context.Context, node string) (*metav1.PartialObjectMetadata, error) {
@@ -66,10 +75,10 @@ func (n nodes) Get(ctx context.Context, node string) (*metav1.PartialObjectMetad
 }
 
 func (n nodes) Patch(ctx context.Context, node string, patch []byte) (*metav1.PartialObjectMetadata, error) {
-	return n.Getter.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	return n.Getter.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: n.manager})
 }
 
 func (n nodes) PatchStatus(ctx context.Context, node string, patch []byte) error {
-	_, err := n.Getter.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	_, err := n.Getter.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: n.manager}, "status")
 	return err
 }

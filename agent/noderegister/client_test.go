@@ -35,7 +35,7 @@ func TestClientByKubeconfig(t *testing.T) {
 	config, err := LoadConfig(writeKubeconfig(t, server.URL))
 	require.NoError(t, err)
 	config.UserAgent = "gpuslice-agent/1.0"
-	client, err := NewClient(config)
+	client, err := NewClient(config, FieldManager)
 	require.NoError(t, err)
 
 	node, err := client.Get(t.Context(), nodeName)
@@ -51,8 +51,8 @@ func TestClientByKubeconfig(t *testing.T) {
 	node, err = client.Patch(t.Context(), nodeName, []byte(`{"metadata":{"labels":{"a":"b"}}}`))
 	require.NoError(t, err)
 	assert.Equal(t, "b", node.Labels["a"])
-	assert.Contains(t, api.calls[1].query, "fieldManager="+fieldManager)
-	assert.Equal(t, fieldManager, node.ManagedFields[0].Manager)
+	assert.Contains(t, api.calls[1].query, "fieldManager="+FieldManager)
+	assert.Equal(t, FieldManager, node.ManagedFields[0].Manager)
 }
 
 func TestClientWithoutCredentials(t *testing.T) {

@@ -167,8 +167,8 @@ func TestWhatOthersBreakIsRepaired(t *testing.T) {
 
 func TestOnlyOurOwnIsRemoved(t *testing.T) {
 	before := func(s *apiServer) {
-		s.label(fieldManager, api.LabelPrefix+"of-old", "1")        // of an older version of us
-		s.label(fieldManager, api.LabelTencentModel, "M40")         // no longer on request
+		s.label(FieldManager, api.LabelPrefix+"of-old", "1")        // of an older version of us
+		s.label(FieldManager, api.LabelTencentModel, "M40")         // no longer on request
 		s.label("kubectl", api.LabelPrefix+"rack", "3")             // an administrator's
 		s.label("kubectl", "nvidia.com/gpu.product", "NVIDIA-H200") // another's
 		s.annotate("hami.io/mutex.lock", "x")
@@ -188,7 +188,7 @@ func TestOnlyOurOwnIsRemoved(t *testing.T) {
 // Another writer that takes over gpu-manager's label keeps it.
 func TestWhatOthersHaveWrittenSinceIsTheirs(t *testing.T) {
 	before := func(s *apiServer) {
-		s.label(fieldManager, api.LabelTencentModel, "M40")
+		s.label(FieldManager, api.LabelTencentModel, "M40")
 		s.label("gpu-manager", api.LabelTencentModel, "P40")
 	}
 	run(t, Options{}, before, func(p *play) {

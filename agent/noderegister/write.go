@@ -95,7 +95,7 @@ func (c changes) patch() []byte {
 // difference returns the changes from got to wanted. It keeps keys of other writers, and the
 // handshakes, which have two writers.
 func difference(got metav1.ObjectMeta, wanted Metadata) changes {
-	owned := ownedBy(got.ManagedFields, fieldManager)
+	owned := ownedBy(got.ManagedFields, FieldManager)
 	for _, h := range handshakes {
 		delete(owned.annotations, h.key)
 	}
@@ -206,7 +206,7 @@ func Remove(ctx context.Context, client Client, node string) (removed int, err e
 	if err != nil {
 		return 0, fmt.Errorf("read the node: %w", err)
 	}
-	owned := ownedBy(got.ManagedFields, fieldManager)
+	owned := ownedBy(got.ManagedFields, FieldManager)
 	diff := changes{
 		Labels:      differ(got.Labels, nil, owned.labels),
 		Annotations: differ(got.Annotations, nil, owned.annotations),

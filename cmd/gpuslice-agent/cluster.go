@@ -49,7 +49,7 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 	if api == nil {
 		return nil, nil
 	}
-	client, err := noderegister.NewClient(api)
+	client, err := noderegister.NewClient(api, noderegister.FieldManager)
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
 	}

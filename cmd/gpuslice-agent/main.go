@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuslice/gpuslice/agent/discovery"
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
@@ -92,6 +93,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer, start
 	c := command(stderr, func(ctx context.Context, o options, log *slog.Logger) error {
 		started = true
 		return start(ctx, o, log)
+	}, func(ctx context.Context, c discovery.Config) error {
+		started = true
+		return discovery.Run(ctx, c)
 	})
 	c.SetArgs(args)
 	c.SetOut(stdout)
@@ -107,10 +111,11 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer, start
 	return exitFailed
 }
 
-func command(logs io.Writer, start starter) *cobra.Command {
+func command(logs io.Writer, start starter, discover discoverer) *cobra.Command {
 	var o options
 	c := &cobra.Command{
 		Use:           "gpuslice-agent",
+		Annotations:   map[string]string{config.Runs: ""},
 		Short:         "Gives containers the GPUs of their grants, with limits, and no other GPU access",
 		Long:          manual,
 		Example:       examples,
@@ -139,5 +144,8 @@ func command(logs io.Writer, start starter) *cobra.Command {
 	o.bind(c.Flags())
 	c.SetFlagErrorFunc(config.Plain)
 	config.Manual(c, variables)
+	c.AddCommand(discoverCommand(logs, discover))
+	c.CompletionOptions.DisableDefaultCmd = true
+	c.SetHelpCommand(&cobra.Command{Hidden: true})
 	return c
 }

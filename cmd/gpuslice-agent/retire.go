@@ -50,7 +50,7 @@ func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil || config == nil {
 		return err
 	}
-	client, err := noderegister.NewClient(config)
+	client, err := noderegister.NewClient(config, noderegister.FieldManager)
 	if err != nil {
 		return err
 	}

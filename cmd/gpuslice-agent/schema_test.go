@@ -111,10 +111,10 @@ not start with an invalid value in any of them. The file's schema is ` + "`insta
 
 // The reference is that of the options: `make generate` writes it.
 func TestReference(t *testing.T) {
-	page := clidoc.Reference(command(io.Discard, nil), referenceHead, aliases)
+	page := clidoc.Reference(command(io.Discard, nil, nil), referenceHead, aliases)
 	golden.Check(t, reference, page)
 }
 
 var manDir = flag.String("man", "", "write man pages to this directory")
 
-func TestManPages(t *testing.T) { clidoc.Man(t, command(io.Discard, nil), *manDir) }
+func TestManPages(t *testing.T) { clidoc.Man(t, command(io.Discard, nil, nil), *manDir) }

@@ -56,7 +56,8 @@ type server struct {
 // write is one write of an object.
 type write struct {
 	as                    string
-	namespace             string // team-a where it is empty
+	node                  string // of the pod that a service account's token is bound to
+	namespace             string // team-a where it is empty, and none for Nodes
 	resource, subresource string
 	operation             admission.Operation
 	object, old           runtime.Object
@@ -138,7 +139,14 @@ func (s *server) admit(w write, plugins ...admission.ValidationInterface) error 
 	if w.as == testcases.Admin {
 		who.Groups = append(who.Groups, "system:masters")
 	}
-	attributes := admission.NewAttributesRecord(w.object, w.old, kinds[0], cmp.Or(w.namespace, "team-a"), "p",
+	if w.node != "" {
+		who.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {w.node}}
+	}
+	namespace := cmp.Or(w.namespace, "team-a")
+	if w.resource == "nodes" {
+		namespace = ""
+	}
+	attributes := admission.NewAttributesRecord(w.object, w.old, kinds[0], namespace, "p",
 		schema.GroupVersionResource{Version: "v1", Resource: w.resource}, w.subresource, w.operation, nil, false, who)
 	ctx := context.Background()
 	for _, plugin := range plugins {

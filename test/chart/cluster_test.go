@@ -238,7 +238,7 @@ func TestUpgradeKeepsTheAgents(t *testing.T) {
 	}
 }
 
-// An installation without a node for an agent is possible, and helm's output says it.
+// An installation without a node for an agent is possible, and helm's output reports it.
 func TestNotesOfAClusterWithoutLabels(t *testing.T) {
 	const warning = "WARNING: no node of this cluster has such a label"
 	dir := withNotes(t)
@@ -249,6 +249,7 @@ func TestNotesOfAClusterWithoutLabels(t *testing.T) {
 	}{
 		"no label":                 {inCluster{}.addNode("a", nil, false, false), nil, true},
 		"a label":                  {inCluster{}.addNode("a", nil, false, false).addNode("b", map[string]any{"gpuslice.io/has-gpu": "true"}, false, false), nil, false},
+		"the discovery labels it":  {inCluster{}.addNode("a", nil, false, false), []string{`discovery.enabled=true`}, false},
 		"all nodes":                {inCluster{}.addNode("a", nil, false, false), []string{`agent.nodeSelector={"kubernetes.io/os":"linux"}`}, false},
 		"the GPU operator's label": {inCluster{}.addNode("a", map[string]any{"nvidia.com/gpu.present": "true"}, false, false), variants["gpu-operator"], true},
 	} {

@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // clusters returns the chart's files of values for kinds of clusters, by their names.
@@ -118,6 +120,41 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
+// The discovery has nothing of its node, and runs before there is an agent.
+func TestDiscovery(t *testing.T) {
+	for _, values := range [][]string{variants["discovery"], append(slices.Clone(variants["discovery"]), variants["placed"]...)} {
+		found := false
+		for _, w := range workloads(objects(t, render(t, "gpus", values...))) {
+			if w.component() != "discovery" {
+				continue
+			}
+			found = true
+			pod := w.template.Spec
+			require.Empty(t, pod.Volumes)
+			require.Nil(t, pod.RuntimeClassName)
+			require.False(t, pod.HostPID || pod.HostIPC || pod.HostNetwork)
+			require.True(t, *pod.SecurityContext.RunAsNonRoot)
+			require.Equal(t, corev1.SeccompProfileTypeRuntimeDefault, pod.SecurityContext.SeccompProfile.Type)
+			require.Equal(t, []corev1.Capability{"ALL"}, pod.Containers[0].SecurityContext.Capabilities.Drop)
+			require.True(t, runsOn(t, pod, map[string]string{"kubernetes.io/os": "linux"}), "also on nodes without a label")
+			require.False(t, runsOn(t, pod, map[string]string{"kubernetes.io/os": "windows"}))
+			require.Equal(t, agentPod(t, values...).Tolerations, pod.Tolerations)
+			require.Equal(t, "true", w.template.Annotations[api.AnnotationTolerance])
+			require.Equal(t, []string{"/usr/local/bin/gpuslice-agent", "discover"}, pod.Containers[0].Command)
+		}
+		require.True(t, found)
+	}
+	for _, values := range [][]string{nil, {`discovery.enabled=true`, `agent.enabled=false`}} {
+		require.NotContains(t, render(t, "gpus", values...), "component: discovery", "%q", values)
+	}
+	_, errs, err := helm(t, "template", "gpuslice", chartDir, "--kube-version", "1.36.3", "--set", "discovery.enabled=true,gpuOperator.enabled=true")
+	require.Error(t, err)
+	require.Contains(t, errs, "the operator labels the nodes")
+	_, errs, err = helm(t, "template", "gpuslice", chartDir, "--kube-version", "1.36.3", "--set", "discovery.enabled=true,openshift.enabled=true,agent.hostNetwork=true")
+	require.Error(t, err)
+	require.Contains(t, errs, "agent.hostNetwork=false")
+}
+
 // With NVIDIA's GPU operator its programs use GPUs without a grant, its RuntimeClass is its own, and agents wait for its toolkit.
 func TestGPUOperator(t *testing.T) {
 	values := []string{`gpuOperator={"enabled":true,"namespace":"nvidia"}`, `agent.config={"exempt-namespaces":["dcgm"]}`, `admission.privilegedPods="deny"`}
@@ -188,6 +225,7 @@ type constraints struct {
 func TestOpenShift(t *testing.T) {
 	for _, values := range [][]string{
 		variants["openshift"], append(slices.Clone(variants["openshift"]), variants["privileged"]...),
+		append(slices.Clone(variants["openshift"]), `discovery.enabled=true`),
 		append(slices.Clone(variants["openshift"]), `agent.hostNetwork=true`, `agent.extraCapabilities=["IPC_LOCK"]`, `agent.config={"on-violation":"kill"}`),
 	} {
 		text := render(t, "gpus", values...)
@@ -223,7 +261,11 @@ func TestOpenShift(t *testing.T) {
 			}
 		}
 		const nonroot = "system:openshift:scc:nonroot-v2"
-		require.Equal(t, map[string]string{"gpuslice-scheduler": nonroot, "gpuslice-webhook": nonroot, "gpuslice-grant-keys": nonroot}, bound)
+		want := map[string]string{"gpuslice-scheduler": nonroot, "gpuslice-webhook": nonroot, "gpuslice-grant-keys": nonroot}
+		if slices.Contains(values, `discovery.enabled=true`) {
+			want["gpuslice-discovery"] = nonroot
+		}
+		require.Equal(t, want, bound)
 	}
 	for _, set := range []string{`scheduler.hostNetwork=true`, `webhook.hostNetwork=true`, `scheduler.mode="extender"`} {
 		_, errs, err := helm(t, "template", "gpuslice", chartDir, "--kube-version", "1.36.3", "--set-json", "openshift.enabled=true", "--set-json", set)

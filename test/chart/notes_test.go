@@ -53,7 +53,7 @@ func TestNotes(t *testing.T) {
 	for variant, want := range map[string][]string{
 		"default": {open, restart}, "extender": {extender, open, restart}, "privileged": {privileged, open}, "hami": {unsigned, open, restart}, "monitored": {restart},
 		"agent-only": {open, names}, "other-names": {open, restart}, "no-barrier": {open, byHand},
-		"placed": {open, restart}, "gpu-operator": {open, restart},
+		"placed": {open, restart}, "gpu-operator": {open, restart}, "discovery": {restart},
 	} {
 		t.Run(variant, func(t *testing.T) {
 			said := notes(t, variants[variant]...)
@@ -61,8 +61,9 @@ func TestNotes(t *testing.T) {
 				require.Equal(t, strings.Contains(said, each), slices.Contains(want, each), "%s:\n%s", each, said)
 			}
 			byLabel, byOperator := "gpuslice.io/has-gpu=true", "nvidia.com/gpu.deploy.device-plugin=false"
-			require.Equal(t, variant != "placed" && variant != "gpu-operator", strings.Contains(said, byLabel), said)
+			require.Equal(t, variant != "placed" && variant != "gpu-operator" && variant != "discovery", strings.Contains(said, byLabel), said)
 			require.Equal(t, variant == "gpu-operator", strings.Contains(said, byOperator), said)
+			require.Equal(t, variant == "discovery", strings.Contains(said, "rollout status daemonset/gpuslice-discovery"), said)
 			daemonset := regexp.MustCompile(`rollout status daemonset/(\S+)`).FindStringSubmatch(said)
 			require.NotNil(t, daemonset, said)
 			all := workloads(objects(t, render(t, "gpus", variants[variant]...)))

@@ -70,8 +70,10 @@ func TestPods(t *testing.T) {
 				if port := map[string]string{"agent": "metrics", "scheduler": "http"}[w.component()]; port != "" && variant != "small" {
 					require.Contains(t, ports(w), port, "%s: gpuslice --all-nodes and explain ask there", w.name)
 				}
-				require.NotNil(t, c.LivenessProbe, w.name)
-				require.NotNil(t, c.ReadinessProbe, w.name)
+				if w.component() != "discovery" { // it serves nothing, and ends if it can't do its work
+					require.NotNil(t, c.LivenessProbe, w.name)
+					require.NotNil(t, c.ReadinessProbe, w.name)
+				}
 				require.Contains(t, c.Resources.Limits, corev1.ResourceMemory, w.name)
 				require.NotContains(t, c.Resources.Limits, corev1.ResourceCPU, "%s: a throttled container answers too late", w.name)
 				for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
@@ -245,7 +247,7 @@ func TestAgentsReach(t *testing.T) {
 // Every option that a container is started with is one of the program's; the reference is made from the code.
 func TestArguments(t *testing.T) {
 	known := map[string]string{}
-	for component, file := range map[string]string{"agent": "agent.md", "scheduler": "scheduler.md", "webhook": "scheduler.md"} {
+	for component, file := range map[string]string{"agent": "agent.md", "discovery": "agent.md", "scheduler": "scheduler.md", "webhook": "scheduler.md"} {
 		text, err := os.ReadFile("../../docs/configuration/" + file)
 		require.NoError(t, err)
 		known[component] = string(text)

@@ -59,6 +59,12 @@ var ofKeys = map[string]string{
 	"grant-keys: gpus: update configmaps [gpuslice-grant-public-keys]": "public keys of a private key that is lost are replaced",
 }
 
+// ofDiscovery are the rights of the discovery. The admission policy restricts them to one label of its own Node.
+var ofDiscovery = map[string]string{
+	"discovery: get nodes":   "whether the Node has the label, and an operator's value of it",
+	"discovery: patch nodes": "the label",
+}
+
 // ofQuota are the rights that exist only with gpu-manager's quota.
 var ofQuota = map[string]string{
 	"scheduler: kube-system: get configmaps [gpuquota]":   "the quota",
@@ -164,11 +170,12 @@ func TestRights(t *testing.T) {
 		return some
 	}
 	for name, tc := range map[string]struct{ values, want []string }{
-		"default":  {nil, want(rights, ofKeys)},
-		"quota":    {[]string{`scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`}, want(rights, ofKeys, ofQuota)},
-		"extender": {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofKeys, ofExtender)},
-		"agent":    {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"), ofKeys)},
-		"keys":     {variants["keys"], want(rights)},
+		"default":   {nil, want(rights, ofKeys)},
+		"quota":     {[]string{`scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`}, want(rights, ofKeys, ofQuota)},
+		"extender":  {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofKeys, ofExtender)},
+		"agent":     {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"), ofKeys)},
+		"keys":      {variants["keys"], want(rights)},
+		"discovery": {variants["discovery"], want(rights, ofKeys, ofDiscovery)},
 		// A user that keeps the certificate needs no right to the webhook's.
 		"certificate": {[]string{`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`}, want(only("agent"), only("scheduler"), ofKeys)},
 	} {

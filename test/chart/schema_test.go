@@ -68,7 +68,7 @@ func typeOf(path string) reflect.Type {
 		return of
 	}
 	component, field, _ := strings.Cut(path, ".")
-	if slices.Contains([]string{"agent", "scheduler", "webhook"}, component) {
+	if slices.Contains([]string{"agent", "discovery", "scheduler", "webhook"}, component) {
 		return typed["*."+field]
 	}
 	return nil

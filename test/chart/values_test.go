@@ -65,6 +65,7 @@ func fieldsOf(t *testing.T, prefix string, of *yaml.Node) (fields []value) {
 
 // opaque are maps with fields of Kubernetes: the templates that use them read them.
 var opaque = map[string]bool{
+	"discovery.nodeSelector.": true, "discovery.resources.": true,
 	"agent.updateStrategy.": true, "agent.resources.": true, "scheduler.resources.": true, "webhook.resources.": true,
 	"agent.seccompProfile.": true, "agent.appArmorProfile.": true,
 }

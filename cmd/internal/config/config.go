@@ -122,13 +122,21 @@ func names(flags *pflag.FlagSet) string {
 	return strings.Join(all, ", ")
 }
 
+// Runs is the annotation of a command that has subcommands and also runs without one.
+const Runs = "runs"
+
 // Manual sets the help of a command and its subcommands.
 func Manual(c *cobra.Command, variables Variables) {
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		out := c.OutOrStderr()
 		use := c.UseLine()
 		if c.HasAvailableSubCommands() {
-			use = c.CommandPath() + " COMMAND [flags]"
+			commands := c.CommandPath() + " COMMAND [flags]"
+			if _, runs := c.Annotations[Runs]; runs {
+				use += "\n  " + commands
+			} else {
+				use = commands
+			}
 		}
 		fmt.Fprintf(out, "Usage:\n  %s\n", use)
 		if c.HasAvailableSubCommands() {
