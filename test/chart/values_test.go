@@ -100,7 +100,7 @@ var patterns = map[string]string{
 	"resourceNames.count": strings.Replace(extended, "-|", "", 1), "resourceNames.memory": extended, "resourceNames.memoryPercentage": extended, "resourceNames.cores": extended,
 	"resourceNames.priority": extended, "resourceNames.vcudaCore": extended, "resourceNames.vcudaMemory": extended,
 	"image.repository": `^[^\s@]+$`, "image.digest": `^(sha256:[0-9a-f]{64})?$`, "image.tag": `^[A-Za-z0-9_.-]*$`,
-	"fullnameOverride": name, "scheduler.name": name, "webhook.runtimeClass": name, "grantKey.existingSecret": name, "grantKey.existingConfigMap": name,
+	"nameOverride": name, "fullnameOverride": name, "namespaceOverride": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$", "scheduler.name": name, "webhook.runtimeClass": name, "grantKey.existingSecret": name, "grantKey.existingConfigMap": name,
 	"webhook.certificate.existingSecret": name, "gpuOperator.namespace": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "runtimeClass.handler": name,
 	"webhook.url": `^(https://[^/\s]+/?)?$`, "scheduler.extenderListen": `^[^:\s]+:[0-9]+$`,
 	"monitoring.podMonitor.interval": duration, "monitoring.schedulerMonitor.interval": duration,

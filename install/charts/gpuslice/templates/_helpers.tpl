@@ -1,12 +1,18 @@
 {{/* What objects are named after. */}}
 {{- define "gpuslice.fullname" -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains .Chart.Name .Release.Name -}}
+{{- else if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The namespace of all objects. */}}
+{{- define "gpuslice.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace -}}
 {{- end -}}
 
 {{/* Labels that select a component's pods: (list $ "agent"). They never change. */}}
@@ -48,19 +54,19 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 
 {{/* The users that may write the scheduler's annotations, as JSON. */}}
 {{- define "gpuslice.writers" -}}
-{{- $scheduler := printf "system:serviceaccount:%s:%s-scheduler" .Release.Namespace (include "gpuslice.fullname" .) -}}
+{{- $scheduler := printf "system:serviceaccount:%s:%s-scheduler" (include "gpuslice.namespace" .) (include "gpuslice.fullname" .) -}}
 {{- prepend .Values.admission.writers $scheduler | uniq | toJson -}}
 {{- end -}}
 
 {{/* The namespaces of pods that may tolerate a missing agent, as JSON. */}}
 {{- define "gpuslice.tolerated" -}}
-{{- prepend .Values.admission.toleratedNamespaces .Release.Namespace | uniq | toJson -}}
+{{- prepend .Values.admission.toleratedNamespaces (include "gpuslice.namespace" .) | uniq | toJson -}}
 {{- end -}}
 
 {{/* The namespaces in which pods may be root of their node, as JSON. */}}
 {{- define "gpuslice.privileged" -}}
 {{- $operator := ternary (list .Values.gpuOperator.namespace) list .Values.gpuOperator.enabled -}}
-{{- concat (list .Release.Namespace) .Values.admission.privilegedNamespaces $operator | uniq | toJson -}}
+{{- concat (list (include "gpuslice.namespace" .)) .Values.admission.privilegedNamespaces $operator | uniq | toJson -}}
 {{- end -}}
 
 {{/* The namespaces of which pods use whole GPUs without a grant, as JSON. */}}
@@ -95,7 +101,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- $agents := dict -}}
 {{- if and $cluster .Release.IsUpgrade -}}
 {{- $selector := fromYaml (include "gpuslice.selector" (list . "agent")) -}}
-{{- range (lookup "v1" "Pod" .Release.Namespace "").items -}}
+{{- range (lookup "v1" "Pod" (include "gpuslice.namespace" .) "").items -}}
 {{- $labels := .metadata.labels | default dict -}}
 {{- $is := true -}}
 {{- range $key, $value := $selector -}}{{- if ne (get $labels $key) $value -}}{{- $is = false -}}{{- end -}}{{- end -}}
@@ -180,8 +186,8 @@ nodeAffinity:
 {{- define "gpuslice.grantKeysMissing" -}}
 {{- $k := .Values.grantKey -}}
 {{- if and $k.enabled (not $k.existingSecret) (not $k.existingConfigMap) -}}
-{{- $secret := lookup "v1" "Secret" .Release.Namespace (include "gpuslice.privateKeys" .) -}}
-{{- $configMap := lookup "v1" "ConfigMap" .Release.Namespace (include "gpuslice.publicKeys" .) -}}
+{{- $secret := lookup "v1" "Secret" (include "gpuslice.namespace" .) (include "gpuslice.privateKeys" .) -}}
+{{- $configMap := lookup "v1" "ConfigMap" (include "gpuslice.namespace" .) (include "gpuslice.publicKeys" .) -}}
 {{- if not (and (get ($secret.data | default dict) "private.pem") (get ($configMap.data | default dict) "public.pem")) -}}
 true
 {{- end -}}
@@ -231,7 +237,7 @@ spec:
     imagePullPolicy: {{ .Values.image.pullPolicy }}
     command: ["/usr/local/bin/gpuslice-scheduler", "grant-keys"]
     args:
-    - --namespace={{ .Release.Namespace }}
+    - --namespace={{ include "gpuslice.namespace" . }}
     - --secret={{ include "gpuslice.privateKeys" . }}
     - --config-map={{ include "gpuslice.publicKeys" . }}
     # `kubectl describe pod` shows why it failed.
@@ -344,7 +350,7 @@ caBundle: {{ . }}
 url: {{ trimSuffix "/" $root.Values.webhook.url }}{{ index . 1 }}
 {{- else -}}
 service:
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ include "gpuslice.namespace" $root }}
   name: {{ include "gpuslice.fullname" $root }}-webhook
   path: {{ index . 1 }}
   port: 443

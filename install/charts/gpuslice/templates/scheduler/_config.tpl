@@ -15,7 +15,7 @@ clientConnection:
 # A Lease of its own: it runs beside the cluster's kube-scheduler.
 leaderElection:
   leaderElect: true
-  resourceNamespace: {{ .Release.Namespace }}
+  resourceNamespace: {{ include "gpuslice.namespace" . }}
   resourceName: {{ include "gpuslice.fullname" . }}-scheduler
 # For most pods with GPUs the plugin names the best nodes of all, and this does not matter. It is for pods with volumes,
 # pod affinity or spread constraints, and for pods without GPUs: 0 is kube-scheduler's default (42 % of 1,000 nodes), 100
