@@ -4,6 +4,7 @@ package chart
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 )
 
 // Another namespace by value gives what another namespace of the release gives.
@@ -49,4 +51,24 @@ func TestNameOverride(t *testing.T) {
 	require.Equal(t, render(t, "gpus"), render(t, "gpus", `nameOverride="slice"`), "the release is called gpuslice")
 	require.Equal(t, render(t, "gpus", `fullnameOverride="a"`), render(t, "gpus", `fullnameOverride="a"`, `nameOverride="b"`))
 	require.NotContains(t, render(t, "gpus", `nameOverride="shares"`), "app.kubernetes.io/name: shares", "kubectl gpuslice finds pods by it")
+}
+
+// Each Deployment and DaemonSet keeps that number of old revisions.
+func TestRevisionHistoryLimit(t *testing.T) {
+	for _, limit := range []int32{10, 2} {
+		values := []string{fmt.Sprintf("revisionHistoryLimit=%d", limit), `discovery.enabled=true`}
+		found := slices.Concat(objects(t, render(t, "gpus", values...)), objects(t, render(t, "gpus", append(values, variants["extender"]...)...)))
+		kept := map[string]int32{}
+		for _, o := range found {
+			switch o := o.(type) {
+			case *appsv1.Deployment:
+				kept[o.Name] = *o.Spec.RevisionHistoryLimit
+			case *appsv1.DaemonSet:
+				kept[o.Name] = *o.Spec.RevisionHistoryLimit
+			}
+		}
+		require.Equal(t, map[string]int32{
+			"gpuslice-agent": limit, "gpuslice-discovery": limit, "gpuslice-scheduler": limit, "gpuslice-extender": limit, "gpuslice-webhook": limit,
+		}, kept)
+	}
 }

@@ -109,7 +109,7 @@ var patterns = map[string]string{
 // ranges are the least and the greatest of numbers.
 var ranges = map[string][2]int{
 	"agent.metricsPort": {0, 65535}, "agent.healthPort": {1, 65535}, "scheduler.debugPort": {0, 65535}, "webhook.port": {1024, 65535}, "apiServer.port": {1, 65535},
-	"scheduler.replicas": {1, maxReplica}, "webhook.replicas": {1, maxReplica}, "scheduler.percentageOfNodesToScore": {0, 100}, "scheduler.weight": {1, 100}, "webhook.timeoutSeconds": {1, 30},
+	"revisionHistoryLimit": {0, 100}, "scheduler.replicas": {1, maxReplica}, "webhook.replicas": {1, maxReplica}, "scheduler.percentageOfNodesToScore": {0, 100}, "scheduler.weight": {1, 100}, "webhook.timeoutSeconds": {1, 30},
 }
 
 // byChart are options of the agent that follow from other values.
