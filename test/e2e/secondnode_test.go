@@ -14,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/kube"
 )
@@ -70,6 +72,7 @@ func TestSecondNode(t *testing.T) {
 	t.Run("policies", func(t *testing.T) { s.in(t).nodePolicies() })
 	t.Run("MIG", func(t *testing.T) { s.in(t).migDevices(mig) })
 	t.Run("drain", func(t *testing.T) { s.in(t).drain() })
+	t.Run("no label", func(t *testing.T) { s.in(t).withoutLabel() })
 }
 
 // groupOnTwoNodes: a group of whole GPUs gets those of two nodes, and the next one gets none while it can't have all.
@@ -257,5 +260,38 @@ func (s *space) drain() {
 	}
 	_, err = cluster.Kubectl(ctx, "uncordon", kube.SecondNode)
 	require.NoError(s.t, err)
+	s.empty()
+}
+
+// withoutLabel: a node without the label of nodes with a GPU has no agent, the agents' rollout is complete, and pods with GPUs are
+// placed on the other node.
+func (s *space) withoutLabel() {
+	ctx := context.Background()
+	_, err := cluster.API.CoreV1().Nodes().Patch(ctx, kube.SecondNode, types.MergePatchType,
+		fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, api.LabelHasGPU), metav1.PatchOptions{})
+	require.NoError(s.t, err)
+	require.NoError(s.t, harness.Until(ctx, patience, func(ctx context.Context) error {
+		agents, err := cluster.PodsOf(ctx, "agent")
+		if err == nil && (len(agents) != 1 || agents[0].Spec.NodeName != harness.NodeName) {
+			err = fmt.Errorf("there are %d agents", len(agents))
+		}
+		return err
+	}))
+	out, err := cluster.Kubectl(ctx, "--namespace="+kube.Namespace, "rollout", "status", "daemonset/"+kube.AgentName, "--timeout=2m")
+	require.NoError(s.t, err, out)
+	requireAgent(s.t)
+
+	on := func(name string, r resources) *corev1.Pod {
+		p := pod(name, container("main", r))
+		p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: kube.SecondNode}
+		return p
+	}
+	s.run(on("plain", resources{}))
+	s.create(on("gpu", gpu(2000, 10)))
+	came, _, says := s.cameOf("gpu")
+	require.Equal(s.t, unscheduled, came, says)
+	p := s.run(pod("anywhere", container("main", gpu(2000, 10))))
+	require.Equal(s.t, harness.NodeName, p.Spec.NodeName)
+	s.requireHeld(p, "main", 2000)
 	s.empty()
 }
