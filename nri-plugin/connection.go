@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 	"golang.org/x/mod/semver"
 
+	"github.com/gpuslice/gpuslice/internal/logonce"
 	"github.com/gpuslice/gpuslice/internal/periodic"
 )
 
@@ -63,6 +64,7 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 		return nil
 	}
 	backoff := firstBackoff
+	var away logonce.Problem
 	for {
 		since := time.Now()
 		err := p.session(ctx, socket)
@@ -75,8 +77,11 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 		}
 		if failed, is := errors.AsType[*net.OpError](err); is && failed.Op == "dial" {
 			backoff = min(backoff, lastDialBackoff)
+			away.Warn(p.Log.With("socket", socket), "NRI connection failed; retrying", err)
+		} else {
+			away = logonce.Problem{}
+			p.Log.Warn("NRI connection lost or failed; retrying", "socket", socket, "error", err, "in", backoff)
 		}
-		p.Log.Warn("NRI connection lost or failed; retrying", "socket", socket, "error", err, "in", backoff)
 		periodic.Sleep(ctx, backoff)
 		backoff = min(2*backoff, lastBackoff)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -95,6 +96,9 @@ func (b *budgeted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestSignalsToDefrag(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP) // programs that a test starts below nohup would ignore it
+	defer signal.Stop(caught)
 	for name, test := range map[string]struct {
 		signal, next syscall.Signal // next: while the cordon is removed
 		closed       bool           // the reader of its output has ended, too
