@@ -194,8 +194,11 @@ func (w *world) post(path string, args, answer any) (status int, text string) {
 	return w.send(path, body, answer)
 }
 
+// client keeps its connections: callers that try again and again would use up the ports.
+var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+
 func (w *world) send(path string, body []byte, answer any) (status int, text string) {
-	response, err := http.Post(w.url+path, "application/json", bytes.NewReader(body))
+	response, err := client.Post(w.url+path, "application/json", bytes.NewReader(body))
 	if !assert.NoError(w.t, err) {
 		return 0, ""
 	}
