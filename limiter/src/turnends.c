@@ -13,7 +13,7 @@ _Atomic uint32_t turn_beating;
 static _Atomic int waiting; /* threads that wait in the driver */
 
 static const uint64_t WAIT_NS = 15000000, BEAT_NS = 30000000, SHOW_NS = 2000000, QUOTA_LASTS_NS = 1000000,
-	ASKS_NS = 1000000; /* between two questions of a thread that does nothing else */
+	QUERY_GAP_NS = 1000000; /* between two queries of a thread that does nothing else */
 enum { IDLE_BEATS = 100 };
 
 void turn_start_beating(void)
@@ -83,16 +83,16 @@ static void show(struct turn *t, uint64_t now, uint64_t until)
 	turn_publish(t, now, until);
 }
 
-/* Launches that passed without a look are not shown yet. */
-static void begins(struct turn *t, uint64_t now)
+/* Launches that passed without a look have not been published. */
+static void show_begin(struct turn *t, uint64_t now)
 {
 	turn_begin(t, now);
 	if (turn_flight(t)->begin)
 		turn_publish(t, now, now + SHOW_NS);
 }
 
-/* Launches that are waited for could go on without a look for as long as the quota lasts: long, if they take longer than
- * they did. */
+/* A program that waits for each launch would pass without a look until the quota is used up: for long, if its launches take
+ * longer than they did. */
 static void end_quota(struct turn *t, uint64_t now)
 {
 	struct flight *f = turn_flight(t);
@@ -101,11 +101,11 @@ static void end_quota(struct turn *t, uint64_t now)
 		flight_permit(f, 0, 0, now);
 }
 
-/* Launches that a thread has asked for in vain were under way since then. */
-static void begin_asked(struct turn *t)
+/* Work that a thread has queried again and again has been under way since its first query. */
+static void begin_queried(struct turn *t)
 {
 	struct flight *f = turn_flight(t);
-	uint64_t since = atomic_exchange_explicit(&t->asked, 0, memory_order_relaxed);
+	uint64_t since = atomic_exchange_explicit(&t->queried, 0, memory_order_relaxed);
 
 	if (since && !f->begin && flight_any_loose(f))
 		f->begin = most(since, f->last_done);
@@ -115,7 +115,7 @@ static void saw_end(struct turn *t, uint64_t now, bool waited)
 {
 	struct flight *f = turn_flight(t);
 
-	begin_asked(t);
+	begin_queried(t);
 	turn_begin(t, now);
 	end_quota(t, now);
 	gaps_wait(&t->gaps, now);
@@ -149,15 +149,15 @@ void turn_saw_work(void)
 	for (struct turn *t = turn_next(NULL); t; t = turn_next(t)) {
 		/* Relaxed: only how long ago it was counts. */
 		uint64_t seen = atomic_exchange_explicit(&t->seen, now, memory_order_relaxed);
-		bool first = now - seen > ASKS_NS || !atomic_load_explicit(&t->asked, memory_order_relaxed);
+		bool first = now - seen > QUERY_GAP_NS || !atomic_load_explicit(&t->queried, memory_order_relaxed);
 		if (first)
-			atomic_store_explicit(&t->asked, now, memory_order_relaxed);
+			atomic_store_explicit(&t->queried, now, memory_order_relaxed);
 		if ((!first && now - t->looked <= SHOW_NS) || !turn_lock(t))
 			continue;
 		if (now - t->looked > SHOW_NS)
 			show(t, now, now + BEAT_NS);
 		else
-			begins(t, now);
+			show_begin(t, now);
 		turn_unlock(t);
 	}
 }
@@ -169,7 +169,7 @@ static void ended(struct turn *t, CUstream stream, CUcontext context)
 	if (!turn_lock(t))
 		return; /* the thread that looks now finds it out */
 	uint64_t now = clock_ns();
-	begin_asked(t);
+	begin_queried(t);
 	turn_begin(t, now);
 	end_quota(t, now);
 	flight_ended(f, stream, context, now);
