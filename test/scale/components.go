@@ -36,14 +36,21 @@ func schedulerProcess(value any, path ...any) func(context.Context, *lab) error 
 	}
 }
 
-// stockWithExtender binds by the stock kube-scheduler, which asks our extender.
-func stockWithExtender(ctx context.Context, l *lab) error {
-	stop, err := l.startExtender(ctx)
-	if err != nil {
-		return err
+// stockWithExtender binds by the stock kube-scheduler, which asks our extender, with the configuration that is shipped, but for a
+// field.
+func stockWithExtender(value any, path ...any) func(context.Context, *lab) error {
+	return func(ctx context.Context, l *lab) error {
+		stop, err := l.startExtender(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		config := kube.ShippedConfig(kube.ExtenderConfig).Ask("http://" + extenderAddress)
+		if len(path) > 0 {
+			config.Set(value, path...)
+		}
+		return l.process(ctx, "kube-scheduler", config)
 	}
-	defer stop()
-	return l.process(ctx, "kube-scheduler", kube.ShippedConfig(kube.ExtenderConfig).Ask("http://"+extenderAddress))
 }
 
 // process runs a scheduler with that configuration until ctx ends.

@@ -13,6 +13,7 @@
 //	plugin, Binding    the same with a GPU's part each: the grant is written with the bind
 //	plugin, Patch      the grant is written before the bind, by another plugin
 //	extender           the stock kube-scheduler with `gpuslice-scheduler extender`
+//	extender, 10 %    the same with percentageOfNodesToScore: 10
 //	extender, N calls  only the extender: N callers, each filter, prioritize and bind
 //
 // etcd, the API server, the schedulers and this program share the machine's cores.

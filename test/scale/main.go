@@ -41,7 +41,8 @@ var rows = []row{
 	{"no GPUs, 10 %", false, schedulerProcess(10, "percentageOfNodesToScore")},
 	{"plugin, Binding", true, schedulerProcess(nil)},
 	{"plugin, Patch", true, schedulerProcess("Patch", "profiles", 0, "pluginConfig", 0, "args", "annotate")},
-	{"extender", true, stockWithExtender},
+	{"extender", true, stockWithExtender(nil)},
+	{"extender, 10 %", true, stockWithExtender(10, "percentageOfNodesToScore")},
 	{"extender, 1 call", true, callers(1)},
 	{"extender, 8 calls", true, callers(8)},
 }
