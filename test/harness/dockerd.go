@@ -25,6 +25,8 @@ type DockerdOptions struct {
 	Remapped bool
 	// Newer is dockerd 28 of test/tools-docker with the tests' containerd, in place of Debian's packages.
 	Newer bool
+	// Program is another dockerd in place of Newer's.
+	Program string
 	// ContainerdStore: containerd has the images of a newer daemon.
 	ContainerdStore bool
 }
@@ -138,9 +140,10 @@ func (d *Dockerd) program() (path, search string, err error) {
 		path, err = debian("dockerd", "docker.io")
 		return path, debianPath, err
 	}
-	path, err = tool("--where-docker", "dockerd")
-	if err != nil {
-		return "", "", err
+	if path = d.options.Program; path == "" {
+		if path, err = tool("--where-docker", "dockerd"); err != nil {
+			return "", "", err
+		}
 	}
 	containerd, err := Tool("containerd")
 	return path, "PATH=" + filepath.Join(d.Dir, "bin") + ":" + filepath.Dir(containerd) + ":" + strings.TrimPrefix(debianPath, "PATH="), err

@@ -3,8 +3,11 @@
 // repository's directory, after `make setup native build`:
 //
 //	go build -o build/recordspecs ./test/docker/recordspecs
-//	env -i HOME="$HOME" PATH="$PATH" build/recordspecs    # docker 28 writes its environment into hooks
+//	env -i HOME="$HOME" PATH="$PATH" build/recordspecs    # docker writes its environment into hooks
 //	go test ./oci/runtime -run TestGolden -update
+//
+// With a program and a name it records only that dockerd, of version 24 or later, as build/recordspecs /tmp/dockerd docker-24.
+// docker's modules build with their vendor.mod and vendor.sum as go.mod and go.sum.
 //
 // Ids and the directories of the test's own daemons are replaced; nothing else is.
 package main
@@ -37,13 +40,13 @@ var program = []string{"sh", "-c", "sleep 600 && echo '<train & eval>'"}
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	if err := record(ctx); err != nil {
+	if err := record(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "recordspecs:", err)
 		os.Exit(1)
 	}
 }
 
-func record(ctx context.Context) (err error) {
+func record(ctx context.Context, args []string) (err error) {
 	m, err := harness.NewMachine(ctx, "H200")
 	if m != nil {
 		defer func() { err = errors.Join(err, m.Close()) }()
@@ -54,16 +57,20 @@ func record(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(docker(ctx, m), newerDocker(ctx, m, "docker-28", false), newerDocker(ctx, m, "docker-28-store", true), podman(ctx, m), containerd(ctx, m))
+	if len(args) == 2 {
+		return newerDocker(ctx, m, args[1], harness.DockerdOptions{Newer: true, Program: args[0]})
+	}
+	return errors.Join(docker(ctx, m), newerDocker(ctx, m, "docker-28", harness.DockerdOptions{Newer: true}),
+		newerDocker(ctx, m, "docker-28-store", harness.DockerdOptions{Newer: true, ContainerdStore: true}), podman(ctx, m), containerd(ctx, m))
 }
 
-// newerDocker records docker 28, with images in its own store or in containerd's: as docker run, with --gpus, and as compose has
+// newerDocker records docker 24 or later, with images in its own store or in containerd's: as docker run, with --gpus, and as compose has
 // it for a service with a reservation of devices.
-func newerDocker(ctx context.Context, m *harness.Machine, name string, inContainerd bool) (err error) {
+func newerDocker(ctx context.Context, m *harness.Machine, name string, options harness.DockerdOptions) (err error) {
 	if err := m.WriteNvidiaConfig(harness.NvidiaConfig{}); err != nil {
 		return err
 	}
-	d, err := harness.NewDockerd(ctx, m, harness.DockerdOptions{Newer: true, ContainerdStore: inContainerd})
+	d, err := harness.NewDockerd(ctx, m, options)
 	if d != nil {
 		defer func() { err = errors.Join(err, d.Close(ctx)) }()
 	}
@@ -77,16 +84,16 @@ func newerDocker(ctx context.Context, m *harness.Machine, name string, inContain
 	for suffix, request := range map[string][]any{
 		"": {nil}, "-gpus": {[]map[string]any{{"Driver": "", "Count": -1, "Capabilities": [][]string{{"gpu"}}}}}, "-compose": {reservation},
 	} {
-		if inContainerd && suffix != "" {
+		if options.ContainerdStore && suffix != "" {
 			continue
 		}
 		var answer struct{ ID string }
-		err := d.Request(ctx, "POST", "/v1.44/containers/create", map[string]any{
+		err := d.Request(ctx, "POST", "/v1.43/containers/create", map[string]any{
 			"Image": harness.WorkloadImage, "Cmd": program, "Env": []string{"GPUSLICE_MEMORY=8GiB", "GPUSLICE_CORES=30"},
 			"HostConfig": map[string]any{"NetworkMode": "none", "Runtime": "gpuslice", "DeviceRequests": request[0]},
 		}, &answer)
 		if err == nil {
-			err = d.Request(ctx, "POST", "/v1.44/containers/"+answer.ID+"/start", nil, nil)
+			err = d.Request(ctx, "POST", "/v1.43/containers/"+answer.ID+"/start", nil, nil)
 		}
 		if err == nil {
 			err = keep(m.Dir, answer.ID, name+suffix)
