@@ -13,8 +13,10 @@ import (
 	"time"
 )
 
-// Busy is the command of a program that keeps its GPU busy with kernels of 2 ms, which it does not wait for.
-var Busy = []string{WorkloadDir + "/spin", "--seconds=100000", "--kernels-us=2000", "--window-ms=200"}
+// Busy is the command of a program that keeps its GPU busy with kernels of 2 ms, which it does not wait for. On a slow machine
+// they are longer: a program of an emulated processor loses it for longer than the few milliseconds of work that a share may have
+// in flight, and would leave the GPU idle.
+var Busy = []string{WorkloadDir + "/spin", "--seconds=100000", fmt.Sprint("--kernels-us=", (2 * time.Millisecond * slowness()).Microseconds()), "--window-ms=200"}
 
 // BusyEnv is the environment of a container by which the simulated driver accounts for it under this number.
 func BusyEnv(group int) string { return fmt.Sprint("SIMGPU_GROUP=", group) }
