@@ -11,7 +11,7 @@ import (
 
 // The steps that each guest can have.
 var (
-	demo = step{name: "demo", command: []string{"/srv/bin/demo"}, patience: 10 * time.Minute}
+	demo = step{name: "demo", command: []string{"/srv/bin/demo"}, patience: 30 * time.Minute}
 	// node is what an agent is for: a grant and a refusal, what is seen from inside, the agent and containerd killed and
 	// restarted, and nothing left.
 	node = step{name: "node", pkg: "test/node", patience: time.Hour,
