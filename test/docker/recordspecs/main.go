@@ -47,6 +47,9 @@ func main() {
 }
 
 func record(ctx context.Context, args []string) (err error) {
+	if len(args) != 0 && len(args) != 2 {
+		return errors.New("usage: recordspecs [DOCKERD NAME]")
+	}
 	m, err := harness.NewMachine(ctx, "H200")
 	if m != nil {
 		defer func() { err = errors.Join(err, m.Close()) }()
