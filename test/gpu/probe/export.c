@@ -158,23 +158,34 @@ void ipc_owner(void)
 	must(more.cuIpcGetMemHandle(&handle, p), "cuIpcGetMemHandle");
 	fwrite(&handle, sizeof(handle), 1, stdout);
 	fflush(stdout);
-	if (!fgets(word, sizeof(word), stdin))
-		exit(EXIT_USAGE);
+	while (fgets(word, sizeof(word), stdin) && strcmp(word, "end\n")) {
+		must(cu.cuMemFree_v2(p), "cuMemFree");
+		answer("freed", "1");
+		fflush(stdout);
+	}
+}
+
+/* False: the driver makes none. */
+static bool ipc_handle(struct other *o, CUipcMemHandle *handle)
+{
+	*o = start("probe", (char *const[]){"probe", "ipc-owner", NULL});
+	if (fread(handle, sizeof(*handle), 1, o->out) == 1)
+		return true;
+	answer("export.ipc", "no handle");
+	finish(o);
+	return false;
 }
 
 static void ipc(void)
 {
-	struct other o = start("probe", (char *const[]){"probe", "ipc-owner", NULL});
+	struct other o;
 	CUipcMemHandle handle;
 	CUdeviceptr p;
 	double mine, theirs, used;
 	CUresult r;
 
-	if (fread(&handle, sizeof(handle), 1, o.out) != 1) {
-		answer("export.ipc", "no handle");
-		finish(&o);
+	if (!ipc_handle(&o, &handle))
 		return;
-	}
 	mine = nvml_process_mib(getpid());
 	theirs = nvml_process_mib(o.pid);
 	r = more.cuIpcOpenMemHandle_v2(&p, handle, 1);
@@ -183,8 +194,39 @@ static void ipc(void)
 	used = nvml_used_mib();
 	send_line(&o, "end");
 	finish(&o);
-	if (!r)
-		left("export.ipc_ended_left_mib", used, theirs);
+	if (r)
+		return;
+	left("export.ipc_ended_left_mib", used, theirs);
+	used = nvml_used_mib();
+	must(more.cuIpcCloseMemHandle(p), "cuIpcCloseMemHandle");
+	answer("export.ipc_closed_mib", "%.0f", used - nvml_used_mib());
+}
+
+/* CUDA's manual leaves it undefined what becomes of memory that its owner frees while another process has it open. */
+static void ipc_freed(void)
+{
+	struct other o;
+	CUipcMemHandle handle;
+	CUdeviceptr p, base;
+	size_t size = 0;
+	double theirs, used;
+
+	if (!ipc_handle(&o, &handle))
+		return;
+	if (!more.cuIpcOpenMemHandle_v2(&p, handle, 1)) {
+		answer("export.ipc_range", "%s", error_name(more.cuMemGetAddressRange_v2(&base, &size, p)));
+		answer("export.ipc_range_mib", "%.0f", (double)size / MIB);
+		used = nvml_used_mib();
+		theirs = nvml_process_mib(o.pid);
+		send_line(&o, "free");
+		receive(&o, "freed");
+		answer("export.ipc_freed_left_mib", "%.0f", EXPORTED_MIB - (used - nvml_used_mib()));
+		grown("export.ipc_freed_owner_mib", nvml_process_mib(o.pid), theirs);
+		answer("export.ipc_freed_close", "%s", error_name(more.cuIpcCloseMemHandle(p)));
+		answer("export.ipc_freed_closed_mib", "%.0f", used - nvml_used_mib());
+	}
+	send_line(&o, "end");
+	finish(&o);
 }
 
 void ask_export(void)
@@ -198,4 +240,5 @@ void ask_export(void)
 	unused_descriptor();
 	descriptors();
 	ipc();
+	ipc_freed();
 }

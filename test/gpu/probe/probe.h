@@ -14,7 +14,8 @@
 /* Beside those of common.h. NULL where a driver has none. */
 #define MORE_CALLS(F)                                                                                    \
 	F(cuArrayCreate_v2) F(cuArrayDestroy) F(cuCtxCreate_v2) F(cuCtxDestroy_v2) F(cuCtxSetLimit)      \
-	F(cuDeviceGetAttribute) F(cuEventDestroy_v2) F(cuIpcGetMemHandle) F(cuIpcOpenMemHandle_v2)       \
+	F(cuDeviceGetAttribute) F(cuEventDestroy_v2) F(cuIpcCloseMemHandle) F(cuIpcGetMemHandle)         \
+	F(cuIpcOpenMemHandle_v2) F(cuMemGetAddressRange_v2)                                              \
 	F(cuMemAddressReserve) F(cuMemAllocAsync) F(cuMemCreate) F(cuMemExportToShareableHandle)         \
 	F(cuMemFreeAsync) F(cuMemGetAllocationGranularity) F(cuMemImportFromShareableHandle) F(cuMemMap) \
 	F(cuMemRelease) F(cuMemSetAccess) F(cuModuleUnload) F(cuStreamCreate) F(cuStreamDestroy_v2)      \
