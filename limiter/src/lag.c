@@ -24,7 +24,7 @@ static const int64_t HELD_NS = 200000000;
 enum { HOLDERS = 2 }; /* processes with one that count, of all other containers together: more of them can be forged */
 /* Time that no container used is due to all of them. Without this their lags would all pass the bound in the end. */
 static const uint64_t FORGET_NS = 2000000000;
-static const uint64_t PATIENCE_NS = 90000000, RECENT_NS = 50000000;
+static const uint64_t TAKEN_NS = 3000000, PATIENCE_NS = 90000000, RECENT_NS = 50000000;
 enum { OF_GAPS = 4 };
 static const double LOW_WEIGHT = 0.01;
 
@@ -289,6 +289,16 @@ uint64_t lag_rest(const struct vgpu_turn *turn, const struct vgpu_turn *own, con
 	return rest > 0 ? (uint64_t)rest : 0;
 }
 
+/* Two that looked at the same moment have both taken the turn: the one with the greater ID gives it back. */
+static bool yields(const struct vgpu_turn *turn, const struct view *v)
+{
+	bool some = false;
+
+	for (int i = 0; i < v->count && v->now - v->taken < TAKEN_NS && !some; i++)
+		some = v->peers[i].hold_until > v->now && v->peers[i].id < turn->words.id && wants(turn, v, &v->peers[i]);
+	return some;
+}
+
 bool lag_may_go(struct vgpu_turn *turn, const struct vgpu_turn *own, const struct view *v)
 {
 	int64_t lag = lesser(&turn->words.lag, &own->words.lag);
@@ -301,7 +311,7 @@ bool lag_may_go(struct vgpu_turn *turn, const struct vgpu_turn *own, const struc
 		return true;
 	if (get(&turn->words.hold_until) <= v->now)
 		return !held && mine >= best;
-	if (mine > best - (double)QUANTUM_NS)
+	if (mine > best - (double)QUANTUM_NS && !yields(turn, v))
 		return true;
 	set(&turn->words.hold_until, 0);
 	return false;

@@ -26,6 +26,7 @@ struct view {
 	double weight;
 	bool low;
 	double ceiling; /* the part that it never exceeds; 0: none */
+	uint64_t taken; /* when it last took the turn */
 	bool rests;     /* it was at its ceiling: it saves for more than one launch */
 	int count;
 	struct peer peers[VGPU_TURN_PEERS];

@@ -105,8 +105,11 @@ static void permit(struct turn *t, uint64_t now, uint64_t ns)
 	t->permitted = now;
 	if (!f->begin)
 		f->begin = now;
-	if (!t->fills)
-		atomic_store_explicit(&t->words->words.hold_until, now + HOLD_NS + least(ns, FORESIGHT_NS), memory_order_relaxed);
+	if (t->fills)
+		return;
+	if (atomic_load_explicit(&t->words->words.hold_until, memory_order_relaxed) <= now)
+		t->taken = now;
+	atomic_store_explicit(&t->words->words.hold_until, now + HOLD_NS + least(ns, FORESIGHT_NS), memory_order_relaxed);
 }
 
 /* Another process of the container has waited for longer. */

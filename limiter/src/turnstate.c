@@ -121,6 +121,7 @@ void turn_see(struct turn *t, struct view *v, uint64_t now)
 	v->now = now;
 	v->ceiling = t->ceiling;
 	v->rests = t->rests;
+	v->taken = t->taken;
 	v->weight = t->shares.valid ? t->shares.weight : t->ceiling > 0 ? t->ceiling : 1;
 	v->low = t->shares.low;
 	v->count = 0;

@@ -45,6 +45,7 @@ struct turn {
 	uint64_t saw;           /* a thread saw the end of work */
 	_Atomic uint64_t seen;  /* a thread saw that work was still under way */
 	_Atomic uint64_t queried; /* since when work is queried again and again; 0: it is not */
+	uint64_t taken;         /* the turn, at the last time */
 	bool refused;           /* by the last look */
 	uint64_t nap;           /* until the next look of one that waits */
 	bool rests;             /* it is at its ceiling */

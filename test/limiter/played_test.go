@@ -161,6 +161,16 @@ func TestCeilingOfEndedProcesses(t *testing.T) {
 	}
 }
 
+// Two containers with the same lag that look at the same moment both take the turn. One gives it back with its next look.
+func TestTurnTakenTwice(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "twins")
+	source := filepath.Join(root, "limiter", "src")
+	require.NoError(t, compile(program, "testdata/twins.c", "-std=c11", "-I", source, filepath.Join(source, "lag.c")))
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Equal(t, []string{"1 1", "1 0", "1 0"}, strings.Split(strings.TrimSpace(string(out)), "\n"))
+}
+
 // More than a container can follow: then each keeps to its share.
 func TestPlayedCrowd(t *testing.T) {
 	containers := []string{"10:500"}
