@@ -129,6 +129,8 @@ const (
 	AnnotationHAMiCordon = "hami.io/device-cordon"
 	// AnnotationDefragCordon has the GPUs of AnnotationHAMiCordon that "gpuslice defrag" cordoned, with the call and its deadline.
 	AnnotationDefragCordon = "gpuslice.io/defrag-cordon"
+	// AnnotationMigration is the state of "kubectl gpuslice migrate" for the node.
+	AnnotationMigration = "gpuslice.io/migration"
 	// AnnotationHAMiLock is held by the pod that HAMi's device plugin serves: "<RFC 3339>,<namespace>,<pod>".
 	AnnotationHAMiLock = "hami.io/mutex.lock"
 )

@@ -25,7 +25,7 @@ func TestEveryAnnotationIsKnown(t *testing.T) {
 		}
 		key, err := strconv.Unquote(literal.Value)
 		require.NoError(t, err)
-		others := []string{prefix, AnnotationNodeGPUs, AnnotationNodeRefused, AnnotationDefragCordon, AnnotationQuotaPool}
+		others := []string{prefix, AnnotationNodeGPUs, AnnotationNodeRefused, AnnotationDefragCordon, AnnotationMigration, AnnotationQuotaPool}
 		if strings.HasPrefix(key, prefix) && !slices.Contains(others, key) {
 			found++
 			assert.False(t, IsUnknown(key), key)

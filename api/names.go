@@ -12,6 +12,9 @@ const (
 	ResourceVcudaMemory = "tencent.com/vcuda-memory" // blocks of VcudaMemoryMiB
 )
 
+// ResourceMIGPrefix begins the names of resources for MIG instances, of NVIDIA's device plugin and of those that are made from it.
+const ResourceMIGPrefix = "nvidia.com/mig-"
+
 // Volcano's extended resources, with which a container has a position in its annotations.
 const (
 	ResourceVolcanoGPU    = "volcano.sh/vgpu-number"
@@ -32,6 +35,10 @@ const (
 	LabelPrefix = "gpuslice.io/gpu."
 	// LabelHasGPU selects the nodes that get an agent, with the value "true": an operator writes it, or the chart's discovery.
 	LabelHasGPU = "gpuslice.io/has-gpu"
+	// LabelHAMiWebhook, with the value "ignore", exempts pods and namespaces from HAMi's webhook.
+	LabelHAMiWebhook = "hami.io/webhook"
+	// LabelMigrated selects the nodes that "kubectl gpuslice migrate" has switched, with the value "true".
+	LabelMigrated = "gpuslice.io/migrated"
 	// LabelTencentModel and LabelTencentPool are gpu-manager's labels of nodes, for quotas.
 	LabelTencentModel = "gaia.tencent.com/gpu-model"
 	LabelTencentPool  = "gaia.tencent.com/gpu-pool"
