@@ -124,6 +124,7 @@ func root(c *cobra.Command, node local, more ...*cobra.Command) *cobra.Command {
 	c.AddCommand(
 		statusCommand(node), topCommand(node), topologyCommand(node), describeCommand(node), completionCommand(node),
 		resizeCommand(node), cordonCommand(node), uncordonCommand(node), drainCommand(node), explainCommand(node), defragCommand(node),
+		migrateCommand(node),
 		versionCommand(),
 	)
 	c.AddCommand(more...)

@@ -42,7 +42,7 @@ users: [{name: u, user: {}}]
 // All commands with requests to agents and schedulers have --system-namespace, also as a variable.
 func TestSystemNamespace(t *testing.T) {
 	t.Setenv("GPUSLICE_SYSTEM_NAMESPACE", "gpus")
-	for _, name := range []string{"status", "top", "explain", "resize", "defrag", "topology", "describe gpu", "describe container"} {
+	for _, name := range []string{"status", "top", "explain", "resize", "defrag", "migrate hami", "topology", "describe gpu", "describe container"} {
 		c, _, err := command().Find(strings.Fields(name))
 		require.NoError(t, err)
 		require.NoError(t, config.Fill(c.Flags(), "", variables, os.LookupEnv))

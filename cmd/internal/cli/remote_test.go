@@ -313,6 +313,7 @@ func TestPluginCompletions(t *testing.T) {
 		"cordon node-1 GPU-00000001": {gpuUUID(1)},
 		"explain tr":                 {"train"},
 		"defrag default/w":           {"default/whole", "default/waits"},
+		"migrate hami --node n":      {"node-1"},
 		"resize ":                    {},
 		"status --context ":          {"c"},
 		"explain train ":             {},

@@ -18,6 +18,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	admissionv1 "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
+	appsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	batchv1 "k8s.io/client-go/kubernetes/typed/batch/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	policyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 	"k8s.io/client-go/rest"
@@ -38,15 +41,26 @@ type Cluster struct {
 
 // client has the groups in use of kubernetes.Interface, which links hundreds of packages.
 type client interface {
+	AdmissionregistrationV1() admissionv1.AdmissionregistrationV1Interface
+	AppsV1() appsv1.AppsV1Interface
+	BatchV1() batchv1.BatchV1Interface
 	CoreV1() corev1.CoreV1Interface
 	PolicyV1() policyv1.PolicyV1Interface
 }
 
 type groups struct {
-	core   corev1.CoreV1Interface
-	policy policyv1.PolicyV1Interface
+	admission admissionv1.AdmissionregistrationV1Interface
+	apps      appsv1.AppsV1Interface
+	batch     batchv1.BatchV1Interface
+	core      corev1.CoreV1Interface
+	policy    policyv1.PolicyV1Interface
 }
 
+func (g groups) AdmissionregistrationV1() admissionv1.AdmissionregistrationV1Interface {
+	return g.admission
+}
+func (g groups) AppsV1() appsv1.AppsV1Interface       { return g.apps }
+func (g groups) BatchV1() batchv1.BatchV1Interface    { return g.batch }
 func (g groups) CoreV1() corev1.CoreV1Interface       { return g.core }
 func (g groups) PolicyV1() policyv1.PolicyV1Interface { return g.policy }
 
@@ -72,18 +86,20 @@ func connect(config *rest.Config, namespace, systemNamespace string) (*Cluster, 
 	config.UserAgent = "gpuslice/" + version.String()
 	config.QPS, config.Burst = 50, 100
 	config.Wrap(limitResponses)
-	core, err := corev1.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the API server: %w: check the kubeconfig", err)
-	}
-	policy, err := policyv1.NewForConfig(config)
-	if err != nil {
+	var clients groups
+	var errs [5]error
+	clients.admission, errs[0] = admissionv1.NewForConfig(config)
+	clients.apps, errs[1] = appsv1.NewForConfig(config)
+	clients.core, errs[2] = corev1.NewForConfig(config)
+	clients.policy, errs[3] = policyv1.NewForConfig(config)
+	clients.batch, errs[4] = batchv1.NewForConfig(config)
+	if err := cmp.Or(errs[:]...); err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w: check the kubeconfig", err)
 	}
 	get := func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error) {
-		return core.Pods(namespace).ProxyGet("", pod, "", strings.TrimPrefix(path, "/"), query).DoRaw(ctx)
+		return clients.core.Pods(namespace).ProxyGet("", pod, "", strings.TrimPrefix(path, "/"), query).DoRaw(ctx)
 	}
-	return &Cluster{groups{core, policy}, get, namespace, systemNamespace}, nil
+	return &Cluster{clients, get, namespace, systemNamespace}, nil
 }
 
 // maxResponse limits a response through the proxy, in bytes: any pod may have sent it.
