@@ -75,7 +75,7 @@ plugins: ## Build kubectl-gpuslice for Linux, macOS and Windows on amd64 and arm
 	go test -tags $(TAGS),plugins -count=1 -timeout 60m -run '^TestPrograms$$' ./cmd/kubectl-gpuslice -plugins=$(BUILD)/plugins -version=$(VERSION)
 
 native: compiler
-	@for dir in limiter/src limiter/front testdata/simdriver testdata/workloads; do \
+	@for dir in limiter/src limiter/front limiter/probe testdata/simdriver testdata/workloads; do \
 	  $(MAKE) --no-print-directory -j "$$(nproc)" -C $$dir OUT=$(BUILD); done
 
 notices: # the licences of the modules in the programs, which the image and each package have to contain
@@ -247,7 +247,7 @@ vulncheck: setup ## Look for known vulnerabilities in what the programs call; on
 # All files of all modules.
 LINT_TAGS := $(TAGS),faults,attacks,e2e,nodes,soak,clients,hosts,chaos,plugins
 MODULES := . cmd/gpuslice-scheduler install/image install/release test/admission test/kueue test/monitoring
-C_DIRS := limiter/src limiter/front testdata/simdriver testdata/workloads test/gpu
+C_DIRS := limiter/src limiter/front limiter/probe testdata/simdriver testdata/workloads test/gpu
 
 lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck, actionlint and cppcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

@@ -133,6 +133,7 @@ func TestWhatIsInTheImage(t *testing.T) {
 	for _, name := range []string{
 		"/usr/local/bin/gpuslice", "/usr/local/bin/gpuslice-agent", "/usr/local/bin/gpuslice-scheduler", "/usr/local/bin/gpuslice-runtime",
 		"/usr/local/lib/gpuslice/libvgpu.so", "/usr/local/lib/gpuslice/libvgpu-cuda.so", "/usr/local/lib/gpuslice/libvgpu-nvml.so",
+		"/usr/local/lib/gpuslice/gpuslice-probe",
 		loader, libraries + "libc.so.6",
 		libraries + "libm.so.6",      // only of NVIDIA's libraries
 		libraries + "libresolv.so.2", // of a program

@@ -90,7 +90,7 @@ const (
 // The files of build/bin and build/lib.
 var (
 	programs = []string{"gpuslice", "gpuslice-agent", "gpuslice-runtime", "gpuslice-scheduler"}
-	limiter  = []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"}
+	limiter  = []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so", "gpuslice-probe"}
 )
 
 var texts = map[string]string{

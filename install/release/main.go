@@ -190,6 +190,7 @@ func (o options) contents(arch string) ([]content, error) {
 		{from: "lib/libvgpu.so", to: "lib/gpuslice/libvgpu.so", mode: 0o755},
 		{from: "lib/libvgpu-cuda.so", to: "lib/gpuslice/libvgpu-cuda.so", mode: 0o755},
 		{from: "lib/libvgpu-nvml.so", to: "lib/gpuslice/libvgpu-nvml.so", mode: 0o755},
+		{from: "lib/gpuslice-probe", to: "lib/gpuslice/gpuslice-probe", mode: 0o755},
 	}
 	for i := range all {
 		all[i].from = filepath.Join(build, all[i].from)

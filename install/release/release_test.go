@@ -54,7 +54,7 @@ func built(t *testing.T) string {
 		for _, name := range []string{"gpuslice", "gpuslice-agent", "gpuslice-runtime", "gpuslice-scheduler"} {
 			write(below+"/bin/"+name, string(code))
 		}
-		for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"} {
+		for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so", "gpuslice-probe"} {
 			write(below+"/lib/"+name, name+" for "+arch)
 		}
 		write(below+"/image/gpuslice.tar", string(image(t, arch)))
@@ -269,7 +269,7 @@ func packages(t *testing.T, dir string) {
 	}
 	want := []string{
 		"/usr/bin/gpuslice", "/usr/bin/gpuslice-agent", "/usr/bin/gpuslice-runtime",
-		"/usr/lib/gpuslice/libvgpu.so", "/usr/lib/gpuslice/libvgpu-cuda.so", "/usr/lib/gpuslice/libvgpu-nvml.so",
+		"/usr/lib/gpuslice/libvgpu.so", "/usr/lib/gpuslice/libvgpu-cuda.so", "/usr/lib/gpuslice/libvgpu-nvml.so", "/usr/lib/gpuslice/gpuslice-probe",
 		"/usr/lib/systemd/system/gpuslice-cdi.service", "/usr/share/doc/gpuslice/copyright", "/usr/share/doc/gpuslice/" + noticesFile,
 	}
 	for _, name := range want {

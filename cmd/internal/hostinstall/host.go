@@ -235,6 +235,7 @@ const (
 	runtimeProgram = "gpuslice-runtime"
 	cliProgram     = "gpuslice"
 	library        = "libvgpu.so"
+	probeProgram   = "gpuslice-probe"
 )
 
 // programs installs the programs, if From is set, and the limiter's libraries.
@@ -258,7 +259,15 @@ func (j *job) programs() error {
 	if err != nil {
 		return err
 	}
-	return j.libraries(source)
+	if err := j.libraries(source); err != nil {
+		return err
+	}
+	// For gpuslice verify; releases before it have none.
+	probe := filepath.Join(filepath.Dir(source), probeProgram)
+	if _, err := os.Stat(probe); err != nil {
+		return nil
+	}
+	return j.program(probe, filepath.Join(j.LibraryDir, probeProgram))
 }
 
 func (j *job) isProgram(path string) error {

@@ -357,6 +357,8 @@ func TestFrom(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(from, name), library, 0o600))
 	}
 
+	require.NoError(t, os.WriteFile(filepath.Join(from, "gpuslice-probe"), library, 0o600))
+
 	for engine := range mainFiles {
 		o := h.options(engine)
 		_, err := h.install(o)
@@ -364,7 +366,7 @@ func TestFrom(t *testing.T) {
 		o.From = from
 		_, err = h.install(o)
 		require.NoError(t, err)
-		for _, program := range []string{"/usr/bin/gpuslice", "/usr/bin/gpuslice-runtime"} {
+		for _, program := range []string{"/usr/bin/gpuslice", "/usr/bin/gpuslice-runtime", "/var/lib/gpuslice/lib/gpuslice-probe"} {
 			info, err := os.Stat(h.path(program))
 			require.NoError(t, err)
 			assert.Equal(t, fs.FileMode(0o755), info.Mode())

@@ -2,7 +2,7 @@
  * with the length of measurements beside other processes (2). ../questions.tsv has what each key means. */
 #include "probe.h"
 
-#include "../programs/count.h"
+#include "../../../limiter/probe/count.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
  * Kernels take US where no other process has the GPU; IN_FLIGHT 1 waits for each. MIB of memory are held. With "go" it begins when it reads a line, and stays,
  * idle, until its standard input is closed. "settled_per_second" is the rate of the second half: by then the agent's loop
  * has corrected the share. */
-#include "count.h"
+#include "../../../limiter/probe/count.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  *
  * work_percent is the time of the kernels that ended while it was measured, in percent of that time: above 100 where
  * kernels of several streams run at once. */
-#include "count.h"
+#include "../../../limiter/probe/count.h"
 
 #include <stdio.h>
 #include <stdlib.h>

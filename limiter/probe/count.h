@@ -2,7 +2,7 @@
 #ifndef GPU_COUNT_H
 #define GPU_COUNT_H
 
-#include "../../../testdata/workloads/common.h"
+#include "../../testdata/workloads/common.h"
 
 #include <stdio.h>
 
