@@ -18,7 +18,17 @@ type Node struct {
 	Containers    []Container `json:"containers"`
 	// Violations are the audit's, of now; only in an agent's view.
 	Violations []Violation `json:"violations,omitempty"`
-	Problems   []string    `json:"problems,omitempty"`
+	// Verification is the last report of gpuslice verify; only on the node, and where there is one.
+	Verification *Verification `json:"verification,omitempty"`
+	Problems     []string      `json:"problems,omitempty"`
+}
+
+// Verification is what the last report means for the node as it is now, as a condition of Kubernetes does.
+type Verification struct {
+	Status  string    `json:"status"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	At      time.Time `json:"at"`
 }
 
 // Violation is a process that uses a GPU beside or beyond its claim.

@@ -37,6 +37,7 @@ func TestDocker(t *testing.T) {
 	d := newDocker(t, m, harness.DockerdOptions{})
 	runScenarios(t, d, append(scenarios[:len(scenarios):len(scenarios)],
 		scenario{"its time is shared", shareTime},
+		scenario{"the node is verified", verified},
 		scenario{"what can't be granted is reported", refusals},
 		scenario{"a broken config refuses", brokenConfig},
 		scenario{"32 at once", manyAtOnce},

@@ -21,10 +21,11 @@ var Busy = []string{WorkloadDir + "/spin", "--seconds=100000", fmt.Sprint("--ker
 // BusyEnv is the environment of a container by which the simulated driver accounts for it under this number.
 func BusyEnv(group int) string { return fmt.Sprint("SIMGPU_GROUP=", group) }
 
-// BusyPrograms gives all programs of Busy the machine's processors before others: a host of GPUs has more of them.
+// BusyPrograms gives all programs of Busy, and probes of gpuslice verify, the machine's processors before others: a host of GPUs has
+// more of them.
 func BusyPrograms() error {
 	const nice = -15
-	pids, err := Processes(func(program, _ string) bool { return program == "spin" })
+	pids, err := Processes(func(program, _ string) bool { return program == "spin" || program == "gpuslice-probe" })
 	errs := []error{err}
 	for _, pid := range pids {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid)) // it may be gone
@@ -39,6 +40,25 @@ func BusyPrograms() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// KeepBusy repeats BusyPrograms until it is stopped: probes start a process for each command.
+func KeepBusy() (stop func() error) {
+	done, failed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil {
+			select {
+			case <-done:
+				failed <- nil
+				return
+			case <-time.After(100 * time.Millisecond):
+				err = BusyPrograms()
+			}
+		}
+		failed <- err
+	}()
+	return func() error { close(done); return <-failed }
 }
 
 // GPUTime is a GPU's clock, and how long each group has had the GPU by then, in ns.

@@ -422,22 +422,28 @@ func TestSharesOfComputeTime(t *testing.T) {
 	require.NoError(t, m.HoldShares(context.Background(), 0, map[int]int{1: 30, 2: 60}, 5))
 }
 
+// startAgent starts the agent as its unit does.
+func (m machine) startAgent() (agent *harness.Process, metrics string) {
+	m.t.Helper()
+	_, stderr, status := m.run("--memory", "1GiB", "--", "true") // the unit takes what the first command installed
+	require.Zero(m.t, status, stderr)
+	program, err := harness.Artefact("bin", "gpuslice-agent")
+	require.NoError(m.t, err)
+	metrics = freeAddress(m.t)
+	command := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/gpuslice-agent (.*)$`).FindSubmatch(install.AgentUnit)
+	require.NotNil(m.t, command)
+	args := append(strings.Fields(string(command[1])), "--health-address=", "--metrics-address="+metrics, "--audit-interval=1s")
+	agent, err = harness.StartProcess(m.Dir, "gpuslice-agent", m.RuntimeEnv(), program, args...)
+	require.NoError(m.t, err)
+	m.t.Cleanup(func() { require.NoError(m.t, agent.Stop(harness.StopPatience)) })
+	return agent, metrics
+}
+
 // With the agent's unit, NVML's figures of the command's processes are attributed to its share.
 func TestWithTheAgent(t *testing.T) {
 	ctx := context.Background()
 	m := newMachine(t)
-	_, stderr, status := m.run("--memory", "1GiB", "--", "true") // the unit takes what the first command installed
-	require.Zero(t, status, stderr)
-	program, err := harness.Artefact("bin", "gpuslice-agent")
-	require.NoError(t, err)
-	metrics := freeAddress(t)
-	command := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/gpuslice-agent (.*)$`).FindSubmatch(install.AgentUnit)
-	require.NotNil(t, command)
-	args := append(strings.Fields(string(command[1])), "--health-address=", "--metrics-address="+metrics, "--audit-interval=1s")
-	agent, err := harness.StartProcess(m.Dir, "gpuslice-agent", m.RuntimeEnv(), program, args...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, agent.Stop(harness.StopPatience)) })
-
+	agent, metrics := m.startAgent()
 	c, _ := m.start("ready", "--memory", "8GiB", "--name", "held", "--", "/bin/sh", "-c",
 		"echo ready; exec "+workload(t, "spin")+" "+strings.Join(harness.Busy[1:], " "))
 	read := func() string {

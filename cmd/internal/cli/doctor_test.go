@@ -28,7 +28,7 @@ func TestDoctorOfAnEmptyNode(t *testing.T) {
 	var report doctor.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
 	assert.Equal(t, doctor.Fail, report.State)
-	assert.Len(t, report.Results, 20)
+	assert.Len(t, report.Results, 21)
 	for _, r := range report.Results {
 		assert.NotEmpty(t, r.Check)
 		assert.NotEmpty(t, r.Found)

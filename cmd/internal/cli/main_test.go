@@ -151,6 +151,17 @@ func TestStatusTableOfAnEmptyNode(t *testing.T) {
 	assert.Contains(t, out, "has gpuslice-agent run on this node")
 }
 
+// What gpuslice verify found is shown where it has run.
+func TestStatusOfAVerifiedNode(t *testing.T) {
+	var out strings.Builder
+	n := view.Node{}
+	require.NoError(t, statusTables(page{Writer: &out}, n))
+	assert.NotContains(t, out.String(), "isolation")
+	n.Verification = &view.Verification{Status: "True", Message: "verified with\x1b[1mdriver 1"}
+	require.NoError(t, statusTables(page{Writer: &out}, n))
+	assert.Contains(t, out.String(), "\nisolation: verified with?[1mdriver 1\n")
+}
+
 // A blocking container is shown with its GPUs and the reason.
 func TestStatusOfABlockingContainer(t *testing.T) {
 	s := nodetest.NewStateDir(t)

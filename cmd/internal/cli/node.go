@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
@@ -21,14 +22,16 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/nodeview"
+	"github.com/gpuslice/gpuslice/monitor/verification"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/oci"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
 // Node is the program on a node: gpuslice.
 func Node() *cobra.Command {
 	return root(&cobra.Command{Use: "gpuslice", Short: "Show and manage the GPUs of a node or a cluster", Long: manual}, thisNode{},
-		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(), runCommand())
+		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(), runCommand(), verifyCommand())
 }
 
 const manual = `gpuslice shows the GPUs of a node or of a cluster, what is granted and what is
@@ -42,7 +45,16 @@ failure; 2 invalid usage.`
 type thisNode struct{}
 
 func (thisNode) view(ctx context.Context, stateDir string) (view.Node, error) {
-	return nodeview.Read(ctx, stateDir)
+	n, err := nodeview.Read(ctx, stateDir)
+	if err != nil {
+		return n, err
+	}
+	config, _ := ociruntime.LoadConfig(api.RuntimeConfig) // with an error: the default directory
+	report, err := verification.Read(config.LibraryDir)
+	if v := verification.Judge(report, err, n.DriverVersion); !v.At.IsZero() {
+		n.Verification = &view.Verification{Status: v.Status, Reason: v.Reason, Message: v.Message, At: v.At}
+	}
+	return n, nil
 }
 
 func (thisNode) hardware(stateDir string) (gpusOf, error) {

@@ -87,6 +87,9 @@ func statusTables(p page, n view.Node) error {
 	if err := containerTable(p, n); err != nil {
 		return err
 	}
+	if v := n.Verification; v != nil {
+		fmt.Fprintf(p, "\nisolation: %s\n", term.Clean(v.Message))
+	}
 	return problems(p, n)
 }
 

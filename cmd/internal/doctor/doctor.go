@@ -151,6 +151,7 @@ var checks = []struct {
 	{"host-memory", checkHostMemory, nil},
 	{"state-dir", checkStateDir, nil},
 	{"library-dir", checkLibraryDir, nil},
+	{"verification", checkVerification, nil},
 	{"unstarted", checkUnstarted, nil},
 	{"large-containers", checkLargeContainers, []Use{Kubernetes}},
 	{"agent", checkAgent, nil},
@@ -165,6 +166,13 @@ func Examine(ctx context.Context, h Host, o Options) Report {
 func ExamineDriver(ctx context.Context, h Host, o Options) Report {
 	e := &exam{Host: h, o: o}
 	return e.examine(ctx, func(name string) bool { return name == "driver-modules" || name == "driver-devices" })
+}
+
+// ExamineCDI checks the CDI specs of a host for container engines.
+func ExamineCDI(ctx context.Context, h Host, o Options) Result {
+	o.Uses = []Use{Docker}
+	report := newExam(ctx, h, o).examine(ctx, func(name string) bool { return name == "cdi" })
+	return report.Results[0] // it always applies
 }
 
 func (e *exam) examine(ctx context.Context, wanted func(name string) bool) Report {

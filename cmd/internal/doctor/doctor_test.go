@@ -164,10 +164,17 @@ func goodHost(t *testing.T) *host {
 	h.put("/etc/containerd/config.toml", "version = 3\n"+validatorOn)
 	h.put("/etc/cdi/nvidia.yaml", spec)
 	h.put("/run/gpuslice/node.json", string(published))
+	h.put("/var/lib/gpuslice/lib/verify/report.json", verified("575.57.08", "ok"))
 	h.put("/proc/modules", "xfs 1 0 - Live 0x0\nnvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0\n")
 	h.put("/proc/locks", "1: POSIX  ADVISORY  READ 12 00:1a:5678 0 EOF\n2: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF\n")
 	h.put("/etc/ld.so.cache", "glibc-ld.so.cache1.1\x00libnvidia-ml.so.1\x00/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1\x00")
 	return h
+}
+
+// verified is a report of gpuslice verify with one check.
+func verified(driver, state string) string {
+	outcome := map[string]string{"ok": "verified", "failed": "failed", "not run": "incomplete"}[state]
+	return fmt.Sprintf(`{"version":1,"program":"v1.0.0","at":"2026-11-26T01:02:03Z","driver":%q,"model":"NVIDIA H200","outcome":%q,"checks":[{"check":"limiter","state":%q}]}`, driver, outcome, state)
 }
 
 // badHost has what a freshly set up node with the GPU operator may have.
@@ -386,6 +393,15 @@ func TestChecks(t *testing.T) {
 		{"before the agent's first run", "driver-devices", without("/run/gpuslice/node.json"), OK, "/dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia0, /dev/nvidia1", ""},
 		{"no GPU at all", "driver-devices", without("/run/gpuslice/node.json", "/dev/nvidia0", "/dev/nvidia1"), Fail, "/dev/nvidia0", "nvidia-modprobe -c 0"},
 
+		{"with this driver", "verification", func(*host) {}, OK, "verified on 2026-11-26T01:02:03Z with driver 575.57.08, gpuslice v1.0.0, NVIDIA H200", ""},
+		{"never", "verification", without("/var/lib/gpuslice/lib/verify/report.json"), Warn, "has not run", "helm test gpuslice"},
+		{"with another driver", "verification", put("/var/lib/gpuslice/lib/verify/report.json", verified("570.1", "ok")), Warn, "the driver is 575.57.08 now; last run on 2026-11-26T01:02:03Z with driver 570.1", "helm test"},
+		{"the driver that is loaded", "verification", put("/sys/module/nvidia/version", "580.2\n"), Warn, "the driver is 580.2 now", "helm test"},
+		{"the driver is not known", "verification", without("/run/gpuslice/node.json"), OK, "with driver 575.57.08", ""},
+		{"failed", "verification", put("/var/lib/gpuslice/lib/verify/report.json", verified("575.57.08", "failed")), Fail, "failed: limiter; run on", "report.json"},
+		{"not all of it", "verification", put("/var/lib/gpuslice/lib/verify/report.json", verified("575.57.08", "not run")), Warn, "not all checks ran", "helm test"},
+		{"damaged", "verification", put("/var/lib/gpuslice/lib/verify/report.json", "{"), Warn, "read verify/report.json: ", "helm test"},
+
 		{"not in the loader's cache", "driver-library", without("/etc/ld.so.cache"), OK, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", ""},
 		{"none", "driver-library", without("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), Fail, "not found", "ldconfig"},
 		{"a driver container's", "driver-library", both(without("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), put("/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "")), Warn, "driver container", "--nvml-library /run/nvidia/driver/usr/lib64/libnvidia-ml.so.1"},
@@ -489,6 +505,7 @@ func TestChecksOfEngines(t *testing.T) {
 		{"no agent", func(*host) {}, nil, []Use{Docker}, "agent", Warn, WithoutAgent, "systemctl enable --now gpuslice-agent.service"},
 		{"no container yet", func(*host) {}, nil, []Use{Docker}, "state-dir", OK, "the first container", ""},
 		{"no driver's spec", func(h *host) { h.remove("/etc/cdi/nvidia.yaml") }, nil, []Use{Docker}, "cdi", Fail, "no nvidia.com/gpu devices", "gpuslice cdi generate --driver"},
+		{"not verified", func(h *host) { h.remove("/var/lib/gpuslice/lib/verify/report.json") }, nil, []Use{Docker}, "verification", Warn, "has not run", "gpuslice verify"},
 		{"no limiter", func(h *host) { h.remove("/var/lib/gpuslice/lib/ld.so.preload") }, nil, []Use{Docker}, "library-dir", Fail, "no limiter", "gpuslice install docker"},
 		{"not installed", daemon(`{}`), nil, []Use{Docker, Podman}, "docker", Fail, "no runtime gpuslice", "gpuslice install docker"},
 		{"named", daemon(`{}`), []Use{Podman}, []Use{Podman}, "podman", Fail, "does not exist", "gpuslice install podman"},
