@@ -96,10 +96,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if verb == "patch" {
-		require.Equal(s.t, "application/merge-patch+json", r.Header.Get("Content-Type"))
 		if subresource == "" {
+			require.Equal(s.t, "application/merge-patch+json", r.Header.Get("Content-Type"))
 			s.apply(body, r.URL.Query().Get("fieldManager"))
 		} else {
+			require.Equal(s.t, "application/strategic-merge-patch+json", r.Header.Get("Content-Type"))
 			s.capacity = append(s.capacity, string(body))
 		}
 	}

@@ -21,6 +21,7 @@ const FieldManager = "gpuslice-agent"
 type Client interface {
 	Get(ctx context.Context, node string) (*metav1.PartialObjectMetadata, error)
 	Patch(ctx context.Context, node string, patch []byte) (*metav1.PartialObjectMetadata, error)
+	// PatchStatus takes a strategic merge patch, which can change one condition of several.
 	PatchStatus(ctx context.Context, node string, patch []byte) error
 }
 
@@ -79,6 +80,6 @@ func (n nodes) Patch(ctx context.Context, node string, patch []byte) (*metav1.Pa
 }
 
 func (n nodes) PatchStatus(ctx context.Context, node string, patch []byte) error {
-	_, err := n.Getter.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: n.manager}, "status")
+	_, err := n.Getter.Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: n.manager}, "status")
 	return err
 }

@@ -26,6 +26,8 @@ type Config struct {
 	// the next interval.
 	Changed <-chan struct{}
 	Options Options
+	// Condition returns a condition that the node has; optional.
+	Condition func() Condition
 	// Interval between two readings; 0 is 30 s.
 	Interval time.Duration
 	// Retry is the pause after a failure, doubled up to Interval; 0 is 5 s.
@@ -46,9 +48,10 @@ type Publisher struct {
 
 	last     Node
 	known    bool
-	capacity writtenCapacity
-	failures int
-	logged   map[string]bool
+	capacity  writtenCapacity
+	condition writtenCondition
+	failures  int
+	logged    map[string]bool
 }
 
 func New(c Config) (*Publisher, error) {

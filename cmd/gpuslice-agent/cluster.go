@@ -16,6 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/verification"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
@@ -53,8 +54,15 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
 	}
+	var condition func() noderegister.Condition
+	if o.NodeCondition {
+		condition = func() noderegister.Condition {
+			return isolation(o.LibraryDir, p.now().GPUs.Node.DriverVersion)
+		}
+	}
 	return noderegister.New(noderegister.Config{
-		Client: client, NodeName: o.NodeName, Changed: p.changed, Log: log,
+		Condition: condition,
+		Client:    client, NodeName: o.NodeName, Changed: p.changed, Log: log,
 		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, IgnoreHandshake: !o.AnswerHandshake, Volcano: o.VolcanoRegister, CSV: o.RegisterFormat == registerCSV, Capacity: o.capacity()},
 		Node: func() (noderegister.Node, bool) {
 			n, known := registeredNode(p.now())
@@ -62,6 +70,13 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 			return n, known
 		},
 	})
+}
+
+// isolation is the node's condition by the last report of gpuslice verify.
+func isolation(libraryDir, driver string) noderegister.Condition {
+	report, err := verification.Read(libraryDir)
+	v := verification.Judge(report, err, driver)
+	return noderegister.Condition{Type: verification.Condition, Status: v.Status, Reason: v.Reason, Message: v.Message, At: v.At}
 }
 
 // capacity is valid: the options were checked.

@@ -67,6 +67,7 @@ type options struct {
 	AnswerHandshake bool
 	VolcanoRegister bool
 	NodeCapacity    []string
+	NodeCondition   bool
 
 	ResourceNames          []string
 	SplitCount             int
@@ -147,6 +148,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for the API server; empty: the pod's service account")
 	f.StringVar(&o.RegisterFormat, "register-format", registerJSON, "`FORMAT` of the annotation hami.io/node-nvidia-register: json (current HAMi) or csv (older HAMi schedulers)")
 	f.StringSliceVar(&o.NodeCapacity, "node-capacity", nil, "`RESOURCES` of which the sums of all GPUs are written to the node's capacity, for autoscalers: memory=nvidia.com/gpumem, memory-percentage=nvidia.com/gpumem-percentage, cores=nvidia.com/gpucores; needs the right to patch nodes/status; the kubelet then rejects pods beyond a sum")
+	f.BoolVar(&o.NodeCondition, "node-condition", false, "write the result of gpuslice verify to the node's conditions, as GPUShareIsolationVerified; needs the right to patch nodes/status")
 	f.BoolVar(&o.AnswerHandshake, "answer-handshake", true, "answer the requests in hami.io/node-handshake; HAMi's older schedulers remove a node without answers; newer ones do not require them, and false saves writes to the API server")
 	f.BoolVar(&o.VolcanoRegister, "volcano-register", false, "register the GPUs with Volcano's vGPU scheduling too (volcano.sh/node-vgpu-register, node-vgpu-handshake)")
 	f.BoolVar(&o.GaiaModelLabel, "gaia-model-label", false, "label the node with gaia.tencent.com/gpu-model, as gpu-manager does")

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/monitor/verification"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -62,6 +63,11 @@ func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 	if err := noderegister.RemoveCapacity(ctx, client, o.NodeName, o.capacity()); err != nil {
 		return fmt.Errorf("node %s: %w", o.NodeName, err)
 	}
+	if o.NodeCondition {
+		if err := noderegister.RemoveCondition(ctx, client, o.NodeName, verification.Condition); err != nil {
+			return fmt.Errorf("node %s: %w", o.NodeName, err)
+		}
+	}
 	return nil
 }
 
@@ -89,6 +95,7 @@ func removeFiles(ctx context.Context, o options) error {
 			errs = append(errs, os.RemoveAll(filepath.Join(o.StateDir, entry.Name())))
 		}
 	}
+	errs = append(errs, verification.Remove(o.LibraryDir))
 	return errors.Join(append(errs, oci.RemoveLibraries(o.LibraryDir))...)
 }
 

@@ -155,7 +155,17 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 			require.ErrorContains(t, err, tc.refused, name)
 		}
 	}
-	// Without --node-capacity it has no right to the status; with the right it could fake another node's health.
+	verified := corev1.NodeCondition{Type: "GPUShareIsolationVerified", Status: corev1.ConditionTrue, Reason: "Verified"}
+	require.NoError(t, writeTo("status", agent, "node-1", "node-1", func(n *corev1.Node) {
+		n.Status.Conditions = append(n.Status.Conditions, verified)
+	}), "the condition of --node-condition")
+	require.ErrorContains(t, writeTo("status", agent, "node-1", "node-1", func(n *corev1.Node) {
+		n.Status.Conditions = append(n.Status.Conditions, verified, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue})
+	}), "nothing of a Node's status but", "another one beside it")
+	require.ErrorContains(t, writeTo("status", agent, "node-1", "node-2", func(n *corev1.Node) {
+		n.Status.Conditions = append(n.Status.Conditions, verified)
+	}), "writes only to that Node", "another node's")
+	// Without --node-capacity and --node-condition it has no right to the status; with the right it could fake another node's health.
 	for name, change := range map[string]func(*corev1.Node){
 		"a capacity": func(n *corev1.Node) {
 			n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpumem": resource.MustParse("1")}

@@ -59,6 +59,7 @@ var typed = map[string]reflect.Type{
 	"monitoring.schedulerMonitor.labels": reflect.TypeFor[map[string]string](),
 	"monitoring.prometheusRule.labels":   reflect.TypeFor[map[string]string](),
 	"monitoring.dashboard.labels":        reflect.TypeFor[map[string]string](),
+	"verify.nodes":                       reflect.TypeFor[[]string](),
 	"networkPolicy.from":                 reflect.TypeFor[[]networkingv1.NetworkPolicyPeer](),
 }
 
@@ -68,7 +69,7 @@ func typeOf(path string) reflect.Type {
 		return of
 	}
 	component, field, _ := strings.Cut(path, ".")
-	if slices.Contains([]string{"agent", "discovery", "scheduler", "webhook"}, component) {
+	if slices.Contains([]string{"agent", "discovery", "scheduler", "webhook", "verify"}, component) {
 		return typed["*."+field]
 	}
 	return nil

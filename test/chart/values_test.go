@@ -66,7 +66,7 @@ func fieldsOf(t *testing.T, prefix string, of *yaml.Node) (fields []value) {
 // opaque are maps with fields of Kubernetes: the templates that use them read them.
 var opaque = map[string]bool{
 	"discovery.nodeSelector.": true, "discovery.resources.": true,
-	"agent.updateStrategy.": true, "agent.resources.": true, "scheduler.resources.": true, "webhook.resources.": true,
+	"agent.updateStrategy.": true, "agent.resources.": true, "scheduler.resources.": true, "webhook.resources.": true, "verify.resources.": true,
 	"agent.seccompProfile.": true, "agent.appArmorProfile.": true,
 }
 
@@ -115,7 +115,7 @@ var ranges = map[string][2]int{
 // byChart are options of the agent that follow from other values.
 var byChart = []string{
 	"node-name", "state-dir", "library-dir", "library", "nri-socket", "pod-resources-socket", "nvml-library", "cdi-spec-dirs", "device-plugin-dir",
-	"resource-name", "grant-public-key-file", "health-address", "metrics-address", "kubernetes-api", "kubeconfig",
+	"resource-name", "grant-public-key-file", "health-address", "metrics-address", "kubernetes-api", "kubeconfig", "node-condition",
 }
 
 type schema = map[string]any
