@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -242,32 +243,48 @@ func expectedPart(shares [2]int) float64 {
 	return 100 * float64(shares[0]) / float64(shares[0]+shares[1])
 }
 
+// The measurement of shares: what two rounds have in common counts, of mostRounds at most.
+const (
+	mostRounds   = 5
+	roundSeconds = 3
+	enoughRounds = 2
+	// leastBusy is which part of their shares both must have together, or the machine did not keep the GPU busy.
+	leastBusy = 0.8
+)
+
 // judgeShares judges the work of two containers that both want all of the GPU: rounds have the answers of both. What no container has
-// is divided by the shares too, so that only the parts count.
-func judgeShares(rounds [][2]answers, shares [2]int) verification.Row {
+// is divided by the shares too, so that only the parts count. decided: more rounds would change nothing.
+func judgeShares(rounds [][2]answers, shares [2]int) (row verification.Row, decided bool) {
 	want := expectedPart(shares)
-	row := judged("shares", false, fmt.Sprintf("with %d and %d %%, the first has %.0f to %.0f %% of both's work, in one of %d rounds",
-		shares[0], shares[1], math.Ceil(want-shareBound), math.Floor(want+shareBound), mostRounds), "")
+	row = verification.Row{Check: "shares", State: verification.NotRun, Expected: fmt.Sprintf("with %d and %d %%, the first has %.0f to %.0f %% of both's work, in %d of %d rounds",
+		shares[0], shares[1], math.Ceil(want-shareBound), math.Floor(want+shareBound), enoughRounds, mostRounds)}
 	var seen []string
+	good, bad := 0, 0
 	for _, r := range rounds {
 		part := partOf(r[0], r[1])
-		if math.IsNaN(part) {
-			why := "one of them did not work"
-			for _, a := range r {
-				if p := a.problem(); p != "" {
-					why = p
-				}
-			}
-			seen = append(seen, why)
-			continue
+		busy := r[0].number("had_percent") + r[1].number("had_percent")
+		found := fmt.Sprintf("%.1f %% (%s and %s %% of the GPU)", part, r[0]["had_percent"], r[1]["had_percent"])
+		switch {
+		case r[0].problem() != "" || r[1].problem() != "":
+			bad++
+			found = cmp.Or(r[0].problem(), r[1].problem())
+		case !(busy >= leastBusy*float64(shares[0]+shares[1])):
+			found += ", not busy"
+		case divided(part, shares):
+			good++
+		default:
+			bad++
 		}
-		seen = append(seen, fmt.Sprintf("%.1f %% (%s and %s %% of the GPU)", part, r[0]["had_percent"], r[1]["had_percent"]))
-		if divided(part, shares) {
-			row.State = verification.OK
-		}
+		seen = append(seen, found)
 	}
 	row.Found = strings.Join(seen, "; ")
-	return row
+	switch {
+	case good >= enoughRounds:
+		row.State = verification.OK
+	case bad >= enoughRounds:
+		row.State = verification.Failed
+	}
+	return row, row.State != verification.NotRun || len(rounds) >= mostRounds
 }
 
 const auditExpected = "the agent's audit reports a process that uses the GPU beside the shares"

@@ -179,32 +179,43 @@ func TestMemory(t *testing.T) {
 }
 
 func TestShares(t *testing.T) {
-	of := func(kernels string) answers { return answers{"kernels": kernels, "had_percent": "1", "end": "0"} }
-	pair := func(a, b string) [2]answers { return [2]answers{of(a), of(b)} }
-	shares := [2]int{30, 60}
-	for name, c := range map[string]struct {
-		rounds [][2]answers
-		state  verification.State
-	}{
-		"exact":              {[][2]answers{pair("500", "1000")}, verification.OK},
-		"at the bounds":      {[][2]answers{pair("413", "587")}, verification.OK},
-		"equal":              {[][2]answers{pair("1000", "1000")}, verification.Failed},
-		"reversed":           {[][2]answers{pair("1000", "500")}, verification.Failed},
-		"too little":         {[][2]answers{pair("250", "750")}, verification.Failed},
-		"the third round":    {[][2]answers{pair("1", "1"), pair("1", "1"), pair("1", "2")}, verification.OK},
-		"one does not work":  {[][2]answers{pair("0", "1000")}, verification.Failed},
-		"none works":         {[][2]answers{pair("0", "0")}, verification.Failed},
-		"one was killed":     {[][2]answers{{of("500"), with(of("1000"), "end", "137")}}, verification.Failed},
-		"no round":           {nil, verification.Failed},
-		"not numbers":        {[][2]answers{pair("NaN", "NaN"), pair("+Inf", "+Inf"), pair("-1", "-2")}, verification.Failed},
-		"both and no answer": {[][2]answers{{answers{}, answers{}}}, verification.Failed},
-	} {
-		row := judgeShares(c.rounds, shares)
-		require.Equal(t, c.state, row.State, name)
-		require.Equal(t, "with 30 and 60 %, the first has 26 to 41 % of both's work, in one of 3 rounds", row.Expected)
+	const ok, failed, notRun = verification.OK, verification.Failed, verification.NotRun
+	pair := func(a, b, hadA, hadB string) [2]answers {
+		return [2]answers{{"kernels": a, "had_percent": hadA, "end": "0"}, {"kernels": b, "had_percent": hadB, "end": "0"}}
 	}
-	require.Equal(t, "50.0 % (1 and 1 % of the GPU); the probe's command ended with status 137",
-		judgeShares([][2]answers{pair("7", "7"), {of("1"), with(of("1"), "end", "137")}}, shares).Found)
+	good, equal, idle := pair("500", "1000", "33", "66"), pair("700", "700", "49", "49"), pair("200", "400", "20", "40")
+	killed := pair("500", "1000", "33", "66")
+	killed[1]["end"] = "137"
+	for name, c := range map[string]struct {
+		rounds  [][2]answers
+		state   verification.State
+		decided bool
+	}{
+		"none":                       {nil, notRun, false},
+		"one is not enough":          {[][2]answers{good}, notRun, false},
+		"two":                        {[][2]answers{good, good}, ok, true},
+		"at the bounds":              {[][2]answers{pair("413", "587", "41", "58"), pair("260", "740", "26", "74")}, ok, true},
+		"one starved":                {[][2]answers{equal, good, good}, ok, true},
+		"equal":                      {[][2]answers{equal, equal}, failed, true},
+		"equal, once by chance":      {[][2]answers{good, equal, equal}, failed, true},
+		"reversed":                   {[][2]answers{pair("1000", "500", "66", "33"), pair("1000", "500", "66", "33")}, failed, true},
+		"too little":                 {[][2]answers{pair("250", "750", "25", "75"), pair("250", "750", "25", "75")}, failed, true},
+		"one does not work":          {[][2]answers{pair("0", "1000", "0", "99"), pair("0", "1000", "0", "99")}, failed, true},
+		"the GPU was idle":           {[][2]answers{idle, idle, idle, idle}, notRun, false},
+		"to the end":                 {[][2]answers{idle, good, idle, equal, idle}, notRun, true},
+		"none works":                 {[][2]answers{pair("0", "0", "0", "0"), pair("0", "0", "0", "0")}, notRun, false},
+		"one is killed":              {[][2]answers{killed, killed}, failed, true},
+		"no answers":                 {[][2]answers{{answers{}, answers{}}, {answers{}, answers{}}}, failed, true},
+		"values that are no numbers": {[][2]answers{pair("NaN", "NaN", "NaN", "NaN"), pair("+Inf", "+Inf", "+Inf", "+Inf")}, notRun, false},
+	} {
+		row, decided := judgeShares(c.rounds, [2]int{30, 60})
+		require.Equal(t, c.state, row.State, name)
+		require.Equal(t, c.decided, decided, name)
+		require.False(t, row.Optional)
+		require.Equal(t, "with 30 and 60 %, the first has 26 to 41 % of both's work, in 2 of 5 rounds", row.Expected)
+	}
+	row, _ := judgeShares([][2]answers{equal, idle, killed}, [2]int{30, 60})
+	require.Equal(t, "50.0 % (49 and 49 % of the GPU); 33.3 % (20 and 40 % of the GPU), not busy; the probe's command ended with status 137", row.Found)
 }
 
 func TestReportOfAudit(t *testing.T) {

@@ -31,13 +31,8 @@ type Config struct {
 // ErrNotRun marks errors that are no result: the checks could not run.
 var ErrNotRun = errors.New("could not verify this node")
 
-// The measurement of shares.
-const (
-	mostRounds   = 3
-	roundSeconds = 3
-	// lead is the time in which both probes make their contexts before they begin at the same time.
-	lead = 2 * time.Second
-)
+// lead is the time in which both probes make their contexts before they begin at the same time.
+const lead = 2 * time.Second
 
 // auditPatience is the longest wait for the audit. By default it passes every 5 s, and two passes have to find a process.
 const auditPatience = 40 * time.Second
@@ -182,17 +177,17 @@ func (r *run) checkShares(ctx context.Context) error {
 		return nil
 	}
 	var rounds [][2]answers
-	for range mostRounds {
+	for {
 		both, err := r.round(ctx, measured["iterations"])
 		if err != nil {
 			return err
 		}
-		if rounds = append(rounds, both); divided(partOf(both[0], both[1]), r.of.cores) {
-			break
+		rounds = append(rounds, both)
+		if row, decided := judgeShares(rounds, r.of.cores); decided {
+			r.add(row)
+			return nil
 		}
 	}
-	r.add(judgeShares(rounds, r.of.cores))
-	return nil
 }
 
 // round has both probes work at the same time.
