@@ -63,6 +63,7 @@ func TestVerify(t *testing.T) {
 				got := c.Resources.Limits["nvidia.com/gpucores"]
 				require.Equal(t, cores[c.Name], got.String(), c.Name)
 				if delete(cores, c.Name); c.Name == "verify" {
+					require.Contains(t, c.Args, "--agent=$(GPUSLICE_VERIFY_PORT)", "of the Service")
 					continue
 				}
 				memory, count := c.Resources.Limits["nvidia.com/gpumem"], c.Resources.Limits["nvidia.com/gpu"]

@@ -89,7 +89,7 @@ func verifyCommand() *cobra.Command {
 	f.StringVar(&o.way.Probe, "probe", "", "`PATH` of gpuslice-probe; default: beside the limiter.")
 	f.StringVar(&o.sockets, "sockets", "", "In a pod of the chart: the probes' sockets are in the directory `DIR`.")
 	f.StringVar(&o.pod, "pod", "", "In a pod of the chart: its `NAMESPACE/NAME`.")
-	f.StringVar(&o.agent, "agent", "", "In a pod of the chart: `URL` of the node's agent.")
+	f.StringVar(&o.agent, "agent", "", "In a pod of the chart: `ADDRESS:PORT` of the node's agent.")
 	return c
 }
 
@@ -111,7 +111,9 @@ func (o verifyOptions) run(c *cobra.Command, out *output) error {
 		}
 	}}
 	if o.sockets != "" {
-		config.Way, config.View = verify.Sockets{Dir: o.sockets, Pod: o.pod}, o.viewOfAgent
+		way := verify.Sockets{Dir: o.sockets, Pod: o.pod}
+		defer way.End() // the pod ends with all of its containers
+		config.Way, config.View = way, o.viewOfAgent
 	} else if err := o.onHost(c, &config, loaded, problem); err != nil {
 		return err
 	}
@@ -206,6 +208,15 @@ func findProbe(path, self, libraryDir string) (string, error) {
 	return "", fmt.Errorf("%s is neither beside %s nor in %s: install gpuslice again (gpuslice install), or set --probe", probeName, self, libraryDir)
 }
 
+// agentAddress accepts the variable of a Service, tcp://ADDRESS:PORT, too.
+func (o verifyOptions) agentAddress() string {
+	address := o.agent
+	for _, scheme := range []string{"tcp://", "http://"} {
+		address = strings.TrimPrefix(address, scheme)
+	}
+	return strings.TrimSuffix(address, "/")
+}
+
 // viewOfAgent reads the view of the node's agent.
 func (o verifyOptions) viewOfAgent(ctx context.Context) (n view.Node, agent bool, err error) {
 	machine, err := doctor.NewMachine("/")
@@ -213,7 +224,7 @@ func (o verifyOptions) viewOfAgent(ctx context.Context) (n view.Node, agent bool
 		return n, false, err
 	}
 	defer machine.Close()
-	status, body, err := machine.Get(ctx, 0, strings.TrimSuffix(o.agent, "/")+"/api/v1/view")
+	status, body, err := machine.Get(ctx, 0, "http://"+o.agentAddress()+"/api/v1/view")
 	switch {
 	case err != nil:
 		return n, false, fmt.Errorf("the node's agent does not answer: %w", err)

@@ -1,6 +1,9 @@
 package verify
 
 import (
+	"io"
+	"net"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -263,4 +266,18 @@ func TestSocketsChoose(t *testing.T) {
 		require.Equal(t, "H100", got.gpu.Model)
 		require.Equal(t, [2]int{30, 60}, got.cores)
 	}
+}
+
+// Probes that wait end when verify gives up; one that has no socket any more is no error.
+func TestSocketsEnd(t *testing.T) {
+	dir := t.TempDir()
+	second, err := net.Listen("unix", filepath.Join(dir, "second.sock"))
+	require.NoError(t, err)
+	defer second.Close()
+	Sockets{Dir: dir}.End()
+	conn, err := second.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
 }

@@ -58,7 +58,7 @@ type run struct {
 }
 
 func (r *run) run(ctx context.Context) (report verification.Report, err error) {
-	n, _, err := r.View(ctx)
+	n, err := r.firstView(ctx)
 	if err != nil {
 		return report, err
 	}
@@ -90,6 +90,25 @@ func (r *run) run(ctx context.Context) (report verification.Report, err error) {
 	report.Rows = r.rows
 	report.Outcome = verification.OutcomeOf(r.rows)
 	return report, err
+}
+
+// firstView waits for an agent that has just started.
+func (r *run) firstView(ctx context.Context) (n view.Node, err error) {
+	ctx, cancel := context.WithTimeout(ctx, r.step)
+	defer cancel()
+	for {
+		if n, _, err = r.View(ctx); err == nil {
+			return n, nil
+		}
+		if _, isPod := r.Way.(Sockets); !isPod {
+			return n, err
+		}
+		select {
+		case <-ctx.Done():
+			return n, err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
 }
 
 func (r *run) startProbe(ctx context.Context, i int) (*probe, error) {
