@@ -35,6 +35,8 @@ const (
 	SourceReplicas Source = "replicas"
 	// SourceMIG are the MIG devices that the kubelet chose (FromMIG).
 	SourceMIG Source = "mig"
+	// SourceResourceClaim are the ResourceClaims that the DRA driver prepared (package dra/prepared).
+	SourceResourceClaim Source = "resourceclaim"
 )
 
 // Grant is all that one container gets. The shares are in the order of the GPUs in the container.
@@ -44,6 +46,8 @@ type Grant struct {
 	Source    Source  `json:"source,omitempty"`
 	// Position is the place in HAMi's annotation, from 0; nil for a grant by name.
 	Position *int `json:"position,omitempty"`
+	// ResourceClaims are the requests of Kubernetes' ResourceClaims that the grant is of, "<UID>.<request>".
+	ResourceClaims []string `json:"resourceClaims,omitempty"`
 }
 
 // GPU is what can be granted of a GPU, or of a MIG device, which has one replica.

@@ -32,6 +32,9 @@ type Claim struct {
 	Shares       []grant.Share `json:"shares"`
 	Source       grant.Source  `json:"source,omitempty"`
 	Position     *int          `json:"position,omitempty"`
+	// ResourceClaims are the requests of Kubernetes' ResourceClaims that it has, "<UID>.<request>": one container at a time
+	// has each.
+	ResourceClaims []string `json:"resourceClaims,omitempty"`
 	// CoreCeiling is the soft ceiling of compute time, in percent; 0: none.
 	CoreCeiling  int  `json:"coreCeiling,omitempty"`
 	HighPriority bool `json:"highPriority,omitempty"`
@@ -67,9 +70,9 @@ func (c *Claim) validate() error {
 	return grant.ValidateShares(c.Shares)
 }
 
-// placed returns whether a scheduler chose the GPUs, and counts the claim itself.
+// placed returns whether gpuslice's scheduler or HAMi's chose the GPUs, and counts the claim itself.
 func (c *Claim) placed() bool {
-	return c.Owner == OwnerNRI && c.Source != grant.SourceReplicas && c.Source != grant.SourceMIG
+	return c.Owner == OwnerNRI && c.Source != grant.SourceReplicas && c.Source != grant.SourceMIG && c.Source != grant.SourceResourceClaim
 }
 
 // SoftPercent is the soft ceiling of a share; 0: none.
@@ -124,9 +127,14 @@ func (c *Claim) isAttemptOf(other *Claim) bool {
 	return c.PodUID != "" && c.PodUID == other.PodUID && c.Owner == other.Owner && c.Container == other.Container
 }
 
+func (c *Claim) has(resourceClaim string) bool {
+	return slices.Contains(c.ResourceClaims, resourceClaim)
+}
+
 func (c *Claim) clone() Claim {
 	own := *c
 	own.Shares = slices.Clone(c.Shares)
+	own.ResourceClaims = slices.Clone(c.ResourceClaims)
 	if c.Position != nil {
 		own.Position = new(*c.Position)
 	}

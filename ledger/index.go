@@ -201,7 +201,7 @@ func (x *index) superseded() (found []*entry) {
 }
 
 func (x *index) admit(claim *Claim, gpus map[string]grant.GPU) error {
-	return cmp.Or(x.checkKnown(claim.Shares), x.checkPosition(claim), x.checkName(claim), x.checkCapacity(claim, gpus, x.predecessors(claim)))
+	return cmp.Or(x.checkKnown(claim.Shares), x.checkPosition(claim), x.checkName(claim), x.checkResourceClaims(claim), x.checkCapacity(claim, gpus, x.predecessors(claim)))
 }
 
 // checkKnown refuses if an entry with unknown shares can hold the same GPUs. The refused pod's tenant reads
@@ -272,6 +272,30 @@ func (x *index) checkName(claim *Claim) error {
 		}
 	}
 	return nil
+}
+
+// checkResourceClaims refuses a request of a ResourceClaim that another container has.
+func (x *index) checkResourceClaims(claim *Claim) error {
+	for _, e := range x.holdersOf(claim.ResourceClaims) {
+		if e.ContainerID != claim.ContainerID && !claim.isAttemptOf(&e.Claim) {
+			return grant.Errorf(ErrResourceClaimInUse, "its ResourceClaim is in use by another container: one container at a time can have a request of a ResourceClaim; "+
+				"give each container a request or a ResourceClaim of its own (a ResourceClaimTemplate), or wait until the other container ends")
+		}
+	}
+	return nil
+}
+
+// holdersOf returns the entries that count and have one of these requests of ResourceClaims.
+func (x *index) holdersOf(resourceClaims []string) (found []*entry) {
+	if len(resourceClaims) == 0 {
+		return nil
+	}
+	for _, e := range x.entries {
+		if e.counts() && slices.ContainsFunc(resourceClaims, e.has) {
+			found = append(found, e)
+		}
+	}
+	return found
 }
 
 func (x *index) checkCapacity(claim *Claim, gpus map[string]grant.GPU, own []*entry) error {

@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,8 +91,8 @@ func (l *Ledger) Close() error {
 
 // Claim reserves the claim and returns its directory. It refuses what does not fit into gpus, by UUID
 // (ErrOverbooked, ErrUnknownGPU), a HAMi position of another container (ErrPositionTaken), the name of another
-// command of the host (ErrNameTaken), a cordoned GPU (ErrCordoned), and any claim while an entry is unreadable
-// (ErrCorrupt) or blocks (ErrBlocked).
+// command of the host (ErrNameTaken), a ResourceClaim of another container (ErrResourceClaimInUse), a cordoned GPU
+// (ErrCordoned), and any claim while an entry is unreadable (ErrCorrupt) or blocks (ErrBlocked).
 //
 // populate, which can be nil, writes the container's other files into a directory that is renamed later. If it
 // fails, or ctx ends, the ledger is unchanged. It is idempotent; a different claim is ErrConflict. A claim
@@ -151,6 +152,30 @@ func checkSame(claim, reserved *Claim) error {
 		return grant.Errorf(ErrConflict, "container id %s is already reserved for %s with %d shares: remove it first", claim.ContainerID, reserved.holder(), len(reserved.Shares))
 	}
 	return nil
+}
+
+// Room returns nil if shares fit now. What a container has of the same requests of ResourceClaims is regarded as free:
+// it is the same. Errors are those of Claim; a cordon is none, because the shares are allocated already.
+func (l *Ledger) Room(ctx context.Context, shares []grant.Share, resourceClaims []string, gpus map[string]grant.GPU) error {
+	return l.locked(ctx, func() error {
+		claim := Claim{Shares: shares, ResourceClaims: resourceClaims}
+		if err := grant.CheckGPUs(shares, gpus); err != nil {
+			return err
+		}
+		own := l.index.holdersOf(resourceClaims)
+		return l.unlessStale(func() error {
+			return cmp.Or(l.index.checkKnown(shares), l.index.checkCapacity(&claim, gpus, own))
+		})
+	})
+}
+
+// InUse returns whether a container has one of the requests of ResourceClaims.
+func (l *Ledger) InUse(ctx context.Context, resourceClaims []string) (used bool, err error) {
+	err = l.locked(ctx, func() error {
+		used = len(l.index.holdersOf(resourceClaims)) > 0
+		return nil
+	})
+	return used, err
 }
 
 // Release ends the claim. Its directory stays, because the container can still map its files. An unknown ID is
@@ -437,9 +462,11 @@ var (
 	// ErrPositionTaken: another container of the pod has this position of HAMi's annotation. The container can run
 	// without a GPU.
 	ErrPositionTaken = errors.New("position taken")
-	ErrConflict      = errors.New("conflicting claim")
-	ErrNoClaim       = errors.New("no claim")
-	ErrCordoned      = errors.New("GPU cordoned")
+	// ErrResourceClaimInUse: another container has the request of the ResourceClaim.
+	ErrResourceClaimInUse = errors.New("ResourceClaim in use")
+	ErrConflict           = errors.New("conflicting claim")
+	ErrNoClaim            = errors.New("no claim")
+	ErrCordoned           = errors.New("GPU cordoned")
 	// ErrCorrupt: an entry is unreadable, so the free amounts are not known.
 	ErrCorrupt = errors.New("corrupt ledger")
 	// ErrBlocked: a container with an unknown grant can hold the GPU (Ledger.Block).

@@ -111,6 +111,9 @@ func (l *Ledger) resize(ctx context.Context, id string, shares []grant.Share, gp
 		if err := checkSameGPUs(old.Shares, shares); err != nil {
 			return err
 		}
+		if len(old.ResourceClaims) > 0 && !slices.Equal(old.Shares, shares) {
+			return grant.Errorf(grant.ErrMalformed, "its shares are of a ResourceClaim, which does not change after its allocation: delete the pod and create it with another ResourceClaim")
+		}
 		if err := l.admitResize(e, shares, gpus); err != nil {
 			return err
 		}

@@ -95,19 +95,37 @@ func withoutGrant(f *facts) (decision, error) {
 	return decision{adjust: adjust}, err
 }
 
-// grant returns what the scheduler granted, the MIG devices that the kubelet chose or, where the policy
-// allows it, the equal share of the replicas; nil: nothing.
+// grant returns what the scheduler granted, the ResourceClaims' shares, the MIG devices that the kubelet chose or, where
+// the policy allows it, the equal share of the replicas; nil: nothing.
 func (f *facts) grant() (*grant.Grant, error) {
 	mig, err := grant.FromMIG(f.newest, f.name, f.container.Annotations, f.gpus, f.scheduled)
 	switch {
 	case err != nil:
 		return nil, err
+	case f.claimed != nil:
+		return f.claimed, f.onlyClaimed(mig)
 	case mig != nil:
 		return mig, nil
 	case f.scheduled == nil && f.unscheduled == UnscheduledShare:
 		return grant.FromReplicas(f.newest, f.name, f.container.Annotations, f.gpus)
 	}
 	return f.scheduled, nil
+}
+
+// onlyClaimed refuses a container that has a ResourceClaim and GPUs by another way: two schedulers chose them.
+func (f *facts) onlyClaimed(mig *grant.Grant) error {
+	other := ""
+	switch _, replicas := f.container.Annotations[gpuapi.AnnotationReplicas]; {
+	case f.scheduled != nil:
+		other = "a scheduler's grant"
+	case mig != nil:
+		other = "MIG devices of the device plugin"
+	case replicas:
+		other = "replicas of the device plugin"
+	default:
+		return nil
+	}
+	return f.inContainer(grant.Errorf(grant.ErrMalformed, "it has a ResourceClaim and %s too: request its GPUs in one way", other))
 }
 
 func (f *facts) edit(g *grant.Grant) (*api.ContainerAdjustment, oci.Enforcement, error) {
@@ -167,6 +185,8 @@ func (f *facts) claim(g *grant.Grant, mode oci.Enforcement) ledger.Claim {
 		Source:       g.Source,
 		Position:     g.Position,
 		Mode:         string(mode),
+
+		ResourceClaims: g.ResourceClaims,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	gpuapi "github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
@@ -20,6 +21,7 @@ type facts struct {
 	container oci.Container
 
 	scheduled  *grant.Grant // by the newest annotations; nil: none
+	claimed    *grant.Grant // by the ResourceClaims that the kubelet prepared; nil: none
 	ceiling    int          // of compute time, in percent; 0: none
 	ceilingErr error
 
@@ -37,8 +39,21 @@ type facts struct {
 func (p *Plugin) gather(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*facts, error) {
 	f := p.localFacts(pod, ctr)
 	var err error
-	f.scheduled, err = grant.FromPod(ctx, f.newest, f.name, p.NodeName, p.Names, p.Keys)
+	if f.scheduled, err = grant.FromPod(ctx, f.newest, f.name, p.NodeName, p.Names, p.Keys); err != nil {
+		return f, err
+	}
+	f.claimed, err = p.fromResourceClaims(f)
 	return f, err
+}
+
+func (p *Plugin) fromResourceClaims(f *facts) (*grant.Grant, error) {
+	if p.Prepared != nil {
+		return p.Prepared.Grant(f.pod, f.name, f.container.CDIDevices, f.container.Mounts)
+	}
+	if len(prepared.Names(f.container.CDIDevices)) > 0 {
+		return nil, f.inContainer(grant.Errorf(prepared.ErrNotPrepared, "it has a ResourceClaim, and this node's agent serves none now (--resource-api): delete the pod"))
+	}
+	return nil, nil
 }
 
 func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 )
@@ -43,6 +44,8 @@ var kinds = []struct {
 	{"ambiguous", grant.ErrAmbiguous},
 	{"overbooked", grant.ErrOverbooked},
 	{"position_taken", ledger.ErrPositionTaken},
+	{"not_prepared", prepared.ErrNotPrepared},
+	{"resource_claim_in_use", ledger.ErrResourceClaimInUse},
 	{"conflict", ledger.ErrConflict},
 	{"corrupt_ledger", ledger.ErrCorrupt},
 	{"blocked", ledger.ErrBlocked},

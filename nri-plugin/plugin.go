@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
@@ -47,6 +48,8 @@ type Config struct {
 	// Newest returns the pod with the annotations of its newest grant; optional. The runtime has those of the
 	// sandbox's creation, which are older after a resize.
 	Newest func(grant.Pod) grant.Pod
+	// Prepared has the ResourceClaims that the node's DRA driver prepared; optional: the node has none.
+	Prepared *prepared.Store
 	// Unscheduled applies to containers without a scheduler's grant; "" is UnscheduledDeny.
 	Unscheduled UnscheduledPolicy
 	// ExemptNamespaces have containers that the plugin ignores.

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	gpuapi "github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/ledger"
@@ -102,6 +103,9 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 // replicas, because their size can have changed. Signatures are not verified, because the keys can have
 // changed.
 func (p *Plugin) runningGrant(ctx context.Context, f *facts) (*grant.Grant, error) {
+	if claims := prepared.Names(f.container.CDIDevices); len(claims) > 0 {
+		return runningClaim(f, claims)
+	}
 	g, err := grant.FromPod(ctx, f.newest, f.name, p.NodeName, p.Names, nil)
 	if err == nil && g != nil {
 		return g, nil
@@ -121,6 +125,20 @@ func (p *Plugin) runningGrant(ctx context.Context, f *facts) (*grant.Grant, erro
 		return mig, nil
 	}
 	return nil, errors.Join(err, migErr)
+}
+
+// runningClaim returns the grant of a running container with ResourceClaims: by the shares that it was created with,
+// because the records can be gone.
+func runningClaim(f *facts, claims []string) (*grant.Grant, error) {
+	value, ok := f.container.Annotations[gpuapi.AnnotationShares]
+	if !ok {
+		return nil, f.inContainer(errors.New("it has a ResourceClaim, and no record of its shares"))
+	}
+	shares, err := grant.DecodeShares(value)
+	if err != nil {
+		return nil, f.inContainer(err)
+	}
+	return &grant.Grant{Container: f.name, Shares: shares, Source: grant.SourceResourceClaim, ResourceClaims: claims}, nil
 }
 
 // fromOtherEngine returns whether a directory's claim is of a container that this runtime does not list:
