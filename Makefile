@@ -263,7 +263,7 @@ lint: setup-check ## Check the format and run go vet, staticcheck, shellcheck, a
 	  --cppcheck-build-dir=$(BUILD)/cppcheck -D'ElfW(type)=Elf64_##type' $(C_DIRS) 2>&1 | grep .
 
 generate: ## Regenerate golden files from the code (look at the diff)
-	go test ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent \
+	go test ./dra/devices ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent \
 	  ./cmd/internal/cli ./test/layout ./test/licences -update
 	@test/setup.sh --helm
 	go test ./test/chart -update

@@ -15,3 +15,13 @@ const (
 
 // CDIClaimSpecPrefix begins the name of a prepared ResourceClaim's CDI spec; its UID and ".json" follow.
 const CDIClaimSpecPrefix = "gpuslice-claim-"
+
+// Taints of devices in ResourceSlices, with the effect NoSchedule.
+const (
+	// TaintUnhealthy is on a device of a GPU that is unhealthy or gone.
+	TaintUnhealthy = DRADriver + "/unhealthy"
+	// TaintCordoned is on a device of a GPU that the operator cordoned.
+	TaintCordoned = DRADriver + "/cordoned"
+	// TaintNotConnected is on all devices while the agent is not connected to the container runtime.
+	TaintNotConnected = DRADriver + "/not-connected"
+)
