@@ -47,7 +47,7 @@ func addName(ctr *api.Container, uid string) *api.Container {
 }
 
 func addMount(ctr *api.Container, store *prepared.Store, uid string) *api.Container {
-	ctr.Mounts = append(ctr.Mounts, &api.Mount{Source: store.Path(uid), Destination: deviceOf(uid).ContainerPath(), Type: "bind", Options: []string{"ro"}})
+	ctr.Mounts = append(ctr.Mounts, &api.Mount{Source: store.Path(uid), Destination: prepared.ContainerPath(deviceOf(uid).String()), Type: "bind", Options: []string{"ro"}})
 	return ctr
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
+	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
@@ -149,7 +150,12 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err := o.startAudit(ledger, inventory, plugin, &holder, shares.Excesses, shown, events, loops, &then, log); err != nil {
 		return err
 	}
-	if o.DevicePluginDir != "" {
+	switch {
+	case o.dra():
+		if err := o.serveDRA(api, plugin, published, &then, log); err != nil {
+			return err
+		}
+	case o.DevicePluginDir != "":
 		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
 		links := func(a, b string) int { return inventory.Snapshot().Topology.Link(a, b) }
 		offers := newKubelet(&o, links, policy, connection, log)
@@ -282,6 +288,11 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 		Observer:       observer,
 		RefusedChanged: p.notify,
 		Log:            log,
+	}
+	if o.dra() {
+		if config.Prepared, err = prepared.Open(o.StateDir); err != nil {
+			return nil, err
+		}
 	}
 	if o.PodResourcesSocket != "" {
 		config.Names = podresources.New(o.PodResourcesSocket, o.countedResources()...)

@@ -66,6 +66,9 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, IgnoreHandshake: !o.AnswerHandshake, Volcano: o.VolcanoRegister, CSV: o.RegisterFormat == registerCSV, Capacity: o.capacity()},
 		Node: func() (noderegister.Node, bool) {
 			n, known := registeredNode(p.now())
+			if o.dra() { // kube-scheduler has them by the ResourceSlices, and no other scheduler may
+				n.Devices = nil
+			}
 			n.Refused = p.refused()
 			return n, known
 		},

@@ -85,6 +85,8 @@ var badValues = map[string][]string{
 	"cdi-spec-dirs":                 {"", "cdi", "/etc/cdi,", "/etc/cdi,cdi"},
 	"nvidia-runtime-handlers":       {"nvidia,", "a b"},
 	"default-runtime-is-nvidia":     {"", "maybe"},
+	"resource-api":                  {"", "DRA", "both"},
+	"kubelet-dir":                   {"", "kubelet"},
 	"device-plugin-dir":             {"device-plugins", "/" + strings.Repeat("d", 80)},
 	"resource-name":                 {"", "gpu", "nvidia.com/", "nvidia.com/gpu,nvidia.com/other", "/gpu"},
 	"allocation-policy":             {"", "Packed", "binpack"},
@@ -189,6 +191,7 @@ func TestGoodValues(t *testing.T) {
 		{"--unscheduled-policy=share", "--device-split-count=200", "--device-cores-scaling=2"},
 		{"--resource-profile=tencent", "--mig-strategy=mixed", "--pass-device-specs", "--node-config-file=", "--disable-control-namespaces=lab,*"},
 		{"--legacy-metrics=hami,gpu-manager", "--metrics-address="},
+		{"--resource-api=dra", "--kubelet-dir=/k"},
 		{"--kubernetes-api=off", "--kubeconfig=", "--register-format=csv", "--gaia-model-label", "--volcano-register"},
 		{"--node-name=node-1.example.com", "--resource-names=nvidia.com/gpu,example.com/A100_80GB"},
 	} {
@@ -207,6 +210,11 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	}{
 		{"an equal share that can't be limited", []string{"--unscheduled-policy=share", "--device-split-count=101"}, "--unscheduled-policy: must be deny, or a --device-split-count"},
 		{"cores and memory of different GPUs", []string{"--unscheduled-policy=share", "--resource-profile=tencent"}, "--unscheduled-policy: must be deny with --resource-profile=tencent"},
+		{"DRA without the NRI plugin", []string{"--resource-api=dra", "--nri-socket="}, "--resource-api: must be device-plugin without --nri-socket"},
+		{"DRA without the API server", []string{"--resource-api=dra", "--kubernetes-api=off"}, "--resource-api: must be device-plugin with --kubernetes-api=off"},
+		{"DRA without CDI", []string{"--resource-api=dra", "--cdi-spec-dirs=", "--device-injection=envvar"}, "--resource-api: must be device-plugin without --cdi-spec-dirs"},
+		{"DRA and the capacity of the Node", []string{"--resource-api=dra", "--node-capacity=memory=nvidia.com/gpumem"}, "--resource-api: must be device-plugin with --node-capacity"},
+		{"a directory that is too long for DRA", []string{"--resource-api=dra", "--kubelet-dir=/" + strings.Repeat("k", 80)}, "--kubelet-dir: must be a shorter directory"},
 		{"whole devices as cores and memory", []string{"--mig-strategy=single", "--resource-profile=tencent"}, "--mig-strategy: must be none or mixed with --resource-profile=tencent"},
 	} {
 		t.Run(test.description, func(t *testing.T) {

@@ -48,6 +48,8 @@ type options struct {
 	NvidiaRuntimeHandlers  []string
 	DefaultRuntimeIsNvidia bool
 
+	ResourceAPI      string
+	KubeletDir       string
 	DevicePluginDir  string
 	ResourceName     string
 	AllocationPolicy string
@@ -133,6 +135,8 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.NvidiaRuntimeHandlers, "nvidia-runtime-handlers", []string{"nvidia"}, "`NAMES` of the runtime handlers (of RuntimeClasses) that are nvidia-container-runtime")
 	f.BoolVar(&o.DefaultRuntimeIsNvidia, "default-runtime-is-nvidia", false, "the default runtime is nvidia-container-runtime")
 
+	f.StringVar(&o.ResourceAPI, "resource-api", resourceDevicePlugin, "`API` by which the node offers its GPUs to Kubernetes: device-plugin, or dra (ResourceClaims, with the scheduler of Kubernetes 1.36); with dra there is no device plugin, and no other GPU scheduler places pods on the node")
+	f.StringVar(&o.KubeletDir, "kubelet-dir", api.KubeletDir, "`DIRECTORY` of the kubelet, for the sockets of --resource-api=dra")
 	f.StringVar(&o.DevicePluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "`DIRECTORY` of the kubelet for device plugins; empty: no device plugin")
 	f.StringVar(&o.ResourceName, "resource-name", api.ResourceGPU, "`NAME` of the extended resource on the kubelet: --device-split-count of it for each GPU")
 	f.StringVar(&o.AllocationPolicy, "allocation-policy", string(deviceplugin.Packed), "`POLICY` by which the kubelet chooses GPUs: packed (the fullest first) or spread (the emptiest first); several replicas are on different GPUs")
@@ -256,6 +260,7 @@ func (o *options) validate() error {
 	if o.GrantPublicKeyFile != "" {
 		c.absolute("grant-public-key-file", o.GrantPublicKeyFile)
 	}
+	o.validateDRA(&c)
 	o.validateOffer(&c)
 	share := o.UnscheduledPolicy == string(nriplugin.UnscheduledShare)
 	c.want("unscheduled-policy", share || o.UnscheduledPolicy == string(nriplugin.UnscheduledDeny), "deny or share", o.UnscheduledPolicy)

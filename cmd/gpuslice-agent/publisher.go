@@ -35,6 +35,8 @@ type publisher struct {
 	reconfigured chan struct{}
 	// offered receives each resource's GPUs; nil: no kubelet.
 	offered func(map[deviceplugin.Resource][]deviceplugin.GPU)
+	// devices receives each offer, for the DRA driver; nil: there is none.
+	devices func(*offer)
 	// ready are additional conditions of /readyz.
 	ready []condition
 	// keeper has the newest grants of resized pods; set by nriPlugin.
@@ -155,6 +157,9 @@ func (p *publisher) update() {
 	p.problems.stale.Report(p.log, "the GPUs are unhealthy", "the GPUs are read again", next.Stale)
 	if p.offered != nil {
 		p.offered(p.options.forKubelet(next))
+	}
+	if p.devices != nil {
+		p.devices(next)
 	}
 	periodic.Wake(p.changed)
 	p.writeNode(last, next)

@@ -30,6 +30,17 @@ type apiServer struct {
 	*httptest.Server
 	mu     sync.Mutex
 	object metav1.PartialObjectMetadata
+	last   []byte // the last patch
+}
+
+// removed returns whether the last patch removes an annotation, or does not have it.
+func (s *apiServer) removed(annotation string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var patch struct {
+		Metadata struct{ Annotations map[string]*string }
+	}
+	return s.last != nil && json.Unmarshal(s.last, &patch) == nil && patch.Metadata.Annotations[annotation] == nil
 }
 
 func newAPIServer(t *testing.T, name string, labels map[string]string) *apiServer {
@@ -46,7 +57,8 @@ func newAPIServer(t *testing.T, name string, labels map[string]string) *apiServe
 		if r.Method == http.MethodPatch {
 			body, err := io.ReadAll(r.Body)
 			if err == nil {
-				err = json.Unmarshal(body, &s.object) // adds to maps: nothing is removed in these tests
+				s.last = body
+				err = json.Unmarshal(body, &s.object) // adds to maps, and does not remove: see removed
 			}
 			if err != nil {
 				http.Error(w, err.Error(), http.StatusBadRequest)

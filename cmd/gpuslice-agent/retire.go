@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -84,7 +85,7 @@ func removeFiles(ctx context.Context, o options) error {
 	for _, socket := range sockets {
 		errs = append(errs, os.Remove(socket))
 	}
-	errs = append(errs, removeClaims(o.StateDir))
+	errs = append(errs, removeDRA(o), removeClaims(o.StateDir))
 	turnsUsed, err := unmountTurns(o.StateDir)
 	errs = append(errs, err)
 	state, err := os.ReadDir(o.StateDir)
@@ -97,6 +98,24 @@ func removeFiles(ctx context.Context, o options) error {
 	}
 	errs = append(errs, verification.Remove(o.LibraryDir))
 	return errors.Join(append(errs, oci.RemoveLibraries(o.LibraryDir))...)
+}
+
+// removeDRA removes the CDI specs of prepared ResourceClaims, and the driver's sockets.
+func removeDRA(o options) error {
+	files := []string{o.registrationSocket()}
+	var errs []error
+	for _, dir := range o.CDISpecDirs {
+		for _, pattern := range []string{api.CDIClaimSpecPrefix + "*.json", ".new-" + api.CDIClaimSpecPrefix + "*"} {
+			specs, err := filepath.Glob(filepath.Join(dir, pattern))
+			files, errs = append(files, specs...), append(errs, err)
+		}
+	}
+	for _, file := range files {
+		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(filepath.Join(o.KubeletDir, "plugins", api.DRADriver)))...)
 }
 
 func removeClaims(stateDir string) error {
@@ -121,7 +140,7 @@ func unmountTurns(stateDir string) (used bool, err error) {
 }
 
 var stateNames = []string{
-	"containers", vgpufs.TurnsName, "lock", "generation", "cordoned", "resized", "agent.lock", api.NodeFileName, allowedFile,
+	"containers", api.PreparedDirName, vgpufs.TurnsName, "lock", "generation", "cordoned", "resized", "agent.lock", api.NodeFileName, allowedFile,
 	api.NodeCacheName, "cdi.json", "limiter.json",
 }
 

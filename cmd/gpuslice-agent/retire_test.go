@@ -17,7 +17,7 @@ import (
 // retired is the options of a node on which an agent was, with a container's claim of this owner.
 func retired(t *testing.T, owner string) options {
 	dir := t.TempDir()
-	o := options{StateDir: filepath.Join(dir, "run"), LibraryDir: filepath.Join(dir, "lib"), DevicePluginDir: filepath.Join(dir, "plugins")}
+	o := options{StateDir: filepath.Join(dir, "run"), LibraryDir: filepath.Join(dir, "lib"), DevicePluginDir: filepath.Join(dir, "plugins"), KubeletDir: filepath.Join(dir, "kubelet")}
 	for _, dir := range []string{o.LibraryDir, o.DevicePluginDir} {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}

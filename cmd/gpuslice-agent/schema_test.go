@@ -29,6 +29,7 @@ var limits = map[string]map[string]any{
 	"on-violation":               {"enum": []string{"report", "kill"}},
 	"limiter-mode":               {"enum": []string{"preload", "library", "auto"}},
 	"device-injection":           {"enum": []string{"auto", "cdi", "envvar"}},
+	"resource-api":               {"enum": []string{"device-plugin", "dra"}},
 	"allocation-policy":          {"enum": []string{"packed", "spread"}},
 	"resource-profile":           {"enum": []string{"hami", "tencent"}},
 	"mig-strategy":               {"enum": []string{"none", "single", "mixed"}},

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpuslice/gpuslice/dra/devices"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
@@ -139,9 +138,4 @@ func TestAmountsOfAnAllocation(t *testing.T) {
 	n.Devices[0].Capacity.MemoryMiB = 1000
 	_, err := n.Allocation(claim(share("gpu", 0, "1Gi", "1")))
 	require.ErrorIs(t, err, grant.ErrOverbooked)
-}
-
-func TestTaints(t *testing.T) {
-	require.Empty(t, devices.Taints(true, false, true))
-	require.Equal(t, []string{"gpu.gpuslice.io/unhealthy", "gpu.gpuslice.io/cordoned", "gpu.gpuslice.io/not-connected"}, devices.Taints(false, true, false))
 }

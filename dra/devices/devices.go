@@ -24,7 +24,9 @@ type Node struct {
 	Name          string
 	DriverVersion string
 	CUDAVersion   string
-	Devices       []Device
+	// NotConnected: new containers get no GPU now.
+	NotConnected bool
+	Devices      []Device
 }
 
 // Device is a GPU or a MIG device that the node offers.
@@ -36,7 +38,9 @@ type Device struct {
 	Profile string
 	// PCIeRoot is Kubernetes' name of the PCIe root, "pci0000:00"; "": unknown.
 	PCIeRoot string
-	Taints   []string
+	// Problem is why the device is unhealthy; "": it is healthy.
+	Problem  string
+	Cordoned bool
 }
 
 // Names of attributes and capacities. Those of attributes are NVIDIA's DRA driver's, if it has one.
@@ -116,8 +120,13 @@ func (n Node) device(d Device) resourceapi.Device {
 	if !d.isMIG() {
 		device.AllowMultipleAllocations = new(true)
 	}
-	for _, key := range d.Taints {
-		device.Taints = append(device.Taints, resourceapi.DeviceTaint{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+	for _, taint := range []struct {
+		key     string
+		applies bool
+	}{{api.TaintUnhealthy, d.Problem != ""}, {api.TaintCordoned, d.Cordoned}, {api.TaintNotConnected, n.NotConnected}} {
+		if taint.applies {
+			device.Taints = append(device.Taints, resourceapi.DeviceTaint{Key: taint.key, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+		}
 	}
 	return device
 }
@@ -205,18 +214,4 @@ func (d Device) capacity() map[resourceapi.QualifiedName]resourceapi.DeviceCapac
 			ValidValues: []resource.Quantity{count(1)},
 		}},
 	}
-}
-
-// Taints are the taints of a device.
-func Taints(healthy, cordoned, connected bool) (taints []string) {
-	if !healthy {
-		taints = append(taints, api.TaintUnhealthy)
-	}
-	if cordoned {
-		taints = append(taints, api.TaintCordoned)
-	}
-	if !connected {
-		taints = append(taints, api.TaintNotConnected)
-	}
-	return taints
 }

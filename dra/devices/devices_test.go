@@ -39,8 +39,7 @@ func mixed() devices.Node {
 	cut := hardware.GPU{UUID: uuid(2), Model: "NVIDIA H200", NUMANode: hardware.NUMAUnknown, MIGEnabled: true}
 	t4 := hardware.GPU{UUID: uuid(3), Model: "Tesla T4", MemoryMiB: 15360, NUMANode: hardware.NUMAUnknown}
 	ill, cordoned := h200(1), h200(0)
-	ill.Taints = devices.Taints(false, true, false)
-	cordoned.Taints = devices.Taints(true, true, true)
+	ill.Problem, ill.Cordoned, cordoned.Cordoned = "XID 79", true, true
 	return node(cordoned, ill,
 		devices.Device{Capacity: grant.GPU{UUID: mig, MemoryMiB: 16384, CorePercent: 100, Replicas: 1, Parent: uuid(2)}, GPU: cut, Profile: "1g.18gb"},
 		devices.Device{Capacity: grant.GPU{UUID: uuid(3), MemoryMiB: 30720, CorePercent: 200, Replicas: 20}, GPU: t4},
@@ -53,7 +52,9 @@ func TestPools(t *testing.T) {
 	long.Name = strings.Repeat("n.", 126) + "n"
 	long.Devices[0].GPU.Model = strings.Repeat("A very long model ", 6) + "ÄÖÜ"
 	bare := devices.Node{Name: "node-1", DriverVersion: "unknown", Devices: []devices.Device{{Capacity: grant.GPU{UUID: uuid(0), MemoryMiB: 2, CorePercent: 1, Replicas: 1}, GPU: hardware.GPU{NUMANode: hardware.NUMAUnknown}}}}
-	for name, n := range map[string]devices.Node{"one": node(h200(0)), "mixed": mixed(), "long": long, "bare": bare} {
+	away := node(h200(0))
+	away.NotConnected = true
+	for name, n := range map[string]devices.Node{"one": node(h200(0)), "mixed": mixed(), "long": long, "bare": bare, "not-connected": away} {
 		t.Run(name, func(t *testing.T) {
 			pools := n.Pools()
 			require.Equal(t, pools, n.Pools())

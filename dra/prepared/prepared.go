@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/api"
@@ -46,8 +48,26 @@ func (d Device) String() string { return d.UID + "." + d.Request }
 // QualifiedName is the device's name for a container runtime.
 func (d Device) QualifiedName() string { return api.CDIClaimKind + "=" + d.String() }
 
-// ContainerPath is where the record is mounted in a container.
-func (d Device) ContainerPath() string { return api.ContainerPreparedDir + "/" + d.String() }
+// ContainerPath is where a device's record is mounted in a container.
+func ContainerPath(device string) string { return api.ContainerPreparedDir + "/" + device }
+
+// ValidUID returns whether a ResourceClaim with this UID can be prepared.
+func ValidUID(uid string) bool { return uidPattern.MatchString(uid) }
+
+// Devices are the names of the record's CDI devices, sorted.
+func (r *Record) Devices() (names []string) {
+	for request := range r.Requests {
+		names = append(names, Device{r.UID, request}.String())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Same returns whether both records are of one ResourceClaim and have the same shares.
+func (r *Record) Same(other Record) bool {
+	return r.UID == other.UID && r.Namespace == other.Namespace && r.Name == other.Name &&
+		maps.EqualFunc(r.Requests, other.Requests, slices.Equal)
+}
 
 func deviceOf(name string) (Device, error) {
 	uid, request, _ := strings.Cut(name, ".")

@@ -131,7 +131,7 @@ func cdi(uid, request string) string {
 }
 
 func mount(s *prepared.Store, uid, request string) rspec.Mount {
-	return rspec.Mount{Source: s.Path(uid), Destination: prepared.Device{UID: uid, Request: request}.ContainerPath(), Type: "bind", Options: []string{"ro"}}
+	return rspec.Mount{Source: s.Path(uid), Destination: prepared.ContainerPath(prepared.Device{UID: uid, Request: request}.String()), Type: "bind", Options: []string{"ro"}}
 }
 
 func TestGrant(t *testing.T) {
