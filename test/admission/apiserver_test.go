@@ -131,7 +131,11 @@ func (r resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL,
 // admit is what the API server does with a write before it stores it.
 func (s *server) admit(w write, plugins ...admission.ValidationInterface) error {
 	interfaces := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
-	kinds, _, err := scheme.Scheme.ObjectKinds(w.object)
+	written := w.object
+	if written == nil { // a deletion
+		written = w.old
+	}
+	kinds, _, err := scheme.Scheme.ObjectKinds(written)
 	if err != nil {
 		return err
 	}
@@ -143,11 +147,15 @@ func (s *server) admit(w write, plugins ...admission.ValidationInterface) error 
 		who.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {w.node}}
 	}
 	namespace := cmp.Or(w.namespace, "team-a")
-	if w.resource == "nodes" {
+	group := ""
+	switch w.resource {
+	case "nodes":
 		namespace = ""
+	case "resourceslices":
+		namespace, group = "", kinds[0].Group
 	}
 	attributes := admission.NewAttributesRecord(w.object, w.old, kinds[0], namespace, "p",
-		schema.GroupVersionResource{Version: "v1", Resource: w.resource}, w.subresource, w.operation, nil, false, who)
+		schema.GroupVersionResource{Group: group, Version: "v1", Resource: w.resource}, w.subresource, w.operation, nil, false, who)
 	ctx := context.Background()
 	for _, plugin := range plugins {
 		if mutating, ok := plugin.(admission.MutationInterface); ok {

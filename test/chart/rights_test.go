@@ -65,6 +65,17 @@ var ofDiscovery = map[string]string{
 	"discovery: patch nodes": "the label",
 }
 
+// ofDRA are the rights that exist only with DRA. The admission policy restricts them to the ResourceSlices of the agent's own Node.
+var ofDRA = map[string]string{
+	"agent: get resource.k8s.io/resourceslices":    "package dra: client-go's informer",
+	"agent: list resource.k8s.io/resourceslices":   "the ResourceSlices of its node",
+	"agent: watch resource.k8s.io/resourceslices":  "a kubelet that starts removes them",
+	"agent: create resource.k8s.io/resourceslices": "its GPUs",
+	"agent: update resource.k8s.io/resourceslices": "their health",
+	"agent: delete resource.k8s.io/resourceslices": "GPUs that are gone",
+	"agent: get resource.k8s.io/resourceclaims":    "what kube-scheduler allocated",
+}
+
 // ofQuota are the rights that exist only with gpu-manager's quota.
 var ofQuota = map[string]string{
 	"scheduler: kube-system: get configmaps [gpuquota]":   "the quota",
@@ -175,6 +186,7 @@ func TestRights(t *testing.T) {
 		"extender":  {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofKeys, ofExtender)},
 		"agent":     {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"), ofKeys)},
 		"keys":      {variants["keys"], want(rights)},
+		"dra":       {variants["dra"], want(rights, ofKeys, ofDRA)},
 		"discovery": {variants["discovery"], want(rights, ofKeys, ofDiscovery)},
 		// A user that keeps the certificate needs no right to the webhook's.
 		"certificate": {[]string{`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`}, want(only("agent"), only("scheduler"), ofKeys)},
