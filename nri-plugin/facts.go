@@ -48,7 +48,11 @@ func (p *Plugin) gather(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 
 func (p *Plugin) fromResourceClaims(f *facts) (*grant.Grant, error) {
 	if p.Prepared != nil {
-		return p.Prepared.Grant(f.pod, f.name, f.container.CDIDevices, f.container.Mounts)
+		var mounts []prepared.Mount
+		for _, m := range f.container.Mounts {
+			mounts = append(mounts, prepared.Mount{Source: m.Source, Destination: m.Destination})
+		}
+		return p.Prepared.Grant(f.pod, f.name, f.container.CDIDevices, mounts)
 	}
 	if len(prepared.Names(f.container.CDIDevices)) > 0 {
 		return nil, f.inContainer(grant.Errorf(prepared.ErrNotPrepared, "it has a ResourceClaim, and this node's agent serves none now (--resource-api): delete the pod"))

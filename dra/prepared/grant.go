@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	rspec "github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
@@ -17,6 +15,9 @@ import (
 
 // ErrNotPrepared: a container has a ResourceClaim that the node has not prepared, or only a part of what belongs to it.
 var ErrNotPrepared = errors.New("ResourceClaim not prepared")
+
+// Mount is a mount of a container, as the runtime reports it.
+type Mount struct{ Source, Destination string }
 
 // Names returns the devices of ResourceClaims among CDI names, each once, in their order: the runtime names a device
 // twice if the kubelet prepared it twice.
@@ -32,7 +33,7 @@ func Names(cdi []string) (devices []string) {
 // Grant returns the grant of a container's ResourceClaims, or nil if it has none. It needs two things: the CDI devices
 // that the runtime reports, which only the kubelet requests, and the mounts of the records, which show that the runtime
 // applied them. A pod's author can mount a record by hostPath: a record without its device is refused.
-func (s *Store) Grant(pod grant.Pod, container string, cdi []string, mounts []rspec.Mount) (*grant.Grant, error) {
+func (s *Store) Grant(pod grant.Pod, container string, cdi []string, mounts []Mount) (*grant.Grant, error) {
 	g, err := s.grant(pod, container, Names(cdi), mounts)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s container %q: %w", pod.Namespace, pod.Name, container, err)
@@ -40,7 +41,7 @@ func (s *Store) Grant(pod grant.Pod, container string, cdi []string, mounts []rs
 	return g, nil
 }
 
-func (s *Store) grant(pod grant.Pod, container string, names []string, mounts []rspec.Mount) (*grant.Grant, error) {
+func (s *Store) grant(pod grant.Pod, container string, names []string, mounts []Mount) (*grant.Grant, error) {
 	for _, name := range names {
 		if _, err := deviceOf(name); err != nil {
 			return nil, err
@@ -65,7 +66,7 @@ func (s *Store) grant(pod grant.Pod, container string, names []string, mounts []
 }
 
 // mounted returns which devices have their records mounted. It refuses every other mount of or over a record.
-func (s *Store) mounted(names []string, mounts []rspec.Mount) (map[string]bool, error) {
+func (s *Store) mounted(names []string, mounts []Mount) (map[string]bool, error) {
 	mounted := map[string]bool{}
 	for _, m := range mounts {
 		destination := path.Clean("/" + m.Destination)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/dra/prepared"
@@ -116,7 +115,7 @@ func TestInvalidRecords(t *testing.T) {
 		_, err := store.Read(uidA)
 		require.Error(t, err, description)
 		require.NotErrorIs(t, err, fs.ErrNotExist)
-		_, err = store.Grant(grant.Pod{Namespace: "ns", Name: "p"}, "main", []string{cdi(uidA, "gpu")}, []rspec.Mount{mount(store, uidA, "gpu")})
+		_, err = store.Grant(grant.Pod{Namespace: "ns", Name: "p"}, "main", []string{cdi(uidA, "gpu")}, []prepared.Mount{mount(store, uidA, "gpu")})
 		require.Error(t, err, description)
 	}
 	_, err = store.Read("../node")
@@ -130,8 +129,8 @@ func cdi(uid, request string) string {
 	return prepared.Device{UID: uid, Request: request}.QualifiedName()
 }
 
-func mount(s *prepared.Store, uid, request string) rspec.Mount {
-	return rspec.Mount{Source: s.Path(uid), Destination: prepared.ContainerPath(prepared.Device{UID: uid, Request: request}.String()), Type: "bind", Options: []string{"ro"}}
+func mount(s *prepared.Store, uid, request string) prepared.Mount {
+	return prepared.Mount{Source: s.Path(uid), Destination: prepared.ContainerPath(prepared.Device{UID: uid, Request: request}.String())}
 }
 
 func TestGrant(t *testing.T) {
@@ -143,7 +142,7 @@ func TestGrant(t *testing.T) {
 	foreign := record("3")
 	foreign.Namespace = "elsewhere"
 	require.NoError(t, store.Write(foreign))
-	at := func(m rspec.Mount, destination string) rspec.Mount { m.Destination = destination; return m }
+	at := func(m prepared.Mount, destination string) prepared.Mount { m.Destination = destination; return m }
 	A, B := cdi(uidA, "gpu"), cdi(uidB, "gpu")
 	mountA, mountB := mount(store, uidA, "gpu"), mount(store, uidB, "gpu")
 	shareA := grant.Share{UUID: gpuA, MemoryMiB: 1000, CorePercent: 30}
@@ -151,39 +150,39 @@ func TestGrant(t *testing.T) {
 	for _, test := range []struct {
 		description string
 		cdi         []string
-		mounts      []rspec.Mount
+		mounts      []prepared.Mount
 		want        []grant.Share
 		claims      []string
 		kind        error
 		says        string
 	}{
 		{description: "nothing"},
-		{description: "others' devices and volumes", cdi: []string{"nvidia.com/gpu=0", "gpuslice.io/slice=a", "x"}, mounts: []rspec.Mount{{Source: "/data", Destination: "/data"}}},
-		{description: "one", cdi: []string{A}, mounts: []rspec.Mount{mountA}, want: []grant.Share{shareA}, claims: []string{uidA + ".gpu"}},
-		{description: "named twice after a restart of the kubelet", cdi: []string{A, A}, mounts: []rspec.Mount{mountA}, want: []grant.Share{shareA}, claims: []string{uidA + ".gpu"}},
-		{description: "two requests", cdi: []string{cdi(uidA, "other"), A}, mounts: []rspec.Mount{mountA, mount(store, uidA, "other")},
+		{description: "others' devices and volumes", cdi: []string{"nvidia.com/gpu=0", "gpuslice.io/slice=a", "x"}, mounts: []prepared.Mount{{Source: "/data", Destination: "/data"}}},
+		{description: "one", cdi: []string{A}, mounts: []prepared.Mount{mountA}, want: []grant.Share{shareA}, claims: []string{uidA + ".gpu"}},
+		{description: "named twice after a restart of the kubelet", cdi: []string{A, A}, mounts: []prepared.Mount{mountA}, want: []grant.Share{shareA}, claims: []string{uidA + ".gpu"}},
+		{description: "two requests", cdi: []string{cdi(uidA, "other"), A}, mounts: []prepared.Mount{mountA, mount(store, uidA, "other")},
 			want: []grant.Share{{UUID: gpuB, MemoryMiB: 2000}, shareA}, claims: []string{uidA + ".other", uidA + ".gpu"}},
-		{description: "two on one GPU are a sum, of 100 % at most", cdi: []string{A, B}, mounts: []rspec.Mount{mountB, mountA},
+		{description: "two on one GPU are a sum, of 100 % at most", cdi: []string{A, B}, mounts: []prepared.Mount{mountB, mountA},
 			want: []grant.Share{{UUID: gpuA, MemoryMiB: 1500, CorePercent: 100}, {UUID: gpuB, MemoryMiB: 1, CorePercent: 1}}, claims: []string{uidA + ".gpu", uidB + ".gpu"}},
 
 		{description: "only the name", cdi: []string{A}, kind: prepared.ErrNotPrepared, says: "not mounted"},
-		{description: "only one of two records", cdi: []string{A, B}, mounts: []rspec.Mount{mountB}, kind: prepared.ErrNotPrepared, says: "not mounted"},
-		{description: "only the mount, as by hostPath", mounts: []rspec.Mount{mountA}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
-		{description: "another's record beside the own", cdi: []string{A}, mounts: []rspec.Mount{mountA, mountB}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
-		{description: "another's record in place of the own", cdi: []string{A}, mounts: []rspec.Mount{at(mountB, mountA.Destination)}, kind: prepared.ErrNotPrepared, says: "only the record"},
-		{description: "another's record elsewhere", cdi: []string{A}, mounts: []rspec.Mount{mountA, at(mountB, "/data")}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
-		{description: "the own record elsewhere", cdi: []string{A}, mounts: []rspec.Mount{mountA, at(mountA, "/data")}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
-		{description: "the directory of all", cdi: []string{A}, mounts: []rspec.Mount{mountA, {Source: filepath.Dir(mountA.Source), Destination: "/data"}}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
-		{description: "the own record twice", cdi: []string{A}, mounts: []rspec.Mount{mountA, mountA}, kind: prepared.ErrNotPrepared, says: "only the record"},
-		{description: "a volume over the records", cdi: []string{A}, mounts: []rspec.Mount{mountA, {Type: "tmpfs", Source: "tmpfs", Destination: "/.gpuslice-claims"}}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
-		{description: "a volume over it by a longer path", cdi: []string{A}, mounts: []rspec.Mount{mountA, {Source: "/x", Destination: "/data/../.gpuslice-claims/x"}}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
-		{description: "a longer path to a record", mounts: []rspec.Mount{{Source: dir + "/./prepared/../prepared/x", Destination: "/data"}}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
-		{description: "a file of the tenant", cdi: []string{A}, mounts: []rspec.Mount{{Source: "/tmp/forged.json", Destination: mountA.Destination}}, kind: prepared.ErrNotPrepared, says: "only the record"},
-		{description: "another namespace's", cdi: []string{cdi("3", "gpu")}, mounts: []rspec.Mount{mount(store, "3", "gpu")}, kind: prepared.ErrNotPrepared, says: "another namespace"},
-		{description: "not prepared", cdi: []string{cdi("4", "gpu")}, mounts: []rspec.Mount{mount(store, "4", "gpu")}, kind: prepared.ErrNotPrepared, says: "not prepared on this node"},
-		{description: "a request without a GPU", cdi: []string{cdi(uidA, "none")}, mounts: []rspec.Mount{mount(store, uidA, "none")}, kind: prepared.ErrNotPrepared, says: "no GPU for the request"},
-		{description: "a path", cdi: []string{cdi("../x", "gpu")}, mounts: []rspec.Mount{mount(store, "../x", "gpu")}, kind: grant.ErrMalformed, says: "must be gpuslice.io/claim=<UID>.<request>"},
-		{description: "no request", cdi: []string{"gpuslice.io/claim=" + uidA}, mounts: []rspec.Mount{at(mountA, "/.gpuslice-claims/"+uidA)}, kind: grant.ErrMalformed, says: "must be gpuslice.io/claim=<UID>.<request>"},
+		{description: "only one of two records", cdi: []string{A, B}, mounts: []prepared.Mount{mountB}, kind: prepared.ErrNotPrepared, says: "not mounted"},
+		{description: "only the mount, as by hostPath", mounts: []prepared.Mount{mountA}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
+		{description: "another's record beside the own", cdi: []string{A}, mounts: []prepared.Mount{mountA, mountB}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
+		{description: "another's record in place of the own", cdi: []string{A}, mounts: []prepared.Mount{at(mountB, mountA.Destination)}, kind: prepared.ErrNotPrepared, says: "only the record"},
+		{description: "another's record elsewhere", cdi: []string{A}, mounts: []prepared.Mount{mountA, at(mountB, "/data")}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
+		{description: "the own record elsewhere", cdi: []string{A}, mounts: []prepared.Mount{mountA, at(mountA, "/data")}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
+		{description: "the directory of all", cdi: []string{A}, mounts: []prepared.Mount{mountA, {Source: filepath.Dir(mountA.Source), Destination: "/data"}}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
+		{description: "the own record twice", cdi: []string{A}, mounts: []prepared.Mount{mountA, mountA}, kind: prepared.ErrNotPrepared, says: "only the record"},
+		{description: "a volume over the records", cdi: []string{A}, mounts: []prepared.Mount{mountA, {Source: "tmpfs", Destination: "/.gpuslice-claims"}}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
+		{description: "a volume over it by a longer path", cdi: []string{A}, mounts: []prepared.Mount{mountA, {Source: "/x", Destination: "/data/../.gpuslice-claims/x"}}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
+		{description: "a longer path to a record", mounts: []prepared.Mount{{Source: dir + "/./prepared/../prepared/x", Destination: "/data"}}, kind: prepared.ErrNotPrepared, says: "remove the volume"},
+		{description: "a file of the tenant", cdi: []string{A}, mounts: []prepared.Mount{{Source: "/tmp/forged.json", Destination: mountA.Destination}}, kind: prepared.ErrNotPrepared, says: "only the record"},
+		{description: "another namespace's", cdi: []string{cdi("3", "gpu")}, mounts: []prepared.Mount{mount(store, "3", "gpu")}, kind: prepared.ErrNotPrepared, says: "another namespace"},
+		{description: "not prepared", cdi: []string{cdi("4", "gpu")}, mounts: []prepared.Mount{mount(store, "4", "gpu")}, kind: prepared.ErrNotPrepared, says: "not prepared on this node"},
+		{description: "a request without a GPU", cdi: []string{cdi(uidA, "none")}, mounts: []prepared.Mount{mount(store, uidA, "none")}, kind: prepared.ErrNotPrepared, says: "no GPU for the request"},
+		{description: "a path", cdi: []string{cdi("../x", "gpu")}, mounts: []prepared.Mount{mount(store, "../x", "gpu")}, kind: grant.ErrMalformed, says: "must be gpuslice.io/claim=<UID>.<request>"},
+		{description: "no request", cdi: []string{"gpuslice.io/claim=" + uidA}, mounts: []prepared.Mount{at(mountA, "/.gpuslice-claims/"+uidA)}, kind: grant.ErrMalformed, says: "must be gpuslice.io/claim=<UID>.<request>"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			got, err := store.Grant(grant.Pod{Namespace: "ns", Name: "p"}, "main", test.cdi, test.mounts)
