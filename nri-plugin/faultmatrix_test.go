@@ -2,6 +2,7 @@ package nriplugin_test
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -131,7 +132,7 @@ func TestFaultMatrix(t *testing.T) {
 					onAll(t, func(i int) { tried[i] = nodes[i].try(s) })
 					adaptation.SetPluginRequestTimeout(longTimeout)
 					onAll(t, func(i int) { cell.add(nodes[i].outcome(tried[i])) })
-					cell.check(t, s.granted, row)
+					cell.check(t, s, row)
 				})
 			}
 		})
@@ -139,12 +140,17 @@ func TestFaultMatrix(t *testing.T) {
 }
 
 // check compares a cell with what its row expects.
-func (c *faultTally) check(t *testing.T, granted bool, row faultRow) {
+func (c *faultTally) check(t *testing.T, s faultShape, row faultRow) {
 	t.Log(c)
 	require.NoError(t, errors.Join(c.errs...))
 	want := row.without
-	if granted {
+	switch {
+	case s.claimed && row.asksNames: // only HAMi's positions need the kubelet's names
+		want = append(only(limited), row.granted...)
+	case s.granted:
 		want = row.granted
+	case s.forged && slices.Contains(row.without, voided):
+		want = append(only(byRecord), slices.DeleteFunc(slices.Clone(row.without), func(o faultOutcome) bool { return o == voided })...)
 	}
 	total := 0
 	for _, o := range want {

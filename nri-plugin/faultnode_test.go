@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	gpuapi "github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
@@ -43,6 +44,12 @@ func newFaultNode(t *testing.T, row faultRow) *faultNode {
 		r.proxy.edit(olderNRI(t))
 	}
 	n := &faultNode{fixture: &fixture{t: t, runtime: r, config: newConfig(t)}, row: row}
+	var err error
+	n.config.Prepared, err = prepared.Open(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, n.config.Prepared.Write(prepared.Record{UID: claimUID, Namespace: "default", Name: "c", Requests: map[string][]grant.Share{
+		"gpu": {{UUID: gpuA, MemoryMiB: faultMiB, CorePercent: faultCores}},
+	}}))
 	if row.config != nil {
 		row.config(n, &n.config)
 	}
@@ -66,7 +73,7 @@ type faultTry struct {
 // try creates a container.
 func (n *faultNode) try(s faultShape) faultTry {
 	var annotations map[string]string
-	if s.granted {
+	if s.granted && !s.claimed {
 		annotations = named("main", gpuA, faultMiB, faultCores)
 		if n.row.asksNames {
 			annotations = map[string]string{gpuapi.AnnotationHAMiAllocated: fmt.Sprintf("%s,NVIDIA,%d,%d:;%s,NVIDIA,1,1:;", gpuA, faultMiB, faultCores, gpuB)}
@@ -74,6 +81,12 @@ func (n *faultNode) try(s faultShape) faultTry {
 	}
 	ctr := newContainer("main")
 	s.change(ctr)
+	if s.claimed {
+		addName(ctr, claimUID)
+	}
+	if s.claimed || s.forged {
+		addMount(ctr, n.config.Prepared, claimUID)
+	}
 	pod := newPod("p-"+ctr.Id, annotations)
 	create := n.row.create
 	if create == nil {
@@ -228,7 +241,7 @@ func absentAfterRestart(n *faultNode) {
 }
 
 func connectedTwice(n *faultNode) {
-	n.second = connect(n.t, n.runtime)
+	n.second = connect(n.t, n.runtime, func(c *nriplugin.Config) { c.Prepared = n.config.Prepared })
 	n.settle()
 }
 

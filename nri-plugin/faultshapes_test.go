@@ -16,6 +16,8 @@ import (
 type faultShape struct {
 	name    string
 	granted bool
+	// claimed: it has a prepared ResourceClaim in place of a scheduler's grant. forged: it mounts the record of one.
+	claimed, forged bool
 	// change makes the container of an ordinary one.
 	change func(*api.Container)
 }
@@ -25,19 +27,22 @@ const faultMiB, faultCores = 1000, 10
 
 // faultShapes are the columns. Each without a grant asks for a GPU.
 var faultShapes = []faultShape{
-	{"with a grant", true, func(*api.Container) {}},
-	{"with a grant, names another's GPU", true, setsEnv("NVIDIA_VISIBLE_DEVICES=" + gpuB)},
-	{"with a grant, mounts its own ld.so.preload", true, func(c *api.Container) {
+	{name: "with a grant", granted: true, change: func(*api.Container) {}},
+	{name: "with a grant, names another's GPU", granted: true, change: setsEnv("NVIDIA_VISIBLE_DEVICES=" + gpuB)},
+	{name: "with a grant, mounts its own ld.so.preload", granted: true, change: func(c *api.Container) {
 		c.Mounts = append(c.Mounts, &api.Mount{Destination: "/etc/ld.so.preload", Source: "/dev/null", Type: "bind", Options: []string{"bind"}})
 	}},
-	{"with a grant, sets its own limits", true, setsEnv("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_MEMORY_LIMIT_0=0", "CUDA_DEVICE_SM_LIMIT=0")},
-	{"with a grant, privileged", true, privileged},
-	{"without a grant, its image sets all", false, setsEnv("NVIDIA_VISIBLE_DEVICES=all")},
-	{"without a grant, names another's GPU", false, setsEnv("NVIDIA_VISIBLE_DEVICES=" + gpuB)},
-	{"without a grant, privileged, its image sets all", false, func(c *api.Container) {
+	{name: "with a grant, sets its own limits", granted: true, change: setsEnv("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_MEMORY_LIMIT_0=0", "CUDA_DEVICE_SM_LIMIT=0")},
+	{name: "with a grant, privileged", granted: true, change: privileged},
+	{name: "without a grant, its image sets all", change: setsEnv("NVIDIA_VISIBLE_DEVICES=all")},
+	{name: "without a grant, names another's GPU", change: setsEnv("NVIDIA_VISIBLE_DEVICES=" + gpuB)},
+	{name: "without a grant, privileged, its image sets all", change: func(c *api.Container) {
 		privileged(c)
 		setsEnv("NVIDIA_VISIBLE_DEVICES=all")(c)
 	}},
+	{name: "with a ResourceClaim", granted: true, claimed: true, change: func(*api.Container) {}},
+	{name: "with a ResourceClaim, sets its own limits", granted: true, claimed: true, change: setsEnv("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_MEMORY_LIMIT_0=0", "CUDA_DEVICE_SM_LIMIT=0")},
+	{name: "without a ResourceClaim, mounts another's record", forged: true, change: setsEnv("NVIDIA_VISIBLE_DEVICES=all")},
 }
 
 func setsEnv(env ...string) func(*api.Container) {
@@ -63,6 +68,7 @@ const (
 	byReconcile faultOutcome = "refused: not reconciled"
 	byLost      faultOutcome = "refused: validator, request lost"
 	bySecond    faultOutcome = "refused: second plugin"
+	byRecord    faultOutcome = "refused: another's record"
 )
 
 // faultRefusals are the texts that refusals are known by.
@@ -72,6 +78,7 @@ var faultRefusals = []struct {
 }{
 	{"refuses all grants until the ledger is reconciled", byReconcile}, // and then why
 	{errPopulate.Error(), byError},
+	{"reports no CDI device for it", byRecord},
 	{"did not decide within the runtime's NRI timeout", byDeadline},
 	{"which only gpuslice writes", bySecond},                                // the annotation of the first plugin
 	{"plugin 90-gpuslice failed to handle CreateContainer request", byLost}, // NRI 0.12.5
