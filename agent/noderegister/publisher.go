@@ -46,8 +46,8 @@ type Publisher struct {
 
 	labels atomic.Pointer[map[string]string]
 
-	last     Node
-	known    bool
+	last      Node
+	known     bool
 	capacity  writtenCapacity
 	condition writtenCondition
 	failures  int
