@@ -58,9 +58,9 @@ The state is the Node's annotation gpuslice.io/migration: the same command
 continues after an interruption. --undo switches nodes back; before that,
 upgrade gpuslice with webhook.enabled=false.
 
-It switches no node if gpuslice is not installed or its agents select other
-nodes, if no label of nodes belongs only to %[1]s, or if webhooks or
-schedulers of both would handle the same pods.
+It switches no node if gpuslice or its webhook is not installed, if its agents
+select other nodes or offer other resources, if no label of nodes belongs only
+to %[1]s, or if webhooks or schedulers of both would handle the same pods.
 
 Exit status: 0 the plan is printed, or the nodes are switched; 1 failure, or it
 was not confirmed; 2 invalid usage.`, source, where),
@@ -139,11 +139,9 @@ func (m *migration) switchNodes(connection *cluster.Cluster, in *migrate.Invento
 	report := func(format string, args ...any) {
 		fmt.Fprintln(m.OutOrStdout(), term.Clean(fmt.Sprintf(format, args...)))
 	}
-	nodes := []migrate.Node{plan.Node(m.node)}
-	if m.all {
-		if nodes, err = plan.ToSwitch(m.undo); err != nil {
-			return err
-		}
+	nodes, err := m.chosen(plan)
+	if err != nil {
+		return err
 	}
 	if len(nodes) == 0 {
 		report("there is no node to switch")
@@ -172,6 +170,22 @@ func (m *migration) switchNodes(connection *cluster.Cluster, in *migrate.Invento
 		}
 	}
 	return nil
+}
+
+// chosen are the nodes of --node or --all.
+func (m *migration) chosen(plan *migrate.Plan) ([]migrate.Node, error) {
+	if !m.all {
+		n, err := plan.Node(m.node)
+		return []migrate.Node{n}, err
+	}
+	nodes, passed, err := plan.ToSwitch(m.undo)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range passed {
+		fmt.Fprintln(m.ErrOrStderr(), term.Clean(fmt.Sprintf("node %s is passed over, it is %s: use --node %s", n.Name, stateOf(n), n.Name)))
+	}
+	return nodes, nil
 }
 
 // nodeLine describes a node before it is switched.

@@ -33,11 +33,15 @@ func hamiCluster(t *testing.T, agents bool, more ...v1.Node) (kubeconfig string)
 	}
 	pod := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train\x1b[31m"}, Spec: v1.PodSpec{NodeName: "node-1", Containers: []v1.Container{{Name: "main"}}}}
 	pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1"), "nvidia.com/gpumem": resource.MustParse("0")}
+	webhooks := []map[string]any{}
+	if agents {
+		webhooks = append(webhooks, map[string]any{"metadata": map[string]any{"name": "gpuslice"}, "webhooks": []any{map[string]any{"name": "requests.gpuslice.io"}}})
+	}
 	answers := map[string]any{
 		"/apis/apps/v1/daemonsets":  appsv1.DaemonSetList{Items: daemons},
 		"/apis/apps/v1/deployments": appsv1.DeploymentList{}, "/apis/apps/v1/statefulsets": appsv1.StatefulSetList{}, "/apis/apps/v1/replicasets": appsv1.ReplicaSetList{},
 		"/apis/batch/v1/jobs": batchv1.JobList{}, "/apis/batch/v1/cronjobs": batchv1.CronJobList{},
-		"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": map[string]any{"items": []any{}},
+		"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": map[string]any{"items": webhooks},
 		"/api/v1/nodes": v1.NodeList{Items: append(more, v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"gpu": "on"}}})},
 		"/api/v1/pods":  v1.PodList{Items: []v1.Pod{pod}},
 	}
@@ -61,7 +65,10 @@ func hamiCluster(t *testing.T, agents bool, more ...v1.Node) (kubeconfig string)
 func TestMigrate(t *testing.T) {
 	asPlugin(t)
 	t.Setenv("KUBECONFIG", hamiCluster(t, false))
-	const values = `agent:
+	const values = `admission:
+  writers:
+  - system:serviceaccount:kube-system:default
+agent:
   config:
     core-policy: disable
     legacy-metrics:
@@ -83,8 +90,8 @@ scheduler:
 	require.Equal(t, exitDone, status, stderr)
 	assert.NotContains(t, out, "\x1b", "names are those of tenants")
 	for _, text := range []string{
-		"HAMi: DaemonSet kube-system/hami-device-plugin\n\nValues for gpuslice's chart (--values):\n  agent:\n    config:\n      core-policy: disable\n",
-		"\nNot in the values:\n- HAMi's device-config.yaml is not mounted", "\n- HAMi's scheduler is not found",
+		"HAMi: DaemonSet kube-system/hami-device-plugin\n\nValues for gpuslice's chart (--values):\n  admission:\n    writers:\n    - system:serviceaccount:kube-system:default\n  agent:\n    config:\n      core-policy: disable\n",
+		"\nNot in the values:\n- admission.writers has system:serviceaccount:kube-system:default", "\n- the scheduler of HAMi is not found among the Deployments", "\n- HAMi's device-config.yaml is not mounted", "\n- HAMi's scheduler is not found",
 		"\nPods that gpuslice refuses as they are:\n- team/train", "nvidia.com/gpumem: 0",
 		"\nDifferent for users (docs/MIGRATING.md):\n", "- nvidia.com/gpumem: 0: HAMi: ignores it: the whole GPU; gpuslice: refused\n",
 		"\nNODE    STATE   GPUS  PODS TO EVICT  NOT CREATED AGAIN\nnode-1  served  0     1              1\n",
@@ -132,6 +139,27 @@ func TestMigrateConfirmed(t *testing.T) {
 	status, out, stderr := gpuslice("migrate", "hami", "--all", "--undo", "--yes")
 	assert.Equal(t, exitDone, status, stderr)
 	assert.Equal(t, "there is no node to switch\n", out)
+}
+
+// A node that is not known is refused before the confirmation, and --all passes over what an operator has decided.
+func TestMigrateOfOtherNodes(t *testing.T) {
+	asPlugin(t)
+	record := func(name, text string) v1.Node {
+		return v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.AnnotationMigration: text}}}
+	}
+	t.Setenv("KUBECONFIG", hamiCluster(t, true, record("returning-1", `{"from":"hami","back":true}`), record("changed-1", `{"from":"hami","done":true}`)))
+	status, _, stderr := gpuslice("migrate", "hami", "--node", "node-2")
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, stderr, "node node-2 is unknown")
+	assert.NotContains(t, stderr, "[yes/no]")
+	_, _, stderr = gpuslice("migrate", "hami", "--all")
+	assert.Contains(t, stderr, "node changed-1 is passed over, it is changed (no device plugin): use --node changed-1\n")
+	assert.Contains(t, stderr, "node returning-1 is passed over, it is returning (no device plugin): use --node returning-1\n")
+	assert.Contains(t, stderr, "node node-1: served")
+	assert.NotContains(t, stderr, "node returning-1: ")
+	_, _, stderr = gpuslice("migrate", "hami", "--all", "--undo")
+	assert.Contains(t, stderr, "warning: gpuslice's policy for annotations")
+	assert.Contains(t, stderr, "node returning-1: returning")
 }
 
 // A node with an unreadable record is not passed over.

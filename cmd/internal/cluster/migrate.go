@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,7 +58,7 @@ func (c *Cluster) Inventory(ctx context.Context) (*migrate.Inventory, error) {
 		return nil, fmt.Errorf("list the cluster's Jobs: %w", err)
 	}
 	for i := range jobs.Items {
-		if jobs.Items[i].Status.CompletionTime == nil {
+		if !hasEnded(&jobs.Items[i]) {
 			in.AddWorkload("Job", &jobs.Items[i], jobs.Items[i].Spec.Template.Spec)
 		}
 	}
@@ -91,6 +92,12 @@ func (c *Cluster) Inventory(ctx context.Context) (*migrate.Inventory, error) {
 	return &in, nil
 }
 
+func hasEnded(j *batchv1.Job) bool {
+	return j.Status.CompletionTime != nil || slices.ContainsFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return (c.Type == batchv1.JobFailed || c.Type == batchv1.JobComplete) && c.Status == v1.ConditionTrue
+	})
+}
+
 // SystemNamespaces are those in which gpuslice's own objects are trusted.
 func (c *Cluster) SystemNamespaces() []string {
 	if c.systemNamespace != "" {
@@ -118,7 +125,7 @@ func (c *Cluster) Switch(ctx context.Context, node string, w *migrate.Switch, ba
 	delete(lacks, x.join.Key)
 	switch {
 	case record != nil && record.From != w.From:
-		return fmt.Errorf("node %s is migrated from %s: use migrate %s", node, record.From, string(record.From))
+		return fmt.Errorf("node %s is migrated from %s: use kubectl gpuslice migrate %s", node, record.From, string(record.From))
 	case record == nil && back:
 		return fmt.Errorf("node %s is not migrated: it has no annotation %s", node, api.AnnotationMigration)
 	case record == nil && w.Old.Name == "":

@@ -382,7 +382,7 @@ func TestSwitchRefused(t *testing.T) {
 	}{
 		"not HAMi's":    {edit: func(n *v1.Node) { delete(n.Labels, "gpu") }, want: "node n1 is not one of HAMi's DaemonSet kube-system/hami-device-plugin: it does not have its labels"},
 		"not switched":  {back: true, want: "node n1 is not migrated: it has no annotation gpuslice.io/migration"},
-		"gpu-manager's": {edit: func(n *v1.Node) { n.Annotations = map[string]string{api.AnnotationMigration: `{"from":"tencent"}`} }, want: "node n1 is migrated from gpu-manager: use migrate tencent"},
+		"gpu-manager's": {edit: func(n *v1.Node) { n.Annotations = map[string]string{api.AnnotationMigration: `{"from":"tencent"}`} }, want: "node n1 is migrated from gpu-manager: use kubectl gpuslice migrate tencent"},
 		"a bad record":  {edit: func(n *v1.Node) { n.Annotations = map[string]string{api.AnnotationMigration: "x"} }, want: "the annotation gpuslice.io/migration is invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -639,9 +639,11 @@ func TestInventory(t *testing.T) {
 		Volumes: []v1.Volume{{Name: "device-config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "devices"}}}}},
 	}
 	devices := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "devices"}, Data: map[string]string{"device-config.yaml": "nvidia: {deviceSplitCount: 3}"}}
-	controlled := metav1.ObjectMeta{Namespace: "ns", Name: "made", OwnerReferences: []metav1.OwnerReference{{Controller: new(true)}}}
+	controlled := metav1.ObjectMeta{Namespace: "ns", Name: "made", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Controller: new(true)}}}
+	ofAnother := metav1.ObjectMeta{Namespace: "ns", Name: "database", OwnerReferences: []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Database", Controller: new(true)}}}
+	failed := batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: v1.ConditionTrue}}}
 	names := metav1.ObjectMeta{Namespace: "ns", Name: "w"}
-	c, client := of(nil, daemon, devices, &appsv1.Deployment{ObjectMeta: names}, &appsv1.StatefulSet{ObjectMeta: names}, &appsv1.ReplicaSet{ObjectMeta: names}, &appsv1.ReplicaSet{ObjectMeta: controlled},
+	c, client := of(nil, daemon, devices, &appsv1.Deployment{ObjectMeta: names}, &appsv1.StatefulSet{ObjectMeta: ofAnother}, &appsv1.StatefulSet{ObjectMeta: names}, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "failed"}, Status: failed}, &appsv1.ReplicaSet{ObjectMeta: names}, &appsv1.ReplicaSet{ObjectMeta: controlled},
 		&batchv1.Job{ObjectMeta: names}, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ended"}, Status: batchv1.JobStatus{CompletionTime: &metav1.Time{}}}, &batchv1.CronJob{ObjectMeta: names}, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: theNode, Labels: map[string]string{"gpu": "on"}}}, withGPU("a"))
 	in, err := c.Inventory(t.Context())
 	require.NoError(t, err)
@@ -651,7 +653,7 @@ func TestInventory(t *testing.T) {
 	for _, w := range in.Workloads {
 		kinds = append(kinds, w.String())
 	}
-	assert.Equal(t, []string{"DaemonSet kube-system/hami-device-plugin", "Deployment ns/w", "StatefulSet ns/w", "ReplicaSet ns/w", "Job ns/w", "CronJob ns/w"}, kinds)
+	assert.Equal(t, []string{"DaemonSet kube-system/hami-device-plugin", "Deployment ns/w", "StatefulSet ns/database", "StatefulSet ns/w", "ReplicaSet ns/w", "Job ns/w", "CronJob ns/w"}, kinds)
 	text, err := json.Marshal(plan.Values)
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"device-split-count":3`)

@@ -3,6 +3,7 @@
 package migrate
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpuslice/gpuslice/api"
 )
@@ -53,11 +55,21 @@ type Workload struct {
 	Spec                  v1.PodSpec
 }
 
-// AddWorkload adds an object unless a controller has made it.
+// AddWorkload adds an object unless its controller is listed itself. The templates of other controllers are not known.
 func (in *Inventory) AddWorkload(kind string, of metav1.Object, spec v1.PodSpec) {
-	if metav1.GetControllerOf(of) == nil {
+	if !controlledBy(of, "apps/Deployment", "batch/CronJob") {
 		in.Workloads = append(in.Workloads, Workload{kind, of.GetNamespace(), of.GetName(), of.GetLabels(), spec})
 	}
+}
+
+// controlledBy reports whether the object's controller is of one of the kinds, as group/kind.
+func controlledBy(of metav1.Object, kinds ...string) bool {
+	owner := metav1.GetControllerOf(of)
+	if owner == nil {
+		return false
+	}
+	group, _, _ := strings.Cut(owner.APIVersion, "/")
+	return slices.Contains(kinds, group+"/"+owner.Kind)
 }
 
 func (w Workload) String() string { return w.Kind + " " + w.Namespace + "/" + w.Name }
@@ -74,6 +86,9 @@ type Daemon struct {
 }
 
 func (d Daemon) String() string {
+	if d.Name == "" {
+		return d.Of
+	}
 	return fmt.Sprintf("%s's DaemonSet %s/%s", d.Of, d.Namespace, d.Name)
 }
 
@@ -127,7 +142,7 @@ func (r *release) ownLabel(in *Inventory, back bool) (string, error) {
 	var reasons []string
 	for _, key := range slices.Sorted(maps.Keys(r.daemon.Selector)) {
 		if key == api.LabelMigrated || ofProgram(key) {
-			reasons = append(reasons, key+" is not of "+r.source.String())
+			reasons = append(reasons, key+" is not "+r.source.String()+"'s own label")
 			continue
 		}
 		users := r.users(in, key)
@@ -151,8 +166,7 @@ func (r *release) users(in *Inventory, key string) (found []string) {
 	}
 	for i := range in.Pods {
 		p := &in.Pods[i]
-		owner := metav1.GetControllerOf(p)
-		ofWorkload := owner != nil && slices.Contains([]string{"ReplicaSet", "StatefulSet", "DaemonSet", "Job"}, owner.Kind)
+		ofWorkload := controlledBy(p, "apps/ReplicaSet", "apps/StatefulSet", "apps/DaemonSet", "batch/Job")
 		if !ofWorkload && !ended(p) && !r.owns(p.Namespace, p.Labels) && selectsBy(p.Spec, key) {
 			found = append(found, "pod "+nameOf(p))
 		}
@@ -224,8 +238,8 @@ func find(source Source, in *Inventory, namespace string) (r release, err error)
 		if source == Tencent {
 			where = "there is no DaemonSet gpu-manager-daemonset"
 		}
-		if namespace != "" {
-			where += " in namespace " + namespace
+		if namespace != "" { // it can be in another one
+			return r, fmt.Errorf("%s is not found: %s in namespace %s: leave out --namespace to search all", source, where, namespace)
 		}
 		return r, errGone{fmt.Errorf("%s is not found: %s", source, where)}
 	default:
@@ -327,6 +341,37 @@ func ours(in *Inventory, namespaces []string) (Daemon, error) {
 		return Daemon{}, fmt.Errorf("%w in namespace %s: install it with the values of --values, or set --system-namespace", errNotInstalled, strings.Join(namespaces, ", "))
 	}
 	return Daemon{}, fmt.Errorf("several namespaces have gpuslice's agents (%s and %s): set --system-namespace", found[0].Namespace, found[1].Namespace)
+}
+
+// offers are the agent's count of GPUs, a resource, and its profile of resources.
+func (in *Inventory) offers(agent Daemon) (count, profile string, err error) {
+	given := map[string]string{"resource-name": api.ResourceGPU, "resource-profile": "hami"}
+	for _, d := range in.DaemonSets {
+		if d.Namespace != agent.Namespace || d.Name != agent.Name {
+			continue
+		}
+		spec := d.Spec.Template.Spec
+		files, err := in.configMap(d.Namespace, spec, "config")
+		if err != nil {
+			return "", "", err
+		}
+		var file map[string]any
+		if err := yaml.Unmarshal([]byte(files["agent.yaml"]), &file); err != nil {
+			return "", "", fmt.Errorf("read agent.yaml of %s: %w", agent, err)
+		}
+		for key := range given {
+			if text, is := file[key].(string); is {
+				given[key] = text
+			}
+		}
+		for i := range spec.Containers { // they override the file
+			flags := flags(&spec.Containers[i])
+			for key, before := range given {
+				given[key] = cmp.Or(flags[key], before)
+			}
+		}
+	}
+	return given["resource-name"], given["resource-profile"], nil
 }
 
 // Record is the state of a node's migration, a value of the annotation gpuslice.io/migration.

@@ -101,6 +101,26 @@ func (in *Inventory) gpuslice(selector map[string]string, webhook bool) *Invento
 	return in
 }
 
+// config gives the agents their configuration.
+func (in *Inventory) config(text string) *Inventory {
+	spec := &in.DaemonSets[len(in.DaemonSets)-1].Spec.Template.Spec
+	spec.Volumes = []v1.Volume{{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "gpuslice-agent"}}}}}
+	before := in.ConfigMap
+	in.ConfigMap = func(namespace, name string) (map[string]string, error) {
+		if namespace == system[0] && name == "gpuslice-agent" {
+			return map[string]string{"agent.yaml": text}, nil
+		}
+		return before(namespace, name)
+	}
+	return in
+}
+
+// flag gives the agents a flag.
+func (in *Inventory) flag(flag string) *Inventory {
+	in.DaemonSets[len(in.DaemonSets)-1].Spec.Template.Spec.Containers = []v1.Container{{Args: []string{flag}}}
+	return in
+}
+
 var migrated = map[string]string{api.LabelMigrated: "true"}
 
 // example is a pod of HAMi's or gpu-manager's users, as test/e2e/migration has it, on a node.
@@ -176,7 +196,11 @@ func TestPlanForHAMisDefaults(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "kube-system/hami-device-plugin", p.Release)
 	assert.Equal(t, "2.10.0", p.Version)
-	assert.Equal(t, `agent:
+	assert.Equal(t, `admission:
+  writers:
+  - system:serviceaccount:kube-system:hami-device-plugin
+  - system:serviceaccount:kube-system:hami-scheduler
+agent:
   config:
     legacy-metrics:
     - hami
@@ -210,12 +234,16 @@ scheduler:
 	assert.Contains(t, p.Problems[0], "gpuslice is not installed in namespace gpuslice-system")
 	assert.Equal(t, []string{"a", "b", "half"}, switching(t, p, false))
 	assert.Equal(t, []string{"half", "moved"}, switching(t, p, true))
-	assert.Equal(t, "unknown", p.Node("cpu").State)
+	n, err := p.Node("a")
+	require.NoError(t, err)
+	assert.Equal(t, p.Nodes[0], n)
+	_, err = p.Node("cpu")
+	require.EqualError(t, err, "node cpu is unknown: it does not exist, or it is neither a node of HAMi nor one that was migrated from it")
 }
 
 func switching(t *testing.T, p *Plan, back bool) (all []string) {
 	t.Helper()
-	nodes, err := p.ToSwitch(back)
+	nodes, _, err := p.ToSwitch(back)
 	require.NoError(t, err)
 	for _, n := range nodes {
 		all = append(all, n.Name)
@@ -312,7 +340,11 @@ func TestPlanForGPUManager(t *testing.T) {
 	in.Nodes, in.Pods = []v1.Node{n}, []v1.Pod{example(t, "gpu-manager/vcuda.yaml", "half", "a", true)}
 	p, err := Make(Tencent, in, where)
 	require.NoError(t, err)
-	assert.Equal(t, `agent:
+	assert.Equal(t, `admission:
+  writers:
+  - system:serviceaccount:kube-system:default
+  - system:serviceaccount:kube-system:gpu-manager
+agent:
   config:
     legacy-metrics:
     - gpu-manager
@@ -330,7 +362,10 @@ scheduler:
 	for _, d := range p.Differences {
 		assert.NotContains(t, d.Subject, "--sample-period", "it is not set")
 	}
-	w, err := Prepare(Tencent, in.gpuslice(migrated, true), where, false)
+	assert.Contains(t, strings.Join(p.Notes, "\n"), "admission.writers has system:serviceaccount:kube-system:default, an account that other pods of the namespace can have: give gpu-manager its own")
+	_, err = Prepare(Tencent, recorded(t, "gpu-manager.yaml").gpuslice(migrated, true), where, false)
+	require.ErrorContains(t, err, "has resource-profile hami, and would not offer tencent.com/vcuda-core: set agent.config.resource-profile=tencent")
+	w, err := Prepare(Tencent, in.gpuslice(migrated, true).config("resource-profile: tencent"), where, false)
 	require.NoError(t, err)
 	assert.Equal(t, api.ResourceVcudaCore, w.Count)
 	assert.Equal(t, "kubectl delete daemonset gpu-manager-daemonset --namespace kube-system", p.Commands[len(p.Commands)-1])
@@ -416,24 +451,32 @@ func TestPrepare(t *testing.T) {
 		back bool
 		want string // empty: they can be switched
 	}{
-		"gpuslice is missing":             {in: fresh(), want: "gpuslice is not installed in namespace gpuslice-system"},
-		"a tenant's labels":               {in: elsewhere, want: "gpuslice is not installed"},
-		"no webhook of HAMi":              {in: noWebhook(fresh().gpuslice(migrated, true))},
-		"no webhook of gpuslice":          {in: fresh().gpuslice(migrated, false)},
-		"both webhooks":                   {in: fresh().gpuslice(migrated, true), want: "HAMi's webhook (hami-webhook) and gpuslice's (gpuslice) can both change the same pods"},
-		"both webhooks, on the way back":  {in: fresh().gpuslice(migrated, true), back: true},
-		"separate webhooks":               {in: separate},
-		"separate pods":                   {in: ofPods, want: "can both change the same pods"},
-		"HAMi's selector, copied":         {in: copied, want: "can both change the same pods"},
-		"HAMi's own label is shared":      {in: shared, want: "HAMi's DaemonSet kube-system/hami-device-plugin has no label of nodes that a node can lose (gpu is used by DaemonSet monitoring/dcgm-exporter): add one to its nodeSelector"},
-		"a pod uses HAMi's label":         {in: podUses, want: "(gpu is used by pod team/bare)"},
-		"only labels of programs":         {in: fresh(`nodeSelector: {gpu: "on"}`, `nodeSelector: {kubernetes.io/os: linux, nvidia.com/gpu.present: "true"}`).gpuslice(migrated, false), want: "(kubernetes.io/os is not of HAMi; nvidia.com/gpu.present is not of HAMi)"},
-		"a shared label, on the way back": {in: shared, back: true},
-		"the same scheduler's name":       {in: named, want: "have the same name (hami-scheduler): set scheduler.name"},
-		"agents everywhere":               {in: fresh().gpuslice(nil, false), want: "gpuslice's DaemonSet gpuslice-system/gpuslice-agent does not select its nodes by gpuslice.io/migrated=true, and would run on others"},
-		"the same label":                  {in: fresh().gpuslice(map[string]string{"gpu": "on"}, false), want: "does not select its nodes by gpuslice.io/migrated=true"},
-		"HAMi's label, and another":       {in: fresh().gpuslice(map[string]string{"gpu": "on", "x": "y"}, false), want: "does not select its nodes by gpuslice.io/migrated=true"},
-		"HAMi everywhere":                 {in: fresh(`nodeSelector: {gpu: "on"}`, "nodeSelector: {}").gpuslice(migrated, false), want: "has no label of nodes that a node can lose (it has none)"},
+		"gpuslice is missing":               {in: fresh(), want: "gpuslice is not installed in namespace gpuslice-system"},
+		"a tenant's labels":                 {in: elsewhere, want: "gpuslice is not installed"},
+		"no webhook of HAMi":                {in: noWebhook(fresh().gpuslice(migrated, true))},
+		"no webhook of gpuslice":            {in: fresh().gpuslice(migrated, false), want: "gpuslice's webhook does not exist: upgrade gpuslice with webhook.enabled=true"},
+		"no webhook, on the way back":       {in: fresh().gpuslice(migrated, false), back: true},
+		"no webhook at all":                 {in: noWebhook(fresh().gpuslice(migrated, false)), want: "gpuslice's webhook does not exist"},
+		"another resource":                  {in: noWebhook(fresh().gpuslice(migrated, true)).flag("--resource-name=example.com/gpu"), want: "gpuslice's DaemonSet gpuslice-system/gpuslice-agent offers example.com/gpu, and HAMi's pods request nvidia.com/gpu: set resourceNames.count=nvidia.com/gpu"},
+		"another resource, on the way back": {in: fresh().gpuslice(migrated, true).flag("--resource-name=example.com/gpu"), back: true},
+		"another resource of HAMi":          {in: noWebhook(fresh("resourceCountName: nvidia.com/gpu", "resourceCountName: example.com/gpu").gpuslice(migrated, true)), want: "offers nvidia.com/gpu, and HAMi's pods request example.com/gpu"},
+		"gpu-manager's resources":           {in: noWebhook(fresh().gpuslice(migrated, true)).config("resource-profile: tencent"), want: "has resource-profile tencent, and would not offer nvidia.com/gpu"},
+		"a flag overrides the file":         {in: noWebhook(fresh().gpuslice(migrated, true)).config("resource-profile: tencent").flag("--resource-profile=hami")},
+		"a damaged configuration":           {in: fresh().gpuslice(migrated, true).config("a: [b"), want: "read agent.yaml of gpuslice's DaemonSet"},
+		"both webhooks":                     {in: fresh().gpuslice(migrated, true), want: "HAMi's webhook (hami-webhook) and gpuslice's (gpuslice) can both change the same pods"},
+		"both webhooks, on the way back":    {in: fresh().gpuslice(migrated, true), back: true},
+		"separate webhooks":                 {in: separate},
+		"separate pods":                     {in: ofPods, want: "can both change the same pods"},
+		"HAMi's selector, copied":           {in: copied, want: "can both change the same pods"},
+		"HAMi's own label is shared":        {in: shared, want: "HAMi's DaemonSet kube-system/hami-device-plugin has no label of nodes that a node can lose (gpu is used by DaemonSet monitoring/dcgm-exporter): add one to its nodeSelector"},
+		"a pod uses HAMi's label":           {in: podUses, want: "(gpu is used by pod team/bare)"},
+		"only labels of programs":           {in: fresh(`nodeSelector: {gpu: "on"}`, `nodeSelector: {kubernetes.io/os: linux, nvidia.com/gpu.present: "true"}`).gpuslice(migrated, false), want: "(kubernetes.io/os is not HAMi's own label; nvidia.com/gpu.present is not HAMi's own label)"},
+		"a shared label, on the way back":   {in: shared, back: true},
+		"the same scheduler's name":         {in: named, want: "have the same name (hami-scheduler): set scheduler.name"},
+		"agents everywhere":                 {in: fresh().gpuslice(nil, false), want: "gpuslice's DaemonSet gpuslice-system/gpuslice-agent does not select its nodes by gpuslice.io/migrated=true, and would run on others"},
+		"the same label":                    {in: fresh().gpuslice(map[string]string{"gpu": "on"}, false), want: "does not select its nodes by gpuslice.io/migrated=true"},
+		"HAMi's label, and another":         {in: fresh().gpuslice(map[string]string{"gpu": "on", "x": "y"}, false), want: "does not select its nodes by gpuslice.io/migrated=true"},
+		"HAMi everywhere":                   {in: fresh(`nodeSelector: {gpu: "on"}`, "nodeSelector: {}").gpuslice(migrated, false), want: "has no label of nodes that a node can lose (it has none)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, err := Prepare(HAMi, test.in, where, test.back)
@@ -464,25 +507,62 @@ func TestPrepareTheWayBack(t *testing.T) {
 		return strings.Join(w.Warnings, "\n")
 	}
 	const ours = "gpuslice's webhook (gpuslice) still gives new pods with GPUs to gpuslice's scheduler, so that they do not run on nodes that go back"
-	assert.Equal(t, ours+", and refuses pods that name another scheduler: first upgrade gpuslice with webhook.enabled=false", warnings())
+	const writers = "\ngpuslice's policy for annotations refuses what HAMi writes to pods unless admission.writers of gpuslice's values has " +
+		"system:serviceaccount:kube-system:hami-device-plugin and system:serviceaccount:kube-system:hami-scheduler"
+	assert.Equal(t, ours+", and refuses pods that name another scheduler: first upgrade gpuslice with webhook.enabled=false"+writers, warnings())
 	policy = "leave"
-	assert.Equal(t, ours+": first upgrade gpuslice with webhook.enabled=false", warnings())
+	assert.Equal(t, ours+": first upgrade gpuslice with webhook.enabled=false"+writers, warnings())
 	in.Webhooks = in.Webhooks[:1]
-	assert.Empty(t, warnings())
+	assert.Equal(t, writers, "\n"+warnings())
+	own := recorded(t, "hami-2.10.0.yaml").gpuslice(migrated, true)
 	in.Webhooks = nil
 	assert.Contains(t, warnings(), "HAMi's webhook does not exist")
+	in.Webhooks = own.Webhooks[1:]
+	in.Deployments = in.Deployments[:1]
 	w, err := Prepare(HAMi, in, where, false)
 	require.NoError(t, err)
 	assert.Empty(t, w.Warnings)
 	w, err = Prepare(Tencent, recorded(t, "gpu-manager.yaml").gpuslice(migrated, true), where, true)
 	require.NoError(t, err)
-	require.Len(t, w.Warnings, 1)
+	require.Len(t, w.Warnings, 2)
 	assert.Contains(t, w.Warnings[0], ours)
+	assert.Contains(t, w.Warnings[1], "what gpu-manager writes to pods unless admission.writers of gpuslice's values has system:serviceaccount:kube-system:default and system:serviceaccount:kube-system:gpu-manager")
+}
+
+// Pods with the names of either side are evicted.
+func TestResourcesOfBoth(t *testing.T) {
+	in := recorded(t, "hami-2.10.0.yaml", "resourceMemoryName: nvidia.com/gpumem", "resourceMemoryName: example.com/mem").gpuslice(migrated, true).flag("--resource-name=example.com/gpu")
+	w, err := Prepare(HAMi, in, where, true)
+	require.NoError(t, err)
+	assert.Equal(t, []string{
+		"example.com/gpu", "example.com/mem", "nvidia.com/gpu", "nvidia.com/gpucores", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "tencent.com/vcuda-core", "tencent.com/vcuda-memory",
+	}, w.Resources)
+	assert.Equal(t, "nvidia.com/gpu", w.Count)
+	in.Nodes = []v1.Node{labelled("a", migrated, api.AnnotationMigration, `{"from":"hami","done":true}`)}
+	ours := example(t, "hami/cores.yaml", "ours", "a", true)
+	ours.Spec.Containers[0].Resources.Limits = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+	in.Pods = []v1.Pod{ours}
+	p, err := Make(HAMi, in, where)
+	require.NoError(t, err)
+	assert.Equal(t, []Pod{{"team/ours", true}}, p.Nodes[0].Pods)
+}
+
+// The accounts are those of the objects, and a scheduler outside of the cluster has another user.
+func TestWriters(t *testing.T) {
+	in := recorded(t, "hami-2.10.0.yaml", "serviceAccountName: hami-device-plugin", "hostNetwork: true", "serviceAccountName: hami-scheduler", "hostNetwork: true")
+	p, err := Make(HAMi, in, where)
+	require.NoError(t, err)
+	assert.Contains(t, values(t, p), "admission:\n  writers:\n  - system:serviceaccount:kube-system:default\nagent:\n")
+	in.Deployments = nil
+	p, err = Make(HAMi, in, where)
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(p.Notes, "\n"), "the scheduler of HAMi is not found among the Deployments of namespace kube-system: add its user to admission.writers")
 }
 
 // Of several labels one is removed, which nothing else selects nodes by.
 func TestOwnLabel(t *testing.T) {
-	in := recorded(t, "hami-2.10.0.yaml", `nodeSelector: {gpu: "on"}`, `nodeSelector: {gpu: "on", hami: "on", kubernetes.io/os: linux}`).gpuslice(migrated, false)
+	in := recorded(t, "hami-2.10.0.yaml", `nodeSelector: {gpu: "on"}`, `nodeSelector: {gpu: "on", hami: "on", kubernetes.io/os: linux}`).gpuslice(migrated, true)
+	in.Webhooks = in.Webhooks[1:]
 	key := func() string {
 		w, err := Prepare(HAMi, in, where, false)
 		require.NoError(t, err)
@@ -494,12 +574,22 @@ func TestOwnLabel(t *testing.T) {
 		return metav1.ObjectMeta{Namespace: "team", Name: "x", OwnerReferences: owners}
 	}
 	spec := v1.PodSpec{NodeSelector: map[string]string{"gpu": "on"}}
-	in.Pods = []v1.Pod{{ObjectMeta: of(metav1.OwnerReference{Kind: "ReplicaSet", Controller: &yes}), Spec: spec}, {ObjectMeta: of(), Spec: spec, Status: v1.PodStatus{Phase: v1.PodSucceeded}}}
+	in.Pods = []v1.Pod{{ObjectMeta: of(metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Controller: &yes}), Spec: spec}, {ObjectMeta: of(), Spec: spec, Status: v1.PodStatus{Phase: v1.PodSucceeded}}}
 	in.Workloads = append(in.Workloads, Workload{"Deployment", "kube-system", "hami-other", map[string]string{labelInstance: "hami"}, spec})
 	before := in.Pods
 	in.Pods = append(in.Pods, v1.Pod{ObjectMeta: of(metav1.OwnerReference{Kind: "PyTorchJob", Controller: &yes}), Spec: spec})
 	assert.Equal(t, "hami", key(), "templates of other kinds are not known")
+	in.Pods = append(before[:2:2], v1.Pod{ObjectMeta: of(metav1.OwnerReference{APIVersion: "apps.kruise.io/v1beta1", Kind: "StatefulSet", Controller: &yes}), Spec: spec})
+	assert.Equal(t, "hami", key(), "another StatefulSet")
 	in.Pods = before
+	workloads := in.Workloads
+	made := of(metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Database", Controller: &yes})
+	in.AddWorkload("StatefulSet", &made, spec)
+	assert.Equal(t, "hami", key(), "the templates of a controller that is not listed are its objects'")
+	in.Workloads = workloads
+	made = of(metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Controller: &yes})
+	in.AddWorkload("ReplicaSet", &made, spec)
+	assert.Equal(t, "gpu", key(), "its Deployment is listed")
 	assert.Equal(t, "gpu", key(), "pods of controllers are their workloads', and these are HAMi's")
 	in.Workloads = append(in.Workloads, Workload{"Job", "team", "x", map[string]string{labelInstance: "hami"}, spec})
 	assert.Equal(t, "hami", key(), "a tenant's labels make nothing HAMi's")
@@ -565,12 +655,22 @@ func TestStates(t *testing.T) {
 	}, p.Nodes)
 	assert.Contains(t, strings.Join(p.Problems, "\n"), "node bad: the annotation gpuslice.io/migration is invalid")
 	for _, back := range []bool{false, true} {
-		_, err = p.ToSwitch(back)
+		_, _, err = p.ToSwitch(back)
 		require.EqualError(t, err, "node bad has an invalid annotation gpuslice.io/migration: remove it after you have checked the node's labels")
 	}
 	p.Nodes = append(p.Nodes[:1], p.Nodes[2:]...)
-	assert.Equal(t, []string{"back-by-hand", "both", "neither"}, switching(t, p, false))
-	assert.Equal(t, []string{"back-by-hand", "both", "neither", "switched"}, switching(t, p, true))
+	p.Nodes = append(p.Nodes, Node{Name: "going-back", State: StateReturning})
+	assert.Empty(t, switching(t, p, false))
+	assert.Equal(t, []string{"switched", "going-back"}, switching(t, p, true), "an interrupted way back continues")
+	for back, want := range map[bool][]string{false: {"back-by-hand", "both", "neither", "going-back"}, true: {"back-by-hand", "both", "neither"}} {
+		_, passed, err := p.ToSwitch(back)
+		require.NoError(t, err)
+		var names []string
+		for _, n := range passed {
+			names = append(names, n.Name)
+		}
+		assert.Equal(t, want, names)
+	}
 }
 
 // Pods that an eviction does not remove, and those with MIG instances, are in the plan.
@@ -603,8 +703,7 @@ func TestWorkloadsOfHAMisScheduler(t *testing.T) {
 
 // After HAMi was uninstalled, nodes that had been begun are finished.
 func TestPlanWithoutHAMi(t *testing.T) {
-	in := (&Inventory{}).gpuslice(migrated, false)
-	in.Workloads[0].Spec.Containers = []v1.Container{{Args: []string{"--resource-name=example.com/gpu"}}}
+	in := (&Inventory{}).gpuslice(migrated, true).flag("--resource-name=example.com/gpu")
 	in.Nodes = []v1.Node{
 		labelled("half", nil, api.AnnotationMigration, `{"from":"hami","cordoned":true}`), labelled("moved", migrated, api.AnnotationMigration, `{"from":"hami","done":true}`),
 		labelled("lost", nil, api.AnnotationHAMiRegister, register),
@@ -619,6 +718,17 @@ func TestPlanWithoutHAMi(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "example.com/gpu", w.Count)
 	assert.Equal(t, Daemon{Of: "HAMi"}, w.Old)
+	assert.Equal(t, "HAMi", w.Old.String())
+	elsewhere := Where{Ours: system, Theirs: "team"} // HAMi may be in another namespace
+	_, err = Make(HAMi, in, elsewhere)
+	require.ErrorContains(t, err, "in namespace team: leave out --namespace to search all")
+	_, err = Prepare(HAMi, in, elsewhere, false)
+	require.ErrorContains(t, err, "in namespace team: leave out --namespace to search all")
+	webhooks := in.Webhooks
+	in.Webhooks = nil
+	_, err = Prepare(HAMi, in, where, false)
+	require.EqualError(t, err, "gpuslice's webhook does not exist: upgrade gpuslice with webhook.enabled=true")
+	in.Webhooks = webhooks
 	_, err = Prepare(HAMi, in, where, true)
 	require.ErrorContains(t, err, "HAMi is not found")
 	in.DaemonSets[0].Spec.Template.Spec.NodeSelector = nil

@@ -123,11 +123,16 @@ func Make(source Source, in *Inventory, where Where) (*Plan, error) {
 		Values: s.values, Notes: s.notes, Differences: differences(source, s.flags),
 	}
 	resources := resourcesOf(&s.options.Names)
-	p.nodes(&r, in, resources)
+	w, problem := r.prepare(in, where.Ours, &s.options.Names, false)
+	if w != nil {
+		p.nodes(&r, in, w.Resources)
+	} else {
+		p.nodes(&r, in, resources)
+	}
 	p.refuse(in, s.options)
 	p.waiting(&r, in, resources)
-	if _, err := r.prepare(in, where.Ours, &s.options.Names, false); err != nil {
-		p.Problems = append(p.Problems, lines(err)...)
+	if problem != nil {
+		p.Problems = append(p.Problems, lines(problem)...)
 	}
 	p.Commands = commands(&r)
 	return p, nil
@@ -145,7 +150,7 @@ func gone(r *release, in *Inventory, namespaces []string) *Plan {
 	}}
 	w, err := r.finish(in, namespaces)
 	if err != nil {
-		p.Problems = append(p.Problems, err.Error())
+		p.Problems = append(p.Problems, lines(err)...)
 		w = &Switch{}
 	}
 	p.nodes(r, in, w.Resources)
@@ -185,23 +190,23 @@ func (r *release) finish(in *Inventory, namespaces []string) (*Switch, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAgent(agent); err != nil {
+	if err := errors.Join(checkAgent(agent), checkWebhook(in)); err != nil {
 		return nil, err
 	}
 	names := request.DefaultOptions().Names
-	for _, w := range in.Workloads {
-		if w.Kind != "DaemonSet" || w.Namespace != agent.Namespace || w.Name != agent.Name {
-			continue
-		}
-		for i := range w.Spec.Containers {
-			names.Count = cmp.Or(flags(&w.Spec.Containers[i])["resource-name"], names.Count)
-		}
+	if names.Count, _, err = in.offers(agent); err != nil {
+		return nil, err
 	}
-	return r.how(agent, &names), nil
+	return r.how(agent, &names, names.Count), nil
 }
 
-func (r *release) how(agent Daemon, names *request.Names) *Switch {
-	w := &Switch{From: r.source, Old: r.daemon, New: agent, Resources: resourcesOf(names), Count: names.Count}
+// how is a switch between the names of what the cluster moves from and those of gpuslice, with its count of GPUs.
+func (r *release) how(agent Daemon, names *request.Names, count string) *Switch {
+	own := request.DefaultOptions().Names
+	own.Count = count
+	resources := slices.Concat(resourcesOf(names), resourcesOf(&own))
+	slices.Sort(resources)
+	w := &Switch{From: r.source, Old: r.daemon, New: agent, Resources: slices.Compact(resources), Count: names.Count}
 	if r.source == Tencent {
 		w.Count = names.VcudaCore
 	}
@@ -213,6 +218,29 @@ func checkAgent(agent Daemon) error {
 		return nil
 	}
 	return fmt.Errorf("%s does not select its nodes by %s=true, and would run on others: set agent.nodeSelector as in --values", agent, api.LabelMigrated)
+}
+
+// checkWebhook is for the way to gpuslice: without its webhook new pods are not given to its scheduler.
+func checkWebhook(in *Inventory) error {
+	if webhookNamed(in, ourWebhook) != nil {
+		return nil
+	}
+	return errors.New("gpuslice's webhook does not exist: upgrade gpuslice with webhook.enabled=true")
+}
+
+// checkOffer checks that the agents offer the resource that the pods request.
+func (r *release) checkOffer(agent Daemon, names *request.Names, count, profile string) error {
+	switch {
+	case r.source == Tencent && profile != "tencent":
+		return fmt.Errorf("%s has resource-profile %s, and would not offer %s: set agent.config.resource-profile=tencent", agent, profile, names.VcudaCore)
+	case r.source == Tencent:
+		return nil
+	case profile != "hami":
+		return fmt.Errorf("%s has resource-profile %s, and would not offer %s: remove agent.config.resource-profile", agent, profile, names.Count)
+	case count != names.Count:
+		return fmt.Errorf("%s offers %s, and HAMi's pods request %s: set resourceNames.count=%[3]s", agent, count, names.Count)
+	}
+	return nil
 }
 
 func (r *release) prepare(in *Inventory, namespaces []string, names *request.Names, back bool) (*Switch, error) {
@@ -227,17 +255,23 @@ func (r *release) prepare(in *Inventory, namespaces []string, names *request.Nam
 	if err := checkAgent(agent); err != nil {
 		errs = append(errs, err)
 	}
-	w := r.how(agent, names)
+	count, profile, err := in.offers(agent)
+	if err != nil {
+		return nil, err
+	}
+	w := r.how(agent, names, count)
 	if back {
 		w.Warnings = r.warnings(in, namespaces)
 	} else {
+		errs = append(errs, r.checkOffer(agent, names, count, profile))
 		errs = append(errs, r.conflicts(in, namespaces)...)
 	}
 	return w, errors.Join(errs...)
 }
 
-// conflicts are the ways in which both systems would handle the same pods.
+// conflicts are the ways in which both systems, or none, would handle the same pods.
 func (r *release) conflicts(in *Inventory, namespaces []string) (errs []error) {
+	errs = append(errs, checkWebhook(in))
 	if theirs, own := r.bothWebhooks(in); own != nil && theirs != nil {
 		errs = append(errs, fmt.Errorf("HAMi's webhook (%s) and gpuslice's (%s) can both change the same pods: remove HAMi's (kubectl delete mutatingwebhookconfiguration %s), "+
 			"or have webhook.namespaceSelector require a label that HAMi's namespaceSelector excludes", r.webhook.Name, own.Name, r.webhook.Name))
@@ -292,7 +326,8 @@ func (r *release) warnings(in *Inventory, namespaces []string) (found []string) 
 	if r.source == HAMi && theirs == nil {
 		found = append(found, "HAMi's webhook does not exist: until it is created again, new pods get HAMi's GPUs only if they name its scheduler")
 	}
-	return found
+	return append(found, fmt.Sprintf("gpuslice's policy for annotations refuses what %s writes to pods unless admission.writers of gpuslice's values has %s",
+		r.source, strings.Join(r.writers(), " and ")))
 }
 
 func resourcesOf(n *request.Names) []string {
@@ -499,13 +534,22 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 }
 
-// ToSwitch are the nodes that --all switches, or switches back. The error is that some can't be known.
-func (p *Plan) ToSwitch(back bool) (nodes []Node, err error) {
+// ToSwitch are the nodes that --all switches, or switches back, and those that it passes over, because an operator has decided
+// something else for them. The error is that some can't be known.
+func (p *Plan) ToSwitch(back bool) (nodes, passed []Node, err error) {
 	for _, n := range p.Nodes {
 		switch n.State {
 		case StateInvalid:
 			err = errors.Join(err, fmt.Errorf("node %s has an invalid annotation %s: remove it after you have checked the node's labels", n.Name, api.AnnotationMigration))
 		case StateUnserved:
+		case StateChanged:
+			passed = append(passed, n)
+		case StateReturning: // --undo continues
+			if back {
+				nodes = append(nodes, n)
+			} else {
+				passed = append(passed, n)
+			}
 		case StateServed:
 			if !back {
 				nodes = append(nodes, n)
@@ -518,15 +562,15 @@ func (p *Plan) ToSwitch(back bool) (nodes []Node, err error) {
 			nodes = append(nodes, n)
 		}
 	}
-	return nodes, err
+	return nodes, passed, err
 }
 
-// Node returns a node of the plan, or one that only has a name.
-func (p *Plan) Node(name string) Node {
+// Node returns a node of the plan.
+func (p *Plan) Node(name string) (Node, error) {
 	for _, n := range p.Nodes {
 		if n.Name == name {
-			return n
+			return n, nil
 		}
 	}
-	return Node{Name: name, State: "unknown"}
+	return Node{}, fmt.Errorf("node %s is unknown: it does not exist, or it is neither a node of %s nor one that was migrated from it", name, p.From)
 }

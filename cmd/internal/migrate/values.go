@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -70,10 +71,38 @@ func (r *release) settings(in *Inventory) (*settings, error) {
 	for _, component := range [][]string{{"agent"}, {"scheduler", "settings"}} {
 		s.set(map[string]any{api.LabelMigrated: "true"}, append(component, "nodeSelector")...)
 	}
+	r.setWriters(s)
 	if r.source == Tencent {
 		return s, r.ofTencent(s, in)
 	}
 	return s, r.ofHAMi(s, in)
+}
+
+// writers are the users that write the annotations of the release's grants, which gpuslice's policy refuses from others.
+func (r *release) writers() []string {
+	accounts := []string{r.plugin.Spec.Template.Spec.ServiceAccountName}
+	if r.scheduler != nil {
+		accounts = append(accounts, r.scheduler.Spec.Template.Spec.ServiceAccountName)
+	}
+	for i, account := range accounts {
+		accounts[i] = fmt.Sprintf("system:serviceaccount:%s:%s", r.plugin.Namespace, cmp.Or(account, "default"))
+	}
+	slices.Sort(accounts)
+	return slices.Compact(accounts)
+}
+
+func (r *release) setWriters(s *settings) {
+	list := []any{}
+	for _, writer := range r.writers() {
+		list = append(list, writer)
+		if strings.HasSuffix(writer, ":default") {
+			s.note("admission.writers has %s, an account that other pods of the namespace can have: give %s its own", writer, r.source)
+		}
+	}
+	s.set(list, "admission", "writers")
+	if r.scheduler == nil {
+		s.note("the scheduler of %s is not found among the Deployments of namespace %s: add its user to admission.writers, or it can't place pods after gpuslice is installed", r.source, r.plugin.Namespace)
+	}
 }
 
 func (r *release) ofHAMi(s *settings, in *Inventory) error {
