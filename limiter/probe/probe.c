@@ -8,9 +8,10 @@
  *   work BEGIN SECONDS ITERATIONS keeps the GPU busy, and counts its kernels
  *   hold                          has a context until the next line
  *   bare                          has a context, and not the limiter's file, until the next line
+ *   limits COMMAND PROGRAM        how long a command and, from now on, the program may take, in seconds; 60 and 300 before
  *
- * Each command runs in a process of its own, which takes all of its memory with it. The end of the input, or a line, ends it. So
- * does the time, a minute. The program ends with its input, and after five minutes. */
+ * Each command but limits runs in a process of its own, which takes all of its memory with it. The end of the input, or a line, ends
+ * it. So does the time, except hold and bare, which last as long as the program. The program ends with its input, and with its time. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -33,9 +34,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { COMMAND_SECONDS = 60, PROGRAM_SECONDS = 300, MOST_WORDS = 4, HELD_MIB = 256 };
+enum { PROGRAM_SECONDS = 300, MOST_SECONDS = 24 * 3600, MOST_WORDS = 4, HELD_MIB = 256 };
 
 static int in;
+static unsigned int command_seconds = 60;
 
 void answer(const char *key, const char *format, ...)
 {
@@ -171,6 +173,7 @@ static void view(void)
 static void hold(void)
 {
 	cuda_start(0);
+	alarm(0);
 	answer("pid", "%d", (int)getpid());
 	for (;;)
 		pause();
@@ -198,6 +201,7 @@ static void bare(void)
 {
 	cuda_start(0);
 	each_limiter(replace);
+	alarm(0);
 	answer("pid", "%d", (int)getpid());
 	for (;;)
 		pause();
@@ -248,6 +252,22 @@ static bool read_line(char *text, size_t size)
 	return false;
 }
 
+static bool limits(const char *line)
+{
+	unsigned int command, program;
+
+	if (sscanf(line, "limits %u %u", &command, &program) != 2)
+		return false;
+	if (command < 1 || command > MOST_SECONDS || program < 1 || program > MOST_SECONDS) {
+		answer("end", "%d", EXIT_USAGE);
+		return true;
+	}
+	command_seconds = command;
+	alarm(program);
+	answer("end", "%d", EXIT_FINE);
+	return true;
+}
+
 static void command(char *line)
 {
 	char rest[256];
@@ -262,7 +282,7 @@ static void command(char *line)
 		signal(SIGTERM, SIG_DFL);
 		signal(SIGALRM, SIG_DFL);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		alarm(COMMAND_SECONDS);
+		alarm(command_seconds);
 		close(in);
 		run(line);
 		exit(EXIT_FINE);
@@ -329,6 +349,7 @@ int main(int argc, char **argv)
 		wait_for_caller(argv[1]);
 	answer("ready", "1");
 	while (read_line(line, sizeof(line)))
-		command(line);
+		if (!limits(line))
+			command(line);
 	return EXIT_FINE;
 }

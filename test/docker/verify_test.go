@@ -31,7 +31,7 @@ func verified(t *testing.T, d docker) {
 	require.NoError(t, stop())
 	var report verification.Report
 	require.NoError(t, json.Unmarshal(out.Bytes(), &report), "%s%s", &errs, &out)
-	require.Len(t, report.Rows, 13)
+	require.Len(t, report.Rows, 14)
 	require.Equal(t, "docker run "+harness.WorkloadImage, report.Way)
 	for _, row := range report.Rows {
 		if row.Check != "audit" && row.Check != "shares" { // there is no agent; and on a busy machine: test/process

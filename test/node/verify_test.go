@@ -52,7 +52,7 @@ func TestVerify(t *testing.T) {
 	require.NoError(t, stop())
 	var report verification.Report
 	require.NoError(t, json.Unmarshal(out.Bytes(), &report), "%s%s", &errs, &out)
-	require.Len(t, report.Rows, 13)
+	require.Len(t, report.Rows, 14)
 	for _, row := range report.Rows {
 		if row.Check != "shares" { // on a busy machine: test/process
 			require.Equal(t, verification.OK, row.State, "%+v", row)

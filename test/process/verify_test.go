@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -82,7 +84,7 @@ func states(r verification.Report) map[string]verification.State {
 // passed are the results on a node without an agent.
 func passed() map[string]verification.State {
 	all := map[string]verification.State{"audit": verification.NotRun}
-	for _, check := range []string{"enforcement", "cdi", "limiter", "limits-file", "cuda-memory", "nvml-memory", "shares",
+	for _, check := range []string{"enforcement", "cdi", "limiter", "limits-file", "gpu", "cuda-memory", "nvml-memory", "shares",
 		"memory-alloc", "memory-async", "memory-vmm", "memory-managed", "memory-array"} {
 		all[check] = verification.OK
 	}
@@ -104,18 +106,17 @@ func TestVerify(t *testing.T) {
 
 // faults are programs in the place of the probe, with a fault of the node, and the checks that find it.
 var faults = map[string]struct {
-	config, program string
-	failed          []string
-	shares          verification.State
+	config, program, failed string
 }{
-	"the limiter is not loaded":  {"limiterMode: preload\n", "umount /etc/ld.so.preload && exec %s", []string{"limiter"}, verification.NotRun},
-	"the limits file is missing": {"", "cp -a /.gpuslice $0.$$ && rm $0.$$/limits && mount --bind $0.$$ /.gpuslice && exec %s", []string{"limits-file"}, verification.NotRun},
-	"NVML shows the whole GPU":   {"", "%s | sed -u s/nvml_total_bytes=.*/nvml_total_bytes=150754820096/", []string{"nvml-memory"}, verification.OK},
-	"arrays are not limited":     {"", "sed -u 's/^memory array.*/memory alloc 16 16/' | %s", []string{"memory-array"}, verification.OK},
-	"shares are not enforced":    {"corePolicy: disable\n", "exec %s", []string{"shares"}, verification.Failed},
+	"the limiter is not loaded":  {"limiterMode: preload\n", "umount /etc/ld.so.preload && exec %s", "limiter"},
+	"the limits file is missing": {"", "cp -a /.gpuslice $0.$$ && rm $0.$$/limits && mount --bind $0.$$ /.gpuslice && exec %s", "limits-file"},
+	"NVML shows the whole GPU":   {"", "%s | sed -u s/nvml_total_bytes=.*/nvml_total_bytes=150754820096/", "nvml-memory"},
+	"a second GPU is visible":    {"", "%s | sed -u s/^gpus=.*/gpus=2/", "gpu"},
+	"arrays are not limited":     {"", "sed -u 's/^memory array.*/memory alloc 16 16/' | %s", "memory-array"},
+	"shares are not enforced":    {"corePolicy: disable\n", "exec %s", "shares"},
 }
 
-// Each fault fails its own check, and no other one.
+// Each fault fails its own check, and no other one. The check of shares depends on the machine too: it counts only for its own fault.
 func TestVerifyFindsFaults(t *testing.T) {
 	probe, err := harness.Artefact("lib", "gpuslice-probe")
 	require.NoError(t, err)
@@ -125,15 +126,21 @@ func TestVerifyFindsFaults(t *testing.T) {
 			require.NoError(t, m.WriteRuntimeConfig(fault.config))
 			path := filepath.Join(m.Dir, "probe")
 			require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+fmt.Sprintf(fault.program, probe)+"\n"), 0o755))
-			report, status := m.verifyUntil(fault.shares, "--probe", path)
+			var report verification.Report
+			var status int
+			if fault.failed == "shares" {
+				report, status = m.verifyUntil(verification.Failed, "--probe", path)
+			} else {
+				report, _, status = m.verify("--probe", path)
+			}
 			require.Equal(t, 1, status, "%+v", report)
 			var failed []string
 			for _, row := range report.Rows {
-				if row.State == verification.Failed {
+				if row.State == verification.Failed && (row.Check != "shares" || fault.failed == "shares") {
 					failed = append(failed, row.Check)
 				}
 			}
-			require.Equal(t, fault.failed, failed, "%+v", report)
+			require.Equal(t, []string{fault.failed}, failed, "%+v", report)
 			m.free()
 		})
 	}
@@ -163,9 +170,14 @@ func TestVerifyWithoutRoom(t *testing.T) {
 	require.Contains(t, stderr, "belong together")
 }
 
+// killedPatience is within --timeout=10m of the program.
+const killedPatience = 5 * time.Minute
+
 // A program that is killed leaves nothing: its containers end with their input.
 func TestVerifyKilled(t *testing.T) {
 	m := newMachine(t)
+	stop := harness.KeepBusy()
+	t.Cleanup(func() { require.NoError(t, stop()) })
 	for _, until := range []string{"container 2", "memory vmm", "shares of compute time"} {
 		c := m.verifying()
 		log := filepath.Join(m.Dir, "log")
@@ -173,30 +185,39 @@ func TestVerifyKilled(t *testing.T) {
 		require.NoError(t, err)
 		c.Stderr, c.Stdout = f, f
 		require.NoError(t, c.Start())
+		kill := sync.OnceFunc(func() { _ = c.Process.Kill(); _ = c.Wait() })
+		t.Cleanup(kill) // where the test fails
 		f.Close()
-		require.NoError(t, harness.Until(context.Background(), time.Minute, func(context.Context) error {
+		require.NoError(t, harness.Until(context.Background(), killedPatience, func(context.Context) error {
 			text, err := os.ReadFile(log)
 			if err == nil && !strings.Contains(string(text), until) {
 				err = errors.New(string(text))
 			}
 			return err
 		}))
-		require.NoError(t, c.Process.Kill())
-		_ = c.Wait()
+		kill()
 		m.free()
 		_, err = verification.Read(m.LibraryDir())
 		require.ErrorIs(t, err, fs.ErrNotExist)
 	}
 }
 
-// With the agent, a process without a share has to be reported.
+// With the agent, a process without a share has to be reported. TestVerify has the check of shares.
 func TestVerifyWithTheAgent(t *testing.T) {
 	m := newMachine(t)
-	m.startAgent()
-	report, status := m.verifyUntil(verification.OK)
-	require.Zero(t, status, "%+v", report)
-	want := passed()
+	_, metrics := m.startAgent()
+	require.NoError(t, harness.Until(t.Context(), patience, func(context.Context) error {
+		response, err := http.Get("http://" + metrics + "/metrics")
+		if err == nil {
+			response.Body.Close()
+		}
+		return err
+	}))
+	report, stderr, _ := m.verify()
+	want, got := passed(), states(report)
 	want["audit"] = verification.OK
-	require.Equal(t, want, states(report), "%+v", report)
+	delete(want, "shares")
+	delete(got, "shares")
+	require.Equal(t, want, got, "%s%+v", stderr, report)
 	m.free()
 }

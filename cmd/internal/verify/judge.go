@@ -109,11 +109,23 @@ func (a answers) bytes(key string) int64 {
 	return n
 }
 
+const (
+	// tooLate is the key of answers that did not come in time. No probe can answer it.
+	tooLate = "late"
+	// endedByAlarm is the status of a command whose time was over: 128 and SIGALRM.
+	endedByAlarm = "142"
+)
+
+// late reports that the machine was too slow for the command: its check is not run, and did not fail.
+func (a answers) late() bool { return a[tooLate] != "" || a["end"] == endedByAlarm }
+
 // problem is why a command did not do what it was for; empty: it did.
 func (a answers) problem() string {
 	switch {
 	case a["end"] == "0":
 		return ""
+	case a.late():
+		return "no answer in time"
 	case a["failed"] != "":
 		return a["failed"] + ": " + a["error"]
 	case a["end"] == "":
@@ -130,6 +142,33 @@ func judged(check string, ok bool, expected, found string) verification.Row {
 		r.State = verification.OK
 	}
 	return r
+}
+
+// inTime returns the row as not run if the answers that it needs did not come in time.
+func inTime(a answers, r verification.Row) verification.Row {
+	if r.State == verification.Failed && a.late() {
+		r.State, r.Found = verification.NotRun, a.problem()
+	}
+	return r
+}
+
+// worse returns the row of two containers that is farther from a passed check, and names the second container where it has that.
+func worse(first, second verification.Row) verification.Row {
+	bad := map[verification.State]int{verification.NotRun: 1, verification.Failed: 2}
+	if bad[second.State] <= bad[first.State] {
+		return first
+	}
+	second.Found = "second container: " + second.Found
+	return second
+}
+
+// judgeBoth judges what both containers have.
+func judgeBoth(inside [2]answers) []verification.Row {
+	first, second := judgeInside(inside[0]), judgeInside(inside[1])
+	for i := range first {
+		first[i] = worse(first[i], second[i])
+	}
+	return first
 }
 
 // judgeEnforcement judges how the limits of both containers are enforced, as the ledger has it.
@@ -162,14 +201,14 @@ func judgeInside(a answers) []verification.Row {
 	if files.State == verification.Failed {
 		files.Found = fmt.Sprintf("limits: %s bytes, usage: %s bytes", a["limits_bytes"], a["usage_bytes"])
 	}
-	return []verification.Row{loaded, files}
+	return []verification.Row{inTime(a, loaded), inTime(a, files)}
 }
 
 const cdiExpected = "a container gets the files of its GPU, and of no other one (CDI, or NVIDIA's runtime)"
 
 // judgeDevices judges which GPUs' device nodes a container with one GPU has.
 func judgeDevices(a answers) verification.Row {
-	return judged("cdi", a["device_nodes"] == "1", cdiExpected, a["device_nodes"]+" device nodes of GPUs")
+	return inTime(a, judged("cdi", a["device_nodes"] == "1", cdiExpected, a["device_nodes"]+" device nodes of GPUs"))
 }
 
 // judgeHost judges doctor's check of the CDI specs. Only containers need them.
@@ -179,6 +218,17 @@ func judgeHost(ok bool, found string) verification.Row {
 		row.State, row.Optional = verification.NotRun, true
 	}
 	return row
+}
+
+// judgeGPU judges which GPUs a container sees, of the one that it was granted.
+func judgeGPU(a answers, uuid, driver string) verification.Row {
+	row := judged("gpu", a.problem() == "" && a["gpus"] == "1" && (uuid == "" || a["uuid"] == uuid) && (driver == "" || a["driver"] == "" || a["driver"] == driver),
+		fmt.Sprintf("CUDA shows one GPU, %s, with driver %s", cmp.Or(uuid, "of any UUID"), cmp.Or(driver, "of any version")),
+		fmt.Sprintf("%s GPUs, the first is %s, driver %s", cmp.Or(a["gpus"], "no"), cmp.Or(a["uuid"], "not known"), cmp.Or(a["driver"], "not known")))
+	if why := a.problem(); why != "" {
+		row.Found = why
+	}
+	return inTime(a, row)
 }
 
 // judgeView judges what CUDA and NVML show of the GPU in a container.
@@ -197,7 +247,7 @@ func judgeView(a answers, limitMiB int64) []verification.Row {
 	} else if a["nvml_error"] != "" {
 		nvml.Found = a["nvml_error"]
 	}
-	return []verification.Row{cuda, nvml}
+	return []verification.Row{inTime(a, cuda), inTime(a, nvml)}
 }
 
 func inMiB(bytes int64) string {
@@ -222,7 +272,7 @@ func judgeMemory(kind, what string, a answers, limitMiB int64) verification.Row 
 	case got == 0 && a["result"] == "CUDA_ERROR_NOT_SUPPORTED":
 		row.State, row.Optional, row.Found = verification.NotRun, true, "the driver does not support it on this GPU"
 	}
-	return row
+	return inTime(a, row)
 }
 
 // partOf returns which part of both's work the first container had, in percent.
@@ -238,6 +288,9 @@ func partOf(first, second answers) float64 {
 func divided(part float64, shares [2]int) bool {
 	return math.Abs(part-expectedPart(shares)) <= shareBound
 }
+
+// crashed reports that a program did not do its work, and not because of the time.
+func crashed(a answers) bool { return a.problem() != "" && !a.late() }
 
 func expectedPart(shares [2]int) float64 {
 	return 100 * float64(shares[0]) / float64(shares[0]+shares[1])
@@ -265,8 +318,13 @@ func judgeShares(rounds [][2]answers, shares [2]int) (row verification.Row, deci
 		busy := r[0].number("had_percent") + r[1].number("had_percent")
 		found := fmt.Sprintf("%.1f %% (%s and %s %% of the GPU)", part, r[0]["had_percent"], r[1]["had_percent"])
 		switch {
-		case r[0].problem() != "" || r[1].problem() != "":
+		case crashed(r[0]) || crashed(r[1]):
 			bad++
+			found = r[0].problem()
+			if !crashed(r[0]) {
+				found = r[1].problem()
+			}
+		case r[0].problem() != "" || r[1].problem() != "":
 			found = cmp.Or(r[0].problem(), r[1].problem())
 		case !(busy >= leastBusy*float64(shares[0]+shares[1])):
 			found += ", not busy"
@@ -289,7 +347,7 @@ func judgeShares(rounds [][2]answers, shares [2]int) (row verification.Row, deci
 
 const auditExpected = "the agent's audit reports a process that uses the GPU beside the shares"
 
-// judgeAudit judges whether the audit reported the process.
+// judgeAudit judges whether the audit reported the process in the time that it has.
 func judgeAudit(kind, reported string, waited fmt.Stringer) verification.Row {
 	row := judged("audit", reported != "", auditExpected+", as "+kind, reported)
 	if reported == "" {

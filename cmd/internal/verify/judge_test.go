@@ -114,6 +114,7 @@ func TestInside(t *testing.T) {
 		"no usage file":        {with(good, "usage_bytes", "-1"), []verification.State{ok, failed}},
 		"it was killed":        {with(good, "end", "137"), []verification.State{failed, ok}},
 		"nothing was answered": {answers{}, []verification.State{failed, failed}},
+		"too late":             {answers{tooLate: "1"}, []verification.State{verification.NotRun, verification.NotRun}},
 	} {
 		require.Equal(t, c.want, statesOf(judgeInside(c.of)), name)
 	}
@@ -121,10 +122,43 @@ func TestInside(t *testing.T) {
 	require.Equal(t, failed, judgeDevices(with(good, "device_nodes", "8")).State)
 	require.Equal(t, failed, judgeDevices(with(good, "device_nodes", "0")).State)
 	require.Equal(t, failed, judgeDevices(answers{}).State)
+	require.Equal(t, verification.NotRun, judgeDevices(answers{tooLate: "1"}).State)
 	require.Equal(t, ok, judgeHost(true, "").State)
 	row := judgeHost(false, "no CDI spec")
 	require.Equal(t, verification.NotRun, row.State)
 	require.True(t, row.Optional)
+
+	// What one of the two containers lacks counts.
+	bare := with(good, "limiter", "")
+	require.Equal(t, []verification.State{ok, ok}, statesOf(judgeBoth([2]answers{good, good})))
+	require.Equal(t, []verification.State{failed, ok}, statesOf(judgeBoth([2]answers{bare, good})))
+	rows := judgeBoth([2]answers{good, bare})
+	require.Equal(t, []verification.State{failed, ok}, statesOf(rows))
+	require.Equal(t, "second container: it is not", rows[0].Found)
+	require.Equal(t, []verification.State{failed, verification.NotRun}, statesOf(judgeBoth([2]answers{bare, {tooLate: "1"}})))
+}
+
+func TestGPU(t *testing.T) {
+	good := answers{"gpus": "1", "uuid": "GPU-1", "driver": "580.1", "end": "0"}
+	for name, c := range map[string]struct {
+		of           answers
+		uuid, driver string
+		want         verification.State
+	}{
+		"the granted one":           {good, "GPU-1", "580.1", verification.OK},
+		"a second one":              {with(good, "gpus", "2"), "GPU-1", "580.1", verification.Failed},
+		"none":                      {with(good, "gpus", ""), "GPU-1", "580.1", verification.Failed},
+		"another one":               {good, "GPU-2", "580.1", verification.Failed},
+		"no UUID":                   {with(good, "uuid", ""), "GPU-1", "580.1", verification.Failed},
+		"another driver":            {good, "GPU-1", "580.2", verification.Failed},
+		"NVML has no driver":        {with(good, "driver", ""), "GPU-1", "580.2", verification.OK},
+		"the node does not know it": {good, "", "", verification.OK},
+		"killed":                    {with(good, "end", "137"), "GPU-1", "580.1", verification.Failed},
+		"too late":                  {with(good, "end", "142"), "GPU-1", "580.1", verification.NotRun},
+		"no answer":                 {answers{}, "GPU-1", "580.1", verification.Failed},
+	} {
+		require.Equal(t, c.want, judgeGPU(c.of, c.uuid, c.driver).State, name)
+	}
 }
 
 func TestView(t *testing.T) {
@@ -148,6 +182,7 @@ func TestView(t *testing.T) {
 		"no NVML":                    {with(good, "nvml_error", "NVML error 9", "nvml_total_bytes", ""), []verification.State{ok, failed}},
 		"CUDA fails":                 {answers{"failed": "cuInit", "error": "CUDA_ERROR_NO_DEVICE", "end": "3"}, []verification.State{failed, failed}},
 		"it was killed":              {with(good, "end", "137"), []verification.State{failed, failed}},
+		"too late":                   {answers{"end": endedByAlarm}, []verification.State{verification.NotRun, verification.NotRun}},
 		"values that are no sizes":   {with(good, "cuda_free_bytes", "-5", "nvml_used_bytes", "1e9"), []verification.State{failed, failed}},
 	} {
 		require.Equal(t, c.want, statesOf(judgeView(c.of, 2048)), name)
@@ -172,11 +207,13 @@ func TestMemory(t *testing.T) {
 		"not any more":  {with(refused, "allocated_mib", "16", "result", "CUDA_ERROR_NOT_SUPPORTED"), verification.Failed, "16 MiB, then CUDA_ERROR_NOT_SUPPORTED"},
 		"killed":        {with(refused, "end", "137"), verification.Failed, "the probe's command ended with status 137"},
 		"no answer":     {answers{}, verification.Failed, "the probe ended"},
+		"its alarm":     {with(refused, "end", "142"), verification.NotRun, "no answer in time"},
+		"too late":      {answers{tooLate: "1"}, verification.NotRun, "no answer in time"},
 	} {
 		row := judgeMemory("alloc", "cuMemAlloc", c.of, 2048)
 		require.Equal(t, c.state, row.State, name)
 		require.Equal(t, c.found, row.Found, name)
-		require.Equal(t, c.state == verification.NotRun, row.Optional, name)
+		require.Equal(t, name == "not supported", row.Optional, name)
 		require.Equal(t, "cuMemAlloc: 1024 to 2048 MiB, then CUDA_ERROR_OUT_OF_MEMORY", row.Expected)
 	}
 }
@@ -189,6 +226,7 @@ func TestShares(t *testing.T) {
 	good, equal, idle := pair("500", "1000", "33", "66"), pair("700", "700", "49", "49"), pair("200", "400", "20", "40")
 	killed := pair("500", "1000", "33", "66")
 	killed[1]["end"] = "137"
+	slow := [2]answers{{tooLate: "1"}, {"end": endedByAlarm}}
 	for name, c := range map[string]struct {
 		rounds  [][2]answers
 		state   verification.State
@@ -208,6 +246,9 @@ func TestShares(t *testing.T) {
 		"to the end":                 {[][2]answers{idle, good, idle, equal, idle}, notRun, true},
 		"none works":                 {[][2]answers{pair("0", "0", "0", "0"), pair("0", "0", "0", "0")}, notRun, false},
 		"one is killed":              {[][2]answers{killed, killed}, failed, true},
+		"the machine is slow":        {[][2]answers{slow, slow, slow, slow}, notRun, false},
+		"slow, and good":             {[][2]answers{slow, good, slow, good}, ok, true},
+		"one slow, the other killed": {[][2]answers{{slow[0], killed[1]}, {slow[0], killed[1]}}, failed, true},
 		"no answers":                 {[][2]answers{{answers{}, answers{}}, {answers{}, answers{}}}, failed, true},
 		"values that are no numbers": {[][2]answers{pair("NaN", "NaN", "NaN", "NaN"), pair("+Inf", "+Inf", "+Inf", "+Inf")}, notRun, false},
 	} {

@@ -17,6 +17,10 @@ type probe struct {
 	lines chan string // closed when the program ends
 	// close ends the program, and waits for it.
 	close func() error
+	// ends is when the program's own time is over.
+	ends time.Time
+	// late: it did not answer in time, and gets no more commands.
+	late bool
 }
 
 // longestLine bounds what is read of a probe, which can be a tenant's program in its place.
@@ -53,7 +57,7 @@ func (p *probe) until(ctx context.Context, key string) (answers, error) {
 			if !more {
 				return a, errEnded
 			}
-			if name, value, is := strings.Cut(line, "="); is {
+			if name, value, is := strings.Cut(line, "="); is && name != tooLate {
 				if a[name] = value; name == key || name == "end" {
 					return a, nil
 				}
@@ -69,18 +73,46 @@ func (p *probe) send(line string) error {
 	return err
 }
 
-// ask runs a command to its end. Without an answer in time the answers have no end.
+// ask runs a command to its end. Without an answer in time the answers are late, and have no end.
 func (p *probe) ask(ctx context.Context, limit time.Duration, command string) (answers, error) {
+	if p.late {
+		return answers{tooLate: "1"}, errEnded
+	}
+	begin := time.Now()
 	if err := p.send(command); err != nil {
-		return nil, errors.Join(errEnded, err)
+		a := answers{}
+		p.markLate(a, begin, limit)
+		return a, errors.Join(errEnded, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	a, err := p.until(ctx, "end")
 	if err != nil {
+		p.markLate(a, begin, limit)
 		err = fmt.Errorf("%s: %w", command, err)
 	}
 	return a, err
+}
+
+// markLate tells slowness from a crash: the time of the command, or of the program, is over.
+func (p *probe) markLate(a answers, begin time.Time, limit time.Duration) {
+	if now := time.Now(); now.Sub(begin) >= limit || !p.ends.IsZero() && !now.Before(p.ends) {
+		p.late, a[tooLate] = true, "1"
+	}
+}
+
+// mostLimit is the longest time that the probe takes.
+const mostLimit = 24 * time.Hour
+
+// limit tells the probe how long a command and the whole run can take.
+func (p *probe) limit(ctx context.Context, step, whole time.Duration) error {
+	seconds := func(d time.Duration) int { return int(min(d, mostLimit).Seconds()) }
+	p.ends = time.Now().Add(min(whole, mostLimit))
+	a, err := p.ask(ctx, step, fmt.Sprintf("limits %d %d", seconds(step), seconds(whole)))
+	if err == nil && a.problem() != "" {
+		err = fmt.Errorf("limits: %s", a.problem())
+	}
+	return err
 }
 
 // hold starts a command that ends with release; it returns its process.

@@ -34,7 +34,7 @@ var ErrNotRun = errors.New("could not verify this node")
 // lead is the time in which both probes make their contexts before they begin at the same time.
 const lead = 2 * time.Second
 
-// auditPatience is the longest wait for the audit. By default it passes every 5 s, and two passes have to find a process.
+// auditPatience is the shortest wait for the audit. By default it passes every 5 s, and two passes have to find a process.
 const auditPatience = 40 * time.Second
 
 // Run checks the node. It takes only free room, and ends all that it started. The report has no program and time.
@@ -54,6 +54,8 @@ type run struct {
 	step   time.Duration
 	of     room
 	probes [2]*probe
+	driver string // of the node; empty: not known
+	agent  bool   // an agent has answered
 	rows   []verification.Row
 }
 
@@ -79,6 +81,7 @@ func (r *run) run(ctx context.Context) (report verification.Report, err error) {
 	if err != nil {
 		return report, err
 	}
+	r.driver = n.DriverVersion
 	report = verification.Report{
 		Node: n.Name, Driver: n.DriverVersion, CUDA: n.CUDAVersion, GPU: r.of.gpu.UUID, Model: r.of.gpu.Model, Way: r.Way.String(),
 	}
@@ -97,7 +100,7 @@ func (r *run) firstView(ctx context.Context) (n view.Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.step)
 	defer cancel()
 	for {
-		if n, _, err = r.View(ctx); err == nil {
+		if n, err = r.view(ctx); err == nil {
 			return n, nil
 		}
 		if _, isPod := r.Way.(Sockets); !isPod {
@@ -111,11 +114,24 @@ func (r *run) firstView(ctx context.Context) (n view.Node, err error) {
 	}
 }
 
+func (r *run) view(ctx context.Context) (view.Node, error) {
+	n, agent, err := r.View(ctx)
+	r.agent = r.agent || agent && err == nil
+	return n, err
+}
+
 func (r *run) startProbe(ctx context.Context, i int) (*probe, error) {
 	r.Progress("container " + strconv.Itoa(i+1))
 	ctx, cancel := context.WithTimeout(ctx, r.step)
 	defer cancel()
-	return r.Way.start(ctx, i, r.of)
+	p, err := r.Way.start(ctx, i, r.of)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.limit(ctx, r.step, r.Timeout); err != nil {
+		return nil, errors.Join(fmt.Errorf("container %d: %w", i+1, err), p.close())
+	}
+	return p, nil
 }
 
 // granted reads the containers' shares, which the agent can show later than they begin.
@@ -123,7 +139,7 @@ func (r *run) granted(ctx context.Context) (found []view.Container, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.step)
 	defer cancel()
 	for {
-		n, _, viewErr := r.View(ctx)
+		n, viewErr := r.view(ctx)
 		found, err = nil, viewErr
 		for i := range r.probes {
 			for _, c := range n.Containers {
@@ -148,22 +164,33 @@ func (r *run) granted(ctx context.Context) (found []view.Container, err error) {
 
 // check runs the steps. Those after a limiter that is not there are not run: they would take what others can have.
 func (r *run) check(ctx context.Context) error {
-	inside, err := r.ask(ctx, 0, "inside")
-	if err != nil {
-		return err
+	var inside [2]answers
+	for i := range inside {
+		var err error
+		if inside[i], err = r.ask(ctx, i, "inside"); err != nil {
+			return err
+		}
 	}
 	if r.CDI == nil {
-		r.add(judgeDevices(inside))
+		r.add(worse(judgeDevices(inside[0]), judgeDevices(inside[1])))
 	} else {
 		r.add(judgeHost(r.CDI(ctx)))
 	}
-	r.add(judgeInside(inside)...)
-	if verification.OutcomeOf(r.rows) == verification.NotVerified {
-		r.skip("the container is not limited", "cuda-memory", "nvml-memory")
+	limited := judgeBoth(inside)
+	r.add(limited...)
+	why := ""
+	switch {
+	case verification.OutcomeOf(r.rows) == verification.NotVerified:
+		why = "a container is not limited"
+	case verification.OutcomeOf(limited) != verification.Verified:
+		why = "it is not known whether both containers are limited"
+	}
+	if why != "" {
+		r.skip(why, "gpu", "cuda-memory", "nvml-memory")
 		for _, k := range kinds {
-			r.skip("the container is not limited", "memory-"+k.name)
+			r.skip(why, "memory-"+k.name)
 		}
-		r.skip("the container is not limited", "shares")
+		r.skip(why, "shares")
 	} else if err := r.checkLimits(ctx); err != nil {
 		return err
 	}
@@ -175,6 +202,7 @@ func (r *run) checkLimits(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.add(judgeGPU(seen, r.of.gpu.UUID, r.driver))
 	r.add(judgeView(seen, LimitMiB)...)
 	for _, k := range kinds {
 		a, err := r.ask(ctx, 0, fmt.Sprintf("memory %s %d %d", k.name, chunkMiB, LimitMiB+beyondMiB))
@@ -192,7 +220,7 @@ func (r *run) checkShares(ctx context.Context) error {
 		return err
 	}
 	if why := measured.problem(); why != "" {
-		r.add(verification.Row{Check: "shares", State: verification.Failed, Expected: "both containers work", Found: why})
+		r.add(inTime(measured, verification.Row{Check: "shares", State: verification.Failed, Expected: "both containers work", Found: why}))
 		return nil
 	}
 	var rounds [][2]answers
@@ -232,26 +260,42 @@ func (r *run) round(ctx context.Context, iterations string) (both [2]answers, er
 func (r *run) checkAudit(ctx context.Context) error {
 	const check = "audit"
 	if !r.agentAnswers(ctx) {
-		r.add(verification.Row{Check: check, State: verification.NotRun, Optional: true, Expected: auditExpected, Found: "no agent answers: nothing audits this node"})
+		row := verification.Row{Check: check, State: verification.NotRun, Optional: !r.hasAgent(), Expected: auditExpected, Found: "no agent answers: nothing audits this node"}
+		if !row.Optional {
+			row.Found = "the agent did not answer in time"
+		}
+		r.add(row)
 		return nil
 	}
 	r.Progress("audit")
-	s, end, err := r.Way.stranger(ctx, r.step, r.of, r.probes[0])
+	s, end, err := r.Way.stranger(ctx, r.step, r.Timeout, r.of, r.probes[0])
 	if err != nil {
 		r.add(verification.Row{Check: check, State: verification.NotRun, Expected: auditExpected, Found: "no process could be started: " + err.Error()})
-		return ctx.Err()
+		return nil
 	}
 	reported := r.awaitReport(ctx, s)
-	r.add(judgeAudit(s.kind, reported, min(auditPatience, r.Timeout/3)))
-	if err := end(); err != nil && ctx.Err() != nil {
-		return err
+	row := judgeAudit(s.kind, reported, r.auditPatience())
+	if reported == "" && ctx.Err() != nil {
+		row.State, row.Found = verification.NotRun, "the time of the run was over before that of the audit"
 	}
+	r.add(row)
+	_ = end() // a process that is still there ends with this one
 	return nil
 }
 
-// agentAnswers asks several times: a busy node's agent can be late.
+// auditPatience is the time that the audit has.
+func (r *run) auditPatience() time.Duration { return max(auditPatience, r.Timeout/3) }
+
+// hasAgent reports whether an agent runs on this node: it has answered, or the pod has its address.
+func (r *run) hasAgent() bool {
+	_, isPod := r.Way.(Sockets)
+	return isPod || r.agent
+}
+
+// agentAnswers asks for a step where an agent runs: a busy node's can be late. Elsewhere it asks several times.
 func (r *run) agentAnswers(ctx context.Context) bool {
-	for range 10 {
+	begin := time.Now()
+	for i := 0; i < 10 || r.hasAgent() && time.Since(begin) < r.step; i++ {
 		if _, agent, err := r.View(ctx); err == nil && agent {
 			return true
 		}
@@ -265,7 +309,7 @@ func (r *run) agentAnswers(ctx context.Context) bool {
 }
 
 func (r *run) awaitReport(ctx context.Context, s stranger) string {
-	ctx, cancel := context.WithTimeout(ctx, min(auditPatience, r.Timeout/3))
+	ctx, cancel := context.WithTimeout(ctx, r.auditPatience())
 	defer cancel()
 	for {
 		if n, _, err := r.View(ctx); err == nil {

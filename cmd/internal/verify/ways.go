@@ -27,7 +27,7 @@ type Way interface {
 	// isContainer reports whether a container of the node is the i-th.
 	isContainer(i int, c view.Container) bool
 	// stranger starts a process that uses the GPU beside the shares, and returns what the audit calls it. end ends it.
-	stranger(ctx context.Context, limit time.Duration, of room, first *probe) (s stranger, end func() error, err error)
+	stranger(ctx context.Context, limit, whole time.Duration, of room, first *probe) (s stranger, end func() error, err error)
 	// choose chooses the GPU. Containers that run have one already.
 	choose(n view.Node) (room, error)
 }
@@ -131,10 +131,13 @@ func startProgram(ctx context.Context, args, env []string, remove func()) (*prob
 }
 
 // stranger is a process of the host with a context on the GPU. It has no share, and takes room that was looked for.
-func (c Command) stranger(ctx context.Context, limit time.Duration, of room, _ *probe) (stranger, func() error, error) {
+func (c Command) stranger(ctx context.Context, limit, whole time.Duration, of room, _ *probe) (stranger, func() error, error) {
 	p, err := startProgram(ctx, []string{c.Probe}, []string{"CUDA_VISIBLE_DEVICES=" + of.gpu.UUID}, func() {})
 	if err != nil {
 		return stranger{}, nil, err
+	}
+	if err := p.limit(ctx, limit, whole); err != nil {
+		return stranger{}, nil, errors.Join(err, p.close())
 	}
 	pid, err := p.hold(ctx, limit, "hold")
 	if err != nil {
@@ -228,7 +231,7 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 
 // stranger is a process in the first container that is on the GPU and does not have the limiter's file: a container of a pod has nothing else on the
 // GPU beside its share.
-func (s Sockets) stranger(ctx context.Context, limit time.Duration, _ room, first *probe) (stranger, func() error, error) {
+func (s Sockets) stranger(ctx context.Context, limit, _ time.Duration, _ room, first *probe) (stranger, func() error, error) {
 	pid, err := first.hold(ctx, limit, "bare")
 	end := func() error { return first.release(context.WithoutCancel(ctx), limit) }
 	return stranger{kind: noLimiter, pid: pid, container: s.Pod + "/" + socketNames[0]}, end, err
