@@ -168,11 +168,12 @@ const (
 	ReasonFailed        = "CheckFailed"
 	ReasonIncomplete    = "Incomplete"
 	ReasonDriverChanged = "DriverChanged"
+	ReasonDriverUnknown = "DriverUnknown"
 	ReasonNoReport      = "NoReport"
 	ReasonUnreadable    = "ReportUnreadable"
 )
 
-// Judge judges the result of Read. driver is the version of now; empty: not known.
+// Judge judges the result of Read. driver is the version of now; empty: not known, which verifies nothing.
 func Judge(r Report, err error, driver string) Verdict {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -185,6 +186,8 @@ func Judge(r Report, err error, driver string) Verdict {
 	switch {
 	case driver != "" && driver != r.Driver:
 		v.Reason, v.Message = ReasonDriverChanged, fmt.Sprintf("the driver is %s now; last run %s: %s", driver, of, r.Outcome)
+	case r.Outcome == Verified && driver == "":
+		v.Reason, v.Message = ReasonDriverUnknown, "the present driver's version is not known; last run "+of+": "+string(r.Outcome)
 	case r.Outcome == Verified:
 		v.Status, v.Reason, v.Message = "True", ReasonVerified, "verified "+of
 	case r.Outcome == NotVerified:

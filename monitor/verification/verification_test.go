@@ -82,8 +82,10 @@ func TestJudge(t *testing.T) {
 	}{
 		"verified": {good, nil, "580.1", verification.Verdict{Status: "True", Reason: "Verified", At: at,
 			Message: "verified on 2026-11-27T01:02:03Z with driver 580.1, gpuslice v1, NVIDIA H200"}},
-		"the driver is not known": {good, nil, "", verification.Verdict{Status: "True", Reason: "Verified", At: at,
-			Message: "verified on 2026-11-27T01:02:03Z with driver 580.1, gpuslice v1, NVIDIA H200"}},
+		"the driver is not known": {good, nil, "", verification.Verdict{Status: "Unknown", Reason: "DriverUnknown", At: at,
+			Message: "the present driver's version is not known; last run on 2026-11-27T01:02:03Z with driver 580.1, gpuslice v1, NVIDIA H200: verified"}},
+		"failed with a driver that is not known": {bad, nil, "", verification.Verdict{Status: "False", Reason: "CheckFailed", At: at,
+			Message: "failed: limiter, shares; run on 2026-11-27T01:02:03Z with driver 580.1, gpuslice v1, NVIDIA H200"}},
 		"another driver": {good, nil, "580.2", verification.Verdict{Status: "Unknown", Reason: "DriverChanged", At: at,
 			Message: "the driver is 580.2 now; last run on 2026-11-27T01:02:03Z with driver 580.1, gpuslice v1, NVIDIA H200: verified"}},
 		"failed": {bad, nil, "580.1", verification.Verdict{Status: "False", Reason: "CheckFailed", At: at,

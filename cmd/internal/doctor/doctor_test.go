@@ -397,7 +397,7 @@ func TestChecks(t *testing.T) {
 		{"never", "verification", without("/var/lib/gpuslice/lib/verify/report.json"), Warn, "has not run", "helm test gpuslice"},
 		{"with another driver", "verification", put("/var/lib/gpuslice/lib/verify/report.json", verified("570.1", "ok")), Warn, "the driver is 575.57.08 now; last run on 2026-11-26T01:02:03Z with driver 570.1", "helm test"},
 		{"the driver that is loaded", "verification", put("/sys/module/nvidia/version", "580.2\n"), Warn, "the driver is 580.2 now", "helm test"},
-		{"the driver is not known", "verification", without("/run/gpuslice/node.json"), OK, "with driver 575.57.08", ""},
+		{"the driver is not known", "verification", without("/run/gpuslice/node.json"), Warn, "version is not known", "helm test"},
 		{"failed", "verification", put("/var/lib/gpuslice/lib/verify/report.json", verified("575.57.08", "failed")), Fail, "failed: limiter; run on", "report.json"},
 		{"not all of it", "verification", put("/var/lib/gpuslice/lib/verify/report.json", verified("575.57.08", "not run")), Warn, "not all checks ran", "helm test"},
 		{"damaged", "verification", put("/var/lib/gpuslice/lib/verify/report.json", "{"), Warn, "read verify/report.json: ", "helm test"},
