@@ -125,6 +125,7 @@ var badValues = map[string][]string{
 	"violation-grace":               {"", "-1s", "25h", "long"},
 	"legacy-metrics":                {"HAMi", "hami,", "prometheus"},
 	"retire":                        {"", "maybe"},
+	"node-condition":                {"", "maybe"},
 	"metrics-address":               {"9394", "localhost", "localhost:http", ":65536"},
 	"log-level":                     {"", "loud", "INFO+1"},
 	"log-format":                    {"", "yaml"},

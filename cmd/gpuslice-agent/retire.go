@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/internal/atomicfile"
@@ -64,12 +66,20 @@ func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 	if err := noderegister.RemoveCapacity(ctx, client, o.NodeName, o.capacity()); err != nil {
 		return fmt.Errorf("node %s: %w", o.NodeName, err)
 	}
-	if o.NodeCondition {
-		if err := noderegister.RemoveCondition(ctx, client, o.NodeName, verification.Condition); err != nil {
-			return fmt.Errorf("node %s: %w", o.NodeName, err)
-		}
+	if err := removeCondition(ctx, client, o, log); err != nil {
+		return fmt.Errorf("node %s: %w", o.NodeName, err)
 	}
 	return nil
+}
+
+// removeCondition removes what an agent with --node-condition wrote, also if the flag is not set any more: then it may be forbidden.
+func removeCondition(ctx context.Context, client noderegister.Client, o options, log *slog.Logger) error {
+	err := noderegister.RemoveCondition(ctx, client, o.NodeName, verification.Condition)
+	if !o.NodeCondition && apierrors.IsForbidden(err) {
+		log.Info("a condition by gpuslice verify stays on the node, if there is one: no right to remove it (docs/VERIFY.md)", "condition", verification.Condition)
+		return nil
+	}
+	return err
 }
 
 // removeFiles refuses if the runtime wrapper needs the files.
