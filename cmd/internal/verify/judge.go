@@ -112,7 +112,7 @@ func (a answers) bytes(key string) int64 {
 const (
 	// tooLate is the key of answers that did not come in time. No probe can answer it.
 	tooLate = "late"
-	// endedByAlarm is the status of a command whose time was over: 128 and SIGALRM.
+	// endedByAlarm is the status of a command that had no time left: 128 and SIGALRM.
 	endedByAlarm = "142"
 )
 

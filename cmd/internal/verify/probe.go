@@ -94,7 +94,7 @@ func (p *probe) ask(ctx context.Context, limit time.Duration, command string) (a
 	return a, err
 }
 
-// markLate tells slowness from a crash: the time of the command, or of the program, is over.
+// markLate separates slowness from a crash: the time of the command, or of the program, is over.
 func (p *probe) markLate(a answers, begin time.Time, limit time.Duration) {
 	if now := time.Now(); now.Sub(begin) >= limit || !p.ends.IsZero() && !now.Before(p.ends) {
 		p.late, a[tooLate] = true, "1"
@@ -104,7 +104,7 @@ func (p *probe) markLate(a answers, begin time.Time, limit time.Duration) {
 // mostLimit is the longest time that the probe takes.
 const mostLimit = 24 * time.Hour
 
-// limit tells the probe how long a command and the whole run can take.
+// limit gives the probe the time that a command and the whole run can take.
 func (p *probe) limit(ctx context.Context, step, whole time.Duration) error {
 	seconds := func(d time.Duration) int { return int(min(d, mostLimit).Seconds()) }
 	p.ends = time.Now().Add(min(whole, mostLimit))

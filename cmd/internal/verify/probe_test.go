@@ -52,7 +52,7 @@ func TestLimitsOfTheProbe(t *testing.T) {
 	require.ErrorContains(t, p.limit(t.Context(), long, long), "limits: the probe's command ended with status 2")
 }
 
-// Slowness is no crash: only answers that did not come in time are late. A probe can't say it of itself.
+// Slowness is no crash: only answers that did not come in time are late. A probe can't report it of itself.
 func TestLate(t *testing.T) {
 	p, _ := played(t, map[string]string{"view": "a=1\nlate=1\nend=0\n", "memory": "end=142\n", "inside": ""})
 	a, err := p.ask(t.Context(), long, "view")
