@@ -1,6 +1,7 @@
 package nriplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (f *facts) grant() (*grant.Grant, error) {
 	case err != nil:
 		return nil, err
 	case f.claimed != nil:
-		return f.claimed, f.onlyClaimed(mig)
+		return f.claimed, cmp.Or(f.onlyClaimed(mig), f.notRootOfNode())
 	case mig != nil:
 		return mig, nil
 	case f.scheduled == nil && f.unscheduled == UnscheduledShare:
@@ -126,6 +127,18 @@ func (f *facts) onlyClaimed(mig *grant.Grant) error {
 		return nil
 	}
 	return f.inContainer(grant.Errorf(grant.ErrMalformed, "it has a ResourceClaim and %s too: request its GPUs in one way", other))
+}
+
+// notRootOfNode refuses a container that can open every GPU of its node. No webhook has seen its ResourceClaim. NRI does not
+// show capabilities: an admission policy refuses CAP_SYS_ADMIN.
+func (f *facts) notRootOfNode() error {
+	switch {
+	case f.container.Privileged:
+		return f.inContainer(grant.Errorf(grant.ErrMalformed, "it has a ResourceClaim and is privileged: it can open every GPU of its node: remove one of them"))
+	case f.hostPID:
+		return f.inContainer(grant.Errorf(grant.ErrMalformed, "it has a ResourceClaim and the host's PID namespace: it reaches the processes of other containers that have GPUs: remove one of them"))
+	}
+	return nil
 }
 
 func (f *facts) edit(g *grant.Grant) (*api.ContainerAdjustment, oci.Enforcement, error) {

@@ -19,6 +19,7 @@ type facts struct {
 	newest    grant.Pod // with the annotations of its newest grant
 	name      string    // of the container
 	container oci.Container
+	hostPID   bool // as far as the runtime reports namespaces
 
 	scheduled  *grant.Grant // by the newest annotations; nil: none
 	claimed    *grant.Grant // by the ResourceClaims that the kubelet prepared; nil: none
@@ -65,6 +66,7 @@ func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
 		pod:       grant.Pod{UID: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Annotations: pod.GetAnnotations()},
 		name:      ctr.GetName(),
 		container: containerOf(pod, ctr),
+		hostPID:   withoutPID(pod.GetLinux().GetNamespaces()) || withoutPID(ctr.GetLinux().GetNamespaces()),
 		gpus:      p.GPUs(), missing: p.Missing, settings: p.Settings(), devices: p.Devices, unscheduled: p.Unscheduled,
 	}
 	f.highPriority = p.highPriority(pod.GetNamespace(), f.container)
@@ -103,6 +105,12 @@ func containerOf(pod *api.PodSandbox, ctr *api.Container) oci.Container {
 	c.RequestNames = oci.HostRequestNames()
 	c.Privileged = oci.AllowsAllDevices(c.DeviceRules)
 	return c
+}
+
+// withoutPID returns whether a pod or container with these namespaces has none for processes, but the host's. containerd
+// gives the pod none, and its containers the path of the pod's. Without namespaces nothing is known.
+func withoutPID(namespaces []*api.LinuxNamespace) bool {
+	return len(namespaces) > 0 && !slices.ContainsFunc(namespaces, func(n *api.LinuxNamespace) bool { return n.GetType() == string(rspec.PIDNamespace) })
 }
 
 func mountsOf(ctr *api.Container) []rspec.Mount {

@@ -145,6 +145,53 @@ func TestNoGPUWithoutThePreparedClaim(t *testing.T) {
 	require.Empty(t, f.dirs())
 }
 
+// A ResourceClaim gives nothing to what can open every GPU without it.
+func TestResourceClaimOfRootOfTheNode(t *testing.T) {
+	f, store := withClaims(t)
+	namespaces := func(types ...string) (list []*api.LinuxNamespace) {
+		for _, n := range types {
+			list = append(list, &api.LinuxNamespace{Type: n})
+		}
+		return list
+	}
+	linux := func(ctr *api.Container) *api.LinuxContainer {
+		if ctr.Linux == nil {
+			ctr.Linux = &api.LinuxContainer{}
+		}
+		return ctr.Linux
+	}
+	for description, test := range map[string]struct {
+		change func(*api.PodSandbox, *api.Container)
+		want   string
+	}{
+		"privileged": {func(_ *api.PodSandbox, ctr *api.Container) {
+			linux(ctr).Resources = &api.LinuxResources{Devices: []*api.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}}
+		}, "privileged"},
+		"a pod with hostPID": {func(pod *api.PodSandbox, ctr *api.Container) {
+			pod.Linux = &api.LinuxPodSandbox{Namespaces: namespaces("ipc", "mount")}
+			linux(ctr).Namespaces = namespaces("ipc", "mount", "pid")
+		}, "host's PID namespace"},
+		"a container with hostPID": {func(_ *api.PodSandbox, ctr *api.Container) { linux(ctr).Namespaces = namespaces("mount") }, "host's PID namespace"},
+		"namespaces of its own": {func(pod *api.PodSandbox, ctr *api.Container) {
+			pod.Linux = &api.LinuxPodSandbox{Namespaces: namespaces("ipc", "pid")}
+			linux(ctr).Namespaces = namespaces("mount", "pid")
+		}, ""},
+	} {
+		t.Run(description, func(t *testing.T) {
+			pod, ctr := newPod("p", nil), withClaim(store, claimUID)
+			test.change(pod, ctr)
+			_, err := f.runtime.create(pod, ctr)
+			if test.want != "" {
+				require.ErrorContains(t, err, test.want)
+				require.ErrorContains(t, err, "default/p")
+				return
+			}
+			require.NoError(t, err)
+			f.runtime.stop(pod, ctr)
+		})
+	}
+}
+
 // What no GPU has room for is refused, whatever the API server has.
 func TestResourceClaimThatDoesNotFit(t *testing.T) {
 	f, store := withClaims(t)
