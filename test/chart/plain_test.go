@@ -31,6 +31,7 @@ var plain = []struct {
 	{file: "admission/configurations.yaml", head: "What the API server asks the webhook.", templates: []string{"admission/configurations.yaml"}},
 	{file: "admission/agents.yaml", head: "What the API server keeps agents to.", templates: []string{"admission/agents.yaml"}},
 	{file: "admission/resourceslices.yaml", head: "What the API server keeps agents to with DRA.", templates: []string{"admission/resourceslices.yaml"}, values: []string{`dra.enabled=true`}},
+	{file: "admission/resourceclaims.yaml", head: "The API server's policy for pods with ResourceClaims that are root of their node.", templates: []string{"admission/resourceclaims.yaml"}, values: []string{`dra.enabled=true`}},
 	{file: "admission/privileged.yaml", head: "The API server's policy for pods that are root of their node.", templates: []string{"admission/privileged.yaml"}},
 	{file: "admission/policy.yaml", head: "What the API server enforces by itself.", templates: []string{"admission/policy.yaml"}},
 }

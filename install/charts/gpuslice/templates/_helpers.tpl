@@ -69,6 +69,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- concat (list (include "gpuslice.namespace" .)) .Values.admission.privilegedNamespaces $operator | uniq | toJson -}}
 {{- end -}}
 
+{{/* CEL: container c can open every GPU of its node. */}}
+{{- define "gpuslice.rootContainer" -}}
+(c.?securityContext.?privileged.orValue(false) || c.?securityContext.?capabilities.?add.orValue([]).exists(k, k.upperAscii() in ['SYS_ADMIN', 'CAP_SYS_ADMIN', 'ALL', 'CAP_ALL']))
+{{- end -}}
+
 {{/* The namespaces of which pods use whole GPUs without a grant, as JSON. */}}
 {{- define "gpuslice.exempt" -}}
 {{- $operator := ternary (list .Values.gpuOperator.namespace) list .Values.gpuOperator.enabled -}}
