@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -58,7 +59,6 @@ type Driver struct {
 	drahealth.UnimplementedDRAResourceHealthServer
 
 	changed chan struct{}
-	failed  chan error
 	// writing is held while records and CDI specs change.
 	writing sync.Mutex
 }
@@ -70,7 +70,7 @@ func New(c Config) *Driver {
 	if c.Patience == 0 {
 		c.Patience = patience
 	}
-	return &Driver{Config: c, changed: make(chan struct{}, 1), failed: make(chan error, 1)}
+	return &Driver{Config: c, changed: make(chan struct{}, 1)}
 }
 
 // Changed publishes what the node offers now.
@@ -109,7 +109,8 @@ func (d *Driver) serve(ctx context.Context) error {
 			return err
 		}
 	}
-	helper, err := kubeletplugin.Start(ctx, d,
+	s := newServer(d)
+	helper, err := kubeletplugin.Start(ctx, s,
 		kubeletplugin.DriverName(api.DRADriver), kubeletplugin.NodeName(d.NodeName), kubeletplugin.KubeClient(d.Client),
 		kubeletplugin.PluginDataDirectoryPath(data), kubeletplugin.RegistrarDirectoryPath(registry),
 		// A request that waits must not delay others.
@@ -123,22 +124,30 @@ func (d *Driver) serve(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-d.failed:
+	case err := <-s.failed:
 		return err
 	}
 }
 
+// server is the driver for one call of kubeletplugin.Start: an error of earlier servers does not end it.
+type server struct {
+	*Driver
+	failed chan error
+}
+
+func newServer(d *Driver) *server { return &server{Driver: d, failed: make(chan error, 1)} }
+
 // HandleError is called by the servers' goroutines.
-func (d *Driver) HandleError(_ context.Context, err error, message string) {
-	if errors.Is(err, context.Canceled) {
+func (s *server) HandleError(_ context.Context, err error, message string) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, grpc.ErrServerStopped) {
 		return
 	}
 	if errors.Is(err, kubeletplugin.ErrRecoverable) {
-		d.Log.Warn("DRA: "+message, "error", err)
+		s.Log.Warn("DRA: "+message, "error", err)
 		return
 	}
 	select {
-	case d.failed <- fmt.Errorf("%s: %w", message, err):
+	case s.failed <- fmt.Errorf("%s: %w", message, err):
 	default:
 	}
 }
@@ -189,7 +198,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 }
 
 // retryPause is the time between two looks at what a request waits for.
-const retryPause = 100 * time.Millisecond
+const retryPause = 500 * time.Millisecond
 
 // wait calls check until it returns nil, or an error that does not pass.
 func (d *Driver) wait(ctx context.Context, check func() error) error {
