@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -120,10 +121,10 @@ func TestRetireRemovesDRA(t *testing.T) {
 	} {
 		write(file)
 	}
-	require.NoError(t, removeFiles(context.Background(), o))
+	require.NoError(t, removeFiles(context.Background(), o, slog.New(slog.DiscardHandler)))
 	require.Empty(t, left(t, o.StateDir))
 	require.Equal(t, []string{"others"}, left(t, filepath.Join(o.KubeletDir, "plugins")))
 	require.Equal(t, []string{"others-reg.sock"}, left(t, filepath.Join(o.KubeletDir, "plugins_registry")))
 	require.Equal(t, []string{"nvidia.json"}, left(t, o.CDISpecDirs[1]))
-	require.NoError(t, removeFiles(context.Background(), o), "and again")
+	require.NoError(t, removeFiles(context.Background(), o, slog.New(slog.DiscardHandler)), "and again")
 }

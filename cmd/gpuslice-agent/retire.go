@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -34,7 +35,7 @@ func retire(ctx context.Context, o options, log *slog.Logger) error {
 	if err := forgetNode(ctx, o, log); err != nil {
 		return err
 	}
-	if err := removeFiles(ctx, o); err != nil {
+	if err := removeFiles(ctx, o, log); err != nil {
 		return err
 	}
 	log.Info("gpuslice removed from this node, except files that running containers have mounted", "node", o.NodeName)
@@ -83,7 +84,7 @@ func removeCondition(ctx context.Context, client noderegister.Client, o options,
 }
 
 // removeFiles refuses if the runtime wrapper needs the files.
-func removeFiles(ctx context.Context, o options) error {
+func removeFiles(ctx context.Context, o options, log *slog.Logger) error {
 	if err := removeReleased(ctx, o.StateDir); err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func removeFiles(ctx context.Context, o options) error {
 	for _, socket := range sockets {
 		errs = append(errs, os.Remove(socket))
 	}
-	errs = append(errs, removeDRA(o), removeClaims(o.StateDir))
+	errs = append(errs, removeDRA(o, log), removeClaims(o.StateDir))
 	turnsUsed, err := unmountTurns(o.StateDir)
 	errs = append(errs, err)
 	state, err := os.ReadDir(o.StateDir)
@@ -110,8 +111,9 @@ func removeFiles(ctx context.Context, o options) error {
 	return errors.Join(append(errs, oci.RemoveLibraries(o.LibraryDir))...)
 }
 
-// removeDRA removes the CDI specs of prepared ResourceClaims, and the driver's sockets.
-func removeDRA(o options) error {
+// removeDRA removes the CDI specs of prepared ResourceClaims, and the driver's sockets. On a read-only mount they stay, as
+// the chart has one of the directory of specs without dra.enabled: a repetition would not help.
+func removeDRA(o options, log *slog.Logger) error {
 	files := []string{o.registrationSocket()}
 	var errs []error
 	for _, dir := range o.CDISpecDirs {
@@ -121,11 +123,21 @@ func removeDRA(o options) error {
 		}
 	}
 	for _, file := range files {
-		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, unlessReadOnly(file, os.Remove(file), log))
 	}
-	return errors.Join(append(errs, os.RemoveAll(filepath.Join(o.KubeletDir, "plugins", api.DRADriver)))...)
+	dir := filepath.Join(o.KubeletDir, "plugins", api.DRADriver)
+	return errors.Join(append(errs, unlessReadOnly(dir, os.RemoveAll(dir), log))...)
+}
+
+func unlessReadOnly(path string, err error, log *slog.Logger) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, syscall.EROFS):
+		log.Warn("a file of ResourceClaims stays, on a read-only mount: remove it by hand", "path", path)
+		return nil
+	}
+	return err
 }
 
 func removeClaims(stateDir string) error {

@@ -3,16 +3,38 @@
 package main
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
+
+// Without dra.enabled the chart's agent has the directories of CDI specs read-only: what an earlier one left there must not
+// keep --retire from its end.
+func TestRetireWithReadOnlyCDI(t *testing.T) {
+	o := retired(t, ledger.OwnerNRI)
+	dir := t.TempDir()
+	o.CDISpecDirs = []string{dir}
+	spec := filepath.Join(dir, api.CDIClaimSpecPrefix+"x.json")
+	require.NoError(t, os.WriteFile(spec, nil, 0o600))
+	require.NoError(t, syscall.Mount(dir, dir, "", syscall.MS_BIND, ""))
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
+	require.NoError(t, syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+	var log bytes.Buffer
+	require.NoError(t, removeFiles(t.Context(), o, slog.New(slog.NewTextHandler(&log, nil))))
+	require.Contains(t, log.String(), spec)
+	require.Empty(t, left(t, o.StateDir))
+}
 
 // A container that runs goes on taking turns with those of the next agent.
 func TestRetireLeavesTheTurnsOfRunningContainers(t *testing.T) {
@@ -37,7 +59,7 @@ func TestRetireLeavesTheTurnsOfRunningContainers(t *testing.T) {
 	was, err := os.Stat(turn)
 	require.NoError(t, err)
 	for range 2 { // the pod is restarted
-		require.NoError(t, removeFiles(t.Context(), o))
+		require.NoError(t, removeFiles(t.Context(), o, slog.New(slog.DiscardHandler)))
 		require.Equal(t, []string{vgpufs.TurnsName}, left(t, o.StateDir))
 	}
 	require.NoFileExists(t, limiter.TurnPath(o.StateDir, uuid, claims["ended"].TurnID))
@@ -58,6 +80,6 @@ func TestRetireLeavesTheTurnsOfRunningContainers(t *testing.T) {
 	require.Len(t, table.Shares, 1)
 
 	require.NoError(t, next.Release(t.Context(), "running"))
-	require.NoError(t, removeFiles(t.Context(), o))
+	require.NoError(t, removeFiles(t.Context(), o, slog.New(slog.DiscardHandler)))
 	require.Empty(t, left(t, o.StateDir))
 }

@@ -53,17 +53,17 @@ func left(t *testing.T, dir string) (names []string) {
 
 func TestRetireRemovesWhatIsOurs(t *testing.T) {
 	o := retired(t, ledger.OwnerNRI)
-	require.NoError(t, removeFiles(context.Background(), o))
+	require.NoError(t, removeFiles(context.Background(), o, slog.New(slog.DiscardHandler)))
 	require.Empty(t, left(t, o.StateDir))
 	require.Equal(t, []string{"notes.txt"}, left(t, o.LibraryDir))
 	require.Equal(t, []string{"nvidia.sock"}, left(t, o.DevicePluginDir))
-	require.NoError(t, removeFiles(context.Background(), o), "and again")
+	require.NoError(t, removeFiles(context.Background(), o, slog.New(slog.DiscardHandler)), "and again")
 }
 
 // Docker's containers have their shares by the same ledger, and go on being held to them.
 func TestRetireLeavesTheRuntimeWrappers(t *testing.T) {
 	o := retired(t, ledger.OwnerRuntime)
-	require.ErrorContains(t, removeFiles(context.Background(), o), "gpuslice uninstall")
+	require.ErrorContains(t, removeFiles(context.Background(), o, slog.New(slog.DiscardHandler)), "gpuslice uninstall")
 	require.NotEmpty(t, left(t, o.StateDir))
 	require.Len(t, left(t, o.LibraryDir), 4)
 }
@@ -74,7 +74,7 @@ func TestRetireLeavesWhatIsNotOurs(t *testing.T) {
 	for _, name := range []string{"containerd", ".cache", "containers-of-others", "gpus.json.lock", ".new-node.json.123", ".new-" + allowedFile + ".4", ".new-others.json.5"} {
 		require.NoError(t, os.WriteFile(filepath.Join(o.StateDir, name), nil, 0o600))
 	}
-	require.NoError(t, removeFiles(context.Background(), o))
+	require.NoError(t, removeFiles(context.Background(), o, slog.New(slog.DiscardHandler)))
 	require.Equal(t, []string{".cache", ".new-others.json.5", "containerd", "containers-of-others"}, left(t, o.StateDir))
 }
 
