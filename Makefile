@@ -179,7 +179,7 @@ e2e-framework:
 	$(E2E) ./test/e2e
 
 e2e-extender:
-	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor|QuotaPool|Discovery' ./test/e2e -component=extender
+	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor|QuotaPool|Discovery|Verify' ./test/e2e -component=extender
 
 e2e-nodes: setup image ## Add a second node to a real Kubernetes: groups, node policies, a drain, XIDs, MIG devices, a node without an agent (three minutes, as root)
 	@test/setup.sh --kubernetes

@@ -29,16 +29,18 @@ var (
 		"docs/UPGRADING.md#Uninstall":   "TestUninstallAndInstallAgain",
 		"docs/INSTALL.md":               "TestUninstallAndInstallAgain",
 		"docs/QUICKSTART-KUBERNETES.md": "TestUninstallAndInstallAgain",
+		"docs/VERIFY.md":                "TestVerify",
 	}
 
 	// words are what stands for something of the reader's. Pods and images of the documents' names are there as they are
 	// called: train of the namespace team-a, registry.example/gpuslice.
 	words = []string{"AGENT-POD", "POD", "NODE GPU", "NODE", "NEW", "/tmp/gs…"}
 
-	// named are commands that a text names without what they need: their help is asked for.
+	// named are commands that a text names without what they need, such as an installation of HAMi: their help is asked for.
 	named = []string{
 		"kubectl gpuslice", "kubectl gpuslice resize", "kubectl gpuslice drain", "kubectl gpuslice uncordon", "kubectl describe pod",
-		"helm install", "helm uninstall", "helm template", "helm upgrade", "helm upgrade --install", "kubectl apply", "kubectl drain", "kubectl delete runtimeclass nvidia",
+		"kubectl gpuslice migrate hami", "kubectl gpuslice migrate hami --node NODE", "kubectl gpuslice migrate hami --all --undo", "kubectl label node --selector gpu=on hami=on",
+		"helm install", "helm uninstall", "helm template", "helm upgrade", "helm upgrade --install", "helm test", "kubectl apply", "kubectl drain", "kubectl delete runtimeclass nvidia",
 	}
 
 	// remaining is the section with the commands for what an uninstall leaves.
@@ -60,6 +62,7 @@ var (
 		"kubectl apply -k install/scheduler":               "it would take the ClusterRoles of the release's scheduler",
 		"kubectl apply -f install/scheduler/extender.yaml": "the same",
 		"kubectl apply -f install/admission/":              "it would take the release's webhook configurations and policies",
+		"helm upgrade gpuslice install/charts/gpuslice -n gpuslice-system --reuse-values --set dra.enabled=true": "the node's pods have their GPUs by the device plugin",
 	}
 
 	// forwarded are commands that don't end: the page at the port is asked for, and they are ended.

@@ -32,7 +32,7 @@ func (c *Cluster) ImportNextImage(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, name := range []string{"libvgpu-cuda.so", "libvgpu-nvml.so"} {
+	for _, name := range []string{"libvgpu-cuda.so", "libvgpu-nvml.so", "gpuslice-probe"} {
 		if err := copyFile(filepath.Join(root, "build/lib", name), filepath.Join(lib, name)); err != nil {
 			return err
 		}
