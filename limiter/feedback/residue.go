@@ -15,7 +15,9 @@ const residueLooks = 3
 
 type residues map[string]map[string][]uint64
 
-func (r residues) see(container, gpu string, observed, charged uint64) uint64 {
+// see returns the residue after one more look. In the first looks, as after a start of the agent, it can only shrink: it is
+// at most what the limits file has.
+func (r residues) see(container, gpu string, observed, charged, written uint64) uint64 {
 	gpus := r[container]
 	if gpus == nil {
 		gpus = map[string][]uint64{}
@@ -25,7 +27,7 @@ func (r residues) see(container, gpu string, observed, charged uint64) uint64 {
 	looks = looks[max(0, len(looks)-residueLooks):]
 	gpus[gpu] = looks
 	if len(looks) < residueLooks {
-		return 0
+		return min(written, slices.Min(looks))
 	}
 	return slices.Min(looks)
 }
@@ -65,7 +67,7 @@ func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
 			charged -= min(charged, usage.Devices[i].SpilledBytes)
 			charged -= min(charged, usage.Devices[i].HeldBytes)
 		}
-		m.residue[i] = l.beyond.see(m.ID, d.UUID, of[m.ID], charged)
+		m.residue[i] = l.beyond.see(m.ID, d.UUID, of[m.ID], charged, m.residue[i])
 	}
 }
 

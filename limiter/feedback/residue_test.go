@@ -50,6 +50,28 @@ func (s *scene) hold(t *testing.T, i int, bytes uint64) {
 	require.NoError(t, err)
 }
 
+// The residue stays when the agent starts again: without it the container could allocate that memory once more.
+func TestResidueStaysAtAStart(t *testing.T) {
+	s := newScene(t)
+	s.charge(t, 0, 1000)
+	look := func(bytes uint64) {
+		t.Helper()
+		s.memories = map[string][]nvidia.ProcessMemory{gpu0: {{PID: 1, Bytes: bytes}}}
+		require.NoError(t, s.once())
+	}
+	for range residueLooks {
+		look(1400)
+	}
+	require.Equal(t, uint64(400), s.residueOf(t, 0))
+	s.Loop = New(s.config)
+	look(1400)
+	require.Equal(t, uint64(400), s.residueOf(t, 0))
+	look(9000)
+	require.Equal(t, uint64(400), s.residueOf(t, 0), "it does not grow by one look")
+	look(1100)
+	require.Equal(t, uint64(100), s.residueOf(t, 0), "a lower one counts at once")
+}
+
 func TestResidue(t *testing.T) {
 	s := newScene(t)
 	look := func(a, b uint64) {
