@@ -24,6 +24,8 @@ type CacheOptions struct {
 	// Topology makes the cache read the connections of the GPUs when NVML is opened and when the
 	// GPUs change.
 	Topology bool
+	// Profiles makes the cache read MIG profiles and GPU instances, which needs root.
+	Profiles bool
 	// IgnoreXIDs do not affect a GPU's health, in addition to XIDs of applications (13, 31, 43, 45,
 	// 68, 109).
 	IgnoreXIDs []uint
@@ -72,7 +74,7 @@ type Cache struct {
 // NewCache returns an empty cache. NVML is opened by Run or Refresh.
 func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 	c := &Cache{
-		reader:   reader{lib: lib, numa: sysfsNUMA(hostSysfs()), info: processesInfo},
+		reader:   reader{lib: lib, numa: sysfsNUMA(hostSysfs()), info: processesInfo, profiles: o.Profiles},
 		interval: cmp.Or(max(o.Interval, 0), DefaultInterval),
 		listen:   o.Events,
 		connect:  o.Topology,

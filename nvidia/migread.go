@@ -45,6 +45,12 @@ func (r reader) readMIG(gpu *GPU) ([]Fault, error) {
 		return nil, err
 	}
 	var faults []Fault
+	if r.profiles {
+		if err := r.readProfiles(gpu, dev); err != nil {
+			gpu.Profiles = nil
+			faults = append(faults, Fault{Index: gpu.Index, GPU: gpu.UUID, Err: err, Message: err.Error()})
+		}
+	}
 	for place := range places {
 		d, found, err := r.migDevice(gpu, dev, place)
 		if err != nil {

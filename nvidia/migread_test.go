@@ -212,6 +212,9 @@ func TestMIGProfile(t *testing.T) {
 	} {
 		assert.Equal(t, want, profileOf(name), "%q", name)
 	}
+	for name, want := range map[string]string{"MIG 1g.10gb+me": "1g.10gb+me", "1g.10gb+me": "1g.10gb+me", "x 1g.10gb": "", "MIG": "", "": ""} {
+		assert.Equal(t, want, profileNamed(name), "%q", name)
+	}
 	for _, tt := range []struct {
 		gi, ci, ofa uint32
 		mib         uint64

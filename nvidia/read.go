@@ -103,6 +103,8 @@ type reader struct {
 	lib  nvml.Interface
 	numa func(pciBusID string) (node int, known bool)
 	info func(uuid string, since uint64) ([]timeSample, nvml.Return)
+	// profiles: also read the MIG profiles and GPU instances.
+	profiles bool
 }
 
 func (r reader) open() error {

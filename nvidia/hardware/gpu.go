@@ -49,6 +49,41 @@ type GPU struct {
 	// MIGEnabled is true in MIG mode: CUDA then uses the MIG devices only.
 	MIGEnabled bool        `json:"migEnabled,omitempty"`
 	MIG        []MIGDevice `json:"mig,omitempty"`
+	// Profiles is what can be made of a GPU in MIG mode, and Instances what is made; only read where MIG devices are made on
+	// request.
+	Profiles  []MIGProfile  `json:"-"`
+	Instances []GPUInstance `json:"-"`
+}
+
+// MIGProfile is a kind of GPU instance.
+type MIGProfile struct {
+	// ID is NVML's number of the profile, Name nvidia-smi's name ("1g.10gb+me").
+	ID   int
+	Name string
+	// MemoryMiB is what an instance has, Slices its compute slices, Most the instances that a GPU can have.
+	MemoryMiB int64
+	Slices    int
+	Most      int
+	Places    []Place
+}
+
+// Place is where a GPU instance lies, in memory slices.
+type Place struct{ Start, Size int }
+
+// Overlaps reports whether two places have a memory slice in common.
+func (p Place) Overlaps(o Place) bool { return p.Start < o.Start+o.Size && o.Start < p.Start+p.Size }
+
+// GPUInstance is one that exists. With a compute instance it is a MIG device.
+type GPUInstance struct {
+	ID, Profile int
+	Place       Place
+	Compute     []ComputeInstance
+}
+
+// ComputeInstance has the UUID of its MIG device; "" if it is not known.
+type ComputeInstance struct {
+	ID   int
+	UUID string
 }
 
 // DevicePath is /dev/nvidia<Minor>.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -287,4 +288,85 @@ func TestRealMIGDeviceHasTwoInstances(t *testing.T) {
 	s.Ctl("mig", "0", "disable")
 	_, ret = gpu.GetGpuInstanceById(1)
 	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+}
+
+// NVML makes and destroys the two instances of a MIG device one after the other, with the errors of its manual.
+func TestNVMLMakesMIGDevices(t *testing.T) {
+	s := New(t, Plain, "H200:mig=on", "H200")
+	library := openNVML(t, s)
+	gpu := device(t, library, 0)
+	profiles := map[string]nvml.GpuInstanceProfileInfo{}
+	for kind := range nvml.GPU_INSTANCE_PROFILE_COUNT {
+		named, ret := gpu.GetGpuInstanceProfileInfoV(kind).V2()
+		if ret == nvml.ERROR_NOT_SUPPORTED {
+			continue
+		}
+		require.Equal(t, nvml.SUCCESS, ret)
+		plain := good(gpu.GetGpuInstanceProfileInfo(kind))(t)
+		require.Equal(t, plain.Id, named.Id)
+		require.Equal(t, plain.MemorySizeMB, named.MemorySizeMB)
+		length := slices.Index(named.Name[:], 0)
+		text := make([]byte, length)
+		for i := range length {
+			text[i] = byte(named.Name[i])
+		}
+		profiles[string(text)] = plain
+	}
+	require.Len(t, profiles, 7)
+	_, ret := gpu.GetGpuInstanceProfileInfoV(0).V3()
+	require.Equal(t, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, ret)
+	small, seven := profiles["MIG 1g.18gb"], profiles["MIG 7g.141gb"]
+	_, ret = device(t, library, 1).CreateGpuInstance(&small)
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret, "MIG is off")
+
+	first := good(gpu.CreateGpuInstanceWithPlacement(&small, &nvml.GpuInstancePlacement{Start: 2, Size: 1}))(t)
+	require.Equal(t, nvml.GpuInstancePlacement{Start: 2, Size: 1}, good(first.GetInfo())(t).Placement)
+	_, ret = gpu.CreateGpuInstanceWithPlacement(&small, &nvml.GpuInstancePlacement{Start: 2, Size: 1})
+	require.Equal(t, nvml.ERROR_INSUFFICIENT_RESOURCES, ret)
+	_, ret = gpu.CreateGpuInstanceWithPlacement(&small, &nvml.GpuInstancePlacement{Start: 7, Size: 1})
+	require.Equal(t, nvml.ERROR_INVALID_ARGUMENT, ret)
+	_, ret = gpu.CreateGpuInstance(&seven)
+	require.Equal(t, nvml.ERROR_INSUFFICIENT_RESOURCES, ret)
+	second := good(gpu.CreateGpuInstance(&small))(t)
+	require.Len(t, good(gpu.GetGpuInstances(&small))(t), 2)
+
+	require.Empty(t, s.Status().GPUs[0].MIG, "a MIG device has both instances")
+	_, ret = gpu.GetMigDeviceHandleByIndex(0)
+	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
+	whole := good(first.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, 0))(t)
+	require.Equal(t, []nvml.ComputeInstancePlacement{{Size: 1}}, good(first.GetComputeInstancePossiblePlacements(&whole))(t))
+	require.Equal(t, 1, good(first.GetComputeInstanceRemainingCapacity(&whole))(t))
+	require.Empty(t, good(first.GetComputeInstances(&whole))(t))
+	compute := good(first.CreateComputeInstance(&whole))(t)
+	require.Zero(t, good(first.GetComputeInstanceRemainingCapacity(&whole))(t))
+	require.Zero(t, good(compute.GetInfo())(t).Id)
+	_, ret = first.CreateComputeInstance(&whole)
+	require.Equal(t, nvml.ERROR_INSUFFICIENT_RESOURCES, ret)
+	require.Len(t, s.Status().GPUs[0].MIG, 1)
+
+	holder := s.Start("workloads/hold", "--mib=1")
+	require.Equal(t, nvml.ERROR_IN_USE, compute.Destroy(), "a process has it")
+	require.Equal(t, nvml.ERROR_IN_USE, first.Destroy())
+	holder.Kill()
+	require.Equal(t, nvml.ERROR_IN_USE, first.Destroy(), "it has a compute instance")
+	require.Equal(t, nvml.SUCCESS, compute.Destroy())
+	require.Equal(t, nvml.ERROR_INVALID_ARGUMENT, compute.Destroy())
+	require.Equal(t, nvml.SUCCESS, first.Destroy())
+	require.Equal(t, nvml.ERROR_INVALID_ARGUMENT, first.Destroy())
+	require.Equal(t, nvml.SUCCESS, second.Destroy())
+	require.Equal(t, 1, good(gpu.GetGpuInstanceRemainingCapacity(&seven))(t))
+}
+
+// Which of both holds on real GPUs is not known: NVIDIA's DRA driver expects another UUID after each creation.
+func TestUUIDsOfMIGDevicesByCreation(t *testing.T) {
+	for setting, same := range map[string]bool{"place": true, "creation": false} {
+		s := New(t, Plain, "H200:mig=on,mig_uuid="+setting)
+		seen := map[string]bool{}
+		for range 3 {
+			s.Ctl("mig", "0", "create", "3g.71gb:4")
+			seen[s.Status().GPUs[0].MIG[0].UUID] = true
+			s.Ctl("mig", "0", "destroy", "all")
+		}
+		require.Equal(t, same, len(seen) == 1, setting)
+	}
 }

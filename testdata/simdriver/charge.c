@@ -1,7 +1,9 @@
 /* What a client has of the memory of a GPU: in its cell, and in the totals of the GPU, the MIG device and the group. */
 #include "client.h"
+#include "memory_limit.h"
 
 #include <errno.h>
+#include <string.h>
 
 uint64_t gpu_used(const struct gpu *c)
 {
@@ -102,19 +104,23 @@ int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes)
 	struct gpu *c = &s->gpus[gpu];
 	struct client *cl = &s->clients[v->self];
 	struct instance *in;
-	int err = lock_running(v);
+	uint64_t cgroups[MAX_CGROUP_DEPTH];
+	int err;
 
+	cgroups_own(s, cgroups);
+	err = lock_running(v);
 	if (err)
 		return err;
+	memcpy(cl->cgroups, cgroups, sizeof(cgroups));
 	in = client_instance(s, cl, gpu);
 	if (!in && atomic_load(&c->mig_enabled)) { /* switched on since the caller looked */
 		state_unlock(v);
 		return ENODEV;
 	}
 	/* A dead client's bytes must neither refuse this one nor count towards a peak. */
-	if (would_peak(c, in, &s->groups[cl->group].gpus[gpu], kind, bytes))
+	if (would_peak(c, in, &s->groups[cl->group].gpus[gpu], kind, bytes) || !limits_fit(s, cl, gpu, bytes))
 		clients_reap(v);
-	if (!charge_fits(c, in, bytes)) {
+	if (!charge_fits(c, in, bytes) || !limits_fit(s, cl, gpu, bytes)) {
 		state_unlock(v);
 		return ENOMEM;
 	}
@@ -161,7 +167,7 @@ int client_grow(struct view *v, unsigned slot, unsigned gpu, uint64_t bytes)
 	if (err)
 		return err;
 	clients_reap(v);
-	if (!charge_fits(&s->gpus[gpu], client_instance(s, cl, gpu), bytes))
+	if (!charge_fits(&s->gpus[gpu], client_instance(s, cl, gpu), bytes) || !limits_fit(s, cl, gpu, bytes))
 		err = ENOMEM;
 	if (!err && !atomic_load(&cl->taken))
 		err = ESRCH;

@@ -20,5 +20,7 @@ void clients_reap(struct view *v);
 void charge_add(struct state *s, struct client *cl, unsigned gpu, enum charge kind, uint64_t bytes);
 void charge_remove(struct state *s, struct client *cl, unsigned gpu, enum charge kind, uint64_t bytes);
 bool charge_fits(const struct gpu *c, const struct instance *in, uint64_t bytes);
+/* In the limits of its control groups. */
+bool limits_fit(struct state *s, const struct client *cl, unsigned gpu, uint64_t bytes);
 
 #endif

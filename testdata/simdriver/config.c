@@ -144,6 +144,8 @@ static bool set_word(uint32_t *to, const char *key, const char *value, const cha
 
 static const char *const switches[] = {"off", "on"};
 
+static const char *const mig_uuids[] = {[MIG_UUIDS_PLACE] = "place", [MIG_UUIDS_CREATION] = "creation"};
+
 static const char *const utilizations[] = {
 	[UTILIZATION_DETAILED] = "detailed", [UTILIZATION_INFO] = "info",	[UTILIZATION_ZERO] = "zero",
 	[UTILIZATION_NONE] = "none",	     [UTILIZATION_MISSING] = "missing",
@@ -163,6 +165,8 @@ bool gpu_set(struct gpu *c, const char *key, const char *value)
 		return set_fixed(&c->fixed_percent, key, value, 100);
 	if (!strcmp(key, "mps"))
 		return SET_WORD(&c->mps, key, value, switches);
+	if (!strcmp(key, "mig_uuid"))
+		return SET_WORD(&c->mig_uuids, key, value, mig_uuids);
 	if (!strcmp(key, "process_utilization"))
 		return SET_WORD(&c->process_utilization, key, value, utilizations);
 	if (!strcmp(key, "pci"))
@@ -180,6 +184,7 @@ bool gpu_set(struct gpu *c, const char *key, const char *value)
 	return complain("unknown key of a GPU: %s", key);
 }
 
+static const char *const limit_kinds[] = {[LIMITS_NONE] = "none", [LIMITS_MISC] = "misc", [LIMITS_DMEM] = "dmem"};
 static const char *const pid_kinds[] = {[PIDS_OWN] = "own", [PIDS_HOST] = "host", [PIDS_MIXED] = "mixed"};
 
 /* Drivers by branch; the version of 615's CUDA is our reading. */
@@ -191,6 +196,8 @@ static const struct {
 	{"580", "580.105.08", 13000}, {"615", "615.36.01", 13050},
 };
 
+static const char branch_with_limits[] = "615";
+
 static bool set_branch(struct state *s, const char *value)
 {
 	for (size_t i = 0; i < sizeof(drivers) / sizeof(drivers[0]); i++) {
@@ -198,6 +205,7 @@ static bool set_branch(struct state *s, const char *value)
 			continue;
 		strcpy(s->driver_version, drivers[i].version);
 		s->cuda_version = drivers[i].cuda;
+		s->memory_limits = strcmp(branch_with_limits, value) ? LIMITS_NONE : LIMITS_MISC;
 		return true;
 	}
 	return complain("branch: want 535, 550, 570, 580 or 615: %s", value);
@@ -224,6 +232,8 @@ bool driver_set(struct state *s, const char *key, const char *value)
 	}
 	if (!strcmp(key, "pids"))
 		return SET_WORD(&s->nvml_pids, key, value, pid_kinds);
+	if (!strcmp(key, "memory_limits"))
+		return SET_WORD(&s->memory_limits, key, value, limit_kinds);
 	return complain("unknown key of the driver: %s", key);
 }
 

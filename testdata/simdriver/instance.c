@@ -24,7 +24,7 @@ struct instance *instance_of(struct state *s, const struct mig *mig)
 	return in && atomic_load(&in->serial) == mig->serial ? in : NULL;
 }
 
-unsigned instances_in_order(const struct gpu *c, unsigned slots[MAX_INSTANCES])
+unsigned gpu_instances_in_order(const struct gpu *c, unsigned slots[MAX_INSTANCES])
 {
 	unsigned n = 0;
 
@@ -37,6 +37,17 @@ unsigned instances_in_order(const struct gpu *c, unsigned slots[MAX_INSTANCES])
 	return n;
 }
 
+unsigned instances_in_order(const struct gpu *c, unsigned slots[MAX_INSTANCES])
+{
+	unsigned n = gpu_instances_in_order(c, slots), kept = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		if (atomic_load(&c->instances[slots[i] - 1].compute))
+			slots[kept++] = slots[i];
+	}
+	return kept;
+}
+
 /* The GPU's own, marked as a derived one (version 5), with the id + 1 of the two instances mixed in. */
 void instance_uuid(const struct gpu *c, const struct instance *in, uint8_t uuid[16])
 {
@@ -44,6 +55,10 @@ void instance_uuid(const struct gpu *c, const struct instance *in, uint8_t uuid[
 	uuid[6] = (uint8_t)(0x50 | (uuid[6] & 0x0f));
 	uuid[10] ^= (uint8_t)(in->id + 1);
 	uuid[11] ^= 1;
+	if (c->mig_uuids != MIG_UUIDS_CREATION)
+		return;
+	for (unsigned i = 0; i < 4; i++)
+		uuid[i] ^= (uint8_t)(atomic_load(&in->serial) >> 8 * (3 - i));
 }
 
 /* As a real driver numbers them. */

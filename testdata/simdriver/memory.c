@@ -1,5 +1,6 @@
 /* Memory: allocating, freeing, asking. */
 #include "allocation.h"
+#include "memory_limit.h"
 
 #define PITCH_ALIGN 512ull
 
@@ -10,7 +11,7 @@ static uint64_t align_up(uint64_t n, uint64_t to)
 
 static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
 {
-	uint64_t used;
+	uint64_t used, limit;
 	CUcontext ctx;
 	CUresult r = current_context(&ctx);
 
@@ -24,6 +25,12 @@ static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
 		return r;
 	*total = device_capacity(ctx->device);
 	*free_bytes = used < *total ? *total - used : 0;
+	if (limit_shown(&process.view, ctx->gpu, &limit, &used) && limit < *total) {
+		uint64_t left = used < limit ? limit - used : 0;
+
+		*total = limit;
+		*free_bytes = left < *free_bytes ? left : *free_bytes;
+	}
 	return CUDA_SUCCESS;
 }
 

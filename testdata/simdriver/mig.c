@@ -6,34 +6,6 @@
 #include <string.h>
 
 #define MIB (1ull << 20)
-#define MEMORY_SLICES MIG_MEMORY_SLICES
-
-/* Instance ids are those of a full binary tree over the memory slices: 0 all of them, 1 and 2 the halves, 3 to 6, 7 to 14. */
-static unsigned instance_id(const struct mig_profile *p, unsigned start)
-{
-	return MEMORY_SLICES / p->size - 1 + start / p->size;
-}
-
-static unsigned slices_from(unsigned start, unsigned size)
-{
-	return ((1u << size) - 1) << start;
-}
-
-static unsigned taken_slices(const struct gpu *c)
-{
-	unsigned taken = 0;
-
-	for (unsigned i = 0; i < MAX_INSTANCES; i++) {
-		if (atomic_load(&c->instances[i].serial))
-			taken |= slices_from(c->instances[i].start, c->instances[i].profile.size);
-	}
-	return taken;
-}
-
-static bool may_start(const struct mig_profile *p, unsigned start, unsigned taken)
-{
-	return start < MEMORY_SLICES && p->starts & 1u << start && !(taken & slices_from(start, p->size));
-}
 
 /* The memory slices of all placements that would still be open. */
 static unsigned left_open(const struct gpu *c, unsigned taken)
@@ -42,38 +14,29 @@ static unsigned left_open(const struct gpu *c, unsigned taken)
 	const struct mig_profile *p = mig_profiles(c, &count);
 
 	for (unsigned i = 0; i < count; i++) {
-		for (unsigned start = 0; start < MEMORY_SLICES; start++)
-			open += may_start(&p[i], start, taken) ? p[i].size : 0;
+		for (unsigned start = 0; start < MIG_MEMORY_SLICES; start++)
+			open += mig_may_start(&p[i], start, taken) ? p[i].size : 0;
 	}
 	return open;
 }
 
-/* Where it takes least from what could come after it; MEMORY_SLICES: nowhere. */
+/* Where it takes least from what could come after it; MIG_MEMORY_SLICES: nowhere. */
 static unsigned best_start(const struct gpu *c, const struct mig_profile *p)
 {
-	unsigned taken = taken_slices(c), best = MEMORY_SLICES, most = 0;
+	unsigned taken = mig_taken(c), best = MIG_MEMORY_SLICES, most = 0;
 
-	for (unsigned start = 0; start < MEMORY_SLICES; start++) {
+	for (unsigned start = 0; start < MIG_MEMORY_SLICES; start++) {
 		unsigned open;
 
-		if (!may_start(p, start, taken))
+		if (!mig_may_start(p, start, taken))
 			continue;
-		open = left_open(c, taken | slices_from(start, p->size)) + 1;
+		open = left_open(c, taken | mig_slices(start, p->size)) + 1;
 		if (open > most) {
 			most = open;
 			best = start;
 		}
 	}
 	return best;
-}
-
-static unsigned count_of(const struct gpu *c, const char *profile)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < MAX_INSTANCES; i++)
-		n += atomic_load(&c->instances[i].serial) && !strcmp(c->instances[i].profile.name, profile);
-	return n;
 }
 
 static const struct mig_profile *find_profile(const struct gpu *c, const char *name)
@@ -93,39 +56,18 @@ static const struct mig_profile *find_profile(const struct gpu *c, const char *n
 	return NULL;
 }
 
-bool mig_memory_fits(const struct gpu *c)
-{
-	uint64_t sum = 0;
-
-	for (unsigned i = 0; i < MAX_INSTANCES; i++) {
-		if (atomic_load(&c->instances[i].serial))
-			sum += c->instances[i].profile.memory_bytes;
-	}
-	return sum <= gpu_capacity(c);
-}
-
-/* The GPU may be smaller than a real one of its kind, by --gpu …:memory_mib. */
 static bool put_instance(struct gpu *c, const struct mig_profile *p, unsigned start)
 {
-	struct instance *in = NULL;
+	unsigned slot;
 
-	for (unsigned i = 0; i < MAX_INSTANCES && !in; i++) {
-		if (!atomic_load(&c->instances[i].serial))
-			in = &c->instances[i];
-	}
-	if (!in)
+	switch (mig_put(c, p, start, true, &slot)) {
+	case MIG_FULL:
 		return complain("%s: more than %u MIG devices", p->name, MAX_INSTANCES);
-	memset(in, 0, sizeof(*in));
-	in->id = instance_id(p, start);
-	in->start = start;
-	in->profile = *p;
-	if (in->profile.memory_bytes > gpu_capacity(c))
-		in->profile.memory_bytes = gpu_capacity(c);
-	atomic_store(&in->serial, ++c->mig_serial);
-	if (mig_memory_fits(c))
+	case MIG_NO_MEMORY:
+		return complain("%s: the GPU has less than its %llu MiB left", p->name, (unsigned long long)(p->memory_bytes / MIB));
+	default:
 		return true;
-	atomic_store(&in->serial, 0);
-	return complain("%s: the GPU has less than its %llu MiB left", p->name, (unsigned long long)(p->memory_bytes / MIB));
+	}
 }
 
 static bool create_named(struct gpu *c, const char *name, long start)
@@ -134,11 +76,11 @@ static bool create_named(struct gpu *c, const char *name, long start)
 
 	if (!p)
 		return false;
-	if (count_of(c, name) >= p->most)
+	if (mig_count(c, name) >= p->most)
 		return complain("%s: a GPU has %u of it at most", name, p->most);
 	if (start < 0)
 		start = best_start(c, p);
-	if (!may_start(p, (unsigned)start, taken_slices(c)))
+	if (!mig_may_start(p, (unsigned)start, mig_taken(c)))
 		return complain("%s: no room left at a place where it may begin (simctl mig GPU profiles lists them)", name);
 	return put_instance(c, p, (unsigned)start);
 }
@@ -152,8 +94,8 @@ static bool create(struct gpu *c, const char *text)
 	char *end = NULL;
 	long start = colon ? strtol(colon + 1, &end, 10) : -1;
 
-	if (length >= sizeof(name) || (colon && (end == colon + 1 || *end || start < 0 || start >= (long)MEMORY_SLICES)))
-		return complain("want PROFILE or PROFILE:START, START from 0 to %u: %s", MEMORY_SLICES - 1, text);
+	if (length >= sizeof(name) || (colon && (end == colon + 1 || *end || start < 0 || start >= (long)MIG_MEMORY_SLICES)))
+		return complain("want PROFILE or PROFILE:START, START from 0 to %u: %s", MIG_MEMORY_SLICES - 1, text);
 	memcpy(name, text, length);
 	name[length] = 0;
 	return create_named(c, name, start);
@@ -167,25 +109,9 @@ bool mig_key(struct gpu *c, const char *value)
 	return !strcmp(value, "on") || create(c, value);
 }
 
-/* The process that keeps a GPU, or one MIG device of it (slot not 0), from being changed; NULL: none. Lock held. */
-static const struct client *user_of(const struct state *s, unsigned gpu, unsigned slot)
-{
-	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
-		const struct client *cl = &s->clients[i];
-		bool has_mig = cl->mig.slot && cl->mig.gpu == gpu;
-
-		if (!atomic_load(&cl->taken))
-			continue;
-		if (slot ? has_mig && cl->mig.slot == slot
-			 : has_mig || cl->gpus[gpu].used[CHARGE_CONTEXT] || cl->gpus[gpu].used[CHARGE_DATA])
-			return cl;
-	}
-	return NULL;
-}
-
 static bool unused(const struct state *s, unsigned gpu, unsigned slot)
 {
-	const struct client *cl = user_of(s, gpu, slot);
+	const struct client *cl = mig_user(s, gpu, slot);
 
 	if (!cl && shares_on(s, gpu))
 		return complain("memory of GPU %u is held by a descriptor", gpu);
@@ -297,16 +223,16 @@ static bool list_instances(const struct gpu *c)
 
 static bool list_mig_profiles(const struct gpu *c)
 {
-	unsigned count, taken = taken_slices(c);
+	unsigned count, taken = mig_taken(c);
 	const struct mig_profile *p = mig_profiles(c, &count);
 
 	printf("%-12s %10s %4s %7s %s\n", "PROFILE", "MEMORY MiB", "SM", "MADE/OF", "STARTS (FREE)");
 	for (unsigned i = 0; i < count; i++) {
 		printf("%-12s %10llu %4u %5u/%u", p[i].name, (unsigned long long)(p[i].memory_bytes / MIB), p[i].sm_count,
-		       count_of(c, p[i].name), p[i].most);
-		for (unsigned start = 0; start < MEMORY_SLICES; start++) {
+		       mig_count(c, p[i].name), p[i].most);
+		for (unsigned start = 0; start < MIG_MEMORY_SLICES; start++) {
 			if (p[i].starts & 1u << start)
-				printf(may_start(&p[i], start, taken) ? " %u" : " (%u)", start);
+				printf(mig_may_start(&p[i], start, taken) ? " %u" : " (%u)", start);
 		}
 		putchar('\n');
 	}

@@ -231,7 +231,7 @@ nvmlReturn_t nvml_find_any(nvmlDevice_t device, struct gpu **gpu, struct instanc
 	if (r)
 		return r;
 	*in = instance_at(*gpu, device->slot);
-	return *in ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+	return *in && atomic_load(&(*in)->compute) ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 nvmlReturn_t copy_out(char *out, unsigned room, const char *text)

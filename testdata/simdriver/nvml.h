@@ -74,6 +74,14 @@ nvmlReturn_t nvml_find_any(nvmlDevice_t device, struct gpu **gpu, struct instanc
 bool nvml_is_mig(nvmlDevice_t device);
 /* The MIG devices of a GPU that may be seen, in order of GPU instance id: their number and handles. */
 unsigned nvml_migs(nvmlDevice_t parent, nvmlDevice_t migs[MAX_INSTANCES]);
+/* A profile by its number, or by its kind; NULL: the GPU has none. */
+const struct mig_profile *nvml_profile(const struct gpu *c, unsigned number, bool by_kind);
+/* Of a GPU in MIG mode, for root only. */
+nvmlReturn_t nvml_privileged(nvmlDevice_t device, struct gpu **c);
+/* A GPU instance, also without a compute instance. */
+nvmlReturn_t nvml_gpu_instance(nvmlDevice_t handle, struct gpu **c, struct instance **in);
+/* The GPU instance, if this is the profile of a compute instance that has all of it. */
+nvmlReturn_t nvml_whole(nvmlDevice_t instance, unsigned profile, unsigned engines, struct instance **in);
 bool nvml_lost(const struct nvmlDevice_st *device);
 nvmlReturn_t copy_out(char *out, unsigned room, const char *text);
 

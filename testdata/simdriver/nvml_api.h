@@ -26,7 +26,9 @@ typedef unsigned long long nvmlU64;
 	R(15, ERROR_GPU_IS_LOST, "GPU is lost")                    \
 	R(17, ERROR_OPERATING_SYSTEM, "GPU access blocked by the operating system") \
 	R(18, ERROR_LIB_RM_VERSION_MISMATCH, "Driver/library version mismatch") \
+	R(19, ERROR_IN_USE, "In use by another client")            \
 	R(20, ERROR_MEMORY, "Insufficient Memory")                 \
+	R(23, ERROR_INSUFFICIENT_RESOURCES, "Insufficient Resources") \
 	R(25, ERROR_ARGUMENT_VERSION_MISMATCH, "Argument version mismatch") \
 	R(999, ERROR_UNKNOWN, "Unknown Error")
 
@@ -127,6 +129,21 @@ typedef struct {
 	unsigned int id, sliceCount, instanceCount, multiprocessorCount;
 	unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
 } nvmlComputeInstanceProfileInfo_t;
+
+typedef struct {
+	unsigned int version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+	unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+	nvmlU64 memorySizeMB;
+	char name[96];
+} nvmlGpuInstanceProfileInfo_v2_t;
+
+typedef struct {
+	unsigned int version, id, sliceCount, instanceCount, multiprocessorCount;
+	unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+	char name[96];
+} nvmlComputeInstanceProfileInfo_v2_t;
+
+_Static_assert(sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 152 && sizeof(nvmlComputeInstanceProfileInfo_v2_t) == 136, "NVML's layout");
 
 typedef struct {
 	unsigned int start, size;

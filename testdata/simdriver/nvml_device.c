@@ -1,6 +1,7 @@
 /* NVML: devices, found and described. */
 #define _GNU_SOURCE
 #include "nvml.h"
+#include "memory_limit.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -295,7 +296,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-	uint64_t used;
+	uint64_t used, limit;
 
 	GPU_AND_MIG_OR_RETURN(c, in, device);
 	if (!memory)
@@ -308,6 +309,12 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 	memory->reserved = in ? 0 : c->reserved_bytes;
 	memory->used = used;
 	memory->free = memory->total - memory->reserved - memory->used;
+	if (!in && limit_shown(&nvml.view, device->gpu, &limit, &used) && limit < memory->total) {
+		memory->total = limit;
+		memory->reserved = 0;
+		memory->used = used;
+		memory->free = used < limit ? limit - used : 0;
+	}
 	return NVML_SUCCESS;
 }
 

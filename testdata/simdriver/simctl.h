@@ -23,7 +23,6 @@ int fail_symbol(struct view *v, const char *symbol, const char *count_text, cons
 int unfail_symbol(struct view *v, const char *symbol);
 
 bool mig_key(struct gpu *c, const char *value); /* of --gpu and the config file: on, or PROFILE[:START] to make */
-bool mig_memory_fits(const struct gpu *c);
 /* A MIG device by UUID or GPU:INDEX. */
 bool find_instance(const struct state *s, const char *text, unsigned *gpu, unsigned *slot);
 int command_mig(struct view *v, unsigned gpu, const char *const *words, unsigned count);

@@ -18,6 +18,7 @@
  *   | clients[2048] per process   |  owner process, and a process that reaps it; both hold the lock. queued_ns: the owner;
  *   |                             |    busy time and segments: holder of the GPU's engine lock
  *   | shares[1024]  exported mem. |  holder of the lock
+ *   | limits[256]  of cgroups     |  holder of the lock
  *   +-----------------------------+
  *   | what is written in exported |  the processes that have it; its place: holder of the lock
  *   | memory, up to the file's end|
@@ -46,7 +47,7 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
-#define STATE_LAYOUT 9u
+#define STATE_LAYOUT 10u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
 #define MAX_GPUS 32u
@@ -56,6 +57,9 @@
 #define MAX_FAILS 32u
 #define MAX_EVENTS 256u
 #define MAX_MISSES 1024u
+#define MAX_LIMITS 256u
+#define MAX_CGROUP_DEPTH 16u
+#define NO_LIMIT UINT64_MAX
 #define MAX_INSTANCES 7u /* MIG devices of a GPU */
 #define MAX_NVLINKS 18u /* of a GPU, as on the largest so far */
 #define BUSY_BUCKETS 128u
@@ -89,6 +93,12 @@ enum process_utilization {
 	UTILIZATION_NONE = 3,     /* there are never samples: NOT_FOUND */
 	UTILIZATION_MISSING = 4   /* NOT_SUPPORTED */
 };
+
+/* What the UUID of a MIG device follows from. */
+enum mig_uuids { MIG_UUIDS_PLACE = 0, MIG_UUIDS_CREATION = 1 };
+
+/* How the driver limits the memory of control groups. */
+enum memory_limits { LIMITS_NONE = 0, LIMITS_MISC = 1, LIMITS_DMEM = 2 };
 
 enum charge { CHARGE_CONTEXT = 0, CHARGE_DATA = 1, CHARGE_KINDS = 2 };
 
@@ -167,12 +177,12 @@ struct mig_profile {
 	uint64_t memory_bytes;
 };
 
-/* A MIG device: a GPU instance with its one compute instance (id 0), which has all of it. */
+/* A GPU instance. With its one compute instance (id 0), which has all of it, it is a MIG device. */
 struct instance {
 	_Atomic uint32_t serial; /* 0: free. Another at each creation, so that what had the former one open notices */
 	uint32_t id;             /* of the GPU instance, as the placement gives it */
 	uint32_t start;          /* first memory slice */
-	uint32_t pad;
+	_Atomic uint32_t compute; /* bool: it has the compute instance */
 	struct mig_profile profile;
 	uint64_t used[CHARGE_KINDS]; /* part of the GPU's. Lock. */
 	uint64_t peak_used;
@@ -220,9 +230,10 @@ struct gpu {
 	_Atomic uint32_t presence;
 	_Atomic uint32_t epoch;
 
-	/* Written by `simctl mig` (lock). */
+	/* Written by `simctl mig` and NVML (lock). */
 	_Atomic uint32_t mig_enabled;
 	uint32_t mig_serial; /* of the newest instance */
+	uint32_t mig_uuids;  /* enum mig_uuids */
 
 	/* Sums over the clients' cells, and their highest value since the last reset. Lock. */
 	uint64_t used[CHARGE_KINDS];
@@ -291,7 +302,16 @@ struct client {
 	uint32_t graphics; /* enum graphics */
 	_Atomic uint32_t stage; /* enum stage; a futex that its calls wait for. Lock */
 	uint32_t pad;
+	uint64_t cgroups[MAX_CGROUP_DEPTH]; /* inodes of its control group and those above it, when it last took memory; 0: unknown */
 	struct client_gpu gpus[MAX_GPUS];
+};
+
+/* Of a control group, on one GPU. */
+struct memory_limit {
+	uint64_t cgroup; /* inode of its directory; 0: free */
+	uint64_t soft, hard;
+	uint32_t gpu;
+	uint32_t pad;
 };
 
 /* Exported memory. */
@@ -325,6 +345,8 @@ struct state {
 	uint32_t nvml_pids;    /* enum nvml_pids */
 	uint32_t share_limit;  /* as client_limit */
 	_Atomic uint32_t miss_count; /* rows of misses[] that were asked for, also beyond its end */
+	uint32_t memory_limits;       /* enum memory_limits */
+	_Atomic uint32_t limit_count; /* entries of limits[] in use */
 	pthread_mutex_t engine_locks[MAX_GPUS]; /* robust, shared between processes */
 	struct fail fails[MAX_FAILS];
 	struct miss misses[MAX_MISSES]; /* of functions that exist by name only */
@@ -333,6 +355,7 @@ struct state {
 	struct group groups[MAX_GROUPS];
 	struct client clients[MAX_CLIENTS];
 	struct share shares[MAX_SHARES];
+	struct memory_limit limits[MAX_LIMITS];
 };
 
 _Static_assert(offsetof(struct state, driver_version) == 24, "the header is part of the contract");
@@ -451,9 +474,10 @@ bool gpu_visible(const struct gpu *c);
 /* That instance, or NULL: no MIG device at that slot (which counts from 1), or it is another now. */
 struct instance *instance_at(struct gpu *c, unsigned slot);
 struct instance *instance_of(struct state *s, const struct mig *mig);
-/* The instances in order of GPU instance id, as NVML and simctl number them: slots (from 1), and how many. */
+/* The instances in order of GPU instance id: slots (from 1), and how many; and those of them that are MIG devices, as NVML and simctl number these. */
+unsigned gpu_instances_in_order(const struct gpu *c, unsigned slots[MAX_INSTANCES]);
 unsigned instances_in_order(const struct gpu *c, unsigned slots[MAX_INSTANCES]);
-/* Fixed by the GPU and the instance's id, as on a real GPU. */
+/* Fixed by the GPU and the instance's id, as on a real GPU; with MIG_UUIDS_CREATION another one for each creation. */
 void instance_uuid(const struct gpu *c, const struct instance *in, uint8_t uuid[16]);
 /* Minor numbers of the two /dev/nvidia-caps nodes: of the GPU instance and of its compute instance. */
 #define CAP_GPU_INSTANCE 0
@@ -465,6 +489,16 @@ unsigned cap_minor(const struct gpu *c, unsigned id, unsigned which);
 void instance_name(const struct gpu *c, const struct instance *in, char text[DEVICE_NAME]);
 /* The MIG profiles of a GPU; NULL and 0 if it has none. In libnvidia-ml.so.1 and simctl. */
 const struct mig_profile *mig_profiles(const struct gpu *c, unsigned *count);
+/* Places (mig_place.c), as sets of memory slices. Lock held. */
+unsigned mig_slices(unsigned start, unsigned size);
+unsigned mig_taken(const struct gpu *c);
+unsigned mig_count(const struct gpu *c, const char *profile);
+bool mig_may_start(const struct mig_profile *p, unsigned start, unsigned taken);
+bool mig_memory_fits(const struct gpu *c);
+enum mig_put { MIG_PUT, MIG_FULL, MIG_NO_MEMORY };
+enum mig_put mig_put(struct gpu *c, const struct mig_profile *p, unsigned start, bool compute, unsigned *slot);
+/* The process that keeps a GPU, or one MIG device of it (slot not 0), from being changed; NULL: none. */
+const struct client *mig_user(const struct state *s, unsigned gpu, unsigned slot);
 /* The GPU may be seen, and both nodes are there and may be opened. */
 bool instance_visible(const struct gpu *c, const struct instance *in);
 
