@@ -16,6 +16,7 @@ struct stat_line { /* of /proc/<pid>/stat, see proc_pid_stat(5) */
 	uint64_t threads;       /* 20 */
 	uint64_t start_time;    /* 22 */
 	uint64_t pending;       /* 31: signals of the first thread, as a bitmap */
+	uint64_t code;          /* 52: of a process that is ending: the signal, or 256 times its exit code */
 };
 
 /* The kernel's flags of a task inside do_exit(), and of one that a signal is killing. */
@@ -30,7 +31,7 @@ static bool parse(const char *text, struct stat_line *out)
 		return false;
 	out->state = at[2];
 	at += 3;
-	for (int field = 4; *at == ' ' && field <= 31; field++) {
+	for (int field = 4; *at == ' ' && field <= 52; field++) {
 		uint64_t value = 0;
 
 		at++;
@@ -43,6 +44,7 @@ static bool parse(const char *text, struct stat_line *out)
 		case 20: out->threads = value; break;
 		case 22: out->start_time = value; break;
 		case 31: out->pending = value; break;
+		case 52: out->code = value; break;
 		}
 	}
 	return true;
@@ -187,9 +189,20 @@ static bool is_exiting(const struct stat_line *line)
 	return line->flags & (PF_EXITING | PF_SIGNALED) || line->pending & 1u << (SIGKILL - 1);
 }
 
+/* Linux 6.18 shows the code of the process from the moment at which another signal or exit() ends it; exit(0) has none. A
+ * process that is stopped, or that a debugger has stopped (t), has the number of the signal that stopped it. */
+static bool has_code(uint32_t pid)
+{
+	char path[32];
+	struct stat_line line;
+
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	return read_stat(path, &line) == 1 && line.code && line.state != 't' && !(line.code >= SIGSTOP && line.code <= SIGTTOU);
+}
+
 /* A thread takes the signal off its own pending ones before the kernel notes that it is being killed, and can lose the
- * processor in between. Among those of the process the signal stays until the end. Not so if another signal ends the
- * process, or exit(): then only the threads get SIGKILL, and this moment is not seen. */
+ * processor in between. Among those of the process SIGKILL stays until the end. If another signal ends the process, or
+ * exit(), only the threads get SIGKILL: then the code shows it. */
 static bool was_killed(uint32_t pid)
 {
 	static const char name[] = "\nShdPnd:\t";
@@ -199,7 +212,7 @@ static bool was_killed(uint32_t pid)
 
 	for (at = at ? at + sizeof(name) - 1 : ""; (*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'f'); at++)
 		pending = pending << 4 | (uint64_t)(*at <= '9' ? *at - '0' : *at - 'a' + 10);
-	return pending & 1u << (SIGKILL - 1);
+	return pending & 1u << (SIGKILL - 1) || has_code(pid);
 }
 
 /* The owner thread is dead, but the process still runs and is not dying: it has called exec, and its

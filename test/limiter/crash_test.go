@@ -164,17 +164,23 @@ func TestKilledProcessIsSeenDying(t *testing.T) {
 func TestEachStepOfAnEndIsSeen(t *testing.T) {
 	program, source := filepath.Join(t.TempDir(), "window"), filepath.Join(root, "limiter", "src")
 	require.NoError(t, compile(program, "testdata/window.c", "-std=gnu11", "-iquote", source, filepath.Join(source, "witness.c")))
-	for _, test := range []struct{ step, flags, pending, shared, first, want string }{
-		{"it runs", "400000", "0", "0000000000000000", "R", "dying 0 0 gone 1"},
-		{"it has another signal", "400000", "4000", "0000000000004000", "R", "dying 0 0 gone 1"},
-		{"the thread has the signal", "400000", "100", "0000000000000100", "R", "dying 1 1 gone 0"},
-		{"the thread has taken it off", "400000", "0", "0000000000000100", "R", "dying 1 1 gone 0"},
-		{"the kernel has marked it", "400400", "0", "0000000000000100", "R", "dying 1 1 gone 0"},
-		{"it exits", "400004", "0", "0000000000000000", "R", "dying 1 1 gone 0"},
-		{"the first thread has exited", "400000", "0", "0000000000000000", "Z", "dying 0 1 gone 0"},
-		{"and the process is killed", "400000", "0", "0000000000000100", "Z", "dying 1 1 gone 0"},
+	for _, test := range []struct{ step, flags, pending, shared, first, code, want string }{
+		{"it runs", "400000", "0", "0000000000000000", "R", "0", "dying 0 0 gone 1"},
+		{"it has another signal", "400000", "4000", "0000000000004000", "R", "0", "dying 0 0 gone 1"},
+		{"the thread has the signal", "400000", "100", "0000000000000100", "R", "0", "dying 1 1 gone 0"},
+		{"the thread has taken it off", "400000", "0", "0000000000000100", "R", "0", "dying 1 1 gone 0"},
+		{"the kernel has marked it", "400400", "0", "0000000000000100", "R", "9", "dying 1 1 gone 0"},
+		{"it exits", "400004", "0", "0000000000000000", "R", "0", "dying 1 1 gone 0"},
+		{"the first thread has exited", "400000", "0", "0000000000000000", "Z", "0", "dying 0 1 gone 0"},
+		{"and the process is killed", "400000", "0", "0000000000000100", "Z", "0", "dying 1 1 gone 0"},
+		{"SIGTERM ends it: the thread has taken SIGKILL off", "400000", "0", "0000000000000000", "R", "15", "dying 1 1 gone 0"},
+		{"it dumps its memory", "400000", "0", "0000000000000000", "R", "139", "dying 1 1 gone 0"},
+		{"exit(3): the thread has taken SIGKILL off", "400000", "0", "0000000000000000", "R", "768", "dying 1 1 gone 0"},
+		{"SIGSTOP has stopped it", "400000", "0", "0000000000000000", "T", "19", "dying 0 0 gone 1"},
+		{"a debugger has stopped it", "400000", "0", "0000000000000000", "t", "5", "dying 0 0 gone 1"},
+		{"SIGTTOU has stopped it", "400000", "0", "0000000000000000", "T", "22", "dying 0 0 gone 1"},
 	} {
-		out, err := exec.Command(program, test.flags, test.pending, test.shared, test.first).CombinedOutput()
+		out, err := exec.Command(program, test.flags, test.pending, test.shared, test.first, test.code).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		assert.Equal(t, test.want+"\n", string(out), test.step)
 	}
