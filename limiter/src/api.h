@@ -50,7 +50,10 @@ enum { /* HOST, HOST_NUMA, HOST_NUMA_CURRENT */
 };
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
 enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
-enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+enum {
+	CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+	CU_GRAPH_NODE_TYPE_CONDITIONAL = 13
+};
 enum { CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2 };
 enum { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5 };
 enum { CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
@@ -168,9 +171,15 @@ typedef struct { /* before CUDA 13: zeros */
 } CUcheckpointRestoreArgs;
 
 typedef struct {
+	int id;
+	_Alignas(8) char value[64];
+} CUlaunchAttribute;
+enum { CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT = 7, CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT = 12 };
+
+typedef struct {
 	unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
 	CUstream hStream;
-	void *attrs;
+	const CUlaunchAttribute *attrs;
 	unsigned int numAttrs;
 } CUlaunchConfig;
 
@@ -359,6 +368,13 @@ CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D *copy);
 FILLS(8, unsigned char)
 FILLS(16, unsigned short)
 FILLS(32, unsigned int)
+CUresult cuEventRecord(CUevent event, CUstream stream), cuEventRecord_ptsz(CUevent event, CUstream stream);
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags);
+CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags);
+CUresult cuEventDestroy(CUevent event), cuEventDestroy_v2(CUevent event);
+typedef struct { char reserved[64]; } CUipcEventHandle;
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event), cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle);
+CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event), cuGreenCtxRecordEvent(void *ctx, CUevent event);
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamBeginCapture(CUstream stream);
@@ -415,8 +431,6 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev);
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev);
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active);
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
-CUresult cuEventDestroy_v2(CUevent event);
-CUresult cuEventRecord(CUevent event, CUstream stream);
 nvmlReturn_t nvmlInit_v2(void);
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device);
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length);

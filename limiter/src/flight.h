@@ -9,20 +9,25 @@
 #include "api.h"
 #include "lock.h"
 
-enum { FLIGHT_MARKS = 64, FLIGHT_STREAMS = 32 };
+/* The first FLIGHT_OWN marks are never for events of the program. */
+enum { FLIGHT_MARKS = 128, FLIGHT_OWN = 32, FLIGHT_STREAMS = 32 };
 
 /* The shortest launch that is counted with, and what passes between two looks. */
 #define FLIGHT_LEAST_NS ((int64_t)500)
 #define FLIGHT_QUOTA_NS ((int64_t)250000)
 
 struct mark { /* an event, and the launches in front of it that no other mark has */
-	CUevent event; /* NULL: none yet */
+	CUevent event;  /* the limiter's; NULL: none yet */
+	uint64_t serial; /* of its record: later ones are greater */
+	uint64_t record; /* which call of the program that was */
+	uint64_t counts_after; /* what the program sees of its event counts if it asked after that; 0: it does not count */
 	CUcontext context;
 	CUstream stream; /* its name; NULL: it has been destroyed */
 	uint64_t since, sent; /* the first launch was after `since`, the last one before `sent` */
 	uint64_t seen;        /* when it was last seen to be under way; 0: never */
 	uint64_t ns, key, launches;
-	bool pending;
+	bool pending;  /* they have not ended */
+	bool recorded; /* `event` is behind them */
 	bool unknown; /* how long it takes */
 };
 
@@ -35,11 +40,16 @@ struct flight {
 	_Atomic(CUstream) dirty[FLIGHT_STREAMS]; /* names of streams with launches without a mark; NULL: none */
 	_Atomic(CUcontext) contexts[FLIGHT_STREAMS]; /* theirs, or NULL */
 
+	/* Of the marks, the program's; NULL: none, or it has been recorded again or destroyed. Set under the lock, cleared without. */
+	_Atomic(CUevent) theirs[FLIGHT_MARKS];
+
 	/* Under the turn's lock. */
+	uint64_t pending[FLIGHT_MARKS / 64]; /* the same of all marks, as bits */
 	struct mark marks[FLIGHT_MARKS];
 	struct {
 		bool closing;   /* its context may be ending: nothing can be recorded in it */
 		uint64_t left;  /* since then no event could be recorded; 0: never */
+		uint64_t since; /* when it was first left to the program's events; 0: never */
 	} noted[FLIGHT_STREAMS]; /* of `dirty` */
 	int64_t granted;        /* what the quota was when it was granted */
 	uint64_t base;          /* ns that were launched before */
@@ -50,6 +60,7 @@ struct flight {
 	uint64_t last_done;     /* when the last work ended, as far as known */
 	bool unknown;           /* one of the launches without a mark takes an unknown time */
 	int singly;             /* so many launches more get a mark of their own */
+	uint64_t shown;         /* when an event of the program last showed an end */
 	bool shared;            /* known durations stay: others' work is under way, or launches wait for looks */
 };
 
@@ -97,6 +108,9 @@ static inline void flight_launched(struct flight *flight, uint64_t key, CUstream
 		flight_add(flight, stream);
 }
 
+/* Before the event is recorded elsewhere, or destroyed: it shows nothing any more. */
+void flight_forget_event(struct flight *flight, CUevent event);
+
 /* All below: under the turn's lock. */
 
 /* What was launched, in ns as far as known: in all, and since the last event; and whether there is a
@@ -115,6 +129,21 @@ struct under_way flight_pending(const struct flight *flight, uint64_t now);
 /* Puts an event behind the launches of each stream that has some without. During a capture that is
  * impossible, and in another thread's own stream: it is done later. */
 void flight_mark(struct flight *flight, uint64_t now);
+/* The same, and behind launches of which only an event of the program shows the end. */
+void flight_mark_all(struct flight *flight, uint64_t now);
+/* Whether the program's events have shown the end of work of late, and do soon enough for what is under way. */
+bool flight_shows_ends(struct flight *flight, uint64_t now);
+/* Launches without an event count, too. */
+void flight_count_loose(const struct flight *flight, struct under_way *all);
+/* The serial of the last record: before the driver is asked for an event. */
+uint64_t flight_asked(void);
+uint64_t flight_next_serial(void);
+/* Before a record of an event of the program in a stream, the call number `record`. Returns which mark it is; -1: none. */
+int flight_record_begin(struct flight *flight, CUevent event, CUstream stream, uint64_t record, uint64_t now);
+/* After it, if it can be relied on. */
+void flight_record_end(struct flight *flight, int mark, uint64_t record);
+/* The program's event has happened, as the driver answered to a question after serial `asked`. Returns whether that showed an end. */
+bool flight_answered(struct flight *flight, CUevent event, uint64_t asked, bool waited, uint64_t now);
 /* Whether this thread's own stream has launches without an event. */
 bool flight_any_own(const struct flight *flight);
 /* The work of a stream of a context has ended now; NULL: of all streams, of any context. */

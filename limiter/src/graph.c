@@ -20,6 +20,7 @@
 #include "process.h"
 #include "reserve.h"
 #include "span.h"
+#include "turnends.h"
 
 _Atomic uint32_t graphs_with_memory; /* in a forked child it is too large, which is harmless */
 
@@ -75,6 +76,8 @@ static CUresult add_node(CUgraphNode node, struct walk *walk, int depth)
 	int type = -1;
 	CUresult result = REAL(cuGraphNodeGetType)(node, &type);
 
+	if (type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || type == CU_GRAPH_NODE_TYPE_CONDITIONAL) /* of that the nodes are not seen */
+		events_unknown();
 	if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH) {
 		result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
 		return result == CUDA_SUCCESS && child ? add_graph(child, walk, depth + 1) : result;

@@ -199,12 +199,22 @@ static size_t base_length(const char *name)
 	return length;
 }
 
-bool hook_takes_memory(const char *base)
+static bool is_of(const char *base, enum what one, enum what other)
 {
 	size_t length = base_length(base);
 
 	for (enum hook_id id = 0; id < HOOK_COUNT; id++)
-		if ((hooks[id].what == TAKES || hooks[id].what == HOLDS) && base_length(hooks[id].name) == length && !memcmp(hooks[id].name, base, length))
+		if ((hooks[id].what == one || hooks[id].what == other) && base_length(hooks[id].name) == length && !memcmp(hooks[id].name, base, length))
 			return true;
 	return false;
+}
+
+bool hook_takes_memory(const char *base)
+{
+	return is_of(base, TAKES, HOLDS);
+}
+
+bool hook_takes_time(const char *base)
+{
+	return is_of(base, LAUNCH, LAUNCH);
 }

@@ -51,6 +51,8 @@ void hook_seen(enum hook_id id, void *address);
 void *hook_swap(void *address);
 /* Whether some form of this name (without version and stream suffix) takes memory. */
 bool hook_takes_memory(const char *base);
+/* The same of compute time, or shows when it ends. */
+bool hook_takes_time(const char *base);
 /* Whether this is the address of a wrapper. */
 bool hook_is_wrapper(const void *address);
 

@@ -4,6 +4,7 @@
 #include "graph.h"
 #include "hooks.h"
 #include "pace.h"
+#include "turnends.h"
 
 /* For a caller of the _ptsz variant the stream 0 is its thread's own. */
 static CUstream per_thread(CUstream stream)
@@ -58,10 +59,30 @@ static CUstream stream_in(const CUlaunchConfig *c)
 	return c ? c->hStream : NULL;
 }
 
-LAUNCH(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
-       (config, f, params, extra), f, volume_in(config), stream_in(config))
-LAUNCH(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
-       (config, f, params, extra), f, volume_in(config), per_thread(stream_in(config)))
+PACED(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
+      (config, f, params, extra), f, volume_in(config), stream_in(config))
+PACED(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
+      (config, f, params, extra), f, volume_in(config), per_thread(stream_in(config)))
+
+/* A launch can record an event. */
+static void see_attributes(const CUlaunchConfig *c)
+{
+	for (unsigned i = 0; c && c->attrs && i < c->numAttrs; i++)
+		if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
+			events_unknown();
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+	see_attributes(config);
+	return paced_cuLaunchKernelEx(config, f, params, extra);
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+	see_attributes(config);
+	return paced_cuLaunchKernelEx_ptsz(config, f, params, extra);
+}
 
 static uint64_t area(int width, int height)
 {

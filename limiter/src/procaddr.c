@@ -3,14 +3,19 @@
  * are right by construction. */
 #include "hooks.h"
 #include "log.h"
+#include "turnends.h"
 
 /* A newer driver may return a variant of a function that this library does not know. If the
- * function takes memory, that variant would bypass the limit. */
+ * function takes memory, that variant would bypass the limit. If it launches, it may record events. */
 static bool unknown_variant(const char *symbol, void *swapped)
 {
 	static _Atomic unsigned once;
 
-	if (!symbol || hook_is_wrapper(swapped) || !hook_takes_memory(symbol))
+	if (!symbol || hook_is_wrapper(swapped))
+		return false;
+	if (hook_takes_time(symbol))
+		events_unknown();
+	if (!hook_takes_memory(symbol))
 		return false;
 	log_line(&once, "%s: the driver has a variant that this limiter does not know; refused", symbol);
 	return true;

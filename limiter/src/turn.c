@@ -182,6 +182,8 @@ static enum verdict try_take(struct turn *t, uint64_t key, CUstream stream, uint
 	if (!ns)
 		flight_mark(f, now); /* so that its own event measures it */
 	struct under_way all = look(t, &v, stream, now);
+	if (flight_shows_ends(f, now)) /* launches are left to events of the program */
+		flight_count_loose(f, &all);
 	bool filled = t->limited && full(t, &v, &all, ns, waited);
 	bool after = t->limited && lag_contended(t->words, &v) && after_another(t, since, now);
 	t->refused = after || (t->limited && !lag_may_go(t->words, &t->own, &v));
@@ -208,7 +210,7 @@ static enum verdict try_take(struct turn *t, uint64_t key, CUstream stream, uint
 		turn_want(t, now - LAG_ABSENT_NS);
 	else if (t->refused)
 		turn_want(t, now + t->nap + GRACE_NS);
-	flight_mark(f, now);
+	flight_mark_all(f, now);
 	return t->refused ? NOT_YET : FULL;
 }
 
@@ -239,6 +241,15 @@ void turn_take(int cell, uint64_t key, CUstream stream)
 	}
 }
 
+/* Short launches can be left to events that the program records. In a thread's own stream only that thread could record one later. */
+static void mark_launched(struct flight *f, uint64_t now)
+{
+	if (!flight_shows_ends(f, now))
+		flight_mark_all(f, now);
+	else if (f->singly || f->unknown || flight_any_own(f) || flight_loose(f) >= (uint64_t)FLIGHT_QUOTA_NS)
+		flight_mark(f, now);
+}
+
 void turn_launched(int cell)
 {
 	struct turn *t = turn_of(cell);
@@ -247,7 +258,7 @@ void turn_launched(int cell)
 		return; /* the thread that looks now marks it, or the next one does */
 	uint64_t now = clock_ns();
 	struct flight *f = turn_flight(t);
-	flight_mark(f, now);
+	mark_launched(f, now);
 	struct under_way all = flight_pending(f, now);
 	uint64_t ns = all.ns + flight_loose(f);
 	turn_publish(t, now, now + least(ns, FORESIGHT_NS));

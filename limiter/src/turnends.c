@@ -111,13 +111,18 @@ static void begin_queried(struct turn *t)
 		f->begin = most(since, f->last_done);
 }
 
+static void begin_end(struct turn *t, uint64_t now)
+{
+	begin_queried(t);
+	turn_begin(t, now);
+	end_quota(t, now);
+}
+
 static void saw_end(struct turn *t, uint64_t now, bool waited)
 {
 	struct flight *f = turn_flight(t);
 
-	begin_queried(t);
-	turn_begin(t, now);
-	end_quota(t, now);
+	begin_end(t, now);
 	gaps_wait(&t->gaps, now);
 	if (!f->begin || (!waited && now - t->saw < AGAIN_NS))
 		return;
@@ -128,7 +133,8 @@ static void saw_end(struct turn *t, uint64_t now, bool waited)
 	turn_cover(t, none && !waited ? turn_probable_end(t, now) : now);
 	f->begin = none ? 0 : now;
 	t->expected = now + all.ns;
-	flight_mark(f, now);
+	if (!flight_shows_ends(f, now))
+		flight_mark_all(f, now);
 	turn_publish(t, now, none ? now : now + least(most(all.ns, 2 * NAP_NS), FORESIGHT_NS));
 }
 
@@ -162,19 +168,13 @@ void turn_saw_work(void)
 	}
 }
 
-static void ended(struct turn *t, CUstream stream, CUcontext context)
+/* Of some streams it is known that their work has ended. */
+static void saw_some_end(struct turn *t, uint64_t now, bool waited)
 {
 	struct flight *f = turn_flight(t);
 
-	if (!turn_lock(t))
-		return; /* the thread that looks now finds it out */
-	uint64_t now = clock_ns();
-	begin_queried(t);
-	turn_begin(t, now);
-	end_quota(t, now);
-	flight_ended(f, stream, context, now);
 	if (flight_idle(f)) {
-		turn_cover(t, now);
+		turn_cover(t, waited ? now : turn_probable_end(t, now));
 		f->begin = 0;
 		turn_expect(t);
 		t->expected = now;
@@ -182,7 +182,33 @@ static void ended(struct turn *t, CUstream stream, CUcontext context)
 	}
 	if (now - t->looked > LOOK_NS)
 		flight_permit(f, 0, 0, now);
+}
+
+static void ended(struct turn *t, CUstream stream, CUcontext context)
+{
+	if (!turn_lock(t))
+		return; /* the thread that looks now finds it out */
+	uint64_t now = clock_ns();
+	begin_end(t, now);
+	flight_ended(turn_flight(t), stream, context, now);
+	saw_some_end(t, now, true);
 	turn_unlock(t);
+}
+
+void turn_answered(CUevent event, uint64_t asked, bool waited)
+{
+	for (struct turn *t = turn_next(NULL); t; t = turn_next(t)) {
+		if (!turn_lock(t))
+			continue;
+		uint64_t now = clock_ns();
+		begin_end(t, now);
+		gaps_wait(&t->gaps, now);
+		if (flight_answered(turn_flight(t), event, asked, waited, now))
+			saw_some_end(t, now, waited);
+		else
+			saw_end(t, now, waited);
+		turn_unlock(t);
+	}
 }
 
 void turn_ended(CUstream stream, CUcontext context)
@@ -227,7 +253,7 @@ void turn_forget_stream(CUstream stream)
 	for (struct turn *t = turn_next_known(NULL); t; t = turn_next_known(t)) {
 		if (!turn_lock_soon(t))
 			continue;
-		flight_mark(turn_flight(t), clock_ns()); /* what it runs goes on */
+		flight_mark_all(turn_flight(t), clock_ns()); /* what it runs goes on */
 		flight_forget_stream(turn_flight(t), stream);
 		turn_unlock(t);
 	}

@@ -16,6 +16,10 @@ void turn_wait_end(void);
 /* The work of a stream has ended; or with NULL that of all streams of a context; with NULL, NULL all. */
 void turn_ended(CUstream stream, CUcontext context);
 
+/* Events of the program may be recorded where the limiter does not see it: from now on none shows anything. */
+void events_unknown(void);
+/* An event of the program has happened, as the driver answered; asked: flight_asked() before. */
+void turn_answered(CUevent event, uint64_t asked, bool waited);
 /* Some work has ended, of which streams is not known. waited: a thread has waited for it until now. */
 void turn_saw_end(bool waited);
 /* Some work is under way, as a thread saw that does not wait for it. */

@@ -29,6 +29,7 @@ bool turn_start(void)
 	state = fresh;
 	turn_flights = state->flights;
 	turns = state->turns;
+	atomic_store_explicit(&turn_used, 0, memory_order_relaxed);
 	durations = state->durations;
 	return true;
 }
@@ -108,7 +109,7 @@ bool turn_refresh(int cell)
 	used = (t->limited && (share.percent > 0 || share.soft_percent > 0)) || (t->shares.valid && t->shares.any_share);
 	if (used) {
 		open_words(t, id);
-		atomic_store_explicit(&turn_used, 1, memory_order_relaxed);
+		atomic_fetch_or_explicit(&turn_used, 1u << cell, memory_order_relaxed);
 	}
 	t->ceiling = t->limited ? ceiling_of(&share, t) : 0;
 	atomic_store_explicit(&t->used, used, memory_order_relaxed);
@@ -273,18 +274,17 @@ uint64_t turn_probable_end(const struct turn *t, uint64_t now)
 	return t->looked + least(most(late, LOOK_NS), (now - t->looked) / 2);
 }
 
-struct turn *turn_next(struct turn *t)
-{
-	for (t = t ? t + 1 : turns; t && t < turns + VGPU_MAX_DEVICES; t++)
-		if (atomic_load_explicit(&t->used, memory_order_relaxed))
-			return t;
-	return NULL;
-}
-
 struct turn *turn_next_known(struct turn *t)
 {
-	for (t = t ? t + 1 : turns; t && t < turns + VGPU_MAX_DEVICES; t++)
-		if (t->words)
-			return t;
-	return NULL;
+	int cell = t ? turn_cell(t) + 1 : 0;
+	uint32_t rest = atomic_load_explicit(&turn_used, memory_order_relaxed) >> cell;
+
+	return rest ? &turns[cell + __builtin_ctz(rest)] : NULL;
+}
+
+struct turn *turn_next(struct turn *t)
+{
+	while ((t = turn_next_known(t)) && !atomic_load_explicit(&t->used, memory_order_relaxed))
+		;
+	return t;
 }

@@ -19,9 +19,9 @@ bool turn_start(void);
  * another one has, for which this one's words matter. */
 bool turn_refresh(int cell);
 
-/* Whether launches have ever taken part: then the driver's streams and contexts may be known here. One load. */
+/* The cells on which launches have ever taken part, as bits: there the driver's streams and contexts may be known. */
 extern _Atomic uint32_t turn_used;
-static inline bool turn_ever_used(void)
+static inline bool turn_ever_used(void) /* one load */
 {
 	/* Relaxed: what a thread has launched itself it has seen. */
 	return __builtin_expect(atomic_load_explicit(&turn_used, memory_order_relaxed) != 0, 0);
@@ -37,7 +37,7 @@ struct turn {
 	double ceiling;
 	struct shares shares;
 	struct peers peers;
-	uint64_t looked;        /* the last look */
+	_Atomic uint64_t looked; /* the last look; queries read it without the lock */
 	struct span span;       /* with work since then */
 	uint64_t launched;      /* flight_total() by then */
 	uint64_t permitted;     /* the last permitted launch */

@@ -75,16 +75,6 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
 	return end_of_stream(announced, REAL(cuStreamSynchronize_ptsz)(stream), stream ? stream : CU_STREAM_PER_THREAD);
 }
 
-CUresult cuEventSynchronize(CUevent event)
-{
-	bool announced = begin();
-	CUresult result = REAL(cuEventSynchronize)(event);
-
-	if (announced && result == CUDA_SUCCESS)
-		turn_saw_end(true);
-	return end(announced, result);
-}
-
 static CUresult seen(CUresult result)
 {
 	if (__builtin_expect(cores_limited() == 0, 1))
@@ -94,11 +84,6 @@ static CUresult seen(CUresult result)
 	else if (result == CUDA_ERROR_NOT_READY)
 		turn_saw_work();
 	return result;
-}
-
-CUresult cuEventQuery(CUevent event)
-{
-	return seen(REAL(cuEventQuery)(event));
 }
 
 CUresult cuStreamQuery(CUstream stream)

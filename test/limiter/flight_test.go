@@ -25,7 +25,8 @@ func TestFlight(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "flights")
 	out, err := exec.Command("cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-fsanitize=undefined", "-iquote", source,
 		"-iquote", "testdata/turns", "-include", "testdata/turns/played.h", "-pthread", "-o", program, "testdata/turns/flights.c",
-		filepath.Join(source, "flight.c"), filepath.Join(source, "duration.c")).CombinedOutput()
+		filepath.Join(source, "flightmarks.c"), filepath.Join(source, "flightstreams.c"),
+		filepath.Join(source, "flightends.c"), filepath.Join(source, "recorded.c"), filepath.Join(source, "duration.c")).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for name, want := range map[string][]string{
 		"counts": {"none more: events 0, without 0", "fewer: events 0, without 0", "fewer, look: events 1, without 0", "launches 1"},
@@ -40,6 +41,28 @@ func TestFlight(t *testing.T) {
 		"events":   {"all events are of a context: events 0, without 0", "another one: events 1, without 0"},
 		"asked": {
 			"two streams: events 8, without 0", "queries 2, pending 8", "one has ended: events 4, without 0", "queries 5, pending 4",
+		},
+		"answers": {
+			"its event: 1, then: events 0, without 0", "again: 0, then: events 0, without 0",
+			"the second event: 1, then: events 0, without 1", "the launch behind it: events 1, without 0",
+			"one of two streams: 1, then: events 1, without 0", "the other was waited for: events 0, without 0",
+		},
+		"forged": {
+			"recorded again elsewhere: 0, then: events 1, without 0", "destroyed: 0, then: events 2, without 0", "asked before: 0",
+			"recorded by two threads at once: 0, then: events 4, without 0",
+			"recorded in a stream without work: 0, then: events 4, without 1", "events 1, then 0",
+			"with the limiter's: events 5, without 0", "all have ended: events 0, without 0",
+		},
+		"given": {
+			"its stream was destroyed: 0, then: events 1, without 0", "it has ended: events 0, without 0",
+			"its context may be ending: 0, then: events 0, without 1", "it has ended: events 0, without 0",
+		},
+		"broken": {
+			"no event can be recorded: events 0, without 1", "launches 2, marked 0", "again: events 0, without 1",
+			"it can: events 1, without 0", "it has ended: events 0, without 0",
+		},
+		"threads": {
+			"another thread's own stream: events 1, without 0", "its event: 1, then: events 0, without 0", "0.4 s later: events 0, without 0",
 		},
 		"ends": {
 			"one: events 1, without 0", "the other context may be ending: events 1, without 1", "it has not ended: events 2, without 0",
@@ -86,6 +109,34 @@ func TestStreamThatEndedWithoutShares(t *testing.T) {
 	require.True(t, lines.Scan())
 	assert.Equal(t, "lost 0", lines.Text())
 	require.NoError(t, cmd.Wait())
+}
+
+// Events of the program show ends until a record of one may be made that the limiter does not see.
+func TestRecordsThatAreNotSeen(t *testing.T) {
+	program, driver := streams(t), fakeDriver(t)
+	for what, want := range map[string]string{
+		"other": "few 1, then few 1", "launch": "few 1, then few 0", "completion": "few 1, then few 0", "variant": "few 1, then few 0",
+		"context": "few 1, then few 0", "process": "few 1, then few 0",
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := sharing(t, newMachine(t, "H200"), "1", 50, limiter.PolicyDefault)
+			takeTurns(t, c)
+			c.sim = driver
+			lines, stderr := c.run(t, program, "records", what)
+			t.Log(stderr)
+			assert.Equal(t, []string{want}, lines)
+		})
+	}
+}
+
+// Launches of which only the program's events showed the end do not wait because another thread's capture is open.
+func TestLaunchesWithEventsBesideOpenCapture(t *testing.T) {
+	c := sharing(t, newMachine(t, "H200"), "1", 50, limiter.PolicyDefault)
+	takeTurns(t, c)
+	c.sim = fakeDriver(t)
+	lines, stderr := c.run(t, streams(t), "beside")
+	assert.Empty(t, stderr)
+	assert.Equal(t, []string{"waited 0 ms"}, lines)
 }
 
 // A capture ends with its stream, and work is measured again.

@@ -153,8 +153,9 @@ func TestPlayedCosts(t *testing.T) {
 		{"500:sync", 3, 97}, {"500:sync:w2", 3, 97}, {"500:sync:event", 3, 97}, {"500:sync:event:w2", 3, 97}, {"5:sync", 3, 97},
 		// It asks each 20 µs whether the kernel has ended: an event in front of the next one costs a query.
 		{"500:sync:poll", 6, 94}, {"500:sync:poll:w2", 6, 94},
-		// An event behind each kernel, and nothing that hides it.
-		{"5:sync:event", 9, 89}, {"5:sync:event:w2", 9, 89},
+		// The program's own events show the end of its work: the limiter's would cost as much again.
+		{"5:sync:event", 3, 97}, {"5:sync:event:w2", 3, 97}, {"5:sync:event:poll", 3, 97}, {"5:s16:i64", 3, 97}, {"5:i64", 3, 97},
+		{"20:s4:i64", 3, 97}, {"50:s16:i64", 3, 97}, {"500:s4:i64", 3, 97}, {"500:s8:i32", 3, 97}, {"100,1000:data:i16", 3, 97},
 	} {
 		alone := p.play(t, 1, "100:"+row.work)[0]
 		for _, shares := range [][]float64{{10, 90}, {30, 70}, {50, 50}} {
@@ -176,5 +177,27 @@ func TestPlayedCosts(t *testing.T) {
 				assert.GreaterOrEqual(t, has[0]+has[1], row.least, "percent of what one has by itself")
 			})
 		}
+	}
+}
+
+// A forced share is a part of what the program has by itself.
+func TestPlayedForcedShares(t *testing.T) {
+	p := newPlayer(t)
+	for _, work := range []string{"5", "5:sync", "500", "500:sync", "500:s8", "50000", "50000:sync", "5,500,50000", "5,500,50000:sync", "100,10000:data"} {
+		seconds := 5
+		if strings.Contains(work, "50000") { // which are 1 % of five
+			seconds = 20
+		}
+		t.Run(work, func(t *testing.T) {
+			t.Parallel()
+			alone := p.play(t, seconds, "100:"+work)[0]
+			var worst float64
+			for _, share := range []float64{5, 10, 25, 30, 50, 70, 90, 95} {
+				has := 100 * p.play(t, seconds, fmt.Sprintf("%g:%s:force", share, work))[0] / alone
+				assert.InDelta(t, share, has, 2)
+				worst = max(worst, math.Abs(share-has))
+			}
+			t.Logf("%.1f points off at most", worst)
+		})
 	}
 }

@@ -16,27 +16,36 @@ import (
 
 // player is testdata/turns/play.c: containers on a played clock, with the limiter's own sources.
 type player struct {
+	dir          string
 	program, box string
 	costs        []string // variables of the environment: on which GPU; none: one on which only kernels and launches take time
 }
 
 func newPlayer(tb testing.TB) player {
 	tb.Helper()
-	dir := tb.TempDir()
-	p := player{program: filepath.Join(dir, "play"), box: filepath.Join(dir, "box.so")}
+	p := player{dir: tb.TempDir()}
 	source := filepath.Join(root, "limiter", "src")
-	flags := []string{"-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-iquote", source, "-iquote", "testdata/turns"}
-	build := func(args ...string) {
-		tb.Helper()
-		out, err := exec.Command("cc", append(flags[:len(flags):len(flags)], args...)...).CombinedOutput()
-		require.NoError(tb, err, "%s", out)
-	}
-	box := []string{"-shared", "-fPIC", "-fvisibility=hidden", "-include", "testdata/turns/played.h", "-o", p.box, "testdata/turns/box.c"}
-	for _, name := range []string{"lag", "turn", "turnstate", "turnends", "flight", "duration", "table", "peers", "paths", "crc32", "pace", "gaps", "ceiling"} {
+	box := []string{"-include", "testdata/turns/played.h", "testdata/turns/box.c"}
+	for _, name := range []string{"lag", "turn", "turnstate", "turnends", "flightmarks", "flightstreams", "flightends", "recorded", "events", "duration", "table", "peers", "paths", "crc32", "pace", "gaps", "ceiling"} {
 		box = append(box, filepath.Join(source, name+".c"))
 	}
-	build(box...)
-	build("-rdynamic", "-o", p.program, "testdata/turns/play.c", filepath.Join(source, "crc32.c"), "-ldl")
+	p.program = p.build(tb, "play", "-rdynamic", "testdata/turns/play.c", "testdata/turns/gpu.c", filepath.Join(source, "crc32.c"), "-ldl")
+	return p.with(tb, "box.so", box...)
+}
+
+func (p player) build(tb testing.TB, name string, args ...string) (out string) {
+	tb.Helper()
+	out = filepath.Join(p.dir, name)
+	text, err := exec.Command("cc", append([]string{"-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-o", out,
+		"-iquote", filepath.Join(root, "limiter", "src"), "-iquote", "testdata/turns"}, args...)...).CombinedOutput()
+	require.NoError(tb, err, "%s", text)
+	return out
+}
+
+// with has each process load another limiter.
+func (p player) with(tb testing.TB, name string, args ...string) player {
+	tb.Helper()
+	p.box = p.build(tb, name, append([]string{"-shared", "-fPIC", "-fvisibility=hidden"}, args...)...)
 	return p
 }
 
@@ -117,6 +126,31 @@ func TestPlayedStalls(t *testing.T) {
 				sum += percent
 			}
 			assert.GreaterOrEqual(t, sum, 95., "what all have of the GPU")
+		})
+	}
+}
+
+// What a program does with its events hides none of its time: they are recorded again in a stream without work, destroyed, and asked for.
+func TestPlayedEventsHideNothing(t *testing.T) {
+	p := newPlayer(t)
+	for _, containers := range []string{
+		"30:500:tricks 70:500", "30:5:tricks 70:500", "10:20:tricks 90:500", "30:100,5000:data:tricks 70:5", "30:50000:tricks 70:500",
+		"50:5:tricks:s4 50:5:i64", "10:500:tricks 20:5:tricks 70:500:sync:event",
+	} {
+		t.Run(containers, func(t *testing.T) {
+			t.Parallel()
+			has := p.play(t, 6, strings.Fields(containers)...)
+			t.Logf("has %.1f", has)
+			for i, container := range strings.Fields(containers) {
+				var share float64
+				_, err := fmt.Sscanf(container, "%g:", &share)
+				require.NoError(t, err)
+				if strings.Contains(container, "tricks") { // and waits for much of it
+					assert.LessOrEqual(t, has[i], share+3, "%v", has)
+				} else {
+					assert.GreaterOrEqual(t, has[i], share-3, "%v", has)
+				}
+			}
 		})
 	}
 }

@@ -86,7 +86,7 @@ func TestSanitizers(t *testing.T) {
 			}
 			require.NoError(t, compile(filepath.Join(dir, "pace"), "testdata/pace.c", "-pthread", "-fsanitize="+test.sanitizer,
 				"-Wl,--no-as-needed", lib, filepath.Join(built, test.sanitizer, "sim", "libcuda.so.1"), "-Xlinker", "-rpath", "-Xlinker", filepath.Dir(lib)))
-			for _, how := range []string{"sync", "async"} {
+			for _, how := range []string{"sync", "async", "event"} {
 				c := sharing(t, newMachine(t, "H200"), "7", 30, limiter.PolicyForce).with(test.quiet)
 				c.library, c.sim = "", filepath.Join(built, test.sanitizer, "sim")
 				out, err := c.command(filepath.Join(dir, "pace"), "0.5", how, "5,50,500,20000", "8").CombinedOutput()

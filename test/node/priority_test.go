@@ -126,3 +126,23 @@ func TestPriorityLeavesTheRest(t *testing.T) {
 	require.NoError(t, first.Remove(ctx))
 	require.NoError(t, second.Remove(ctx))
 }
+
+// An elastic limit of gpu-manager's, and ours, reaches the container's limiter: the share stays what was granted.
+func TestCeilingReachesTheLimiter(t *testing.T) {
+	n := newNode(t, harness.NodeOptions{})
+	uuid := gpu(t, n, 0)
+	for key, ceiling := range map[string]string{"tencent.com/vcuda-core-limit": "70", "gpuslice.io/core-ceiling": "80", "": "0"} {
+		annotations := hami(uuid, 4000, 30)
+		if key != "" {
+			annotations[key] = ceiling
+		}
+		pod := run(t, n, harness.Pod{Name: "elastic-" + ceiling, Annotations: annotations})
+		id := start(t, pod, harness.Container{Name: "main", Command: []string{"/bin/busybox", "sleep", "1000"}})
+		l, err := limiter.ReadLimits(limiter.LimitsPath(filepath.Join(n.StateDir(), "containers", id)))
+		require.NoError(t, err)
+		require.EqualValues(t, 30, l.Devices[0].CorePercent, key)
+		require.Equal(t, ceiling, fmt.Sprint(l.Devices[0].CoreSoftPercent), key)
+		require.NoError(t, pod.Remove(t.Context()))
+	}
+	requireNothingLeft(t, n)
+}

@@ -71,6 +71,19 @@ static void symbol(void)
 	dlsym(handle, "cuMemcpyHtoD_v2");
 }
 
+static int (*record)(void *, void *), (*query)(void *);
+
+static void launch_event(void)
+{
+	static char events[64][16];
+	static unsigned at;
+	void *event = events[at++ % 64];
+
+	launch();
+	record(event, NULL);
+	query(event);
+}
+
 static void launch_graph(void)
 {
 	graph(&graph, NULL);
@@ -143,6 +156,8 @@ int main(int argc, char **argv)
 	if (init(0))
 		return 1;
 	graph = dlsym(handle, "cuGraphLaunch");
+	record = dlsym(handle, "cuEventRecord");
+	query = dlsym(handle, "cuEventQuery");
 	create = dlsym(handle, "cuMemCreate");
 	map = dlsym(handle, "cuMemMap");
 	unmap = dlsym(handle, "cuMemUnmap");
@@ -164,6 +179,7 @@ int main(int argc, char **argv)
 	}
 	warm(launch);
 	measure("launch", launch, 256);
+	measure("launch+record+query", launch_event, 64);
 	warm(launch_graph);
 	measure("graph-launch", launch_graph, 256);
 	measure("vmm-create+map+release+unmap", virtual, 16);

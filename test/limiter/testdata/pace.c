@@ -1,8 +1,9 @@
 /* Launches kernels for some time and prints the results:
  *
- *   pace <seconds> <sync|async|queue|graph> <us>[,<us>...] [threads] [first-ms]
+ *   pace <seconds> <sync|async|queue|event|graph> <us>[,<us>...] [threads] [first-ms]
  *
- * sync waits for each launch, async for none, queue after every 16; graph launches graphs
+ * sync waits for each launch, async for none, queue after every 16; event waits for an event of its own behind each, one in 16
+ * for a new one; graph launches graphs
  * of all the kernels (eight times each if they are short) and waits for none. Prints launches,
  * the GPU's time that they took, the wall time until all was done (both ns), and the
  * longest that one call of cuLaunchKernel took, in the first milliseconds if given.
@@ -16,10 +17,11 @@
 #include <string.h>
 #include <time.h>
 
-typedef void *CUcontext, *CUmodule, *CUfunction, *CUstream, *CUgraph, *CUgraphExec;
+typedef void *CUcontext, *CUmodule, *CUfunction, *CUstream, *CUevent, *CUgraph, *CUgraphExec;
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(CUcontext *, int), cuCtxSetCurrent(CUcontext), cuCtxSynchronize(void);
 int cuModuleLoadData(CUmodule *, const void *), cuModuleGetFunction(CUfunction *, CUmodule, const char *);
 int cuStreamCreate(CUstream *, unsigned), cuStreamSynchronize(CUstream);
+int cuEventCreate(CUevent *, unsigned), cuEventDestroy_v2(CUevent), cuEventRecord(CUevent, CUstream), cuEventQuery(CUevent), cuEventSynchronize(CUevent);
 int cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 int cuStreamBeginCapture_v2(CUstream, int), cuStreamEndCapture(CUstream, CUgraph *), cuGraphLaunch(CUgraphExec, CUstream);
 int cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
@@ -89,8 +91,21 @@ static CUgraphExec make_graph(CUstream stream, uint64_t *ns)
 	return exec;
 }
 
+static void wait_for_event(CUevent *event, uint64_t i, CUstream stream)
+{
+	if (i % 16 == 0) {
+		if (*event)
+			must(cuEventDestroy_v2(*event), "cuEventDestroy_v2");
+		must(cuEventCreate(event, 2), "cuEventCreate");
+	}
+	must(cuEventRecord(*event, stream), "cuEventRecord");
+	cuEventQuery(*event);
+	must(cuEventSynchronize(*event), "cuEventSynchronize");
+}
+
 static void *run(void *arg)
 {
+	CUevent event = NULL;
 	CUgraphExec exec = NULL;
 	uint64_t graph_ns = 0;
 	CUstream stream;
@@ -111,6 +126,8 @@ static void *run(void *arg)
 		busy += exec ? graph_ns : durations[kind];
 		if (how[0] == 's' || (how[0] == 'q' && i % 16 == 15))
 			must(cuStreamSynchronize(stream), "cuStreamSynchronize");
+		if (how[0] == 'e')
+			wait_for_event(&event, i, stream);
 	}
 	must(cuStreamSynchronize(stream), "cuStreamSynchronize");
 	return NULL;

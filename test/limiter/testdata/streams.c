@@ -7,6 +7,8 @@
  *                    and prints what arrives of each, and how often the limiter waited before
  *   streams within NAME…  the same within the GPU's own memory
  *   streams several  launches on several GPUs at once
+ *   streams records WHAT  asks for its own events, prepares a record that the limiter does not see, and asks again; and prints how
+ *                    often the limiter recorded events of its own
  */
 #include <stdio.h>
 #include <string.h>
@@ -132,6 +134,55 @@ static void on_several(void)
 	printf("launches %d\n", launches());
 }
 
+/* Kernels of 20 us, and an event of the program behind each, which has happened when it is asked for. */
+static int own_records(void *cuda, int rounds)
+{
+	int (*record)(void *, void *) = dlsym(cuda, "cuEventRecord"), (*query)(void *) = dlsym(cuda, "cuEventQuery"), before = records();
+	static void *const event = (void *)0x3f0;
+
+	for (int i = 0; i < rounds; i++) {
+		one(stream);
+		record(event, stream);
+		play_us(30);
+		query(event);
+	}
+	return records() - before - rounds;
+}
+
+static void see_records(void *cuda, const char *what)
+{
+	int (*launch_with)(void *, void *, void *, void *) = dlsym(cuda, "cuLaunchKernelEx");
+	int (*find)(const char *, void **, int, unsigned long, int *) = dlsym(cuda, "cuGetProcAddress_v2");
+	struct { int id; char value[68]; } attributes[2] = { { .id = 2 }, { .id = strcmp(what, "completion") ? 7 : 12 } };
+	CUlaunchConfig config = { .attrs = attributes, .numAttrs = 1 };
+	void *variant;
+
+	config.numAttrs += !strcmp(what, "launch") || !strcmp(what, "completion");
+	own_records(cuda, 1000);
+	int before = own_records(cuda, 1000);
+	if (!strcmp(what, "variant"))
+		find("cuEventRecord", &variant, 13000, 0, NULL);
+	else if (!strcmp(what, "context"))
+		((int (*)(void *, void *))dlsym(cuda, "cuCtxRecordEvent"))(NULL, NULL);
+	else if (!strcmp(what, "process"))
+		((int (*)(void *, void *))dlsym(cuda, "cuIpcGetEventHandle"))(NULL, NULL);
+	else
+		launch_with(&config, &function, NULL, NULL);
+	int then = own_records(cuda, 1000);
+	printf("few %d, then few %d\n", before < 20, then < 20);
+	fprintf(stderr, "%d %d\n", before, then);
+}
+
+/* The end of a stream's work has been shown by events, until another stream is captured. */
+static void beside_capture(void *cuda)
+{
+	own_records(cuda, 200);
+	begin(other, 0);
+	uint64_t start = played_ns;
+	own_records(cuda, 2000);
+	printf("waited %d ms\n", (int)((played_ns - start) / 1000000) - 60);
+}
+
 int main(int argc, char **argv)
 {
 	void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
@@ -146,13 +197,17 @@ int main(int argc, char **argv)
 	launches = dlsym(cuda, "fakeLaunches");
 	if (argc < 2 || init(0))
 		return 1;
-	*(float *)dlsym(cuda, "fakeMilliseconds") = strcmp(argv[1], "ends") ? 20 : 0.02f;
+	*(float *)dlsym(cuda, "fakeMilliseconds") = strcmp(argv[1], "ends") && strcmp(argv[1], "records") && strcmp(argv[1], "beside") ? 20 : 0.02f;
 	if (!strcmp(argv[1], "ends"))
 		ends();
 	else if (!strcmp(argv[1], "captured"))
 		captured();
 	else if (!strcmp(argv[1], "open"))
 		open_capture();
+	else if (!strcmp(argv[1], "beside"))
+		beside_capture(cuda);
+	else if (!strcmp(argv[1], "records"))
+		see_records(cuda, argv[2]);
 	else if (!strcmp(argv[1], "copies") || !strcmp(argv[1], "within"))
 		copies(cuda, argv + 2, *argv[1] == 'w');
 	else

@@ -68,12 +68,6 @@ __attribute__((visibility("default"))) void box_wait_end(CUstream stream)
 	turn_wait_end();
 }
 
-__attribute__((visibility("default"))) void box_wait_end_event(void)
-{
-	turn_saw_end(true);
-	turn_wait_end();
-}
-
 __attribute__((visibility("default"))) void box_poll(bool done)
 {
 	if (done)
@@ -86,4 +80,24 @@ __attribute__((visibility("default"))) void box_beat(void)
 {
 	if (turn_beating)
 		turn_beat();
+}
+
+__attribute__((visibility("default"))) CUresult box_record(CUevent event, CUstream stream)
+{
+	return cuEventRecord(event, stream);
+}
+
+__attribute__((visibility("default"))) CUresult box_synchronize(CUevent event)
+{
+	return cuEventSynchronize(event);
+}
+
+__attribute__((visibility("default"))) CUresult box_query(CUevent event)
+{
+	return cuEventQuery(event);
+}
+
+__attribute__((visibility("default"))) CUresult box_destroy(CUevent event)
+{
+	return cuEventDestroy_v2(event);
 }

@@ -1,4 +1,4 @@
-/* flight.c on a played driver with two contexts: prints which work is known after a case.
+/* flightmarks.c on a played driver with two contexts: prints which work is known after a case.
  *
  *   flights <case>
  *
@@ -22,6 +22,7 @@ static __thread char own; /* its address stands for the thread's own stream */
 
 static struct event { CUcontext context; void *stream; bool live, recorded; } events[MOST];
 static int event_count, refused, queries;
+static bool broken; /* a kernel has failed, and each call fails */
 static void *busy[8]; /* streams with work that has not ended */
 static struct flight flight;
 
@@ -60,6 +61,8 @@ CUresult play_cuEventRecord(CUevent event, CUstream stream)
 {
 	struct event *e = &events[(uintptr_t)event];
 
+	if (broken)
+		return 700;
 	if (!e->live || context_of(stream) != e->context) {
 		refused++;
 		return 400;
@@ -238,11 +241,140 @@ static void ends(void)
 	look("a stream that was destroyed");
 }
 
+static uint64_t calls;
+
+/* The program records its event. known: the limiter can rely on it. */
+static void record(CUevent event, CUstream stream, bool known)
+{
+	flight_forget_event(&flight, event);
+	int mark = flight_record_begin(&flight, event, flight_name(stream), ++calls, now += 1000);
+	if (known && mark >= 0)
+		flight_record_end(&flight, mark, calls);
+}
+
+static void answer(CUevent event, const char *what)
+{
+	printf("%s: %d, ", what, flight_answered(&flight, event, flight_asked(), true, now += 1000));
+	show("then");
+}
+
+static CUevent const E = (CUevent)0xe0, F = (CUevent)0xf0;
+
+static void answers(void)
+{
+	launch(OF_A);
+	record(E, OF_A, true);
+	answer(E, "its event");
+	answer(E, "again");
+	launch(OF_A);
+	record(E, OF_A, true);
+	launch(OF_A);
+	record(F, OF_A, true);
+	launch(OF_A);
+	answer(F, "the second event");
+	flight_mark_all(&flight, now += 1000);
+	show("the launch behind it");
+	end();
+	launch(OF_A);
+	record(E, OF_A, true);
+	launch(OF_B);
+	record(F, OF_B, true);
+	answer(E, "one of two streams");
+	flight_ended(&flight, OF_B, NULL, now += 1000);
+	show("the other was waited for");
+}
+
+/* None shows the end of what is in the first stream. */
+static void forged(void)
+{
+	launch(OF_A);
+	record(E, OF_A, true);
+	record(E, OF_B, true);
+	answer(E, "recorded again elsewhere");
+	launch(OF_A);
+	record(E, OF_A, true);
+	flight_forget_event(&flight, E);
+	answer(E, "destroyed");
+	uint64_t asked = flight_asked();
+	launch(OF_A);
+	record(E, OF_A, true);
+	printf("asked before: %d\n", flight_answered(&flight, E, asked, true, now));
+	launch(OF_A);
+	record(F, OF_A, false);
+	answer(F, "recorded by two threads at once");
+	launch(OF_A);
+	record(F, OF_B, true);
+	answer(F, "recorded in a stream without work");
+	flight_mark_all(&flight, now += 1000);
+	int events = event_count;
+	flight_mark_all(&flight, now += 1000);
+	printf("events %d, then %d\n", events, event_count - events);
+	show("with the limiter's");
+	end();
+	show("all have ended");
+}
+
+static void given_up(void)
+{
+	stack[0] = A;
+	launch(OF_A);
+	record(E, OF_A, true);
+	flight_mark_all(&flight, now += 1000);
+	flight_forget_stream(&flight, OF_A);
+	answer(E, "its stream was destroyed");
+	end();
+	show("it has ended");
+	launch(OF_A);
+	record(E, OF_A, true);
+	flight_close(&flight, A);
+	answer(E, "its context may be ending");
+	flight_closed(&flight, A, true);
+	show("it has ended");
+}
+
+/* Work of a broken context isn't under way for ever. */
+static void broken_context(void)
+{
+	launch(OF_A);
+	record(E, OF_A, true);
+	launch(OF_A);
+	record(F, OF_A, true);
+	broken = true;
+	flight_mark_all(&flight, now += 1000);
+	show("no event can be recorded");
+	printf("launches %d, marked %d\n", (int)(flight.launches - flight.counted), (int)flight.marked);
+	flight_mark_all(&flight, now += 1000);
+	show("again");
+	broken = false;
+	flight_mark_all(&flight, now += 1000);
+	show("it can");
+	end();
+	show("it has ended");
+}
+
+static void record_own(void)
+{
+	launch_own();
+	record(E, CU_STREAM_PER_THREAD, true);
+}
+
+static void threads(void)
+{
+	in_another_thread(record_own);
+	flight_mark_all(&flight, now += 1000);
+	show("another thread's own stream");
+	answer(E, "its event");
+	in_another_thread(record_own);
+	now += 400000000;
+	show("0.4 s later");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*play)(void); } cases[] = {
 		{ "counts", counts }, { "own", own_streams }, { "contexts", contexts }, { "handles", handles },
 		{ "events", pool_of_events }, { "ends", ends }, { "asked", asked },
+		{ "answers", answers }, { "forged", forged }, { "given", given_up }, { "broken", broken_context }, { "threads", threads },
 	};
 
 	durations = calloc(DURATION_PLACES, sizeof(*durations));

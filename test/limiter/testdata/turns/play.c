@@ -5,11 +5,13 @@
  * A container is share:us[,us...][:word...], a word of
  *
  *   sync     waits for each launch       sN      N streams            gN     pauses N us after each wait
+ *   iN       N in flight, and waits for the program's own events behind them
  *   bP/W     each P us works W us; with gN: works, waits, pauses         pN      N processes
  *   force, disable, low, soft=N          from=S  begins after S s
  *   opens    claims, too, that others may use the gaps in its turn
  *   owes     with lies: claims the greatest debt, and work without an end
- *   event    waits, by an event          poll     looks whether it has ended, every 20 us
+ *   event    waits, by its own event     poll     looks whether it has ended, every 20 us
+ *   tricks   records its events again in a stream without work, destroys them, and asks for them after each launch
  *   data     all lengths are one function's      lies   claims all the time that it wants the GPU, and has no work
  *   wN       begins with 50 launches of N us each, and waits for each
  *   earlier  has no turn file, and no work       blind  has no turn file, and does not know the others
@@ -18,9 +20,7 @@
  * (docs/measurements/2026-11-26-h100.md), else nothing does but a launch.
  * stalls: how often a process stands still for 1 to 31 ms, in 1/100000 for each step.
  * Prints for each container its part of the GPU, in percent.
- *
- * The GPU runs the kernels of one process for 2 ms, then those of the next one that has some; those of one
- * process in several streams run at the same time. */
+ */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,51 +28,23 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <ucontext.h>
 
 #include "crc32.h"
-#include "layout.h"
-#include "pace.h"
-#include "played.h"
+#include "play.h"
 
-enum { MOST = 96, STREAMS = 16, LENGTHS = 8, QUEUE = 4096, DRIVER_QUEUE = 1024, EVENTS = 1 << 16, WARM_LAUNCHES = 50 };
-static const uint64_t SLICE_NS = 2000000, STALLS_STEP_NS = 5000, TICK_NS = 1000000, BEAT_NS = 10000000, STACK = 1 << 18;
+enum { DRIVER_QUEUE = 1024, WARM_LAUNCHES = 50, EVENT_LAUNCHES = 8, MOST_IN_FLIGHT = 64 };
+static const uint64_t STALLS_STEP_NS = 5000, TICK_NS = 1000000, BEAT_NS = 10000000, STACK = 1 << 18;
 
-struct item { uint64_t left; uintptr_t event; };
-struct stream { struct item queue[QUEUE]; unsigned head, tail, kernels; };
-
-static struct container {
-	int share, soft, policy, priority, streams, lengths, processes;
-	uint64_t ns[LENGTHS], pause, period, work, warm, from, had, before;
-	bool sync, event, poll, data, lies, opens, owes, earlier, blind;
-	struct vgpu_turn *words;
-	struct vgpu_compute compute;
-} containers[MOST];
-
-static struct process {
-	struct container *of;
-	int slot;
-	ucontext_t context;
-	struct stream streams[STREAMS];
-	uint64_t wakes, stalled;
-	const struct stream *waits; /* until it is empty */
-	void (*start)(void), (*begin)(struct pace *, const void *, CUstream), (*end)(struct pace *);
-	void (*wait_begin)(void), (*wait_end)(CUstream), (*wait_end_event)(void), (*poll)(bool), (*beat)(void);
-} processes[MOST];
-
-/* What takes time besides kernels, in ns: the GPU goes to another process, a launch, a thread sees the end of what it waits for, a sleep
- * is longer and by how much more at most, an event on the GPU, and a thread records one. */
-struct costs { uint64_t step, change, launch, see, wake, wake_more, event, record; };
 static const struct costs none = { .step = 5000, .wake_more = 60000 },
 	h100 = { 200, 140000, 3600, 7400, 30000, 60000, 1900, 1300 };
-static struct costs costs;
+struct costs costs;
 
-static int container_count, process_count, running = -1, loaded = -1;
-static struct process *self;
+struct process processes[MOST], *self;
+int process_count;
+uint64_t now = 1000000000000;
+static struct container containers[MOST];
+static int container_count;
 static ucontext_t scheduler;
-static uint64_t now = 1000000000000, slice_left, switch_left;
-static bool pending[EVENTS];
-static uintptr_t event_count;
 static unsigned seed = 12345;
 
 static unsigned chance(void)
@@ -81,19 +53,19 @@ static unsigned chance(void)
 	return seed >> 8;
 }
 
-static void fail(const char *what)
+void fail(const char *what)
 {
 	fprintf(stderr, "play: %s\n", what);
 	exit(1);
 }
 
-static void nap(uint64_t ns)
+void nap(uint64_t ns)
 {
 	self->wakes = now + ns;
 	swapcontext(&self->context, &scheduler);
 }
 
-static void pay(uint64_t ns)
+void pay(uint64_t ns)
 {
 	if (ns)
 		nap(ns);
@@ -110,142 +82,6 @@ struct limits_share play_share(void)
 	const struct container *c = self->of;
 
 	return (struct limits_share){ (uint8_t)c->share, (uint8_t)c->soft, c->policy == 1, c->policy == 2 };
-}
-
-CUresult play_cuCtxGetCurrent(CUcontext *ctx) { *ctx = (CUcontext)1; return 0; }
-CUresult play_cuCtxPushCurrent_v2(CUcontext ctx) { return ctx == NULL; }
-CUresult play_cuCtxPopCurrent_v2(CUcontext *ctx) { *ctx = NULL; return 0; }
-CUresult play_cuStreamGetCtx(CUstream stream, CUcontext *ctx) { *ctx = (CUcontext)1; return stream == NULL; }
-CUresult play_cuEventDestroy_v2(CUevent event) { return event == NULL; }
-
-CUresult play_cuEventCreate(CUevent *event, unsigned flags)
-{
-	if (++event_count == EVENTS)
-		fail("too many events");
-	*event = (CUevent)event_count;
-	return flags == 0;
-}
-
-CUresult play_cuEventQuery(CUevent event)
-{
-	return pending[(uintptr_t)event] ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-
-static void push(struct stream *s, uint64_t ns, uintptr_t event)
-{
-	if (s->tail - s->head == QUEUE)
-		fail("the driver's queue overflows");
-	s->queue[s->tail++ % QUEUE] = (struct item){ ns, event };
-	s->kernels += !event;
-}
-
-CUresult play_cuEventRecord(CUevent event, CUstream stream)
-{
-	pay(costs.record);
-	pending[(uintptr_t)event] = true;
-	push(&self->streams[(uintptr_t)stream / 16 % STREAMS], costs.event, (uintptr_t)event);
-	return 0;
-}
-
-static struct item *head_of(struct stream *s)
-{
-	return s->head != s->tail ? &s->queue[s->head % QUEUE] : NULL;
-}
-
-/* Whether it has kernels. */
-static bool settle(struct process *p)
-{
-	bool some = false;
-
-	for (int i = 0; i < STREAMS; i++) {
-		struct stream *s = &p->streams[i];
-
-		for (struct item *item; (item = head_of(s)) && !item->left; s->head++) {
-			pending[item->event] = false;
-			s->kernels -= !item->event;
-		}
-		some |= s->kernels > 0;
-	}
-	return some;
-}
-
-/* Events behind which no kernel is under way happen whatever process has the GPU. */
-static void run_events(struct process *p, uint64_t ns)
-{
-	for (int i = 0; i < STREAMS; i++) {
-		struct item *item = head_of(&p->streams[i]);
-
-		if (item && item->event)
-			item->left -= ns < item->left ? ns : item->left;
-	}
-	settle(p);
-}
-
-static void choose(void)
-{
-	if (running >= 0 && slice_left && settle(&processes[running]))
-		return;
-	for (int k = 1; k <= process_count; k++) {
-		int i = (running + k + process_count) % process_count;
-
-		if (settle(&processes[i])) {
-			running = i;
-			slice_left = SLICE_NS;
-			if (loaded != i)
-				switch_left = loaded < 0 ? 0 : costs.change;
-			loaded = i;
-			return;
-		}
-	}
-	running = -1;
-}
-
-/* How long nothing changes on the GPU, but at most so long. */
-static uint64_t same_for(uint64_t ns)
-{
-	struct process *p = running >= 0 ? &processes[running] : NULL;
-
-	if (p && switch_left)
-		return ns < switch_left ? ns : switch_left;
-	ns = p && slice_left < ns ? slice_left : ns;
-	for (int i = 0; p && i < STREAMS; i++) {
-		const struct item *item = head_of(&p->streams[i]);
-
-		if (item && item->left < ns)
-			ns = item->left;
-	}
-	return ns;
-}
-
-static void run_gpu(uint64_t ns)
-{
-	for (uint64_t part; ns; ns -= part) {
-		bool works = false;
-
-		choose();
-		part = same_for(ns);
-		for (int i = 0; i < process_count; i++)
-			if (i != running || switch_left)
-				run_events(&processes[i], part);
-		if (running < 0)
-			continue;
-		if (switch_left) {
-			switch_left -= part;
-			continue;
-		}
-		struct process *p = &processes[running];
-		for (int i = 0; i < STREAMS; i++) {
-			struct item *item = head_of(&p->streams[i]);
-
-			if (!item)
-				continue;
-			item->left -= part;
-			works |= !item->event;
-		}
-		settle(p);
-		p->of->had += works ? part : 0;
-		slice_left -= part;
-	}
 }
 
 /* Aligned, as the driver's are. */
@@ -269,10 +105,33 @@ static void launch(struct process *p, int stream, int length, uint64_t ns)
 		nap(10000);
 }
 
+static void wait_for_event(struct process *p, CUevent event)
+{
+	if (!p->of->poll)
+		p->synchronize(event);
+	else
+		while (p->query(event) == CUDA_ERROR_NOT_READY)
+			nap(20000);
+}
+
+static CUevent new_event(void)
+{
+	CUevent event;
+
+	play_cuEventCreate(&event, 0);
+	return event;
+}
+
 static void wait_for(struct process *p, int stream)
 {
 	struct stream *s = &p->streams[stream];
 
+	if (p->of->event) {
+		p->event = p->event ? p->event : new_event();
+		p->record(p->event, handle_of(stream));
+		wait_for_event(p, p->event);
+		return;
+	}
 	if (p->of->poll) {
 		for (settle(p); s->head != s->tail; settle(p))
 			p->poll(false), nap(20000);
@@ -283,10 +142,46 @@ static void wait_for(struct process *p, int stream)
 	p->waits = s;
 	nap(0);
 	pay(costs.see);
-	if (p->of->event)
-		p->wait_end_event();
+	p->wait_end(handle_of(stream));
+}
+
+/* So many are in flight: an event of the program is behind each, or in one stream behind each eighth of them, and is waited for
+ * before the next ones take their place. */
+static void keep_in_flight(struct process *p)
+{
+	struct container *c = p->of;
+	unsigned group = c->streams > 1 || c->flight < EVENT_LAUNCHES ? 1 : c->flight / EVENT_LAUNCHES, groups = c->flight / group;
+	CUevent ends[MOST_IN_FLIGHT] = { NULL };
+
+	for (unsigned n = 0, i = 0;; i = (i + 1) % groups) {
+		int stream = (int)(i % (unsigned)c->streams);
+
+		if (ends[i])
+			wait_for_event(p, ends[i]);
+		else
+			ends[i] = new_event();
+		for (unsigned k = 0; k < group; k++, n++)
+			launch(p, stream, (int)(n % (unsigned)c->lengths), c->ns[n % (unsigned)c->lengths]);
+		p->record(ends[i], handle_of(stream));
+	}
+}
+
+/* After a launch in the first stream, of which none of the answers is the end. */
+static void play_tricks(struct process *p)
+{
+	static unsigned n;
+	CUevent event = p->event = p->event ? p->event : new_event();
+	CUstream first = handle_of(0), idle = handle_of(1);
+
+	if (p->query(event) != CUDA_SUCCESS || n++ % 4 == 0)
+		p->record(event, idle);
+	p->record(event, first);
+	if (n % 2)
+		p->record(event, idle);
 	else
-		p->wait_end(handle_of(stream));
+		p->destroy(event); /* another one has its handle now */
+	p->synchronize(p->event);
+	p->query(event);
 }
 
 static void lie(struct container *c)
@@ -314,6 +209,8 @@ static void body(int index)
 		lie(c);
 	for (int i = 0; c->warm && i < WARM_LAUNCHES; i++)
 		launch(p, 0, 0, c->warm), wait_for(p, 0);
+	if (c->flight)
+		keep_in_flight(p);
 	for (unsigned n = 0;; n++) {
 		if (c->period) {
 			for (uint64_t done = 0; done < c->work; done += c->ns[0])
@@ -326,6 +223,8 @@ static void body(int index)
 		launch(p, stream, (int)(n % (unsigned)c->lengths), c->ns[n % (unsigned)c->lengths]);
 		if (c->sync)
 			wait_for(p, stream);
+		if (c->tricks)
+			play_tricks(p);
 		if (c->pause)
 			nap(c->pause);
 	}
@@ -347,6 +246,7 @@ static void parse(char *text)
 		if (!strcmp(word, "sync")) c->sync = true;
 		else if (!strcmp(word, "event")) c->event = true;
 		else if (!strcmp(word, "poll")) c->poll = true;
+		else if (!strcmp(word, "tricks")) c->tricks = true;
 		else if (!strcmp(word, "data")) c->data = true;
 		else if (!strcmp(word, "lies")) c->lies = true;
 		else if (!strcmp(word, "opens")) c->opens = true;
@@ -359,6 +259,7 @@ static void parse(char *text)
 		else if (!strncmp(word, "soft=", 5)) c->soft = (int)(number / 1000);
 		else if (!strncmp(word, "from=", 5)) c->from = number * 1000000;
 		else if (*word == 's') c->streams = (int)(number / 1000);
+		else if (*word == 'i') c->flight = (unsigned)(number / 1000);
 		else if (*word == 'p') c->processes = (int)(number / 1000);
 		else if (*word == 'g') c->pause = number;
 		else if (*word == 'w') c->warm = number;
@@ -439,9 +340,12 @@ static void load(struct container *c, int slot, const char *box, const char *dir
 	p->end = function(library, "box_end");
 	p->wait_begin = function(library, "box_wait_begin");
 	p->wait_end = function(library, "box_wait_end");
-	p->wait_end_event = function(library, "box_wait_end_event");
 	p->poll = function(library, "box_poll");
 	p->beat = function(library, "box_beat");
+	p->record = function(library, "box_record");
+	p->synchronize = function(library, "box_synchronize");
+	p->query = function(library, "box_query");
+	p->destroy = function(library, "box_destroy");
 	getcontext(&p->context);
 	p->context.uc_stack.ss_sp = malloc(STACK);
 	p->context.uc_stack.ss_size = STACK;
@@ -452,7 +356,9 @@ static bool waits(struct process *p)
 {
 	if (p->waits && (settle(p), p->waits->head == p->waits->tail))
 		p->waits = NULL;
-	return p->waits;
+	if (p->waits_event && (settle(p), !is_pending(p->waits_event)))
+		p->waits_event = 0;
+	return p->waits || p->waits_event;
 }
 
 /* How long nothing happens but on the GPU: until a process goes on, or one that waits can. */

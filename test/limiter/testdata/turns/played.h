@@ -5,6 +5,7 @@
 #define GPUSLICE_LIMITS_H
 #define GPUSLICE_PROCESS_H
 #define GPUSLICE_DEVICE_H
+#define GPUSLICE_POOL_H
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
@@ -31,6 +32,17 @@ CUresult play_cuCtxGetCurrent(CUcontext *ctx), play_cuCtxPushCurrent_v2(CUcontex
 CUresult play_cuStreamGetCtx(CUstream stream, CUcontext *ctx);
 CUresult play_cuEventCreate(CUevent *event, unsigned flags), play_cuEventDestroy_v2(CUevent event);
 CUresult play_cuEventRecord(CUevent event, CUstream stream), play_cuEventQuery(CUevent event);
+CUresult play_cuEventSynchronize(CUevent event);
+
+#define play_cuEventRecord_ptsz play_cuEventRecord
+#define play_cuEventDestroy play_cuEventDestroy_v2
+#define play_cuEventRecordWithFlags(event, stream, flags) (flags ? play_cuEventRecord(event, stream) : play_cuEventRecord(event, stream))
+#define play_cuEventRecordWithFlags_ptsz play_cuEventRecordWithFlags
+/* Not played. */
+#define play_cuCtxRecordEvent(ctx, event) ((ctx) && (event) ? 1 : 801)
+#define play_cuGreenCtxRecordEvent play_cuCtxRecordEvent
+#define play_cuIpcGetEventHandle play_cuCtxRecordEvent
+#define play_cuIpcOpenEventHandle(event, handle) ((event) && (handle).reserved[0] ? 1 : 801)
 
 static inline bool capture_any(void) { return false; }
 static inline bool capture_of(CUstream stream) { return stream == NULL; }
@@ -45,6 +57,8 @@ struct limits_share {
 struct limits_share limits_share(int cell);
 uint64_t limits_turn_id(void);
 int process_slot(void);
+
+static inline void pools_may_have_shrunk(void) {}
 
 struct here {
 	CUcontext context;
