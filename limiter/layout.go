@@ -26,11 +26,14 @@ const (
 
 	usageMagic      = "GPUSUSE1"
 	usageSlots      = 1024
+	usageProcesses  = 960 // the slots that processes use; the IPC records have the place of the others
 	usageHeaderSize = int(unsafe.Sizeof(usageHeader{}))
 	usageSlotSize   = int(unsafe.Sizeof(usageSlot{}))
 	usageCellSize   = int(unsafe.Sizeof(usageCell{}))
 	usageCellOffset = int(unsafe.Offsetof(usageSlot{}.cells))
 	usageSize       = int64(usageHeaderSize + usageSlots*usageSlotSize)
+	usageIPC        = int64(usageHeaderSize + usageProcesses*usageSlotSize)
+	usageIPCRecords = 512
 	usageLockSlow   = 1 << 40 // processes lock the bytes past the end of the file
 	usageLockLast   = usageLockSlow + 2*usageSlots
 
@@ -97,8 +100,8 @@ type usageHeader struct {
 	_                                                                                         [20]byte
 	uuids                                                                                     [MaxDevices][uuidSize]byte
 	_                                                                                         [704]byte
-	highWater                                                                                 uint32
-	_                                                                                         [1020]byte // of processes only
+	highWater, ipcHigh                                                                        uint32
+	_                                                                                         [1016]byte // of processes only
 	compute                                                                                   [MaxDevices]usageCompute
 }
 
@@ -119,6 +122,22 @@ type usageSlot struct {
 	_          [120]byte // of processes only
 	cells      [MaxDevices]usageCell
 	exported   [MaxDevices]uint64 // of committed
+}
+
+// ipcState is the state of memory that processes share by legacy IPC (src/ipcrecord.h).
+type ipcState uint64
+
+// left is the memory that others can have open and the slot of its maker, or -1: the maker has left it. 0: none.
+func (s ipcState) left() (device int, bytes uint64, maker int) {
+	const phaseOpen, phaseLeft, unit = 2, 4, 512
+	if s&7 < phaseOpen {
+		return 0, 0, 0
+	}
+	maker = -1
+	if s&7 != phaseLeft {
+		maker = int(s>>7&1023) % usageProcesses
+	}
+	return int(s >> 3 & 15), uint64(s>>17&(1<<33-1)) * unit, maker
 }
 
 type usageCell struct {

@@ -13,7 +13,7 @@ import (
 const MaxDevices = 16
 
 // MaxProcesses is the maximum number of CUDA processes of a container.
-const MaxProcesses = usageSlots
+const MaxProcesses = usageProcesses
 
 // FilesDir is the part of a claim's directory that is mounted as api.ContainerDir.
 func FilesDir(claimDir string) string { return filepath.Join(claimDir, vgpufs.Name) }

@@ -14,6 +14,7 @@ type Reader struct {
 	file    file
 	header  usageHeader
 	slots   []usageSlot
+	ipc     []ipcState
 	usage   Usage
 	limits  limitsFile
 	residue []uint64
@@ -57,6 +58,19 @@ func (r *Reader) decodeUsage(file io.ReaderAt, uuids []string, gone func(slot in
 		}
 	}
 	r.usage.addSlots(r.slots, gone)
+	return r.decodeIPC(file, gone)
+}
+
+func (r *Reader) decodeIPC(file io.ReaderAt, gone func(slot int) bool) error {
+	count := int(min(r.header.ipcHigh, usageIPCRecords))
+	if count == 0 {
+		return nil
+	}
+	r.ipc = slices.Grow(r.ipc[:0], count)[:count]
+	if _, err := file.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&r.ipc[0])), count*int(unsafe.Sizeof(r.ipc[0]))), usageIPC); err != nil {
+		return fmt.Errorf("%w: IPC records: %w", ErrUsage, err)
+	}
+	r.usage.addLeft(r.ipc, r.slots, gone)
 	return nil
 }
 

@@ -36,7 +36,8 @@ type DeviceUsage struct {
 	ArrayBytes   uint64
 	SpilledBytes uint64 // can be in host memory; not a part
 	// HeldBytes is exported memory of processes that have ended, while an import uses it, or that are checkpointed: part of
-	// VMMBytes, and not counted by the driver.
+	// VMMBytes. And memory of legacy IPC that its maker has left, while others have it open, or of which the maker is
+	// checkpointed. The driver counts none of it for a process.
 	HeldBytes          uint64
 	Processes          int // with memory on this GPU
 	Cores              CoreUsage
@@ -180,12 +181,12 @@ func (u *Usage) addSlots(slots []usageSlot, gone func(slot int) bool) {
 		slot := &slots[i]
 		switch {
 		case slot.owner == 0:
-		case slot.owner&futexOwnerDied == 0 || !gone(i):
+		case !slot.ended(i, gone):
 			u.Processes++
-			if slot.owner&ownerSuspended != 0 {
+			if slot.suspended() {
 				slot.leaveExported()
 			}
-			u.addCells(slot, slot.owner&ownerSuspended != 0)
+			u.addCells(slot, slot.suspended())
 		case slot.pid == 0:
 			held = append(held, slot)
 		}
@@ -204,6 +205,26 @@ func (s *usageSlot) leaveExported() {
 		exported := min(s.exported[i], s.cells[i].committed)
 		s.cells[i] = usageCell{committed: exported, vmm: exported}
 	}
+}
+
+// addLeft adds memory of legacy IPC that its maker has left, or of a checkpointed maker. Without a process, nothing has it
+// open.
+func (u *Usage) addLeft(states []ipcState, slots []usageSlot, gone func(slot int) bool) {
+	for _, s := range states {
+		d, bytes, maker := s.left()
+		if bytes == 0 || d >= len(u.Devices) || u.Processes == 0 {
+			continue
+		}
+		if maker < 0 || maker < len(slots) && slots[maker].suspended() && !slots[maker].ended(maker, gone) {
+			u.Devices[d].add(&usageCell{committed: bytes}, true)
+		}
+	}
+}
+
+func (s *usageSlot) suspended() bool { return s.owner&ownerSuspended != 0 }
+
+func (s *usageSlot) ended(slot int, gone func(slot int) bool) bool {
+	return s.owner&futexOwnerDied != 0 && gone(slot)
 }
 
 func (u *Usage) addCells(slot *usageSlot, held bool) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
@@ -118,6 +119,49 @@ func TestReadUsageOfHeldExports(t *testing.T) {
 	u, err := decodeUsage(bytes.NewReader(file), func(int) bool { return true })
 	require.NoError(t, err)
 	assert.Equal(t, DeviceUsage{UUID: testGPU}, u.Devices[0], "no process lives that has looked")
+}
+
+// What processes share by legacy IPC: memory that its maker has left, and others have open.
+func TestReadUsageOfLeftMemory(t *testing.T) {
+	file := usageImage(t)
+	slot(file, 0, 100, 5)
+	le.PutUint32(file[unsafe.Offsetof(usageHeader{}.ipcHigh):], 5)
+	const left, open = 4, 2
+	for i, state := range []uint64{left | 3<<17, left | 1<<3 | 7<<17 | 900<<7 | 99<<50, open | 50<<17, left | 15<<3 | 9<<17, left | 1<<17, left | 100<<17} {
+		le.PutUint64(file[int(usageIPC)+8*i:], state)
+	}
+	u, err := decodeUsage(bytes.NewReader(file), func(int) bool { return false })
+	require.NoError(t, err)
+	assert.Equal(t, DeviceUsage{UUID: testGPU, UsedBytes: 5 + 4*512, HeldBytes: 4 * 512, Processes: 1}, u.Devices[0])
+	assert.Equal(t, DeviceUsage{UUID: testMIG, UsedBytes: 7 * 512, HeldBytes: 7 * 512}, u.Devices[1])
+
+	le.PutUint32(file[unsafe.Offsetof(usageHeader{}.ipcHigh):], ^uint32(0))
+	u, err = decodeUsage(bytes.NewReader(file), func(int) bool { return false })
+	require.NoError(t, err)
+	assert.EqualValues(t, 104*512, u.Devices[0].HeldBytes)
+
+	le.PutUint32(file[usageHeaderSize+slotOffOwner:], 0)
+	u, err = decodeUsage(bytes.NewReader(file), func(int) bool { return true })
+	require.NoError(t, err)
+	assert.Equal(t, DeviceUsage{UUID: testGPU}, u.Devices[0], "no process has it open")
+}
+
+// What a checkpointed process shares counts, whether others have it open or not.
+func TestReadUsageOfMemoryOfACheckpointedMaker(t *testing.T) {
+	file := usageImage(t)
+	slot(file, 0, 100, 5)
+	slot(file, 1, 101|ownerSuspended, 1000)
+	slot(file, 2, futexOwnerDied|ownerSuspended, 1000)
+	le.PutUint32(file[unsafe.Offsetof(usageHeader{}.ipcHigh):], 6)
+	const making, open, leaving, none = 1, 2, 3, 7
+	for i, state := range []uint64{making | 1<<7 | 1<<17, open | 1<<7 | 2<<17, leaving | 1<<7 | 4<<17, open | 2<<7 | 8<<17, open | 16<<17, none | 900<<7 | 32<<17} {
+		le.PutUint64(file[int(usageIPC)+8*i:], state)
+	}
+	for ended, held := range map[bool]uint64{false: 14 * 512, true: 6 * 512} {
+		u, err := decodeUsage(bytes.NewReader(file), func(int) bool { return ended })
+		require.NoError(t, err)
+		assert.Equal(t, DeviceUsage{UUID: testGPU, UsedBytes: 5 + held, HeldBytes: held, Processes: 1}, u.Devices[0])
+	}
 }
 
 func TestReadUsageLocks(t *testing.T) {
@@ -333,11 +377,16 @@ func FuzzReadUsage(f *testing.F) {
 	file := usageImage(f)
 	slot(file, 0, 100, 5, 7)
 	slot(file, 1, futexOwnerDied, 30)
-	f.Add(file[:usageHeaderSize+4*usageSlotSize], uint32(3))
-	f.Add(file[:100], uint32(0))
-	f.Fuzz(func(t *testing.T, file []byte, high uint32) {
+	f.Add(file[:usageHeaderSize+4*usageSlotSize], uint32(3), uint32(0), []byte{})
+	f.Add(file[:100], uint32(0), uint32(0), []byte{})
+	f.Add(file[:usageHeaderSize+4*usageSlotSize], uint32(3), uint32(2), bytes.Repeat([]byte{4, 0, 6, 0, 0, 0, 0, 0}, 4))
+	f.Fuzz(func(t *testing.T, file []byte, high, ipcHigh uint32, records []byte) {
 		if len(file) >= usageHeaderSize {
 			le.PutUint32(file[usageOffHighWater:], high)
+			le.PutUint32(file[unsafe.Offsetof(usageHeader{}.ipcHigh):], ipcHigh)
+		}
+		if len(records) > 0 {
+			file = append(append(file, make([]byte, max(int(usageIPC)-len(file), 0))...)[:usageIPC], records...)
 		}
 		u, err := decodeUsage(io.NewSectionReader(bytes.NewReader(file), 0, int64(len(file))), func(i int) bool { return i%2 == 0 })
 		if err != nil {
@@ -345,7 +394,7 @@ func FuzzReadUsage(f *testing.F) {
 			return
 		}
 		require.LessOrEqual(t, len(u.Devices), MaxDevices)
-		require.LessOrEqual(t, u.Processes, MaxProcesses)
+		require.LessOrEqual(t, u.Processes, usageSlots)
 	})
 }
 

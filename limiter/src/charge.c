@@ -2,6 +2,7 @@
 
 #include "cores.h"
 #include "green.h"
+#include "ipcheld.h"
 #include "limits.h"
 #include "reserve.h"
 #include "log.h"
@@ -209,6 +210,7 @@ static _Atomic uint64_t *split(struct process *p, int cell, enum ledger_kind kin
 {
 	switch (kind) {
 	case LEDGER_LINEAR:
+	case LEDGER_IPC:
 	case LEDGER_SPILLED:
 	case LEDGER_MANAGED:
 		return NULL;
@@ -267,8 +269,10 @@ void charge_cancel(struct charge *c)
 void discharge(struct process *p, const struct ledger_entry *entry)
 {
 	_Atomic uint64_t *part = split(p, entry->cell, entry->kind);
-	uint64_t bytes = entry->size & ~LEDGER_SMALL;
+	uint64_t bytes = entry->size & LEDGER_BYTES;
 
+	if (__builtin_expect(entry->size & LEDGER_RECORD, 0))
+		ipcheld_ended(p, entry);
 	if (part)
 		atomic_fetch_sub_explicit(part, bytes, memory_order_relaxed);
 	if (may_lie_on_the_host(entry->kind))

@@ -87,7 +87,7 @@ static bool join_place(struct freeing *all, const struct ledger_entry *entry, CU
 		if (!take(f, PENDING))
 			continue;
 		bool joins = f->stream == stream && f->event && f->entry.context == entry->context && f->entry.kind == entry->kind &&
-		             f->entry.cell == entry->cell && !((f->entry.size | entry->size) & LEDGER_SMALL) &&
+		             f->entry.cell == entry->cell && !((f->entry.size | entry->size) & ~LEDGER_BYTES) &&
 		             REAL(cuEventRecord)(f->event, stream) == CUDA_SUCCESS;
 		if (joins) {
 			f->entry.size += entry->size;

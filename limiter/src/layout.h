@@ -21,7 +21,9 @@
  *      0 ┌──────────────┐
  *        │ header, 1024 │  by the host, once
  *   1024 │ high_water   │  by a process that claims a slot; it only rises
+ *   1028 │ ipc_high     │  by a process that claims an IPC record; it only rises
  *   1032 │ charged      │  a bit per slot: set by the slot's process, cleared by a reaper
+ *   1160 │ ipc_left     │  a bit per IPC record that may count, see ipcrecord.c
  *   2048 │ 16 compute   │  one per cell: by every process that launches (pace.c) or is refused; up to
  *        │ of 128       │      `refused` only displayed; then the ceiling (ceiling.h); new ones are zero
  *   4096 ├──────────────┤
@@ -32,7 +34,9 @@
  *        │              │      for exported memory that is held (exported.h)
  *        │              │ 1152 exported bytes of the 16 cells, 8 each
  *   5376 ├──────────────┤
- *        │ slot 1 …     │
+ *        │ slot 1 … 959 │
+ * 1232896├──────────────┤
+ *        │ IPC records  │  see ipcrecord.h
  *
  * Cell i belongs to record i of the limits file. A slot never moves.
  *
@@ -70,7 +74,9 @@ enum {
 	VGPU_RECORD_FIRST = 16,        /* each process measures its own before its first allocation in a context */
 
 	VGPU_USAGE_HEADER_BYTES = 4096,
-	VGPU_SLOT_COUNT = 1024,
+	VGPU_SLOT_COUNT = 1024, /* in the header; of the last ones the IPC records have the place */
+	VGPU_PROCESSES = 960,   /* slots that processes claim */
+	VGPU_IPC_RECORDS = 512,
 	VGPU_SLOT_BYTES = 1280,
 	VGPU_SLOT_HEADER_BYTES = 128,
 	VGPU_CELL_BYTES = 64,
@@ -170,6 +176,14 @@ struct vgpu_slot {
 	_Atomic uint64_t exported[VGPU_MAX_DEVICES]; /* of committed of cell i: for which a descriptor was made */
 };
 
+/* What processes share by legacy IPC, see ipcrecord.h. */
+struct vgpu_ipc {
+	_Atomic uint64_t state[VGPU_IPC_RECORDS];
+	_Atomic uint64_t key[VGPU_IPC_RECORDS]; /* of the handle */
+	_Atomic uint64_t holders[VGPU_IPC_RECORDS][VGPU_SLOT_COUNT / 64]; /* bit i % 64 of word i / 64: the process with slot i has it open */
+	uint8_t reserved[8192];
+};
+
 struct vgpu_usage {
 	uint8_t magic[8];
 	uint32_t layout;
@@ -185,11 +199,13 @@ struct vgpu_usage {
 	uint8_t uuid[VGPU_MAX_DEVICES][16]; /* of cell i */
 	uint8_t reserved2[704];
 	_Atomic uint32_t high_water; /* slots 0 to high_water-1 were ever claimed */
-	uint8_t reserved3[4];
+	_Atomic uint32_t ipc_high; /* IPC records 0 to ipc_high-1 were ever used */
 	_Atomic uint64_t charged[VGPU_SLOT_COUNT / 64]; /* bit i % 64 of word i / 64: slot i may have bytes */
-	uint8_t reserved4[888];
+	_Atomic uint64_t ipc_left[VGPU_IPC_RECORDS / 32]; /* bit i % 32 of word i / 32: IPC record i may count; see ipcrecord.c */
+	uint8_t reserved4[760];
 	struct vgpu_compute compute[VGPU_MAX_DEVICES]; /* of cell i */
-	struct vgpu_slot slots[VGPU_SLOT_COUNT];
+	struct vgpu_slot slots[VGPU_PROCESSES];
+	struct vgpu_ipc ipc;
 };
 
 /* A container's share of one GPU. */
@@ -273,8 +289,11 @@ _Static_assert(offsetof(struct vgpu_slot, cells) == VGPU_SLOT_HEADER_BYTES, "slo
 _Static_assert(sizeof(struct vgpu_slot) == VGPU_SLOT_BYTES, "slot");
 _Static_assert(offsetof(struct vgpu_usage, uuid) == 64, "usage.uuid");
 _Static_assert(offsetof(struct vgpu_usage, high_water) == 1024, "usage.high_water");
+_Static_assert(offsetof(struct vgpu_usage, ipc_high) == 1028, "usage.ipc_high");
 _Static_assert(offsetof(struct vgpu_usage, charged) == 1032, "usage.charged");
+_Static_assert(offsetof(struct vgpu_usage, ipc_left) == 1160, "usage.ipc_left");
 _Static_assert(offsetof(struct vgpu_usage, slots) == VGPU_USAGE_HEADER_BYTES, "usage.slots");
+_Static_assert(offsetof(struct vgpu_usage, ipc) == VGPU_USAGE_HEADER_BYTES + VGPU_PROCESSES * VGPU_SLOT_BYTES, "usage.ipc");
 _Static_assert(sizeof(struct vgpu_usage) == VGPU_USAGE_BYTES, "usage");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little-endian");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_SHORT_LOCK_FREE == 2, "shared atomics must be lock-free");
@@ -285,7 +304,7 @@ static inline uint32_t usage_high_water(const struct vgpu_usage *usage)
 {
 	uint32_t high = atomic_load(&usage->high_water);
 
-	return high < VGPU_SLOT_COUNT ? high : VGPU_SLOT_COUNT;
+	return high < VGPU_PROCESSES ? high : VGPU_PROCESSES;
 }
 
 /* For a walk over the slots that may have bytes: the number of words, each word's bits, and the

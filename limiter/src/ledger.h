@@ -8,13 +8,16 @@
 
 #include "lock.h"
 
-enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP, LEDGER_CONTEXT, LEDGER_VMM, LEDGER_GRAPH, LEDGER_GRAPH_RUN, LEDGER_SPILLED, LEDGER_MANAGED, LEDGER_GROWTH, LEDGER_GREEN };
+enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP, LEDGER_CONTEXT, LEDGER_VMM, LEDGER_GRAPH, LEDGER_GRAPH_RUN, LEDGER_SPILLED, LEDGER_MANAGED, LEDGER_GROWTH, LEDGER_GREEN, LEDGER_IPC };
 
 /* In place of a cell: every GPU that is granted. */
 enum { LEDGER_EVERY_CELL = 255 };
 
-/* In a size: of a piece in a shared page (pages.h). */
+/* In a size: of a piece in a shared page (pages.h); and 1 + the IPC record of the memory, 0: it has none. */
 #define LEDGER_SMALL ((uint64_t)1 << 63)
+#define LEDGER_RECORD_BIT 52
+#define LEDGER_RECORD ((uint64_t)1023 << LEDGER_RECORD_BIT)
+#define LEDGER_BYTES (((uint64_t)1 << LEDGER_RECORD_BIT) - 1)
 
 struct ledger_entry {
 	uint64_t key; /* address or handle, unique within its kind */

@@ -55,6 +55,15 @@ static inline void lock_take(lock_t *lock)
 		lock_wait(lock, seen);
 }
 
+/* False: the caller is in such a handler. */
+static inline bool lock_unless_mine(lock_t *lock)
+{
+	if (lock_mine(lock))
+		return false;
+	lock_take(lock);
+	return true;
+}
+
 static inline void lock_give(lock_t *lock)
 {
 	/* Release: what was written under the lock is visible to the next holder. */

@@ -74,7 +74,7 @@ static bool take_slot(struct process *p)
 		close(fd);
 		if (full)
 			return deny("no space left in the node's directory of usage files, where it would be accounted for");
-		return deny("all 1024 process slots of this container are taken, or the usage file can't be locked");
+		return deny("all 960 process slots of this container are taken, or the usage file can't be locked");
 	}
 	if (owner_start(&p->owner, p->usage, fd, slot))
 		return true;

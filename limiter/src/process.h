@@ -12,6 +12,7 @@
 #include "backing.h"
 #include "exported.h"
 #include "freeing.h"
+#include "ipcheld.h"
 #include "layout.h"
 #include "ledger.h"
 #include "lock.h"
@@ -45,6 +46,7 @@ struct process {
 	struct pages pages;
 	struct backing backing;
 	struct exported exported;
+	struct ipcheld ipcheld;
 	struct residue residue;
 };
 

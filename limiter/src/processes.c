@@ -7,7 +7,7 @@
 #include "hooks.h"
 #include "usage.h"
 
-enum { MOST_PROCESSES = VGPU_SLOT_COUNT + 1 };
+enum { MOST_PROCESSES = VGPU_PROCESSES + 1 };
 
 /* Removes the entries with PIDs of other containers from a list; returns how many remain. */
 static unsigned int keep_own(void *list, unsigned int count, size_t entry)

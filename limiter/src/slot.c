@@ -22,6 +22,8 @@
 #include "clock.h"
 #include "exported.h"
 #include "filelock.h"
+#include "filepages.h"
+#include "ipcrecord.h"
 #include "suspend.h"
 #include "witness.h"
 
@@ -40,26 +42,69 @@ static bool owner_gone(const struct vgpu_usage *usage, uint32_t slot)
 	return (owner_of(usage, slot) & FUTEX_OWNER_DIED) && witness_process_gone(s->pid, atomic_load(&s->start_time), s->pid_ns);
 }
 
+static uint64_t charged_bit(uint32_t slot)
+{
+	return (uint64_t)1 << slot % 64;
+}
+
+static bool has_ended(const struct vgpu_usage *usage, int fd, uint32_t slot)
+{
+	return owner_of(usage, slot) & FUTEX_OWNER_DIED && !filelock_taken(fd, VGPU_LOCK_SLOT(slot)) && owner_gone(usage, slot);
+}
+
 uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int cell)
 {
 	const struct vgpu_slot *s = &usage->slots[slot];
 	uint64_t bytes = suspended(s) ? exported_bytes(s, cell) :
 					atomic_load_explicit(&s->cells[cell].committed, memory_order_relaxed);
 
-	if (!bytes || !(owner_of(usage, slot) & FUTEX_OWNER_DIED) || filelock_taken(fd, VGPU_LOCK_SLOT(slot)) ||
-	    !owner_gone(usage, slot))
+	if (!bytes || !has_ended(usage, fd, slot))
 		return bytes;
 	return exported_held(usage, slot) ? exported_bytes(s, cell) : 0;
+}
+
+enum { WORDS = VGPU_PROCESSES / 64 };
+
+/* The slots of a word of which the process has ended. Each is looked at once. */
+static uint64_t ended_in(const struct vgpu_usage *usage, int fd, uint32_t word, uint64_t slots, uint64_t *seen, uint64_t *ended)
+{
+	for (uint64_t bits = slots & ~seen[word]; bits;) {
+		uint32_t slot = usage_next(word, &bits);
+
+		seen[word] |= charged_bit(slot);
+		ended[word] |= has_ended(usage, fd, slot) ? charged_bit(slot) : 0;
+	}
+	return slots & ended[word];
+}
+
+uint64_t slot_left_bytes(const struct vgpu_usage *usage, int fd, int cell)
+{
+	uint32_t high = ipcrecord_high(usage);
+	uint64_t sum = 0, seen[WORDS] = { 0 }, ended[WORDS] = { 0 };
+	int maker;
+
+	for (uint32_t i = 0; i < high; i++) {
+		uint64_t bytes = ipcrecord_memory(usage, i, cell, &maker), living = 0;
+
+		if (!bytes)
+			continue;
+		if (maker >= 0 && !ended_in(usage, fd, (uint32_t)maker / 64, charged_bit((uint32_t)maker), seen, ended)) {
+			sum += ipcrecord_bytes(usage, i, cell);
+			continue;
+		}
+		for (uint32_t word = 0; word < WORDS; word++) {
+			uint64_t holders = atomic_load(&usage->ipc.holders[i][word]);
+
+			living |= holders & ~ended_in(usage, fd, word, holders, seen, ended);
+		}
+		sum += living ? bytes : 0; /* each is below 2^42 */
+	}
+	return sum;
 }
 
 static _Atomic uint64_t *charged_word(struct vgpu_usage *usage, uint32_t slot)
 {
 	return &usage->charged[slot / 64];
-}
-
-static uint64_t charged_bit(uint32_t slot)
-{
-	return (uint64_t)1 << slot % 64;
 }
 
 /* Requires the slot's lock, and a dead owner. Exported memory that is held stays charged. If the
@@ -68,6 +113,7 @@ static void clear(struct vgpu_usage *usage, uint32_t slot, bool held)
 {
 	struct vgpu_slot *s = &usage->slots[slot];
 
+	ipcrecord_clear(usage, slot); /* first: what others have open of it is charged all the time */
 	for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
 		struct vgpu_cell *c = &s->cells[i];
 		uint64_t left = held ? exported_bytes(s, i) : 0;
@@ -132,18 +178,9 @@ static void raise_high_water(struct vgpu_usage *usage, uint32_t to)
 		;
 }
 
-/* The file is sparse: the page of a slot is allocated at its first access, and if the file system
- * is full that access is a SIGBUS. So the page is allocated beforehand. Errors other than a full
- * file system, such as a seccomp filter without fallocate, are ignored. */
 static bool has_page(int fd, uint32_t slot)
 {
-	long at = VGPU_USAGE_HEADER_BYTES + (long)slot * VGPU_SLOT_BYTES;
-
-	do {
-		if (syscall(SYS_fallocate, fd, 1 /* FALLOC_FL_KEEP_SIZE */, at, (long)VGPU_SLOT_BYTES) == 0)
-			return true;
-	} while (errno == EINTR);
-	return errno != ENOSPC && errno != EDQUOT;
+	return filepages_allocate(fd, VGPU_USAGE_HEADER_BYTES + (uint64_t)slot * VGPU_SLOT_BYTES, VGPU_SLOT_BYTES);
 }
 
 /* -1: there is none, or (ENOSPC) no page for it. *soon: a slot without a living owner is locked, by a
@@ -151,7 +188,7 @@ static bool has_page(int fd, uint32_t slot)
 static int claim_some(struct vgpu_usage *usage, int fd, bool *soon)
 {
 	*soon = false;
-	for (uint32_t i = 0; i < VGPU_SLOT_COUNT; i++) {
+	for (uint32_t i = 0; i < VGPU_PROCESSES; i++) {
 		if (i >= usage_high_water(usage) && !has_page(fd, i)) {
 			errno = ENOSPC;
 			return -1;
@@ -236,7 +273,7 @@ bool slot_dying(const struct vgpu_usage *usage, const struct vgpu_slot *own, int
 			const struct vgpu_slot *s = &usage->slots[slot];
 
 			/* Relaxed: a hint. */
-			if (s == own || !atomic_load_explicit(&s->cells[cell].committed, memory_order_relaxed))
+			if (s == own || (!atomic_load_explicit(&s->cells[cell].committed, memory_order_relaxed) && !ipcrecord_holds(usage, slot, cell)))
 				continue;
 			if (dying(s, owner_of(usage, slot), &here))
 				return true;

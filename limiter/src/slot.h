@@ -20,6 +20,9 @@ bool slot_own(struct vgpu_usage *usage, struct vgpu_slot *slot);
  * description of the file that holds no slot; it can be read-only. */
 uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int cell);
 
+/* The bytes of a cell of legacy IPC that a process which has not ended has open, and its maker has not, or has ended. fd: as above. */
+uint64_t slot_left_bytes(const struct vgpu_usage *usage, int fd, int cell);
+
 /* Whether a process that is charged for a cell is dying, of the first some dozens in the file. */
 bool slot_dying(const struct vgpu_usage *usage, const struct vgpu_slot *own, int cell);
 

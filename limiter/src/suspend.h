@@ -1,6 +1,6 @@
 /* Processes that are checkpointed: the driver has none of their memory on the GPUs, except what they
- * have exported, which other processes may hold. Their bytes stay in the cells of their slots. A bit in the
- * owner word takes all that is not exported out of every sum.
+ * have exported or share by legacy IPC, which other processes may hold. Their bytes stay in the cells of their slots. A
+ * bit in the owner word takes all that is not exported out of every sum; IPC records then count for themselves.
  *
  * The bit is part of the owner word, so that it can be set only while the slot's owner is the process that was
  * checkpointed, and ends with the word. A sum that finds it set was announced before the bit is

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "exported.h"
+#include "ipcrecord.h"
 #include "limits.h"
 #include "paths.h"
 #include "log.h"
@@ -124,6 +125,7 @@ static inline void sum_slot(struct vgpu_slot *s, int cell, struct usage_sum *sum
 
 	sum->deaths |= (owner & FUTEX_OWNER_DIED) != 0;
 	if (__builtin_expect(owner & VGPU_OWNER_SUSPENDED, 0)) {
+		sum->suspended = true;
 		sum->committed = add(sum->committed, exported_bytes(s, cell));
 		return;
 	}
@@ -141,6 +143,11 @@ struct usage_sum usage_sum(struct vgpu_usage *usage, int cell)
 	for (uint32_t word = 0; word < words; word++)
 		for (uint64_t bits = usage_word(usage, word); bits;)
 			sum_slot(&usage->slots[usage_next(word, &bits)], cell, &sum);
+	/* After the cells: a record takes over what was committed before the cell gives it up. */
+	words = ipcrecord_words(usage);
+	for (uint32_t word = 0; __builtin_expect(word < words, 0); word++)
+		for (uint64_t bits = ipcrecord_word(usage, word, sum.suspended); bits;)
+			sum.committed = add(sum.committed, ipcrecord_bytes(usage, ipcrecord_next(word, &bits), cell));
 	return sum;
 }
 
@@ -190,6 +197,7 @@ bool usage_read(int cell, uint64_t *used)
 	for (uint32_t word = 0; word < words; word++)
 		for (uint64_t bits = usage_word(usage, word); bits;)
 			*used = add(*used, slot_bytes(usage, fd, usage_next(word, &bits), cell));
+	*used = add(*used, slot_left_bytes(usage, fd, cell));
 	munmap((void *)usage, VGPU_USAGE_BYTES);
 	close(fd);
 	return true;

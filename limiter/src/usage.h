@@ -16,6 +16,7 @@ int usage_open(void);
 
 struct usage_sum {
 	uint64_t committed, tentative;
+	bool suspended; /* some slot's process is checkpointed */
 	bool deaths; /* the owner word of some slot has FUTEX_OWNER_DIED */
 };
 

@@ -28,16 +28,21 @@ const rounds = 9
 func BenchmarkAdded(b *testing.B) {
 	for _, share := range []uint32{0, 50} {
 		for _, row := range []struct {
-			name           string
-			others, former int
-			pages          bool
-		}{{"others=0", 0, 0, false}, {"others=63", 63, 0, false}, {"former=1023", 0, limiter.MaxProcesses - 1, false}, {"pages", 0, 0, true}} {
+			name               string
+			others, former     int
+			pages              bool
+			ipcShared, ipcLeft int
+		}{
+			{name: "others=0"}, {name: "others=63", others: 63}, {name: "former=959", former: limiter.MaxProcesses - 1}, {name: "pages", pages: true},
+			{name: "ipc-shared=512", ipcShared: 512}, {name: "ipc-left=8", ipcShared: 504, ipcLeft: 8}, {name: "ipc-left=512", ipcLeft: 512},
+		} {
 			b.Run(fmt.Sprintf("share=%d/%s", share, row.name), func(b *testing.B) {
 				program, c := benchProgram(b)
 				takeTurns(b, c)
 				c.share(b, share, limiter.PolicyDefault)
 				holdSlots(b, c, program, row.others)
 				formerProcesses(b, c, row.former)
+				ipcRecords(b, c, row.ipcShared, row.ipcLeft)
 				if row.pages {
 					c.inPages(b)
 				}
@@ -145,6 +150,41 @@ func formerProcesses(tb testing.TB, c *container, count int) {
 	}
 	write(1024, le.AppendUint32(nil, uint32(count)))
 	write(1032, charged)
+}
+
+// ipcRecords are allocations that a process shares by legacy IPC, and such that their makers have left while it has them open.
+func ipcRecords(tb testing.TB, c *container, shared, left int) {
+	tb.Helper()
+	if shared+left == 0 {
+		return
+	}
+	const phaseOpen, phaseLeft, slot, records, holders = 2, 4, 900, 1232896, 8192 // src/LAYOUT.md
+	f, err := os.OpenFile(c.usage(), os.O_RDWR, 0)
+	require.NoError(tb, err)
+	defer f.Close()
+	write := func(at, value int) {
+		_, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(value)), int64(at))
+		require.NoError(tb, err)
+	}
+	for i := range shared + left {
+		phase := phaseOpen
+		if i >= shared {
+			phase = phaseLeft
+		}
+		write(records+8*i, phase|slot<<7|1<<17)
+		write(records+holders+128*i+slot/64*8, 1<<(slot%64))
+	}
+	for word := range 16 {
+		bits := 0
+		for bit := range 32 {
+			if i := word*32 + bit; i >= shared && i < shared+left {
+				bits |= 1 << bit
+			}
+		}
+		write(1160+8*word, bits)
+	}
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(shared+left)), 1028)
+	require.NoError(tb, err)
 }
 
 // timings are the lines of testdata/bench.c, pinned to one core where that can be.

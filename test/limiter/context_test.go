@@ -209,7 +209,7 @@ func TestClosedDescriptorsBeforeTheSlotIsOwned(t *testing.T) {
 	sources := filepath.Join(root, "limiter/src")
 	require.NoError(t, compile(program, "testdata/slots.c", "-std=gnu11", "-pthread", "-iquote", sources,
 		filepath.Join(sources, "owner.c"), filepath.Join(sources, "thread.c"), filepath.Join(sources, "slot.c"), filepath.Join(sources, "filelock.c"),
-		filepath.Join(sources, "exported.c"), filepath.Join(sources, "suspend.c"), filepath.Join(sources, "witness.c"), filepath.Join(sources, "log.c")))
+		filepath.Join(sources, "exported.c"), filepath.Join(sources, "ipcrecord.c"), filepath.Join(sources, "filepages.c"), filepath.Join(sources, "suspend.c"), filepath.Join(sources, "witness.c"), filepath.Join(sources, "log.c")))
 	c := oneGPU(t, giB)
 	lines, stderr := c.run(t, program, c.usage())
 	assert.Equal(t, []string{

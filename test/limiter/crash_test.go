@@ -479,13 +479,13 @@ func (c *container) slotsSummed(t *testing.T) (count int) {
 	t.Helper()
 	file, err := os.ReadFile(c.usage())
 	require.NoError(t, err)
-	for _, b := range file[1032 : 1032+limiter.MaxProcesses/8] {
+	for _, b := range file[1032 : 1032+1024/8] {
 		count += bits.OnesCount8(b)
 	}
 	return count
 }
 
-// All 1,024 slots are taken: the next process gets an error, and has nothing.
+// All slots are taken: the next process gets an error, and has nothing.
 func TestSlotsRunOut(t *testing.T) {
 	c := oneGPU(t, giB)
 	f, err := os.OpenFile(c.usage(), os.O_RDWR, 0)

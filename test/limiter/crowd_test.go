@@ -17,7 +17,7 @@ import (
 // NOT_INITIALIZED. When some die, as many of the others join by another try, without a notification of the
 // deaths. On the fake driver: what the simulated one does at a join grows with the number of processes.
 func TestMoreProcessesThanSlots(t *testing.T) {
-	const more, kills, bytes, context = 76, 50, miB, miB
+	const more, kills, bytes, context = 140, 50, miB, miB
 	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=1"), context, gpu{gpuIDs[0], 4 * giB})
 	c.sim = fakeDriver(t)
 	require.NoError(t, compile(filepath.Join(bin, "crowd"), "testdata/crowd.c"))
@@ -29,22 +29,22 @@ func TestMoreProcessesThanSlots(t *testing.T) {
 	}
 
 	start := time.Now()
-	assert.Equal(t, "0: 1024, 3: 76", crowd.hear(t))
+	assert.Equal(t, "0: 960, 3: 140", crowd.hear(t))
 	t.Logf("1100 at once: %s", time.Since(start))
 	holds(full)
 	crowd.tell(t, "again")
-	assert.Equal(t, "0: 1024, 3: 76", crowd.hear(t), "still so")
+	assert.Equal(t, "0: 960, 3: 140", crowd.hear(t), "still so")
 
 	crowd.tell(t, "kill 50")
-	assert.Equal(t, "0: 974, 3: 76", crowd.hear(t))
+	assert.Equal(t, "0: 910, 3: 140", crowd.hear(t))
 	holds(full - kills*(bytes+context))
 	crowd.tell(t, "again")
-	assert.Equal(t, "0: 1024, 3: 26", crowd.hear(t), "the slots of the dead")
+	assert.Equal(t, "0: 960, 3: 90", crowd.hear(t), "the slots of the dead")
 	holds(full)
 
 	lines, stderr := c.probe(t, "init")
 	assert.Equal(t, []string{"init 3"}, lines)
-	assert.Contains(t, stderr, "all 1024 process slots of this container are taken")
+	assert.Contains(t, stderr, "all 960 process slots of this container are taken")
 
 	require.NoError(t, crowd.in.Close())
 	require.NoError(t, crowd.cmd.Wait())

@@ -251,3 +251,15 @@ func TestSignalHandlerAllocates(t *testing.T) {
 		assert.Empty(t, stderr)
 	}
 }
+
+// One that opens memory of legacy IPC doesn't either. What it closes meanwhile can stay charged.
+func TestSignalHandlerOpensIPCMemory(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "handler")
+	require.NoError(t, compile(program, "testdata/handler.c"))
+	c := oneGPU(t, giB)
+	c.sim = fakeDriver(t)
+	lines, stderr := c.run(t, program, "20000", "ipc")
+	require.Len(t, lines, 1)
+	assert.Contains(t, lines[0], " of 1073741824 free")
+	assert.Empty(t, stderr)
+}

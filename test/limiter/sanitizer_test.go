@@ -137,3 +137,19 @@ func TestSanitizers(t *testing.T) {
 		})
 	}
 }
+
+// A GPU that a process sees but is not granted has no cell: memory of it is not opened, and nothing is read in place of its record.
+func TestIPCMemoryOfAGPUThatIsNotGranted(t *testing.T) {
+	const sanitizer = "address,undefined"
+	require.NoError(t, buildNative(sanitizer))
+	lib, program := filepath.Join(built, sanitizer, "lib", "libvgpu.so"), filepath.Join(t.TempDir(), "handler")
+	require.NoError(t, compile(program, "testdata/handler.c", "-fsanitize="+sanitizer,
+		"-Wl,--no-as-needed", lib, "-Xlinker", "-rpath", "-Xlinker", filepath.Dir(lib)))
+	c := oneGPU(t, giB).with("ASAN_OPTIONS=detect_leaks=0:exitcode=99")
+	c.library, c.sim = "", fakeDriver(t, "-DIPC_DEVICE=1")
+	out, err := c.command(program, "0", "ipc").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "of it\n3\n")
+	require.NotContains(t, string(out), "anitizer")
+	require.NotContains(t, string(out), "runtime error")
+}

@@ -40,7 +40,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	most := map[string]int{"join": 24, "launch": 24, "wait": 12, "graph": 16}
 	const dir = "testdata/steps/"
 	require.NoError(t, compile(filepath.Join(bin, "steps"), dir+"main.c", dir+"sections.c", dir+"trace.c", dir+"survive.c", "-pthread", "-I"+filepath.Join(root, "limiter/src")))
-	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "export", "held", "array", "context", "graph", "managed", "suspend", "suspend-other"} {
+	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "export", "held", "array", "context", "graph", "managed", "suspend", "suspend-other", "suspend-ipc", "ipc-open", "ipc-free"} {
 		t.Run(section, func(t *testing.T) {
 			t.Parallel()
 			if by := os.Getenv("VGPU_EVERY_STEP"); by != "" {
@@ -74,7 +74,7 @@ func talk(t testing.TB, cmd *exec.Cmd) *talker {
 	return &talker{cmd: cmd, in: in, out: bufio.NewReader(out)}
 }
 
-func (p *talker) tell(t *testing.T, line string) {
+func (p *talker) tell(t testing.TB, line string) {
 	t.Helper()
 	_, err := io.WriteString(p.in, line+"\n")
 	require.NoError(t, err)
@@ -133,6 +133,9 @@ func newStepContainer(t *testing.T) *container {
 
 func killAtSteps(t *testing.T, section, by string, most int) {
 	c := newStepContainer(t)
+	if section == "suspend-ipc" {
+		c.simctl(t, "set", "driver", "branch=615") // which checkpoints a process that shares memory
+	}
 	var living []*talker
 	for range survivors {
 		p := talk(t, c.command(filepath.Join(bin, "steps"), "survive"))
@@ -152,7 +155,11 @@ func killAtSteps(t *testing.T, section, by string, most int) {
 		require.Contains(t, line, "killed at ")
 		kills++
 		if _, pid, ok := strings.Cut(line, " beside "); ok {
-			checkCompanion(t, c, living, pid, section+" "+line)
+			if section == "ipc-free" {
+				checkHolder(t, c, living, section+" "+line)
+			} else {
+				checkCompanion(t, c, living, pid, section+" "+line)
+			}
 			killer.tell(t, "")
 			require.Equal(t, "ended", killer.hear(t))
 			goOn(t, living)
@@ -236,6 +243,25 @@ func checkCompanion(t *testing.T, c *container, living []*talker, pid, at string
 	require.Zero(t, one.answer(t, "f"), at)
 	one.tell(t, fmt.Sprintf("f %d", stepLimit-now+1))
 	require.Equal(t, 2, one.answer(t, "f"), at)
+}
+
+// checkHolder: what a companion has open of the dead process' memory counts, and nothing else of it.
+func checkHolder(t *testing.T, c *container, living []*talker, at string) {
+	t.Helper()
+	for _, p := range living {
+		p.tell(t, "p")
+	}
+	for _, p := range living {
+		require.Zero(t, p.answer(t, "p"), at)
+	}
+	peak, now := c.peakTotal(t)
+	require.LessOrEqual(t, peak, uint64(stepLimit), at)
+	one := living[0]
+	one.tell(t, fmt.Sprintf("f %d", stepLimit-now))
+	require.Zero(t, one.answer(t, "f"), at)
+	one.tell(t, fmt.Sprintf("f %d", stepLimit-now+1))
+	require.Equal(t, 2, one.answer(t, "f"), at)
+	require.Equal(t, now, c.used(t), at)
 }
 
 // spilled is the sum over all slots of GPU 0 of what may be in the host's memory, slots without an owner

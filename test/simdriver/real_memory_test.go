@@ -37,7 +37,8 @@ func TestRealGraphsCopyWhenTheyRun(t *testing.T) { requireCheck(t, "graph-conten
 // memory see what the others wrote. The memory goes when the last of them lets it go.
 func TestRealExportedMemoryIsSharedAndOutlivesItsMaker(t *testing.T) { requireCheck(t, "sharing") }
 
-// The kernel driver releases memory with the last reference to it, of any process.
+// The kernel driver releases memory with the last reference to it, of any process. docs/measurements/2026-11-27-h100.md, "Legacy
+// IPC": a process that has it open opens it again at the same address, and no other can open it.
 func TestRealIPCMemoryOutlivesAKilledMaker(t *testing.T) {
 	s := New(t, Plain, "T4")
 	child := orphan(t, s, "ipc-orphan")

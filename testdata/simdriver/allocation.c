@@ -288,6 +288,8 @@ static CUresult end(CUdeviceptr ptr, bool (*may)(enum place))
 		r = CUDA_SUCCESS;
 	} else if (!a || a->base != ptr || !may(a->place)) {
 		r = may(REGISTERED) ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_ERROR_INVALID_VALUE;
+	} else if (a->place == PEER && a->holds) {
+		a->holds--;
 	} else {
 		remove_from_table(a);
 	}
@@ -386,6 +388,18 @@ CUresult allocation_open(CUcontext ctx, enum place place, CUmemoryPool pool, con
 	}
 	*out = a.base;
 	return CUDA_SUCCESS;
+}
+
+bool allocation_reopen(CUcontext ctx, unsigned slot, CUdeviceptr *out)
+{
+	for (size_t i = 0; i < table_count; i++) {
+		if (table[i].place != PEER || table[i].share != slot || table[i].ctx != ctx)
+			continue;
+		table[i].holds++;
+		*out = table[i].base;
+		return true;
+	}
+	return false;
 }
 
 CUresult allocation_export(struct allocation *a)

@@ -24,7 +24,7 @@ struct allocation {
 	struct taken taken;
 	struct content content;
 	bool free_pending; /* in pending.c; no one else frees it */
-	unsigned holds; /* GRAPH: by nodes, executable graphs and what those left allocated */
+	unsigned holds; /* GRAPH: by nodes, executable graphs and what those left allocated. PEER: how often it was opened again */
 	int shared; /* exported, or another process's: the descriptor that keeps it; else -1 */
 	unsigned share;
 };
@@ -42,6 +42,8 @@ CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream);
 void allocations_settle(void);
 /* Opens what another process exported; the allocation has the descriptor then. Process lock held. */
 CUresult allocation_open(CUcontext ctx, enum place place, CUmemoryPool pool, const struct share *found, int kept, unsigned slot, CUdeviceptr *out);
+/* Opens again what is open already in that context. Process lock held. */
+bool allocation_reopen(CUcontext ctx, unsigned slot, CUdeviceptr *out);
 /* Exports it: other processes can open that share. Process lock held. */
 CUresult allocation_export(struct allocation *a);
 /* Allocates bytes in a context, and frees such an allocation. Process lock held. */

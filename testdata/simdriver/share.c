@@ -48,6 +48,18 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 	return r;
 }
 
+/* Seen on an H100: a process that has it open opens it again at the same address, also when its maker has freed it. */
+static CUresult open_again(CUcontext ctx, const struct ipc *ipc, CUdeviceptr *ptr)
+{
+	bool found = false;
+
+	process_lock();
+	if (ipc->share < MAX_SHARES && process.view.s->shares[ipc->share].serial == ipc->serial)
+		found = allocation_reopen(ctx, ipc->share, ptr);
+	process_unlock();
+	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 static CUresult open_ipc(CUdeviceptr *ptr, const CUipcMemHandle *handle, unsigned flags)
 {
 	struct share found;
@@ -61,11 +73,14 @@ static CUresult open_ipc(CUdeviceptr *ptr, const CUipcMemHandle *handle, unsigne
 	memcpy(&ipc, handle, sizeof(ipc));
 	if (!ptr || flags != 1 || ipc.magic != IPC_MAGIC || ipc.client >= MAX_CLIENTS) /* LAZY_ENABLE_PEER_ACCESS */
 		return CUDA_ERROR_INVALID_VALUE;
-	if (ipc.client == (uint32_t)process.view.self)
+	if (ipc.client == (uint32_t)process.view.self && ipc.joined == process.view.s->clients[ipc.client].joined)
 		return CUDA_ERROR_INVALID_CONTEXT; /* documented: not in the process that made it */
-	if (!client_lives(&process.view, ipc.client) || process.view.s->clients[ipc.client].joined != ipc.joined || ipc.gpu != ctx->gpu ||
-	    share_open(&process.view, ipc.share, ipc.serial, &found, &kept))
+	if (!open_again(ctx, &ipc, ptr))
+		return CUDA_SUCCESS;
+	if (!client_lives(&process.view, ipc.client) || process.view.s->clients[ipc.client].joined != ipc.joined || ipc.gpu != ctx->gpu)
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (share_open(&process.view, ipc.share, ipc.serial, &found, &kept))
+		return CUDA_ERROR_INVALID_VALUE; /* its maker has freed it */
 	process_lock();
 	r = allocation_open(ctx, PEER, NULL, &found, kept, ipc.share, ptr);
 	process_unlock();

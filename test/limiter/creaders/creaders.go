@@ -28,6 +28,11 @@ const (
 	Suspended    = C.CREADERS_SUSPENDED
 	CellSize     = C.VGPU_CELL_BYTES
 	Slots        = C.VGPU_SLOT_COUNT
+	Processes    = C.VGPU_PROCESSES
+	IPC          = C.CREADERS_IPC
+	IPCHigh      = C.CREADERS_IPC_HIGH
+	IPCLeft      = C.CREADERS_IPC_LEFT
+	IPCRecords   = C.VGPU_IPC_RECORDS
 	HighWater    = C.CREADERS_HIGH_WATER
 	Charged      = C.CREADERS_CHARGED
 	TableSize    = C.VGPU_TABLE_BYTES

@@ -15,7 +15,9 @@
 #include "table.h"
 #include "usage.h"
 
-enum { CREADERS_HIGH_WATER = offsetof(struct vgpu_usage, high_water), CREADERS_CHARGED = offsetof(struct vgpu_usage, charged) };
+enum { CREADERS_HIGH_WATER = offsetof(struct vgpu_usage, high_water), CREADERS_CHARGED = offsetof(struct vgpu_usage, charged),
+	CREADERS_IPC_HIGH = offsetof(struct vgpu_usage, ipc_high), CREADERS_IPC_LEFT = offsetof(struct vgpu_usage, ipc_left) };
+#define CREADERS_IPC offsetof(struct vgpu_usage, ipc)
 #define CREADERS_EXPORTED offsetof(struct vgpu_slot, exported)
 #define CREADERS_SUSPENDED VGPU_OWNER_SUSPENDED
 #define CREADERS_LAG_MOST LAG_MOST_NS

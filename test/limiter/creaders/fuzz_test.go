@@ -129,6 +129,13 @@ func FuzzUsage(f *testing.F) {
 	}
 	f.Add([]byte(nil), suspended, uint32(3), uint16(0))
 	f.Add([]byte("GPUSUSE1"), slot, uint32(0), uint16(0))
+	ipc := bytes.Clone(good[:IPCHigh+4])
+	le.PutUint32(ipc[IPCHigh:], ^uint32(0))
+	records := make([]byte, 8*SlotSize)
+	for i := range IPCRecords {
+		le.PutUint64(records[8*i:], uint64(i%6)|fuzzedCell<<3|uint64(i)<<7|uint64(i)<<17|0x7ffff<<45)
+	}
+	f.Add(ipc, records, uint32(3), uint16(Processes))
 	f.Fuzz(func(t *testing.T, header, slots []byte, high uint32, first uint16) {
 		at := int(first) % Slots * SlotSize
 		slots = slots[:min(len(slots), 8*SlotSize, Slots*SlotSize-at)]
@@ -136,7 +143,8 @@ func FuzzUsage(f *testing.F) {
 		copy(begin, header)
 		le.PutUint32(begin[HighWater:], high)
 		clear(begin[Charged : Charged+Slots/8])
-		for i := range min(high, Slots) {
+		copy(begin[IPCLeft:], bytes.Repeat([]byte{0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0}, IPCRecords/32))
+		for i := range min(high, Processes) {
 			begin[Charged+int(i)/8] |= 1 << (i % 8)
 		}
 		require.NoError(t, usage.Truncate(0)) // all zeros again
@@ -157,24 +165,34 @@ func FuzzUsage(f *testing.F) {
 		}
 		// The slots are a part of the file, and only those that are marked as charged count.
 		var want big.Int
-		for i := at; i < at+len(slots) && i/SlotSize < int(min(high, Slots)); i += SlotSize {
-			whole := make([]byte, SlotSize)
-			copy(whole, slots[i-at:])
+		all := make([]byte, Slots*SlotSize)
+		copy(all[at:], slots)
+		for i := at; i < at+len(slots) && i/SlotSize < int(min(high, Processes)); i += SlotSize {
+			whole := all[i:]
 			bytes := le.Uint64(whole[SlotHeader+fuzzedCell*CellSize:])
 			if le.Uint32(whole)&Suspended != 0 {
 				bytes = min(bytes, le.Uint64(whole[SlotExported+fuzzedCell*8:]))
 			}
 			want.Add(&want, new(big.Int).SetUint64(bytes))
 		}
+		// Of the IPC records those count that their makers have left, and those of checkpointed makers.
+		ipcHigh := min(le.Uint32(begin[IPCHigh:]), IPCRecords)
+		for i := range int(ipcHigh) {
+			state := le.Uint64(all[IPC-UsageHeader+8*i:])
+			maker := le.Uint32(all[int(state>>7&1023)%Processes*SlotSize:])
+			if (state&7 == 4 || state&7 > 1 && maker&Suspended != 0) && state>>3&15 == fuzzedCell {
+				want.Add(&want, new(big.Int).SetUint64(state>>17&(1<<33-1)*512))
+			}
+		}
 		if !want.IsUint64() {
 			want.SetUint64(^uint64(0))
 		}
 		require.Equal(t, want.Uint64(), sum.Committed)
-		if sum.ReadOK {
+		if sum.ReadOK && ipcHigh == 0 {
 			require.LessOrEqual(t, sum.Read, sum.Committed)
 		}
 		claimed, pids := Claim()
-		require.Less(t, claimed, Slots)
+		require.Less(t, claimed, Processes)
 		require.GreaterOrEqual(t, claimed, -1)
 		require.LessOrEqual(t, pids, 8)
 	})

@@ -1,6 +1,7 @@
 /* The other files that the readers need, and stubs for what calls the driver. */
 #include "crc32.c"
 #include "filelock.c"
+#include "filepages.c"
 #include "paths.c"
 
 #include <stdarg.h>

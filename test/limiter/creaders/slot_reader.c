@@ -1,3 +1,4 @@
 #include "exported.c"
+#include "ipcrecord.c"
 #include "slot.c"
 #include "suspend.c"

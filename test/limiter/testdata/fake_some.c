@@ -36,6 +36,19 @@ int cuMemAllocPitch_v2(unsigned long long *ptr, size_t *pitch, size_t width, siz
 	*pitch = (width + 511) & ~(size_t)511;
 	return cuMemAlloc_v2(ptr, *pitch * height);
 }
+/* All handles are of memory of one GPU, and each opens at an address of its own. */
+#ifndef IPC_DEVICE
+#define IPC_DEVICE 0
+#endif
+int cuIpcOpenMemHandle_v2(unsigned long long *ptr) { *ptr = address(); return 0; }
+int cuMemGetAddressRange_v2(unsigned long long *base, size_t *size, unsigned long long ptr)
+{
+	if (base)
+		*base = ptr;
+	if (size)
+		*size = 4096;
+	return 0;
+}
 /* One pool, which grows by a chunk and keeps it. */
 static unsigned long long reserved;
 int cuDeviceGetMemPool(void **pool, int dev) { (void)dev; *pool = &reserved; return 0; }
@@ -183,7 +196,7 @@ int fakeSynchronised(void) { return synchronised; }
 int cuStreamSynchronize(void *stream) { (void)stream; synchronised++; return wait_for_work(); }
 int cuPointerGetAttribute(unsigned *type, int what, unsigned long long ptr)
 {
-	*type = what == 8 ? ptr >> 40 != 0 : 2; /* managed; the GPU's */
+	*type = what == 8 ? ptr >> 40 != 0 : what == 9 ? IPC_DEVICE : 2; /* managed; its number; the GPU's */
 	return ptr < 0x100000 ? 1 : 0; /* no address of the driver's */
 }
 static long copied[5];

@@ -155,6 +155,7 @@ static void split(const char *how)
 
 #include "probe/nvml.h"
 #include "probe/virtual.h"
+#include "probe/ipc.h"
 
 static void *stay(void *none)
 {
@@ -184,15 +185,36 @@ static int green(int dev, int context)
 	return r ? r : CALL("cuCtxSetCurrent", as_context);
 }
 
+static void run(const char *what);
+
+/* Each line is a script. */
+static void listen_to_input(void)
+{
+	static char *words[64], line[8192];
+
+	while (fgets(line, sizeof(line), stdin)) {
+		int n = 0;
+
+		for (char *word = strtok(line, " \n"); word && n < 63; word = strtok(NULL, " \n"))
+			words[n++] = strdup(word);
+		words[n] = NULL;
+		for (args = words; *args;)
+			run(*args++);
+	}
+	exit(0);
+}
+
 static void run(const char *what)
 {
 	unsigned long long p = 0, a, b;
 	size_t x = 0, y = 0;
 	int dev = 0, r;
 
-	if (run_virtual(what))
+	if (run_virtual(what) || run_ipc(what))
 		return;
-	if (!strcmp(what, "init"))
+	if (!strcmp(what, "listen"))
+		listen_to_input();
+	else if (!strcmp(what, "init"))
 		printf("init %d\n", CALL("cuInit", 0));
 	else if (!strcmp(what, "ctx")) {
 		void *ctx = NULL;

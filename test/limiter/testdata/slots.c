@@ -102,7 +102,7 @@ int main(int argc, char **argv)
 	/* The other order, and every other slot taken: the late one has none. */
 	a = claim(u, &third, 1), b = claim(u, &fourth, 0);
 	printf("claimed %d %d\n", a, b);
-	for (int i = 3; i < VGPU_SLOT_COUNT; i++)
+	for (int i = 3; i < VGPU_PROCESSES; i++)
 		u->slots[i].owner = 1;
 	b = let_run(3, &fourth);
 	a = let_run(2, &third);

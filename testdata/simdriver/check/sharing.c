@@ -99,6 +99,36 @@ static void hear(int socket)
 	CHECK(read(socket, &c, 1) == 1);
 }
 
+/* A third process, which opens memory when it has gone. */
+static pid_t stranger(CUresult wants, int *socket)
+{
+	struct parcel parcel = {0};
+	int fds[DESCRIPTORS], ends[2];
+	CUdeviceptr p;
+
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	pid_t child = fork();
+	if (!child) {
+		close(ends[0]);
+		take(ends[1], &parcel, fds);
+		start();
+		GIVES(cuIpcOpenMemHandle_v2(&p, parcel.ipc, 1), wants);
+		exit(0);
+	}
+	close(ends[1]);
+	*socket = ends[0];
+	return child;
+}
+
+static void meet(pid_t other, int socket, const struct parcel *parcel)
+{
+	int status;
+
+	post(socket, parcel, (int[DESCRIPTORS]){0, 0});
+	CHECK(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	close(socket);
+}
+
 static void importer(int socket)
 {
 	CUdeviceptr ipc, again, mapped, pooled;
@@ -125,7 +155,10 @@ static void importer(int socket)
 	hear(socket); /* the maker has freed all of it */
 	before = used();
 	CHECK(holds_all(ipc, 3 * MIB, 21) && holds_all(mapped, 4 * MIB, 22) && holds_all(pooled, 5000, 23));
-	GIVES(cuIpcOpenMemHandle_v2(&again, parcel.ipc, 1), CUDA_ERROR_INVALID_HANDLE);
+	FINE(cuIpcOpenMemHandle_v2(&again, parcel.ipc, 1));
+	CHECK(again == ipc);
+	FINE(cuIpcCloseMemHandle(again));
+	CHECK(used() == before && holds_all(ipc, 3 * MIB, 21));
 	GIVES(cuMemPoolImportPointer(&again, pool, &parcel.pointer), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuIpcCloseMemHandle(ipc));
 	CHECK(used() == before - 4 * MIB);
@@ -143,8 +176,8 @@ void check_sharing(void)
 	CUmemGenericAllocationHandle h;
 	struct parcel parcel;
 	CUmemoryPool pool;
-	int fds[DESCRIPTORS], ends[2], status;
-	pid_t child;
+	int fds[DESCRIPTORS], ends[2], status, third;
+	pid_t child, late = stranger(CUDA_ERROR_INVALID_VALUE, &third);
 
 	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	child = fork();
@@ -178,6 +211,7 @@ void check_sharing(void)
 	FINE(cuMemUnmap(mapped, 4 * MIB));
 	FINE(cuMemFreeAsync(pooled, NULL));
 	FINE(cuMemPoolDestroy(pool));
+	meet(late, third, &parcel);
 	ready(ends[0]);
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
@@ -185,8 +219,9 @@ void check_sharing(void)
 static void survivor(int socket)
 {
 	struct parcel parcel = {0};
-	CUdeviceptr p;
-	int fds[DESCRIPTORS];
+	CUdeviceptr p, again;
+	int fds[DESCRIPTORS], third;
+	pid_t late = stranger(CUDA_ERROR_INVALID_HANDLE, &third);
 	char c;
 
 	start();
@@ -194,6 +229,10 @@ static void survivor(int socket)
 	FINE(cuIpcOpenMemHandle_v2(&p, parcel.ipc, 1));
 	ready(socket);
 	CHECK(read(socket, &c, 1) == 0); /* the maker is dead */
+	meet(late, third, &parcel);
+	FINE(cuIpcOpenMemHandle_v2(&again, parcel.ipc, 1));
+	CHECK(again == p);
+	FINE(cuIpcCloseMemHandle(again));
 	CHECK(holds_all(p, 64 * MIB, 5));
 	printf("child=%d\n", (int)getpid());
 	fclose(stdout); /* the test waits until all of its output is closed */

@@ -60,7 +60,7 @@ void set_up(void)
 {
 	static const char *const all[] = { "cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocManaged", "cuLaunchKernel", "cuCtxSynchronize",
 		"cuMemAllocAsync", "cuMemFreeAsync", "cuMemPoolTrimTo", "cuMemCreate", "cuMemMap", "cuMemRelease", "cuMemUnmap",
-		"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
+		"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle",
 		"cuArrayCreate_v2", "cuArrayDestroy", "cuCtxCreate_v2", "cuCtxDestroy_v2", "cuGraphLaunch", "cuDeviceGraphMemTrim",
 		"cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint", "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock" };
 	void *context, *module;

@@ -246,9 +246,132 @@ static void suspend_other_section(void) /* there is no room for its restore at f
 	mark();
 }
 
-/* One that lives on. */
-void companion(void)
+struct ipc_handle { char bytes[64]; } shared;
+pid_t maker;
+static int other; /* a socket to the companion */
+
+static int open_shared(u64 *p)
 {
+	int (*open)(u64 *, struct ipc_handle, unsigned) = find("cuIpcOpenMemHandle_v2");
+
+	return open(p, shared, 1u);
+}
+
+static void ipc_open_section(void) /* the maker ends meanwhile */
+{
+	u64 p = 0, again = 0, more = 0;
+
+	set_up();
+	mark();
+	open_shared(&p);
+	open_shared(&again);
+	CALL(cuIpcCloseMemHandle, again);
+	kill(maker, SIGKILL);
+	CALL(cuMemAlloc_v2, &more, (size_t)900 * MIB);
+	CALL(cuIpcCloseMemHandle, p);
+	mark();
+}
+
+static void ipc_free_section(void) /* the companion has it open */
+{
+	char one;
+	u64 p = 0;
+
+	set_up();
+	mark();
+	CALL(cuMemAlloc_v2, &p, (size_t)64 * MIB);
+	CALL(cuIpcGetMemHandle, &shared, p);
+	if (write(other, &shared, sizeof(shared)) != sizeof(shared) || read(other, &one, 1) != 1)
+		must(1, "the companion");
+	CALL(cuMemFree_v2, p);
+	CALL(cuMemAlloc_v2, &p, (size_t)64 * MIB);
+	CALL(cuIpcGetMemHandle, &shared, p);
+	CALL(cuMemFree_v2, p);
+	mark();
+}
+
+/* Opens what the victim makes. */
+static void open_and_wait(int socket)
+{
+	u64 p;
+
+	if (read(socket, &shared, sizeof(shared)) == sizeof(shared)) {
+		must(open_shared(&p), "cuIpcOpenMemHandle_v2");
+		if (write(socket, "", 1) != 1)
+			must(1, "the victim");
+	}
+	for (;;)
+		pause();
+}
+
+static void born_to_hold(void)
+{
+	int ends[2];
+	char one;
+
+	if (other)
+		close(other);
+	socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
+	beside = fork();
+	if (!beside) {
+		close(ends[0]);
+		set_up();
+		if (write(ends[1], "", 1) != 1)
+			must(1, "companion");
+		open_and_wait(ends[1]);
+	}
+	close(ends[1]);
+	other = ends[0];
+	if (read(other, &one, 1) != 1)
+		must(1, "companion");
+}
+
+static void born_to_make(void)
+{
+	int ready[2];
+	u64 p;
+
+	if (pipe(ready))
+		must(1, "pipe");
+	maker = fork();
+	if (!maker) {
+		set_up();
+		MUST(cuMemAlloc_v2, &p, (size_t)64 * MIB);
+		MUST(cuIpcGetMemHandle, &shared, p);
+		if (write(ready[1], &shared, sizeof(shared)) != sizeof(shared))
+			must(1, "maker");
+		for (;;)
+			pause();
+	}
+	close(ready[1]);
+	if (read(ready[0], &shared, sizeof(shared)) != sizeof(shared))
+		must(1, "maker");
+	close(ready[0]);
+}
+
+void end_maker(void)
+{
+	if (!maker)
+		return;
+	kill(maker, SIGKILL);
+	waitpid(maker, NULL, 0);
+	maker = 0;
+}
+
+/* One that lives on. */
+void companion(const char *section)
+{
+	if (!strcmp(section, "ipc-free")) {
+		born_to_hold();
+		return;
+	}
+	if (!strcmp(section, "ipc-open")) {
+		born_to_make();
+		return;
+	}
+	bool shares = !strcmp(section, "suspend-ipc");
+	if (!shares && strcmp(section, "suspend-other"))
+		return;
 	int ready[2];
 	char one;
 	u64 p;
@@ -259,6 +382,8 @@ void companion(void)
 	if (!beside) {
 		set_up();
 		MUST(cuMemAlloc_v2, &p, (size_t)600 * MIB);
+		if (shares)
+			MUST(cuIpcGetMemHandle, &shared, p);
 		close(ready[1]);
 		for (;;)
 			pause();
@@ -308,7 +433,9 @@ static const struct section sections[] = {
 	{ "reap", reap_section }, { "launch", launch_section }, { "first-launch", first_launch_section },
 	{ "wait", wait_section }, { "pool", pool_section }, { "vmm", vmm_section }, { "export", export_section }, { "held", held_section }, { "array", array_section },
 	{ "context", context_section }, { "graph", graph_section }, { "managed", managed_section },
+	{ "ipc-open", ipc_open_section }, { "ipc-free", ipc_free_section },
 	{ "suspend", suspend_section }, { "suspend-other", suspend_other_section },
+	{ "suspend-ipc", suspend_other_section },
 };
 
 const struct section *section_of(const char *name)

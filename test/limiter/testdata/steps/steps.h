@@ -20,9 +20,11 @@ extern void *function; /* the kernel */
 struct section { const char *name; void (*run)(void); };
 const struct section *section_of(const char *name);
 void corpse(bool exports);
-void companion(void);
+void companion(const char *section);
 void end_companion(void);
 extern pid_t beside; /* the companion; 0: there is none */
+extern pid_t maker; /* of memory that the victim opens; 0: there is none */
+void end_maker(void);
 extern int held; /* a descriptor of memory of a corpse; -1: none */
 
 int kill_at_steps(char **args);

@@ -163,8 +163,7 @@ static u64 run_to(const struct section *section, u64 stop, const char **what, ui
 
 	if (!strcmp(section->name, "reap") || !strcmp(section->name, "held"))
 		corpse(!strcmp(section->name, "held"));
-	if (!strcmp(section->name, "suspend-other"))
-		companion();
+	companion(section->name);
 	pid_t victim = fork();
 	if (!victim) {
 		ptrace(PTRACE_TRACEME, 0, 0, 0);
@@ -213,6 +212,7 @@ static u64 run_to(const struct section *section, u64 stop, const char **what, ui
 		ptrace(stepping && !t->outside ? PTRACE_SINGLESTEP : PTRACE_CONT, tid, 0, signal);
 	}
 	kill_and_reap(victim);
+	end_maker();
 	if (held >= 0)
 		close(held);
 	return steps;
