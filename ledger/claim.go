@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -20,7 +21,7 @@ const (
 	OwnerRuntime = api.OwnerRuntime
 )
 
-// Claim is a container's reservation of shares.
+// Claim is a container's reservation of shares, or that of several containers with the same requests of ResourceClaims.
 type Claim struct {
 	ContainerID string `json:"containerID"`
 	Owner       string `json:"owner"`
@@ -32,9 +33,10 @@ type Claim struct {
 	Shares       []grant.Share `json:"shares"`
 	Source       grant.Source  `json:"source,omitempty"`
 	Position     *int          `json:"position,omitempty"`
-	// ResourceClaims are the requests of Kubernetes' ResourceClaims that it has, "<UID>.<request>": one container at a time
-	// has each.
+	// ResourceClaims are the requests of Kubernetes' ResourceClaims that it has, "<UID>.<request>": one claim has each.
 	ResourceClaims []string `json:"resourceClaims,omitempty"`
+	// Members are the containers of a common claim (Common). The fields above are the first one's.
+	Members []Member `json:"members,omitempty"`
 	// CoreCeiling is the soft ceiling of compute time, in percent; 0: none.
 	CoreCeiling  int  `json:"coreCeiling,omitempty"`
 	HighPriority bool `json:"highPriority,omitempty"`
@@ -67,7 +69,7 @@ func (c *Claim) validate() error {
 	if c.Container == "" {
 		return grant.Errorf(grant.ErrMalformed, "claim without a container name")
 	}
-	return grant.ValidateShares(c.Shares)
+	return cmp.Or(c.validateMembers(), grant.ValidateShares(c.Shares))
 }
 
 // placed returns whether gpuslice's scheduler or HAMi's chose the GPUs, and counts the claim itself.
@@ -119,12 +121,12 @@ func (c *Claim) tableID() limiter.TurnID {
 
 func (c *Claim) sameAs(other *Claim) bool {
 	return c.ContainerID == other.ContainerID && c.Owner == other.Owner &&
-		c.PodUID == other.PodUID && c.Container == other.Container &&
+		(c.IsCommon() || c.PodUID == other.PodUID && c.Container == other.Container) &&
 		slices.Equal(c.Shares, other.Shares)
 }
 
 func (c *Claim) isAttemptOf(other *Claim) bool {
-	return c.PodUID != "" && c.PodUID == other.PodUID && c.Owner == other.Owner && c.Container == other.Container
+	return c.PodUID != "" && c.PodUID == other.PodUID && c.Owner == other.Owner && c.Container == other.Container && !c.IsCommon() && !other.IsCommon()
 }
 
 func (c *Claim) has(resourceClaim string) bool {
@@ -135,6 +137,7 @@ func (c *Claim) clone() Claim {
 	own := *c
 	own.Shares = slices.Clone(c.Shares)
 	own.ResourceClaims = slices.Clone(c.ResourceClaims)
+	own.Members = slices.Clone(c.Members)
 	if c.Position != nil {
 		own.Position = new(*c.Position)
 	}

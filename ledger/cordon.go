@@ -103,6 +103,11 @@ func (l *Ledger) checkCordons(claim *Claim, gpus map[string]grant.GPU) error {
 }
 
 func (x *index) hadGPU(claim *Claim, uuid string) bool {
+	if e := x.entries[claim.ContainerID]; claim.IsCommon() {
+		return e != nil && grant.IndexOf(e.Shares, uuid) >= 0 && slices.ContainsFunc(e.Members, func(old Member) bool {
+			return slices.ContainsFunc(claim.Members, func(m Member) bool { return m.ContainerID == old.ContainerID || m.isAttemptOf(old) })
+		})
+	}
 	return claim.PodUID != "" && slices.ContainsFunc(x.pods[claim.PodUID], func(e *entry) bool {
 		return claim.isAttemptOf(&e.Claim) && grant.IndexOf(e.Shares, uuid) >= 0
 	})

@@ -82,3 +82,35 @@ func TestCordonsThatCanNotBeRead(t *testing.T) {
 	_, err := ledger.Claim(background, claimOf("c1", share(1000, 10)), testGPUs(), nil)
 	require.ErrorContains(t, err, "fix or remove the file", "it is not known which GPUs are meant")
 }
+
+// A cordoned GPU takes no other container by a claim in common: only the next attempt of one that has it.
+func TestCordonOfACommonClaim(t *testing.T) {
+	ctx := background
+	share := grant.Share{UUID: gpuA, MemoryMiB: 1000, CorePercent: 10}
+	id := ledger.CommonID([]string{"a.gpu"})
+	l := openLedger(t, t.TempDir())
+	claim := func(container, pod, name string) error {
+		c := of(claimOf(container, share), "a.gpu")
+		c.PodUID, c.Container = pod, name
+		_, err := l.Claim(ctx, c.Common(), testGPUs(), nil)
+		return err
+	}
+	require.NoError(t, claim("one", "uid-1", "main"))
+	require.NoError(t, claim("two", "uid-2", "main"))
+	require.NoError(t, l.Cordon(ctx, gpuA))
+	require.ErrorIs(t, claim("other-pod", "uid-3", "main"), ledger.ErrCordoned)
+	require.ErrorIs(t, claim("sidecar", "uid-1", "sidecar"), ledger.ErrCordoned)
+	require.NoError(t, claim("one", "uid-1", "main"), "it is there")
+	require.NoError(t, claim("again", "uid-2", "main"), "a container that restarts in its pod")
+	require.Equal(t, map[string][]string{id: {"one", "again"}}, membersOf(t, l))
+	require.NoError(t, l.Release(ctx, "one"))
+	require.ErrorIs(t, claim("restarted", "uid-1", "main"), ledger.ErrCordoned, "its end is known, and others have the share")
+	_, err := l.Restore(ctx, commonOf("runs", share, "a.gpu"), testGPUs(), nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Release(ctx, "runs"))
+	require.NoError(t, l.Release(ctx, "again"))
+	require.NoError(t, claim("last", "uid-2", "main"), "the last container restarts")
+	require.ErrorIs(t, claim("other-pod", "uid-3", "main"), ledger.ErrCordoned)
+	require.NoError(t, l.Uncordon(ctx, gpuA))
+	require.NoError(t, claim("other-pod", "uid-3", "main"))
+}

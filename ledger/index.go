@@ -75,6 +75,7 @@ func (e *entry) mayHold(shares []grant.Share) bool {
 // of the number of containers.
 type index struct {
 	entries map[string]*entry
+	members map[string]*entry // by container, of common claims
 	gpus    map[string]Usage
 	pods    map[string][]*entry
 	unknown map[string]*entry
@@ -87,6 +88,7 @@ type index struct {
 func newIndex() *index {
 	return &index{
 		entries: map[string]*entry{},
+		members: map[string]*entry{},
 		gpus:    map[string]Usage{},
 		pods:    map[string][]*entry{},
 		unknown: map[string]*entry{},
@@ -98,6 +100,9 @@ func newIndex() *index {
 func (x *index) put(e *entry) {
 	x.drop(e.ContainerID)
 	x.entries[e.ContainerID] = e
+	for _, m := range e.Members {
+		x.members[m.ContainerID] = e
+	}
 	if e.PodUID != "" {
 		x.pods[e.PodUID] = append(x.pods[e.PodUID], e)
 	}
@@ -114,6 +119,11 @@ func (x *index) drop(id string) {
 		x.dropped = append(x.dropped, e)
 	}
 	delete(x.entries, id)
+	for _, m := range e.Members {
+		if x.members[m.ContainerID] == e {
+			delete(x.members, m.ContainerID)
+		}
+	}
 	if e.PodUID == "" {
 		return
 	}
@@ -274,12 +284,12 @@ func (x *index) checkName(claim *Claim) error {
 	return nil
 }
 
-// checkResourceClaims refuses a request of a ResourceClaim that another container has.
+// checkResourceClaims refuses a request of a ResourceClaim that another claim has: its containers have other requests too.
 func (x *index) checkResourceClaims(claim *Claim) error {
 	for _, e := range x.holdersOf(claim.ResourceClaims) {
 		if e.ContainerID != claim.ContainerID && !claim.isAttemptOf(&e.Claim) {
-			return grant.Errorf(ErrResourceClaimInUse, "its ResourceClaim is in use by another container: one container at a time can have a request of a ResourceClaim; "+
-				"give each container a request or a ResourceClaim of its own (a ResourceClaimTemplate), or wait until the other container ends")
+			return grant.Errorf(ErrResourceClaimInUse, "its ResourceClaim is in use by a container with other requests or ResourceClaims: containers have a share in common only with the same ones; "+
+				"give all of them the same (resources.claims), or each one its own (a ResourceClaimTemplate), or wait until the other container ends")
 		}
 	}
 	return nil

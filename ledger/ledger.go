@@ -97,6 +97,7 @@ func (l *Ledger) Close() error {
 // populate, which can be nil, writes the container's other files into a directory that is renamed later. If it
 // fails, or ctx ends, the ledger is unchanged. It is idempotent; a different claim is ErrConflict. A claim
 // replaces earlier attempts of its container (same owner, pod UID and name). Their directories stay.
+// A container joins an active common claim (Claim.Common), with cordons as for a new one: populate is not called.
 func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (dir string, err error) {
 	if err := claim.validate(); err != nil {
 		return "", fmt.Errorf("%s: %w", claim.holder(), err)
@@ -104,7 +105,10 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.G
 	err = l.locked(ctx, func() error {
 		old := l.index.entries[claim.ContainerID]
 		if old != nil && old.state == StateActive {
-			return checkSame(&claim, &old.Claim)
+			if err := l.checkJoin(old, &claim, gpus); err != nil {
+				return err
+			}
+			return l.join(ctx, old, &claim, old.without(&claim))
 		}
 		if err := l.admit(&claim, gpus); err != nil {
 			return err
@@ -178,15 +182,18 @@ func (l *Ledger) InUse(ctx context.Context, resourceClaims []string) (used bool,
 	return used, err
 }
 
-// Release ends the claim. Its directory stays, because the container can still map its files. An unknown ID is
-// no error.
+// Release ends the claim, or a container's part in a common claim: that ends with its last container. Its directory
+// stays, because the container can still map its files. An unknown ID is no error.
 func (l *Ledger) Release(ctx context.Context, id string) error {
 	return l.forEntry(ctx, "release", id, func(e *entry) error {
 		if e.state == StateReleased {
 			return nil
 		}
 		return l.change(func(uint64) error {
-			if err := l.markReleased(id); err != nil {
+			if others, stays := e.leaves(id); stays {
+				return l.remember(e, others)
+			}
+			if err := l.markReleased(e.ContainerID); err != nil {
 				return err
 			}
 			l.index.release(e)
@@ -195,10 +202,15 @@ func (l *Ledger) Release(ctx context.Context, id string) error {
 	})
 }
 
-// Remove removes the container's directory and its claim. An unknown ID is no error.
+// Remove removes the container's directory and its claim, or its part in a common claim. An unknown ID is no error.
 func (l *Ledger) Remove(ctx context.Context, id string) error {
-	return l.forEntry(ctx, "remove", id, func(*entry) error {
-		return l.change(func(uint64) error { return l.discard(id) })
+	return l.forEntry(ctx, "remove", id, func(e *entry) error {
+		return l.change(func(uint64) error {
+			if others, stays := e.leaves(id); stays {
+				return l.remember(e, others)
+			}
+			return l.discard(e.ContainerID)
+		})
 	})
 }
 
@@ -206,7 +218,7 @@ func (l *Ledger) forEntry(ctx context.Context, what, id string, fn func(*entry) 
 	err := ValidateContainerID(id)
 	if err == nil {
 		err = l.locked(ctx, func() error {
-			if e, ok := l.index.entries[id]; ok {
+			if e := l.index.find(id); e != nil {
 				return fn(e)
 			}
 			return nil
@@ -462,7 +474,7 @@ var (
 	// ErrPositionTaken: another container of the pod has this position of HAMi's annotation. The container can run
 	// without a GPU.
 	ErrPositionTaken = errors.New("position taken")
-	// ErrResourceClaimInUse: another container has the request of the ResourceClaim.
+	// ErrResourceClaimInUse: a claim with other requests has the request of the ResourceClaim too.
 	ErrResourceClaimInUse = errors.New("ResourceClaim in use")
 	ErrConflict           = errors.New("conflicting claim")
 	ErrNoClaim            = errors.New("no claim")

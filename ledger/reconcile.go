@@ -46,17 +46,24 @@ func ForWholeNode() ReconcileOption {
 	return func(r *reconciliation) { r.wholeNode = true }
 }
 
-type reconciliation struct {
-	owner     string
-	live      map[string]bool
-	turns     map[limiter.TurnID]bool
-	alive     func(dir string) bool // may be nil
-	wholeNode bool
-	report    Report
+// WithMemberLiveness sets a check of containers that are not listed, and have a claim in common with one that is: the
+// directory does not show which of them is alive. It is called under the lock. Without it, they are not.
+func WithMemberLiveness(alive func(containerID string) bool) ReconcileOption {
+	return func(r *reconciliation) { r.memberAlive = alive }
 }
 
-// Reconcile removes the owner's entries that are not in live, the IDs of its runtime's containers, and not
-// alive by WithLiveness. It reads all directories again.
+type reconciliation struct {
+	owner       string
+	live        map[string]bool
+	turns       map[limiter.TurnID]bool
+	alive       func(dir string) bool         // may be nil
+	memberAlive func(containerID string) bool // may be nil
+	wholeNode   bool
+	report      Report
+}
+
+// Reconcile removes the owner's entries that are not in live, the IDs of its runtime's containers and of their common
+// claims, and not alive by WithLiveness. It reads all directories again.
 func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string, options ...ReconcileOption) (*Report, error) {
 	r := &reconciliation{owner: owner, live: make(map[string]bool, len(live)), turns: make(map[limiter.TurnID]bool, len(live))}
 	for _, option := range options {
@@ -72,7 +79,7 @@ func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string, opt
 		}
 		doomed := l.judge(r)
 		return l.change(func(uint64) error {
-			return errors.Join(l.sweep(r, doomed), l.repairTurns(r.obsolete))
+			return errors.Join(l.sweep(r, doomed), l.dropMembers(r), l.repairTurns(r.obsolete))
 		})
 	})
 	if err != nil {
@@ -90,7 +97,7 @@ func (l *Ledger) judge(r *reconciliation) (doomed []*entry) {
 			r.report.Corrupt = append(r.report.Corrupt, id)
 		case nobodys && (r.live[id] || !r.wholeNode), !nobodys && e.Owner != r.owner:
 			// It counts for nothing, or is another's.
-		case r.live[id]:
+		case r.lists(e):
 			r.report.Kept = append(r.report.Kept, id)
 		case e.counts() && r.alive != nil && r.alive(l.Dir(id)):
 			r.report.Unlisted = append(r.report.Unlisted, id)
@@ -99,6 +106,27 @@ func (l *Ledger) judge(r *reconciliation) (doomed []*entry) {
 		}
 	}
 	return doomed
+}
+
+// lists returns whether a container of the entry is listed.
+func (r *reconciliation) lists(e *entry) bool {
+	return r.live[e.ContainerID] || slices.ContainsFunc(e.Members, func(m Member) bool { return r.live[m.ContainerID] })
+}
+
+// dropMembers drops the containers that are gone from the common claims that stay.
+func (l *Ledger) dropMembers(r *reconciliation) error {
+	var errs []error
+	for _, id := range r.report.Kept {
+		e := l.index.entries[id]
+		gone := func(m Member) bool {
+			return !r.live[m.ContainerID] && (r.memberAlive == nil || !r.memberAlive(m.ContainerID))
+		}
+		if e.state != StateActive || !slices.ContainsFunc(e.Members, gone) {
+			continue
+		}
+		errs = append(errs, l.remember(e, slices.DeleteFunc(slices.Clone(e.Members), gone)))
+	}
+	return errors.Join(errs...)
 }
 
 // obsolete: Restore follows for listed containers that have lost their claim.
@@ -168,9 +196,12 @@ func (l *Ledger) Restore(ctx context.Context, claim Claim, gpus map[string]grant
 		}
 		old := l.index.entries[claim.ContainerID]
 		if old != nil && old.state == StateActive {
-			return checkSame(&claim, &old.Claim)
+			return cmp.Or(l.join(ctx, old, &claim, old.Members), l.unblocked(&claim))
 		}
 		return l.change(func(sequence uint64) error {
+			if err := l.unblock(&claim); err != nil {
+				return err
+			}
 			r := &record{Version: recordVersion, Sequence: sequence, Restored: true, Claim: claim.clone()}
 			if old == nil || old.state == StateBlocking && old.Blocking.Bare {
 				restored.Overbooked = l.wouldRefuse(&claim, gpus)

@@ -183,7 +183,7 @@ func (f *facts) addMissingReason(err error, shares []grant.Share) error {
 }
 
 func (f *facts) claim(g *grant.Grant, mode oci.Enforcement) ledger.Claim {
-	return ledger.Claim{
+	claim := ledger.Claim{
 		CoreCeiling:  f.ceiling,
 		HighPriority: f.highPriority,
 		CorePolicy:   f.settings.LimiterPolicy(),
@@ -201,13 +201,22 @@ func (f *facts) claim(g *grant.Grant, mode oci.Enforcement) ledger.Claim {
 
 		ResourceClaims: g.ResourceClaims,
 	}
+	if f.inCommon {
+		return claim.Common()
+	}
+	return claim
 }
 
 // reserve makes the claim. If the state directory or the GPU is full, it truncates usage files or releases
 // orphans, and tries again.
 func (p *Plugin) reserve(ctx context.Context, claim ledger.Claim, gpus map[string]grant.GPU) error {
+	joined := false
 	try := func() error {
-		_, err := p.Ledger.Claim(ctx, claim, gpus, func(dir string) error { return p.Populate(dir, claim) })
+		dir, err := p.Ledger.Claim(ctx, claim, gpus, func(dir string) error { return p.Populate(dir, claim) })
+		if err == nil && claim.IsCommon() {
+			joined = true
+			err = oci.AddLibraries(dir, p.Settings()) // of another release than those of the first container
+		}
 		return err
 	}
 	err := try()
@@ -220,6 +229,11 @@ func (p *Plugin) reserve(ctx context.Context, claim ledger.Claim, gpus map[strin
 			p.Log.Warn("failed to check for orphans", "error", releaseErr)
 		} else if released {
 			err = try()
+		}
+	}
+	if err != nil && joined {
+		for _, m := range claim.Members {
+			p.endClaim(ctx, m.ContainerID, remove)
 		}
 	}
 	return err

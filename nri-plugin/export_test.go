@@ -50,3 +50,6 @@ func (p *Plugin) Reconciled() error {
 
 // CleansUpPods is cleansUpPods.
 var CleansUpPods = cleansUpPods
+
+// HaveProcesses is haveProcesses.
+var HaveProcesses = haveProcesses

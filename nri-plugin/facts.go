@@ -10,6 +10,7 @@ import (
 	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -23,6 +24,7 @@ type facts struct {
 
 	scheduled  *grant.Grant // by the newest annotations; nil: none
 	claimed    *grant.Grant // by the ResourceClaims that the kubelet prepared; nil: none
+	inCommon   bool         // its claim is a common one
 	ceiling    int          // of compute time, in percent; 0: none
 	ceilingErr error
 
@@ -43,8 +45,19 @@ func (p *Plugin) gather(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 	if f.scheduled, err = grant.FromPod(ctx, f.newest, f.name, p.NodeName, p.Names, p.Keys); err != nil {
 		return f, err
 	}
-	f.claimed, err = p.fromResourceClaims(f)
+	if f.claimed, err = p.fromResourceClaims(f); f.claimed != nil {
+		p.useCommonClaim(f, f.claimed.ResourceClaims)
+	}
 	return f, err
+}
+
+// useCommonClaim gives a container the files of the claim that it has in common with all containers that have the same
+// requests of ResourceClaims.
+func (p *Plugin) useCommonClaim(f *facts, resourceClaims []string) {
+	f.inCommon, f.container.InCommon = true, true
+	id := ledger.CommonID(resourceClaims)
+	f.container.Dir = p.Ledger.Dir(id)
+	f.container.TurnID = limiter.TurnIDOf(id, "")
 }
 
 func (p *Plugin) fromResourceClaims(f *facts) (*grant.Grant, error) {

@@ -101,9 +101,12 @@ func (n *faultNode) outcome(tried faultTry) (faultOutcome, error) {
 	if n.row.heal != nil {
 		n.row.heal(n)
 	}
-	dirs := []string{n.ledger.Dir(tried.ctr.Id)}
-	if n.second != nil {
-		dirs = append(dirs, n.second.ledger.Dir(tried.ctr.Id))
+	var dirs []string
+	for _, id := range []string{tried.ctr.Id, ledger.CommonID([]string{deviceOf(claimUID).String()})} {
+		dirs = append(dirs, n.ledger.Dir(id))
+		if n.second != nil {
+			dirs = append(dirs, n.second.ledger.Dir(id))
+		}
 	}
 	outcome, err := faultOutcomeOf(tried.spec, tried.err, dirs)
 	n.runtime.remove(tried.pod, tried.ctr)

@@ -12,7 +12,9 @@ import (
 	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/procfs"
 	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/test/granttest"
@@ -80,22 +82,186 @@ func TestResourceClaim(t *testing.T) {
 			require.Equal(t, []string{claimUID + ".gpu"}, claims[0].ResourceClaims)
 			require.Equal(t, []grant.Share{claimShare}, claims[0].Shares)
 
-			// One container at a time, of this pod or of another one.
-			sidecar := withClaim(store, claimUID)
-			sidecar.Name = "sidecar"
-			_, err = f.runtime.create(newPod("p", nil), sidecar)
-			require.ErrorContains(t, err, "in use by another container")
-			_, err = f.runtime.create(newPod("other", nil), withClaim(store, claimUID))
-			require.ErrorContains(t, err, "in use by another container")
-			require.Len(t, reserved(f), 1)
-			next := withClaim(store, claimUID)
-			_, err = f.runtime.create(newPod("p", nil), next)
-			require.NoError(t, err, "the next attempt of the container, before the end of the first is reported")
-			f.runtime.stop(newPod("p", nil), next)
-			_, err = f.runtime.create(newPod("other", nil), withClaim(store, claimUID))
-			require.NoError(t, err)
+			require.Equal(t, []string{ctr.Id}, membersOf(claims[0]))
 		})
 	}
+}
+
+func membersOf(c ledger.Claim) (ids []string) {
+	for _, m := range c.Members {
+		ids = append(ids, m.ContainerID)
+	}
+	return ids
+}
+
+// Containers of a pod, and of other pods, that have the same ResourceClaim have one share in common: one limits file, one
+// usage file and one claim, from the first container to the last.
+func TestResourceClaimInCommon(t *testing.T) {
+	f, store := withClaims(t)
+	id := ledger.CommonID([]string{claimUID + ".gpu"})
+	pod, other := newPod("p", nil), newPod("other", nil)
+	create := func(pod *api.PodSandbox, name string) *api.Container {
+		ctr := withClaim(store, claimUID)
+		ctr.Name = name
+		spec, err := f.runtime.create(pod, ctr)
+		require.NoError(t, err)
+		require.Equal(t, limiter.FilesDir(f.ledger.Dir(id)), sourceOf(spec, gpuapi.ContainerDir))
+		require.Equal(t, limiter.UsagePath(f.ledger.Dir(id)), sourceOf(spec, gpuapi.ContainerUsagePath))
+		turns := filepath.Join(gpuapi.ContainerTurnsDir, "0", limiter.TurnIDOf(id, "").String())
+		require.Equal(t, limiter.TurnPath(filepath.Dir(filepath.Dir(f.ledger.Dir(id))), gpuA, limiter.TurnIDOf(id, "")), sourceOf(spec, turns))
+		return ctr
+	}
+	has := func(ctrs ...*api.Container) {
+		t.Helper()
+		claims := reserved(f)
+		require.Len(t, claims, 1)
+		require.Equal(t, id, claims[0].ContainerID)
+		require.Equal(t, []grant.Share{claimShare}, claims[0].Shares)
+		want := []string{}
+		for _, c := range ctrs {
+			want = append(want, c.Id)
+		}
+		require.Equal(t, want, membersOf(claims[0]))
+	}
+	main := create(pod, "main")
+	usage, err := os.Stat(limiter.UsagePath(f.ledger.Dir(id)))
+	require.NoError(t, err)
+	sidecar, second := create(pod, "sidecar"), create(other, "main")
+	has(main, sidecar, second)
+	f.runtime.remove(pod, main)
+	has(sidecar, second)
+	main = create(pod, "main")
+	f.runtime.remove(pod, sidecar)
+	f.runtime.remove(other, second)
+	has(main)
+	next := create(pod, "main")
+	has(next)
+	f.runtime.remove(pod, main)
+	has(next)
+	now, err := os.Stat(limiter.UsagePath(f.ledger.Dir(id)))
+	require.NoError(t, err)
+	require.True(t, os.SameFile(usage, now))
+
+	// Unprepared: what runs keeps its share, and nothing is added.
+	record, err := store.Read(claimUID)
+	require.NoError(t, err)
+	require.NoError(t, store.Remove(claimUID))
+	_, err = f.runtime.create(other, withClaim(store, claimUID))
+	require.ErrorContains(t, err, "no longer")
+	has(next)
+	require.NoError(t, store.Write(record))
+	second = create(other, "main")
+	has(next, second)
+	f.runtime.stop(pod, next)
+	f.runtime.stop(other, second)
+	require.Empty(t, reserved(f))
+	require.Equal(t, []string{id}, f.dirs())
+	f.runtime.remove(pod, next)
+	f.runtime.remove(other, second)
+	require.Empty(t, f.dirs())
+}
+
+// The same requests: a container with more or fewer of them would have another limit in the same GPU.
+func TestResourceClaimsThatOverlap(t *testing.T) {
+	f, store := withClaims(t)
+	_, err := f.runtime.create(newPod("p", nil), withClaim(store, claimUID))
+	require.NoError(t, err)
+	_, err = f.runtime.create(newPod("other", nil), addMount(addName(withClaim(store, victimUID), claimUID), store, claimUID))
+	require.ErrorContains(t, err, "in use by a container with other requests")
+	require.Len(t, reserved(f), 1)
+	both := addMount(addName(withClaim(store, victimUID), claimUID), store, claimUID)
+	f.runtime.stop(newPod("p", nil), running(f))
+	_, err = f.runtime.create(newPod("other", nil), both)
+	require.NoError(t, err)
+	third := addMount(addName(withClaim(store, claimUID), victimUID), store, victimUID)
+	third.Name = "third"
+	_, err = f.runtime.create(newPod("other", nil), third)
+	require.NoError(t, err, "in another order")
+	require.Len(t, reserved(f), 1)
+	require.Equal(t, []grant.Share{{UUID: gpuA, MemoryMiB: 3000, CorePercent: 60}}, reserved(f)[0].Shares)
+}
+
+func running(f *fixture) *api.Container {
+	for _, ctr := range f.runtime.running {
+		return ctr
+	}
+	return nil
+}
+
+// The agent is away while containers of a ResourceClaim end and its ledger is lost.
+func TestAgentReturnsToACommonClaim(t *testing.T) {
+	f, store := withClaims(t)
+	id := ledger.CommonID([]string{claimUID + ".gpu"})
+	pod := newPod("p", nil)
+	var ctrs []*api.Container
+	for _, name := range []string{"a", "b", "c"} {
+		ctr := withClaim(store, claimUID)
+		ctr.Name = name
+		_, err := f.runtime.create(pod, ctr)
+		require.NoError(t, err)
+		ctrs = append(ctrs, ctr)
+	}
+	again := func(lose bool, gone ...*api.Container) []string {
+		f.stop()
+		for _, ctr := range gone {
+			delete(f.runtime.running, ctr.Id)
+		}
+		if lose {
+			require.NoError(t, os.RemoveAll(f.ledger.Dir(id)))
+		}
+		f.start()
+		claims := reserved(f)
+		if len(claims) == 0 {
+			return nil
+		}
+		require.Len(t, claims, 1)
+		require.Equal(t, []grant.Share{claimShare}, claims[0].Shares)
+		return membersOf(claims[0])
+	}
+	require.Equal(t, []string{ctrs[1].Id, ctrs[2].Id}, again(false, ctrs[0]))
+	fourth := withClaim(store, claimUID)
+	fourth.Name = "d"
+	_, err := f.runtime.create(pod, fourth)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{ctrs[1].Id, ctrs[2].Id, fourth.Id}, again(true))
+
+	// What runs has an account that is not in the new files: nothing is added to it.
+	late := withClaim(store, claimUID)
+	late.Name = "late"
+	_, err = f.runtime.create(pod, late)
+	require.ErrorContains(t, err, "restored")
+	require.NotContains(t, membersOf(reserved(f)[0]), late.Id)
+	members := membersOf(reserved(f)[0])
+	late.PodSandboxId = pod.Id
+	_, _, err = f.plugin.CreateContainer(t.Context(), pod, late)
+	require.ErrorContains(t, err, "restored")
+	require.Equal(t, members, membersOf(reserved(f)[0]), "without the runtime's RemoveContainer")
+	require.Equal(t, []string{fourth.Id}, again(false, ctrs[1], ctrs[2]))
+	require.Empty(t, again(false, fourth))
+	require.Empty(t, f.dirs())
+	late = withClaim(store, claimUID)
+	_, err = f.runtime.create(pod, late)
+	require.NoError(t, err)
+}
+
+// The control groups are read once for all containers that are not listed, when the first of them is asked for.
+func TestContainersWithProcesses(t *testing.T) {
+	proc := t.TempDir()
+	add := func(pid, cgroups string) {
+		require.NoError(t, os.Mkdir(filepath.Join(proc, pid), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(proc, pid, "cgroup"), []byte(cgroups), 0o600))
+	}
+	has := nriplugin.HaveProcesses(procfs.FS(proc))
+	add("7", "0::/kubepods.slice/cri-containerd-aa.scope\n")
+	add("8", "3:cpu:/kubepods/pod-1/bb\n0::/k8s.io:cri:cc/inner\n")
+	require.NoError(t, os.Mkdir(filepath.Join(proc, "9"), 0o700)) // it has ended
+	for id, want := range map[string]bool{"aa": true, "bb": true, "cc": true, "dd": false, "scope": false} {
+		require.Equal(t, want, has(id), id)
+	}
+	add("10", "0::/dd\n")
+	require.False(t, has("dd"), "they are not read again")
+	require.True(t, nriplugin.HaveProcesses(procfs.FS(proc))("dd"))
+	require.True(t, nriplugin.HaveProcesses(procfs.FS(filepath.Join(proc, "none")))("x"), "it is not known")
 }
 
 // Nothing but the kubelet's CDI device together with its mount gives a GPU.
@@ -224,7 +390,7 @@ func TestLostLedgerOfResourceClaim(t *testing.T) {
 			_, err := f.runtime.create(newPod("p", nil), ctr)
 			require.NoError(t, err)
 			f.stop()
-			require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
+			require.NoError(t, os.RemoveAll(f.ledger.Dir(ledger.CommonID([]string{claimUID + ".gpu"}))))
 			change(f, store)
 			f.start()
 			claims := reserved(f)

@@ -35,6 +35,10 @@ func TestMain(m *testing.M) {
 	nrilog.Set(quietLogger{}) // the adaptation logs each event
 	adaptation.SetPluginRequestTimeout(longTimeout)
 	adaptation.SetPluginRegistrationTimeout(longTimeout)
+	if dir := os.Getenv(agentEnv); dir != "" {
+		fmt.Fprintln(os.Stderr, agentMain(dir))
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 
@@ -131,6 +135,12 @@ func (r *runtime) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
 	return err
 }
 
+// dropEndedPlugins makes the runtime forget plugins that have ended. It refuses the next container otherwise, if it
+// has not noticed the end of a connection by then.
+func (r *runtime) dropEndedPlugins() {
+	_ = r.RemoveContainer(context.Background(), &api.RemoveContainerRequest{Pod: newPod("none", nil), Container: newContainer("none")})
+}
+
 // create relays a creation and returns the edited spec, as containerd would hand it to runc.
 func (r *runtime) create(pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
 	defer r.BlockPluginSync().Unblock()
@@ -184,6 +194,10 @@ type fixture struct {
 func newConfig(t testing.TB) nriplugin.Config {
 	store, err := ledger.Open(t.TempDir())
 	require.NoError(t, err)
+	return configOf(store)
+}
+
+func configOf(store *ledger.Ledger) nriplugin.Config {
 	gpus := map[string]grant.GPU{
 		gpuA: {UUID: gpuA, MemoryMiB: 81920, CorePercent: 100, Replicas: 10},
 		gpuB: {UUID: gpuB, MemoryMiB: 81920, CorePercent: 100, Replicas: 10},
@@ -227,6 +241,9 @@ func (f *fixture) start() {
 
 // run starts the plugin and does not wait for it.
 func (f *fixture) run() {
+	if f.plugin != nil {
+		f.runtime.dropEndedPlugins()
+	}
 	var err error
 	f.plugin, err = nriplugin.New(f.config)
 	require.NoError(f.t, err)

@@ -5,6 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -12,6 +17,8 @@ import (
 	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/periodic"
+	"github.com/gpuslice/gpuslice/internal/procfs"
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -26,14 +33,19 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 		podByID[pod.GetId()] = pod
 	}
 	var live []string
+	common := map[string]bool{}
 	all := make(map[string]Known, len(ctrs))
 	for _, ctr := range ctrs {
 		live = append(live, ctr.GetId())
+		if id := p.claimOf(ctr); id != ctr.GetId() {
+			common[id] = true
+		}
 		all[ctr.GetId()] = p.knownContainer(podByID[ctr.GetPodSandboxId()], ctr)
 	}
 	p.known.replace(all)
 	// An error of one entry does not stop the others.
-	report, err := p.Ledger.Reconcile(ctx, ledger.OwnerNRI, live, ledger.WithLiveness(p.inUse), ledger.ForWholeNode())
+	live = slices.AppendSeq(live, maps.Keys(common))
+	report, err := p.Ledger.Reconcile(ctx, ledger.OwnerNRI, live, ledger.WithLiveness(p.inUse), ledger.WithMemberLiveness(haveProcesses("/proc")), ledger.ForWholeNode())
 	p.unlisted.Store(&report.Unlisted)
 	_, orphansErr := p.releaseOrphans(ctx)
 	errs := []error{err, orphansErr}
@@ -44,6 +56,9 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	reserved := map[string]bool{}
 	for _, c := range snapshot.Claims() {
 		reserved[c.ContainerID] = true
+		for _, m := range c.Members {
+			reserved[m.ContainerID] = true
+		}
 	}
 	p.stale.set(snapshot.Claims())
 	periodic.Wake(p.wake)
@@ -73,7 +88,46 @@ func (p *Plugin) inUse(dir string) bool {
 
 // limitedByUs returns whether this plugin set the container's limits: only it can mount the claim's directory.
 func (p *Plugin) limitedByUs(ctr *api.Container) bool {
-	return oci.MountsFiles(mountsOf(ctr), p.Ledger.Dir(ctr.GetId()))
+	return oci.MountsFiles(mountsOf(ctr), p.Ledger.Dir(p.claimOf(ctr)))
+}
+
+// claimOf returns the ID of the claim with the container's files: a common one if they are mounted.
+func (p *Plugin) claimOf(ctr *api.Container) string {
+	var cdi []string
+	for _, d := range ctr.GetCDIDevices() {
+		cdi = append(cdi, d.GetName())
+	}
+	if names := prepared.Names(cdi); len(names) > 0 {
+		if id := ledger.CommonID(names); oci.MountsFiles(mountsOf(ctr), p.Ledger.Dir(id)) {
+			return id
+		}
+	}
+	return ctr.GetId()
+}
+
+// haveProcesses returns a function that returns whether a container has a process: by the control groups, which no container
+// leaves without privileges. It reads them once, with the first question. If it can't, all have one.
+func haveProcesses(proc procfs.FS) func(containerID string) bool {
+	read := sync.OnceValues(func() (map[string]bool, error) {
+		pids, err := proc.All()
+		ids := map[string]bool{}
+		for _, pid := range pids {
+			text, err := rawfile.Read(proc.Path(strconv.Itoa(pid), "cgroup"))
+			if err != nil {
+				continue // it has ended
+			}
+			for path := range procfs.CgroupPaths(string(text)) {
+				for element := range strings.SplitSeq(path, "/") {
+					procfs.ContainerID(element, func(id string) bool { ids[id] = true; return false })
+				}
+			}
+		}
+		return ids, err
+	})
+	return func(containerID string) bool {
+		ids, err := read()
+		return err != nil || ids[containerID]
+	}
 }
 
 // restore reserves a running container's shares, also if they do not fit.
@@ -82,6 +136,9 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 	g, err := p.runningGrant(ctx, f)
 	if err != nil {
 		return fmt.Errorf("restore the claim of running container %s: %w", ctr.GetId(), err)
+	}
+	if p.claimOf(ctr) != ctr.GetId() {
+		p.useCommonClaim(f, g.ResourceClaims)
 	}
 	// By its mounts: its namespace's permission and the node's limiter mode can have changed.
 	claim := f.claim(g, oci.EnforcementOf(f.container.Mounts, f.settings))

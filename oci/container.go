@@ -30,6 +30,8 @@ type Container struct {
 	CDIDevices []string
 	// NoLimiter: its user disabled the limiter, with the operator's permission ([RequestsNoLimiter]).
 	NoLimiter bool
+	// InCommon: other containers can have the same claim.
+	InCommon bool
 	// HighPriority: its work has priority on its GPUs, with the operator's permission.
 	HighPriority bool
 	DeviceRules  []rspec.LinuxDeviceCgroup

@@ -74,6 +74,29 @@ func noteLibraries(dir, libraries string) error {
 	return nil
 }
 
+// AddLibraries records the libraries of another container that is to mount the files in dir. After a restore the error is
+// ErrUnknownLibraries: the containers that run have other files, with an account of their own.
+func AddLibraries(dir string, s Settings) error {
+	path := filepath.Join(dir, librariesFile)
+	have, err := rawfile.Read(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("record the container's libraries: %w", err)
+	}
+	text := string(have)
+	if text == unknownLibraries {
+		return fmt.Errorf("record the container's libraries: %w: wait until all containers of its ResourceClaim have ended", ErrUnknownLibraries)
+	}
+	for line := range strings.Lines(s.libraries()) {
+		if !strings.Contains("\n"+text, "\n"+line) {
+			text += line
+		}
+	}
+	if text == string(have) && err == nil {
+		return nil
+	}
+	return atomicfile.Write(path, []byte(text), 0o644)
+}
+
 // NoteRestored records that the files are newer than the container. Call it before Populate.
 func NoteRestored(dir string) error { return noteLibraries(dir, unknownLibraries) }
 

@@ -118,6 +118,22 @@ func TestPruneLibraries(t *testing.T) {
 	})
 }
 
+// Containers of two releases of the limiter have a claim in common.
+func TestAddLibraries(t *testing.T) {
+	dir := claimWith(t, "/lib/"+oldLibrary, "/lib/"+oldStub)
+	for range 2 {
+		require.NoError(t, oci.AddLibraries(dir, oci.Settings{LibraryPath: "/lib/" + newLibrary}))
+		made, err := oci.LibrariesOf(dir)
+		require.NoError(t, err)
+		require.Equal(t, []oci.Library{{Name: oldLibrary}, {Name: oldStub}, {Name: newLibrary}}, made)
+	}
+	dir = t.TempDir()
+	require.NoError(t, oci.NoteRestored(dir))
+	require.ErrorIs(t, oci.AddLibraries(dir, oci.Settings{LibraryPath: "/lib/" + newLibrary}), oci.ErrUnknownLibraries)
+	_, err := oci.LibrariesOf(dir)
+	require.ErrorIs(t, err, oci.ErrUnknownLibraries)
+}
+
 func TestLibrariesOf(t *testing.T) {
 	lib := filepath.Join(libraryDir(t, newLibrary), newLibrary)
 	made, err := oci.LibrariesOf(claimWith(t, lib, "/lib/"+oldStub))

@@ -112,7 +112,8 @@ func MountsFiles(mounts []rspec.Mount, dir string) bool {
 // Limited reports whether a container mounts its limits and has a claim of the owner ("": of any). The mounts are
 // not sufficient.
 func Limited(ctx context.Context, stateDir, id string, mounts []rspec.Mount, owner string) (bool, error) {
-	if !MountsFiles(mounts, ledger.DirOf(stateDir, id)) {
+	claim := mountedClaim(stateDir, mounts)
+	if claim == "" {
 		return false, nil
 	}
 	now, err := ledger.Read(ctx, stateDir)
@@ -120,8 +121,19 @@ func Limited(ctx context.Context, stateDir, id string, mounts []rspec.Mount, own
 		return false, err
 	}
 	return slices.ContainsFunc(now.Claims(), func(c ledger.Claim) bool {
-		return c.ContainerID == id && (owner == "" || c.Owner == owner)
+		return c.ContainerID == claim && c.Has(id) && (owner == "" || c.Owner == owner)
 	}), nil
+}
+
+// mountedClaim returns the ID of the claim with the files that are mounted; "": none.
+func mountedClaim(stateDir string, mounts []rspec.Mount) string {
+	for _, m := range mounts {
+		id := filepath.Base(filepath.Dir(m.Source))
+		if MountsFiles([]rspec.Mount{m}, ledger.DirOf(stateDir, id)) {
+			return id
+		}
+	}
+	return ""
 }
 
 // OwnedDestination reports whether a destination is at or below a path of the limiter.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -111,11 +112,18 @@ func auditedClaims(ctx context.Context, store *ledger.Ledger) ([]audit.Claim, er
 		for _, s := range e.Shares {
 			reserved = append(reserved, audit.Device{UUID: s.UUID, LimitBytes: uint64(s.MemoryMiB) << 20})
 		}
+		var members []audit.Container
+		modes := []string{e.Mode}
+		for _, m := range e.Members {
+			modes = append(modes, m.Mode)
+			members = append(members, audit.Container{ID: m.ContainerID, Namespace: m.PodNamespace, Pod: m.PodName, PodUID: m.PodUID, Name: m.Container})
+		}
 		all = append(all, audit.Claim{
-			Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
-			Dir:       store.Dir(e.ContainerID),
-			Devices:   reserved,
-			Unknown:   e.State != ledger.StateActive, Uncontrolled: e.Mode == string(oci.EnforceNone), Process: e.Process,
+			Members: members, Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
+			Dir:     store.Dir(e.ContainerID),
+			Devices: reserved,
+			Unknown: e.State != ledger.StateActive, Process: e.Process,
+			Uncontrolled: slices.Contains(modes, string(oci.EnforceNone)),
 		})
 	}
 	return all, nil

@@ -55,7 +55,11 @@ func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, stateDir string, f
 func coreContainers(s *ledger.Snapshot, dir func(id string) string) []feedback.Container {
 	var all []feedback.Container
 	for _, claim := range s.Claims() {
-		all = append(all, feedback.Container{ID: claim.ContainerID, Dir: dir(claim.ContainerID)})
+		c := feedback.Container{ID: claim.ContainerID, Dir: dir(claim.ContainerID)}
+		for _, m := range claim.Members {
+			c.Members = append(c.Members, m.ContainerID)
+		}
+		all = append(all, c)
 	}
 	return all
 }

@@ -19,15 +19,16 @@ var ErrNotPrepared = errors.New("ResourceClaim not prepared")
 // Mount is a mount of a container, as the runtime reports it.
 type Mount struct{ Source, Destination string }
 
-// Names returns the devices of ResourceClaims among CDI names, each once, in their order: the runtime names a device
-// twice if the kubelet prepared it twice.
+// Names returns the devices of ResourceClaims among CDI names, each once and sorted: the runtime names a device twice if
+// the kubelet prepared it twice, and containers with the same ones have a share in common.
 func Names(cdi []string) (devices []string) {
 	for _, name := range cdi {
-		if device, is := strings.CutPrefix(name, api.CDIClaimKind+"="); is && !slices.Contains(devices, device) {
+		if device, is := strings.CutPrefix(name, api.CDIClaimKind+"="); is {
 			devices = append(devices, device)
 		}
 	}
-	return devices
+	slices.Sort(devices)
+	return slices.Compact(devices)
 }
 
 // Grant returns the grant of a container's ResourceClaims, or nil if it has none. It needs two things: the CDI devices

@@ -161,7 +161,7 @@ func TestGrant(t *testing.T) {
 		{description: "one", cdi: []string{A}, mounts: []prepared.Mount{mountA}, want: []grant.Share{shareA}, claims: []string{uidA + ".gpu"}},
 		{description: "named twice after a restart of the kubelet", cdi: []string{A, A}, mounts: []prepared.Mount{mountA}, want: []grant.Share{shareA}, claims: []string{uidA + ".gpu"}},
 		{description: "two requests", cdi: []string{cdi(uidA, "other"), A}, mounts: []prepared.Mount{mountA, mount(store, uidA, "other")},
-			want: []grant.Share{{UUID: gpuB, MemoryMiB: 2000}, shareA}, claims: []string{uidA + ".other", uidA + ".gpu"}},
+			want: []grant.Share{shareA, {UUID: gpuB, MemoryMiB: 2000}}, claims: []string{uidA + ".gpu", uidA + ".other"}},
 		{description: "two on one GPU are a sum, of 100 % at most", cdi: []string{A, B}, mounts: []prepared.Mount{mountB, mountA},
 			want: []grant.Share{{UUID: gpuA, MemoryMiB: 1500, CorePercent: 100}, {UUID: gpuB, MemoryMiB: 1, CorePercent: 1}}, claims: []string{uidA + ".gpu", uidB + ".gpu"}},
 

@@ -29,6 +29,8 @@ type Container struct {
 	ID string
 	// Dir is the claim's directory.
 	Dir string
+	// Members are the containers that have the claim in common, if it is such a claim; then ID is the claim's.
+	Members []string
 }
 
 type Config struct {
@@ -109,11 +111,11 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 		times, err = l.config.Times(ctx)
 		failed = errors.Join(failed, err)
 	}
-	files := make(map[string]string, len(containers))
+	claims := NewClaims(len(containers))
 	for _, c := range containers {
-		files[c.ID] = limiter.UsagePath(c.Dir)
+		claims.Add(c.ID, limiter.UsagePath(c.Dir), c.Members)
 	}
-	owners := l.owners(times, memories, files)
+	owners := claims.Of(l.owners(times, memories, claims.UsageFiles))
 	active := map[string]bool{}
 	for _, owner := range owners {
 		active[owner] = true
@@ -144,7 +146,7 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 		l.beyonds.Store(nil)
 	}
 	failed = errors.Join(failed, l.measure(now, busy, members))
-	l.use.Store(l.use.Load().next(now, busy, files))
+	l.use.Store(l.use.Load().next(now, busy, claims.UsageFiles))
 	observed := observe(memories, owners)
 	for _, m := range members {
 		l.residue(m, observed)

@@ -37,7 +37,7 @@ func newScene(t *testing.T) *scene {
 	s := &scene{}
 	for _, id := range []string{"a", "b"} {
 		dir := t.TempDir()
-		c := Container{id, dir}
+		c := Container{ID: id, Dir: dir}
 		require.NoError(t, os.MkdirAll(filepath.Dir(limiter.LimitsPath(dir)), 0o755))
 		limits := limiter.Limits{Identity: limiter.IdentityOf(id), Devices: []limiter.DeviceLimit{{UUID: gpu0, MemoryLimitBytes: 1, CorePercent: 40}}}
 		require.NoError(t, limiter.WriteLimits(limiter.LimitsPath(dir), limits))
@@ -84,6 +84,24 @@ func (s *scene) residueOf(t *testing.T, i int) uint64 {
 	residue, err := limiter.ReadResidue(limiter.LimitsPath(s.containers[i].Dir))
 	require.NoError(t, err)
 	return residue[0]
+}
+
+// The use of containers that have a claim in common is the claim's, whichever of them a process belongs to.
+func TestUseOfACommonClaim(t *testing.T) {
+	s := newScene(t)
+	s.containers[0].Members = []string{"c", "d"}
+	s.Loop.config.Owners = func(_ []int, files map[string]string) map[int]string {
+		require.Equal(t, files["a"], files["c"])
+		require.Equal(t, files["a"], files["d"])
+		return map[int]string{1: "c", 2: "b", 3: "d"}
+	}
+	s.times = map[string][]nvidia.ProcessTime{gpu0: {{PID: 1, Percent: 15}, {PID: 3, Percent: 5}, {PID: 2, Percent: 40}}}
+	for range 200 {
+		require.NoError(t, s.once())
+	}
+	assert.InDelta(t, 20, s.Use().Percent[gpu0]["a"], 0.5)
+	assert.InDelta(t, 40, s.Use().Percent[gpu0]["b"], 0.5)
+	assert.Len(t, s.Use().Percent[gpu0], 2)
 }
 
 // Damaged or missing files of one container do not stop the others, and nothing is written where nothing has changed.

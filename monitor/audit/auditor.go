@@ -363,7 +363,7 @@ func (i *Inspector) lives(p orphans.Process) bool {
 // Still reads everything again, and returns nil if the process is still the one of the violation.
 func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) error {
 	files := usageFiles(claims)
-	owner := feedback.NewOwners(string(i.proc.FS)).Find([]int{o.PID}, files)[o.PID]
+	owner := files.ID(feedback.NewOwners(string(i.proc.FS)).Find([]int{o.PID}, files.UsageFiles)[o.PID])
 	delete(i.mapped, o.Process)
 	now, err := i.process(o.PID, owner, claims, nil)
 	if v.Kind == ForeignDescriptor {
@@ -392,10 +392,14 @@ func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) err
 	return nil
 }
 
-func usageFiles(claims map[string]*Claim) map[string]string {
-	files := make(map[string]string, len(claims))
+func usageFiles(claims map[string]*Claim) *feedback.Claims {
+	files := feedback.NewClaims(len(claims))
 	for id, c := range claims {
-		files[id] = c.usageFile()
+		members := make([]string, 0, len(c.Members))
+		for _, m := range c.Members {
+			members = append(members, m.ID)
+		}
+		files.Add(id, c.usageFile(), members)
 	}
 	return files
 }

@@ -97,7 +97,8 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 		errs = append(errs, err)
 	}
 	pids := i.candidates(claims, on, holding, all, thorough)
-	owners := i.owners.Find(pids, usageFiles(claims))
+	files := usageFiles(claims)
+	owners := files.Of(i.owners.Find(pids, files.UsageFiles))
 	var found []Process
 	foreign := map[openNode]string{}
 	unread := map[int]error{}
@@ -267,13 +268,13 @@ func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, dev
 	p := Process{Process: orphans.Process{PID: pid, Start: s.Start}, Name: s.Name, Devices: devices}
 	if owner == "" {
 		g := i.groupOf(s, dir, func(id string) bool { _, _, known := i.container(id); return known || claims[id] != nil })
-		owner = g.container
+		owner = claimOf(g.container, claims)
 		if claims[owner] == nil {
 			i.ungranted(&p, g)
 			return p, nil
 		}
 	}
-	p.Container = claims[owner].Container
+	p.Container = i.memberOf(claims[owner], s, dir)
 	if owner == i.own || pid == os.Getpid() {
 		p.Spared = ownContainer
 	}
@@ -287,6 +288,33 @@ func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, dev
 		return p, fmt.Errorf("read its mappings: %w", err)
 	}
 	return p, err
+}
+
+// claimOf returns the ID of a container's claim.
+func claimOf(container string, claims map[string]*Claim) string {
+	if claims[container] == nil && container != "" {
+		for id, claim := range claims {
+			if claim.member(container) >= 0 {
+				return id
+			}
+		}
+	}
+	return container
+}
+
+// memberOf returns the container of a process with a claim, with the claim's ID.
+func (i *Inspector) memberOf(claim *Claim, s procfs.Status, dir string) Container {
+	if len(claim.Members) < 2 {
+		return claim.Container
+	}
+	g := i.groupOf(s, dir, func(id string) bool { return claim.member(id) >= 0 })
+	at := claim.member(g.container)
+	if at < 0 {
+		return claim.Container
+	}
+	of := claim.Members[at]
+	of.ID = claim.ID
+	return of
 }
 
 func (i *Inspector) ungranted(p *Process, g group) {

@@ -178,6 +178,39 @@ func TestOwnContainerInItsOwnGroupNamespace(t *testing.T) {
 	assert.Equal(t, other, found[12].Container.ID)
 }
 
+// Two containers have a claim in common: their memory is one sum, and each process is of its own pod.
+func TestProcessesOfACommonClaim(t *testing.T) {
+	proc := t.TempDir()
+	ids := []string{strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64)}
+	for i, pid := range []string{"10", "11", "12"} {
+		inProc(t, proc, pid, "/kubepods/pod/"+ids[i])
+	}
+	inProc(t, proc, "self", "/")
+	claim := &Claim{
+		Container: Container{ID: "common", Pod: "first"}, Uncontrolled: true, Devices: []Device{{UUID: gpuA, LimitBytes: 1 << 30}},
+		Members: []Container{{ID: ids[0], Pod: "first"}, {ID: ids[1], Pod: "second"}},
+	}
+	claims := map[string]*Claim{"common": claim}
+	i := NewInspector(proc, t.TempDir(), runtimeOf(nil))
+	of := func(pid int) nvidia.Process { return nvidia.Process{PID: pid, Bytes: 3 << 30, Known: true} }
+	all, err := i.Processes(claims, map[string][]nvidia.Process{gpuA: {of(10), of(11), of(12)}}, true)
+	require.NoError(t, err)
+	require.Len(t, all, 3)
+	assert.Equal(t, Container{ID: "common", Pod: "first"}, all[0].Container)
+	assert.Equal(t, Container{ID: "common", Pod: "second"}, all[1].Container)
+	assert.Equal(t, ids[2], all[2].Container.ID)
+	claim.Uncontrolled = false
+	var over []Finding
+	for _, f := range Find(Snapshot{Claims: claims, Processes: all}) {
+		if f.Kind == OverLimit {
+			over = append(over, f)
+		}
+	}
+	require.Len(t, over, 1)
+	assert.Contains(t, over[0].Detail, "6144 MiB")
+	assert.Len(t, over[0].Offenders, 2)
+}
+
 func TestProcessesThatAreGone(t *testing.T) {
 	c := begin(t, 0, "true")
 	require.NoError(t, c.Wait())

@@ -55,6 +55,8 @@ func (c Container) String() string {
 
 type Claim struct {
 	Container
+	// Members are the containers that have the claim in common; then the ID above is the claim's.
+	Members []Container
 	Devices []Device
 	// Unknown: the grant is unknown, so nothing of it is a violation.
 	Unknown bool
@@ -65,6 +67,10 @@ type Claim struct {
 	Dir       string
 	Damage    string
 	Tampering Tampering
+}
+
+func (c *Claim) member(container string) int {
+	return slices.IndexFunc(c.Members, func(m Container) bool { return m.ID == container })
 }
 
 func (c *Claim) usageFile() string {

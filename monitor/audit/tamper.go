@@ -192,7 +192,8 @@ func (i *Inspector) byContainer(claims map[string]*Claim) (map[string][]int, err
 		return nil, err
 	}
 	all = slices.DeleteFunc(all, func(pid int) bool { return i.strangers[pid] > i.pass })
-	owners := i.owners.Find(all, usageFiles(claims))
+	files := usageFiles(claims)
+	owners := files.Of(i.owners.Find(all, files.UsageFiles))
 	of := map[string][]int{}
 	for _, pid := range all {
 		if owner := owners[pid]; owner != "" {

@@ -144,6 +144,24 @@ var shareFamilies = group(shareLabels, (*reading).shares,
 	}),
 )
 
+var claimFamily = group([]label{
+	nodeLabel,
+	{"container_id", func(_ *reading, r *row) string { return r.container.ContainerID }},
+	{"resourceclaim_uid", func(_ *reading, r *row) string { uid, _, _ := strings.Cut(r.word, "."); return uid }},
+	{"request", func(_ *reading, r *row) string { _, request, _ := strings.Cut(r.word, "."); return request }},
+}, byResourceClaim,
+	known("gpuslice_resourceclaim_containers", "Containers that have the request of the ResourceClaim, with one share in common: that of container_id.", (*row).sum),
+)
+
+func byResourceClaim(r *reading) (all []row) {
+	for _, c := range r.active() {
+		for _, request := range c.ResourceClaims {
+			all = append(all, row{container: c, word: request, number: float64(len(c.Members))})
+		}
+	}
+	return all
+}
+
 const nanosecond = 1 / float64(time.Second)
 
 // enforcements are the ways to enforce limits. An entry that cannot be read has none of them.
@@ -160,6 +178,7 @@ var families = slices.Concat(
 	nodeFamily("gpuslice_orphans", "Active claims of containers that are gone; normally 0.", func(r *reading) float64 { return float64(r.orphans) }),
 	nodeFamily("gpuslice_nri_connected", "1 if the agent is connected to the container runtime and synchronized.", func(r *reading) float64 { return boolean(r.connected) }),
 	group([]label{wordLabel("enforcement")}, byEnforcement, known("gpuslice_containers", "Containers with an active claim, by how their limits are enforced.", (*row).sum)),
+	claimFamily,
 	gpuFamilies,
 	sourceFamily,
 	shareFamilies,

@@ -37,6 +37,7 @@ func busy() view.Node {
 		Containers: []view.Container{
 			{
 				ContainerID: "c1", Pod: "ml/train", Name: "main", State: "active", Enforcement: "preload", UsageProblem: "grown",
+				ResourceClaims: []string{"uid-1.gpu"}, Members: []view.Member{{ContainerID: "a"}, {ContainerID: "b"}},
 				Shares: []view.Share{{
 					UUID: nodetest.H200, MemoryMiB: 100, CorePercent: 30, UsedBytes: 7, ContextBytes: 3, ResidueBytes: 2, Processes: 4,
 					ComputeNanoseconds: 1500000000, ThrottledNanoseconds: 250000000, Launches: 17, LastLaunch: time.UnixMilli(1700000000250),
@@ -107,6 +108,7 @@ func TestGather(t *testing.T) {
 			add("gpuslice_container_"+name, web, of[1])
 		}
 	}
+	add("gpuslice_resourceclaim_containers", `{container_id="c1",node="node-1",request="gpu",resourceclaim_uid="uid-1"}`, "2")
 	add("gpuslice_claims", "", "3")
 	add("gpuslice_orphans", "", "1")
 	add("gpuslice_nri_connected", "", "1")

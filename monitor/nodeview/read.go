@@ -140,6 +140,10 @@ func (r *reading) container(e *ledger.Entry, dir string) (c view.Container, prob
 	if e.PodName != "" {
 		c.Pod = e.PodNamespace + "/" + e.PodName
 	}
+	c.ResourceClaims = e.ResourceClaims
+	for _, m := range e.Members {
+		c.Members = append(c.Members, view.Member{ContainerID: m.ContainerID, Pod: m.PodNamespace + "/" + m.PodName, Name: m.Container})
+	}
 	r.uuids = r.uuids[:0]
 	for _, s := range e.Shares {
 		r.uuids = append(r.uuids, s.UUID)

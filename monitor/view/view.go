@@ -94,10 +94,21 @@ type Container struct {
 	Shares      []Share   `json:"shares"`
 	// Blocks are the GPUs that a container with an unknown grant blocks; empty with State "blocking": all.
 	Blocks []string `json:"blocks,omitempty"`
+	// ResourceClaims are the requests of ResourceClaims that it has, "<UID>.<request>"; Members are all containers that have the
+	// shares in common by these. Then ContainerID is the ID of their claim, and the pod and the name are those of the first.
+	ResourceClaims []string `json:"resourceClaims,omitempty"`
+	Members        []Member `json:"members,omitempty"`
 	// UsageProblem is why the usage file can't be read: its use counts as 0.
 	UsageProblem string `json:"usageProblem,omitempty"`
 	// UsageUnknown: the file has another version.
 	UsageUnknown bool `json:"usageUnknown,omitempty"`
+}
+
+// Member is one of the containers that have shares in common.
+type Member struct {
+	ContainerID string `json:"containerID"`
+	Pod         string `json:"pod,omitempty"` // namespace/name
+	Name        string `json:"container"`
 }
 
 // Share is a container's share of a GPU, and its use.

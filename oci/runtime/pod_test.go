@@ -162,20 +162,27 @@ func TestExemptNamespaceReachesNvidiasRuntime(t *testing.T) {
 func TestPodWithGrantReachesNvidiasRuntime(t *testing.T) {
 	for _, test := range []struct {
 		description, visible, want string
-		claimed                    bool
+		claimed, common            bool
 	}{
-		{"injected by NVIDIA's runtime", gpu0, "nvidia-container-runtime", true},
-		{"injected by CDI", "void", "runc", true},
-		{"no claim", gpu0, "runc", false},
+		{"injected by NVIDIA's runtime", gpu0, "nvidia-container-runtime", true, false},
+		{"injected by CDI", "void", "runc", true, false},
+		{"in common with others", gpu0, "nvidia-container-runtime", true, true},
+		{"no claim", gpu0, "runc", false, false},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			p := newPods(t)
 			dir := p.ledger.Dir(id)
 			if test.claimed {
-				_, err := p.ledger.Claim(context.Background(), ledger.Claim{
+				claim := ledger.Claim{
 					ContainerID: id, Owner: ledger.OwnerNRI, PodUID: "u", PodName: "p", PodNamespace: "default", Container: "main",
 					Shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000, CorePercent: 10}},
-				}, map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Replicas: 10}}, func(string) error { return nil })
+				}
+				if test.common {
+					claim.ResourceClaims = []string{"uid.gpu"}
+					claim = claim.Common()
+					dir = p.ledger.Dir(claim.ContainerID)
+				}
+				_, err := p.ledger.Claim(context.Background(), claim, map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Replicas: 10}}, func(string) error { return nil })
 				require.NoError(t, err)
 			}
 			spec, output := p.create(t, "k8s.io", func(s *rspec.Spec) {

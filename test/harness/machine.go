@@ -118,7 +118,10 @@ type Status struct {
 		Pod         string `json:"pod"`
 		Container   string `json:"container"`
 		State       string `json:"state"`
-		Shares      []struct {
+		Members     []struct {
+			ContainerID string `json:"containerID"`
+		} `json:"members"`
+		Shares []struct {
 			UUID      string `json:"uuid"`
 			MemoryMiB int64  `json:"memoryMiB"`
 			Cores     int    `json:"cores"`

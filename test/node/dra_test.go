@@ -26,6 +26,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -213,10 +214,10 @@ func TestResourceClaims(t *testing.T) {
 	requireNoGPU(t, n, "directory", harness.Container{Mounts: hostPath(filepath.Dir(c.record("b")), "/.gpuslice-claims")})
 	requireNoGPU(t, n, "all", harness.Container{Mounts: hostPath(n.StateDir(), "/data")})
 	requireNoGPU(t, n, "plain", harness.Container{})
-	// One container at a time has it.
+	// A container with a part of another one's requests has another limit.
 	second := run(t, n, harness.Pod{Name: "second"})
-	_, err = second.Start(ctx, harness.Container{Name: "main", CDIDevices: a})
-	require.ErrorContains(t, err, "in use by another container")
+	_, err = second.Start(ctx, harness.Container{Name: "main", CDIDevices: append(b, a...)})
+	require.ErrorContains(t, err, "in use by a container with other requests")
 	require.NoError(t, second.Remove(ctx))
 	// The API server regards the GPU as free after a forced deletion, and the ledger does not.
 	short, cancel := context.WithTimeout(ctx, time.Second)
@@ -239,6 +240,59 @@ func TestResourceClaims(t *testing.T) {
 	for _, name := range []string{"b", "large"} {
 		c.unprepare(name)
 	}
+	requireNothingLeft(t, n)
+}
+
+// Two containers of a pod, and one of another, have the same ResourceClaim: one limit in common, in three PID namespaces.
+func TestSharedResourceClaim(t *testing.T) {
+	ctx := context.Background()
+	n, c := newDRANode(t)
+	c.allocate("a", gpu(t, n, 0), "3000Mi", "30")
+	a := c.prepared("a")
+	hold := harness.Container{Name: "holds", Command: []string{workload("hold"), "--mib=1000"}, CDIDevices: a}
+	idle := harness.Container{Name: "idle", CDIDevices: a}
+	first, second := run(t, n, harness.Pod{Name: "first"}), run(t, n, harness.Pod{Name: "second"})
+	holds, beside := start(t, first, hold), start(t, first, idle)
+	waitReady(t, first, hold)
+	elsewhere := start(t, second, idle)
+	one := func(containers int, used uint64) {
+		t.Helper()
+		s, err := n.Status(ctx)
+		require.NoError(t, err)
+		require.Len(t, s.Containers, 1)
+		require.Len(t, s.Containers[0].Members, containers)
+		require.EqualValues(t, 3000, s.GPUs[0].GrantedMemoryMiB)
+		require.EqualValues(t, 30, s.GPUs[0].GrantedCores)
+		require.Equal(t, used*mib, s.Containers[0].Shares[0].UsedBytes)
+	}
+	left := func(id string, mibs int64) {
+		t.Helper()
+		v := exec(t, n, id, workload("alloc"), "--chunk-mib=100")
+		require.Equal(t, mibs*mib, number(t, v["allocated_bytes"]))
+	}
+	one(3, 1000+contextMiB)
+	left(beside, (3000-1000-2*contextMiB)/100*100)
+	left(elsewhere, (3000-1000-2*contextMiB)/100*100)
+
+	// The agent is killed, and a container of the three ends without it.
+	n.Agent.Kill()
+	require.NoError(t, n.RemoveContainer(ctx, beside))
+	require.NoError(t, n.StartAgent(ctx))
+	one(2, 1000+contextMiB)
+	left(elsewhere, (3000-1000-2*contextMiB)/100*100)
+	beside = start(t, first, harness.Container{Name: "idle", Attempt: 1, CDIDevices: a})
+
+	// What a killed container had is free for the others, in which its process can't be looked up.
+	require.NoError(t, n.RemoveContainer(ctx, holds))
+	left(elsewhere, (3000-contextMiB)/100*100)
+	left(beside, (3000-contextMiB)/100*100)
+	one(2, 0)
+	require.NoError(t, first.Remove(ctx))
+	c.unprepare("a")
+	left(elsewhere, (3000-contextMiB)/100*100)
+	one(1, 0)
+	requireNoGPU(t, n, "unprepared", harness.Container{CDIDevices: a})
+	require.NoError(t, second.Remove(ctx))
 	requireNothingLeft(t, n)
 }
 
@@ -280,14 +334,10 @@ func TestResourceClaimsFailClosed(t *testing.T) {
 	_, err := c.prepare(ctx, "a")
 	require.Error(t, err)
 	// A container keeps its share, also if the ledger is lost meanwhile.
-	require.NoError(t, os.RemoveAll(filepath.Join(n.StateDir(), "containers", id, "grant.json")))
+	require.NoError(t, os.RemoveAll(filepath.Join(n.StateDir(), "containers", ledger.CommonID([]string{"uid-kept.gpu"}), "grant.json")))
 	require.NoError(t, n.StartAgent(ctx))
 	requireGranted(t, n, 10<<10)
 	requireTotal(t, n, id, 10<<10)
-	second := run(t, n, harness.Pod{Name: "second"})
-	_, err = second.Start(ctx, harness.Container{Name: "main", CDIDevices: kept})
-	require.ErrorContains(t, err, "in use by another container")
-	require.NoError(t, second.Remove(ctx))
 	require.NoError(t, pod.Remove(ctx))
 	c.unprepare("a")
 	c.unprepare("kept")

@@ -95,7 +95,9 @@ func isNamed(c view.Container, target string) bool {
 	if c.Pod != "" && (c.Pod == target || c.Pod+"/"+c.Name == target || c.Pod+":"+c.Name == target) {
 		return true
 	}
-	return c.Name == target || strings.HasPrefix(c.ContainerID, target)
+	return c.Name == target || strings.HasPrefix(c.ContainerID, target) || slices.ContainsFunc(c.Members, func(m view.Member) bool {
+		return isNamed(view.Container{ContainerID: m.ContainerID, Pod: m.Pod, Name: m.Name}, target)
+	})
 }
 
 func fullName(c view.Container) string {

@@ -140,6 +140,11 @@ func (d containerDescribed) write(p page) error {
 	if d.Pod != "" {
 		f.add("Pod", "%s (%s)", d.Pod, cmp.Or(d.PodUID, "-"))
 	}
+	if len(d.Members) > 1 {
+		for _, m := range d.Members {
+			f.add("Shared with", "%s/%s (%s)", m.Pod, m.Name, m.ContainerID)
+		}
+	}
 	f.add("Node", "%s", d.Node)
 	f.add("State", "%s", painted(p.Paint(stateColor(d.State), term.Clean(d.State))))
 	f.add("Enforcement", "%s", cmp.Or(d.Enforcement, "-"))

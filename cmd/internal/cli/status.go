@@ -146,7 +146,7 @@ func containerTable(p page, n view.Node) error {
 	for _, c := range n.Containers {
 		state := term.Cell{Text: c.State, Color: stateColor(c.State)}
 		row := func(gpu string, used ...any) {
-			row := append([]any{cmp.Or(c.Pod, "-"), name(c), state, gpu}, used[:3]...)
+			row := append([]any{cmp.Or(c.Pod, "-"), nameAndOthers(c), state, gpu}, used[:3]...)
 			row = append(row, cmp.Or(c.Enforcement, "-"))
 			if p.Wide {
 				row = append(append(row, cmp.Or(c.ContainerID, "-"), cmp.Or(c.Owner, "-"), moment(c.CreatedAt)), used[3:]...)
@@ -248,6 +248,14 @@ func stateColor(state string) term.Color {
 		return term.Plain
 	}
 	return term.Red
+}
+
+// nameAndOthers adds the number of containers that have its shares in common.
+func nameAndOthers(c view.Container) string {
+	if len(c.Members) > 1 {
+		return fmt.Sprintf("%s +%d", name(c), len(c.Members)-1)
+	}
+	return name(c)
 }
 
 // name returns a container's name, or its ID if its record has none.
