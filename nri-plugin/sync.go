@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	gpuapi "github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/dra/prepared"
@@ -141,7 +142,7 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 		p.useCommonClaim(f, g.ResourceClaims)
 	}
 	// By its mounts: its namespace's permission and the node's limiter mode can have changed.
-	claim := f.claim(g, oci.EnforcementOf(f.container.Mounts, f.settings))
+	claim := f.claim(g, oci.EnforcementOf(f.container.Mounts, createRuntimeHooks(ctr), f.settings))
 	restored, err := p.Ledger.Restore(ctx, claim, f.gpus, func(dir string) error {
 		if err := oci.NoteRestored(dir); err != nil {
 			return err
@@ -217,4 +218,11 @@ func (p *Plugin) releaseOrphans(ctx context.Context) (bool, error) {
 		p.Log.Info("orphans of other container engines released")
 	}
 	return released, err
+}
+
+func createRuntimeHooks(ctr *api.Container) (hooks []rspec.Hook) {
+	for _, h := range ctr.GetHooks().GetCreateRuntime() {
+		hooks = append(hooks, rspec.Hook{Path: h.GetPath(), Args: h.GetArgs()})
+	}
+	return hooks
 }

@@ -47,14 +47,14 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 		return Result{}, err
 	}
 
-	how, err := enforcement(s.limiterMode(), c, checkStubs(visible, way))
+	how, err := s.enforcement(shares, c, checkStubs(visible, way))
 	if err != nil {
 		return Result{}, err
 	}
 	edits, err := compose(visible, s.Stubs, how, &cdispec.ContainerEdits{
 		Env:    environment(shares, s, c, way),
 		Mounts: append(limiterMounts(s, c, how), turnMounts(shares, c)...),
-		Hooks:  mountCheck(s.MountCheck),
+		Hooks:  append(mountCheck(s.MountCheck), s.nativeHook(how)...),
 	})
 	if err != nil {
 		return Result{}, err
@@ -91,7 +91,7 @@ func compose(visible *cdispec.ContainerEdits, stubs Stubs, how Enforcement, limi
 	if how.stubs() {
 		limits.Mounts = append(limits.Mounts, mountStubs(visible, stubs)...)
 	}
-	if how == EnforceLibrary {
+	if how.limiter() == EnforceLibrary {
 		withoutCompat(visible)
 	}
 	edits := merge(visible, limits)

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci/native"
 )
 
 // LimiterMode is how containers load the limiter (--limiter-mode).
@@ -35,10 +38,42 @@ const (
 	EnforceBoth    Enforcement = "preload+library"
 	// EnforceNone: Container.NoLimiter.
 	EnforceNone Enforcement = "none"
+	// EnforceNative: by the driver, without the limiter. With it, nativeAnd precedes how that is loaded.
+	EnforceNative Enforcement = "native"
 )
 
-func (e Enforcement) preloads() bool { return e == EnforcePreload || e == EnforceBoth }
-func (e Enforcement) stubs() bool    { return e == EnforceLibrary || e == EnforceBoth }
+const nativeAnd = EnforceNative + "+"
+
+// Enforcements are all, the weakest first.
+var Enforcements = []Enforcement{
+	EnforceNone, EnforcePreload, EnforceLibrary, EnforceBoth,
+	EnforceNative, nativeAnd + EnforcePreload, nativeAnd + EnforceLibrary, nativeAnd + EnforceBoth,
+}
+
+// Native reports whether the driver enforces the limits of memory.
+func (e Enforcement) Native() bool {
+	return e == EnforceNative || strings.HasPrefix(string(e), string(nativeAnd))
+}
+
+func (e Enforcement) limiter() Enforcement {
+	return Enforcement(strings.TrimPrefix(string(e), string(nativeAnd)))
+}
+func (e Enforcement) preloads() bool {
+	return e.limiter() == EnforcePreload || e.limiter() == EnforceBoth
+}
+func (e Enforcement) stubs() bool { return e.limiter() == EnforceLibrary || e.limiter() == EnforceBoth }
+
+func (s Settings) enforcement(shares []grant.Share, c Container, noStub error) (Enforcement, error) {
+	memory, err := s.memoryOf(shares, c)
+	if err != nil || memory == MemoryNative {
+		return EnforceNative, err
+	}
+	how, err := enforcement(s.limiterMode(), c, noStub)
+	if memory == MemoryBoth {
+		how = nativeAnd + how
+	}
+	return how, err
+}
 
 // noStub is why stub libraries can't be used.
 func enforcement(mode LimiterMode, c Container, noStub error) (Enforcement, error) {
@@ -77,7 +112,18 @@ func enforceable(mode LimiterMode, c Container, noStub error) (Enforcement, erro
 
 // EnforcementOf returns how a running container's limits are enforced. The settings can have changed since its
 // creation.
-func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
+func EnforcementOf(mounts []rspec.Mount, createRuntime []rspec.Hook, s Settings) Enforcement {
+	how := loadedBy(mounts, s)
+	switch {
+	case !native.HasHook(createRuntime):
+		return how
+	case how == EnforceNone:
+		return EnforceNative
+	}
+	return nativeAnd + how
+}
+
+func loadedBy(mounts []rspec.Mount, s Settings) Enforcement {
 	from := map[string]string{}
 	for _, m := range mounts {
 		from[cleanDestination(m.Destination)] = m.Source

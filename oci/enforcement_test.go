@@ -60,6 +60,18 @@ func TestEnforcement(t *testing.T) {
 	}
 }
 
+// Without a limiter nothing can be loaded before it. A mode that is not known is one with it.
+func TestCheckLoadingByEnforcement(t *testing.T) {
+	c := Container{Env: []string{"LD_PRELOAD=/usr/lib/libcuda.so.1"}}
+	for _, e := range slices.Concat(Enforcements, []Enforcement{"", "later"}) {
+		if err := CheckLoading(e, c); e == EnforceNone || e == EnforceNative {
+			require.NoError(t, err, e)
+		} else {
+			require.ErrorContains(t, err, "LD_PRELOAD", "%q", e)
+		}
+	}
+}
+
 // What was made is recognised by its mounts, in every mode and with or without a
 // preload of the image's own.
 func TestEnforcementOf(t *testing.T) {
@@ -79,12 +91,12 @@ func TestEnforcementOf(t *testing.T) {
 					continue
 				}
 				require.NoError(t, Apply(spec, result.Edits))
-				assert.Equal(t, result.Enforcement, EnforcementOf(spec.Mounts, s), "%s %+v", mode, rootfs)
+				assert.Equal(t, result.Enforcement, EnforcementOf(spec.Mounts, nil, s), "%s %+v", mode, rootfs)
 			}
 		}
 	}
-	assert.Equal(t, EnforceNone, EnforcementOf(nil, testSettings()))
-	assert.Equal(t, EnforceNone, EnforcementOf([]rspec.Mount{bind("/etc/mine", "/etc/ld.so.preload")}, testSettings()), "a preload of the user")
+	assert.Equal(t, EnforceNone, EnforcementOf(nil, nil, testSettings()))
+	assert.Equal(t, EnforceNone, EnforcementOf([]rspec.Mount{bind("/etc/mine", "/etc/ld.so.preload")}, nil, testSettings()), "a preload of the user")
 }
 
 // mount is a driver's file in a CDI spec.

@@ -11,7 +11,7 @@ import (
 // than the stub library. It detects mistakes, not attacks. With NRI, which can't read links, the limiter
 // checks the order again when CUDA starts.
 func CheckLoading(e Enforcement, c Container) error {
-	if e == EnforceNone {
+	if e == EnforceNone || e == EnforceNative {
 		return nil
 	}
 	// These are loaded before /etc/ld.so.preload's libraries.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+
+	"github.com/gpuslice/gpuslice/oci/native"
 )
 
 // Injection is how granted GPUs are made visible (--device-injection).
@@ -69,6 +71,14 @@ type Settings struct {
 	CorePolicy CorePolicy
 	// ContextMiB is the expected memory of a CUDA context, by the GPU's UUID.
 	ContextMiB map[string]int64
+	// Memory is what limits containers' memory; empty is limiter.
+	Memory MemoryEnforcement
+	// RequireNative: with MemoryAuto too, a container that the driver can't limit is refused.
+	RequireNative bool
+	// Native is the hook that sets the driver's limits.
+	Native native.Setup
+	// NoNative is why the driver has no such limits; nil: it has.
+	NoNative error
 	// Unmeasured: an agent may not run on the node. Until one does, each process measures its own residue.
 	Unmeasured bool
 }
@@ -82,7 +92,7 @@ func (s Settings) Validate() error {
 	if !s.corePolicy().Known() {
 		errs = append(errs, fmt.Errorf("unknown core policy %q: use default, force or disable", s.CorePolicy))
 	}
-	errs = append(errs, checkHostPath("library", s.LibraryPath), checkHostPath("ld.so.preload", s.PreloadPath), s.checkMode())
+	errs = append(errs, checkHostPath("library", s.LibraryPath), checkHostPath("ld.so.preload", s.PreloadPath), s.checkMode(), s.checkMemory())
 	if slices.Contains(s.NvidiaHandlers, "") {
 		errs = append(errs, errors.New("an NVIDIA runtime handler is empty: set that the default runtime is NVIDIA's instead"))
 	}

@@ -3,6 +3,7 @@ package noderegister
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,36 +11,52 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Condition is a condition of the node. At is when its status was found.
+// Condition is a condition of the node. Without a Status it is removed. At is when its status was found.
 type Condition struct {
 	Type, Status, Reason, Message string
 	At                            time.Time
 }
 
-// writtenCondition is what was written to which Node object.
-type writtenCondition struct {
+// writtenConditions are what was written to which Node object, by type.
+type writtenConditions struct {
 	node types.UID
-	of   Condition
+	of   map[string]Condition
 }
 
-func (p *Publisher) writeCondition(ctx context.Context, node types.UID) error {
-	if p.cfg.Condition == nil {
+func (p *Publisher) writeConditions(ctx context.Context, node types.UID) error {
+	if p.cfg.Conditions == nil {
 		return nil
 	}
-	now := writtenCondition{node, p.cfg.Condition()}
-	if now == p.condition {
-		return nil
+	if p.conditions.node != node {
+		p.conditions = writtenConditions{node, map[string]Condition{}}
 	}
-	fields := map[string]any{"type": now.of.Type, "status": now.of.Status, "reason": now.of.Reason, "message": now.of.Message}
-	if !now.of.At.IsZero() {
-		at := metav1.NewTime(now.of.At)
+	var errs []error
+	for _, now := range p.cfg.Conditions() {
+		if was, written := p.conditions.of[now.Type]; written && was == now {
+			continue
+		}
+		if err := p.writeCondition(ctx, now); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		p.conditions.of[now.Type] = now
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Publisher) writeCondition(ctx context.Context, c Condition) error {
+	if c.Status == "" {
+		return RemoveCondition(ctx, p.cfg.Client, p.cfg.NodeName, c.Type)
+	}
+	fields := map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message}
+	if !c.At.IsZero() {
+		at := metav1.NewTime(c.At)
 		fields["lastHeartbeatTime"], fields["lastTransitionTime"] = at, at
 	}
 	if err := patchConditions(ctx, p.cfg.Client, p.cfg.NodeName, fields); err != nil {
 		return err
 	}
-	p.condition = now
-	p.cfg.Log.Info("node condition updated", "node", p.cfg.NodeName, "condition", now.of.Type, "status", now.of.Status, "reason", now.of.Reason)
+	p.cfg.Log.Info("node condition updated", "node", p.cfg.NodeName, "condition", c.Type, "status", c.Status, "reason", c.Reason)
 	return nil
 }
 

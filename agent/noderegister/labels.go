@@ -30,6 +30,9 @@ func labels(n Node, o Options) map[string]string {
 	ours("count", strconv.Itoa(len(n.Devices)))
 	version(ours, "driver-version", n.DriverVersion)
 	version(ours, "cuda-version", n.CUDAVersion)
+	if n.MemoryEnforcement != "" {
+		ours("memory-enforcement", n.MemoryEnforcement)
+	}
 	if len(n.Devices) == 0 {
 		return l
 	}

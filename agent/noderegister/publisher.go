@@ -26,8 +26,8 @@ type Config struct {
 	// the next interval.
 	Changed <-chan struct{}
 	Options Options
-	// Condition returns a condition that the node has; optional.
-	Condition func() Condition
+	// Conditions returns conditions that the node has, or has not; optional.
+	Conditions func() []Condition
 	// Interval between two readings; 0 is 30 s.
 	Interval time.Duration
 	// Retry is the pause after a failure, doubled up to Interval; 0 is 5 s.
@@ -46,12 +46,12 @@ type Publisher struct {
 
 	labels atomic.Pointer[map[string]string]
 
-	last      Node
-	known     bool
-	capacity  writtenCapacity
-	condition writtenCondition
-	failures  int
-	logged    map[string]bool
+	last       Node
+	known      bool
+	capacity   writtenCapacity
+	conditions writtenConditions
+	failures   int
+	logged     map[string]bool
 }
 
 func New(c Config) (*Publisher, error) {

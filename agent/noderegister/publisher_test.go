@@ -58,7 +58,7 @@ func run(t *testing.T, options Options, prepare func(*apiServer), test func(*pla
 	runWith(t, options, nil, prepare, test)
 }
 
-func runWith(t *testing.T, options Options, condition func() Condition, prepare func(*apiServer), test func(*play)) {
+func runWith(t *testing.T, options Options, conditions func() []Condition, prepare func(*apiServer), test func(*play)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := &play{t: t, server: newAPIServer(t), changed: make(chan struct{}, 1), log: &bytes.Buffer{}, node: example(), known: true}
@@ -68,7 +68,7 @@ func runWith(t *testing.T, options Options, condition func() Condition, prepare 
 		var err error
 		p.Publisher, err = New(Config{
 			Client: p.server.client(), NodeName: nodeName, Options: options, Changed: p.changed,
-			Log: slog.New(slog.NewTextHandler(p.log, nil)), Condition: condition,
+			Log: slog.New(slog.NewTextHandler(p.log, nil)), Conditions: conditions,
 			Node: func() (Node, bool) {
 				p.mu.Lock()
 				defer p.mu.Unlock()
@@ -393,47 +393,6 @@ func TestRemoveWithoutServer(t *testing.T) {
 		p.server.setDown(true)
 		_, err := Remove(context.Background(), p.server.client(), nodeName)
 		require.ErrorContains(t, err, "read the node")
-	})
-}
-
-// A condition is written when it changes, to the Node object of now, and is no other condition.
-func TestCondition(t *testing.T) {
-	verified := Condition{Type: "GPUShareIsolationVerified", Status: "True", Reason: "Verified", Message: "with driver 1", At: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)}
-	var mu sync.Mutex
-	current := verified
-	set := func(c Condition) { mu.Lock(); current = c; mu.Unlock() }
-	condition := func() Condition { mu.Lock(); defer mu.Unlock(); return current }
-	runWith(t, Options{}, condition, nil, func(p *play) {
-		written := func() []string {
-			p.server.mu.Lock()
-			defer p.server.mu.Unlock()
-			return p.server.capacity
-		}
-		first := `{"status":{"conditions":[{"lastHeartbeatTime":"2026-01-02T03:04:05Z","lastTransitionTime":"2026-01-02T03:04:05Z","message":"with driver 1","reason":"Verified","status":"True","type":"GPUShareIsolationVerified"}]}}`
-		require.Equal(t, []string{first}, written())
-		p.after(10 * time.Minute)
-		require.Len(t, written(), 1, "nothing changed, nothing is written")
-		set(Condition{Type: "GPUShareIsolationVerified", Status: "Unknown", Reason: "NoReport", Message: "none"})
-		p.after(time.Minute)
-		require.Equal(t, `{"status":{"conditions":[{"message":"none","reason":"NoReport","status":"Unknown","type":"GPUShareIsolationVerified"}]}}`, written()[1])
-
-		p.server.fail("patch nodes/status", metav1.StatusReasonForbidden)
-		set(verified)
-		p.after(10 * time.Minute)
-		require.Len(t, written(), 2)
-		require.Contains(t, p.log.String(), "write the node's condition")
-		p.server.fail("patch nodes/status", "")
-		p.after(10 * time.Minute)
-		require.Len(t, written(), 3, "it is tried again")
-
-		p.server.mu.Lock()
-		p.server.node.UID = "u-2"
-		p.server.mu.Unlock()
-		p.after(time.Minute)
-		require.Len(t, written(), 4, "a node that is created again has no condition of ours")
-		p.stop()
-		require.NoError(t, RemoveCondition(context.Background(), p.server.client(), nodeName, "GPUShareIsolationVerified"))
-		require.Equal(t, `{"status":{"conditions":[{"$patch":"delete","type":"GPUShareIsolationVerified"}]}}`, written()[4])
 	})
 }
 

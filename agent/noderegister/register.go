@@ -150,6 +150,8 @@ type Node struct {
 	DriverVersion string
 	CUDAVersion   string
 	MIGStrategy   nvidia.MIGStrategy
+	// MemoryEnforcement is what limits new containers' memory (oci.MemoryEnforcement); "": the limiter, which needs no label.
+	MemoryEnforcement string
 	// Refused are the pods that have grants which the node can't serve.
 	Refused []api.RefusedPod
 }

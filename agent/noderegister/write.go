@@ -32,7 +32,7 @@ func (p *Publisher) write(ctx context.Context, leaving bool) error {
 	if leaving {
 		return err
 	}
-	return errors.Join(err, p.writeCapacity(ctx, got.UID), p.writeCondition(ctx, got.UID)) // schedulers need the annotations, and do without the rest
+	return errors.Join(err, p.writeCapacity(ctx, got.UID), p.writeConditions(ctx, got.UID)) // schedulers need the annotations, and do without the rest
 }
 
 func (p *Publisher) writeMetadata(ctx context.Context, got *metav1.PartialObjectMetadata, leaving bool) error {

@@ -38,6 +38,7 @@ import (
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/native"
 	"github.com/gpuslice/gpuslice/oci/request"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
@@ -112,7 +113,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	})
 	// Also without enforced compute shares: it finds memory that is not charged.
 	loops := newWatchdog()
-	shares := coreLoop(ledger, inventory, o.StateDir, o.UnlimitedCoreFloor, loops.loop("cores", feedback.LongestPause), log)
+	shares := coreLoop(ledger, inventory, published.native, o.StateDir, o.UnlimitedCoreFloor, loops.loop("cores", feedback.LongestPause), log)
 	var recorder audit.Events // an interface that is nil, not one of a nil pointer
 	if events != nil {
 		recorder = events
@@ -143,11 +144,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	connection := deviceplugin.NewConnection(plugin.Ready, admitted, log)
 	published.connection = connection
 	earlier := func(ctx context.Context) { holdEarlierOnce(ctx, ledger, o.UnlimitedCoreFloor, log) }
+	if err := o.limitNatively(ledger, published, &then, log); err != nil {
+		return err
+	}
 	then = append(then, earlier, connection.Run, published.run, shares.Run, held.Run, holdFiles(ledger, o.StateDir, &holder, loops.loop("files", holdInterval), log))
 	if err := o.followPods(api, events, published.keeper, &then, log); err != nil {
 		return err
 	}
-	if err := o.startAudit(ledger, inventory, plugin, &holder, shares.Excesses, shown, events, loops, &then, log); err != nil {
+	if err := o.startAudit(ledger, inventory, published.native, plugin, &holder, shares.Excesses, shown, events, loops, &then, log); err != nil {
 		return err
 	}
 	switch {
@@ -179,6 +183,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		// Before the NRI socket: the first request can follow immediately. A node without a driver
 		// is served too; its grants are refused.
 		waitForGPUs(ctx, inventory, firstLook)
+		published.native.look(ctx)
 		published.update() // before /readyz is 200
 		then.start(ctx, tasks)
 		warnDriver(ctx, machine, o, log)
@@ -225,6 +230,7 @@ func (o *options) installLimiter(log *slog.Logger) (oci.Settings, error) {
 	log.Info("limiter installed", "library", libraryPath, "mode", o.LimiterMode)
 	settings := o.settings(libraryPath, preloadPath, fronts)
 	settings.MountCheck, err = oci.InstallMountCheck(filepath.Join(filepath.Dir(self), "gpuslice-runtime"), o.LibraryDir)
+	settings.Native = native.Setup{Hook: settings.MountCheck, StateDir: o.StateDir}
 	return settings, err
 }
 
@@ -303,7 +309,7 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 		p.ready = append(p.ready, condition{"grant-keys", keys.Ready})
 		*first = append(*first, keys.Run)
 	}
-	if p.keeper, err = o.keep(&config, log); err != nil {
+	if p.keeper, err = o.keep(&config, p.native, log); err != nil {
 		return nil, err
 	}
 	plugin, err := nriplugin.New(config)

@@ -42,7 +42,7 @@ func (o *options) validateAudit(c *checks) {
 }
 
 // audit compares what runs with what was granted; events may be nil.
-func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, excesses func() []feedback.Excess, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
+func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, limits *nativeLimits, plugin *nriplugin.Plugin, holder *limiter.Holder, excesses func() []feedback.Excess, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
 	container := func(id string) (audit.Container, bool, bool) {
 		c, known := plugin.Container(id)
 		return audit.Container{ID: id, Namespace: c.Namespace, Pod: c.Pod, PodUID: c.PodUID, Name: c.Name}, c.Exempt, known
@@ -55,7 +55,12 @@ func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *
 			defer turn.waitForNVML()()
 			return inventory.Processes(ctx)
 		},
-		Claims:      func(ctx context.Context) ([]audit.Claim, error) { return auditedClaims(ctx, ledger) },
+		Claims: func(ctx context.Context) ([]audit.Claim, error) {
+			if limits != nil {
+				defer turn.waitForNVML()()
+			}
+			return auditedClaims(ctx, ledger, limits)
+		},
 		Granted:     func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Dir(c.ID)) },
 		Locks:       func(c *audit.Claim) ([]limiter.Lock, error) { return holder.Locks(c.ID, c.Dir) },
 		Excesses:    excesses,
@@ -98,7 +103,7 @@ func inMachineNamespace() error {
 
 // auditedClaims are the ledger's active claims. A container that has ended, and still has a directory, has no
 // active claim.
-func auditedClaims(ctx context.Context, store *ledger.Ledger) ([]audit.Claim, error) {
+func auditedClaims(ctx context.Context, store *ledger.Ledger, limits *nativeLimits) ([]audit.Claim, error) {
 	snapshot, err := store.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -118,12 +123,15 @@ func auditedClaims(ctx context.Context, store *ledger.Ledger) ([]audit.Claim, er
 			modes = append(modes, m.Mode)
 			members = append(members, audit.Container{ID: m.ContainerID, Namespace: m.PodNamespace, Pod: m.PodName, PodUID: m.PodUID, Name: m.Container})
 		}
+		counted, _ := limits.counted(ctx, store.Dir(e.ContainerID), limited(e.Claim)) // the loop of the shares logs errors
 		all = append(all, audit.Claim{
+			Counted: counted,
 			Members: members, Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
 			Dir:     store.Dir(e.ContainerID),
 			Devices: reserved,
 			Unknown: e.State != ledger.StateActive, Process: e.Process,
 			Uncontrolled: slices.Contains(modes, string(oci.EnforceNone)),
+			Native:       slices.Contains(modes, string(oci.EnforceNative)),
 		})
 	}
 	return all, nil
@@ -143,7 +151,7 @@ func grantedDevices(dir string) ([]audit.Device, error) {
 }
 
 // startAudit starts the audit and the export of its findings, as the options require.
-func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, excesses func() []feedback.Excess, shown *monitor, recorder *podevents.Recorder, loops *watchdog, then *background, log *slog.Logger) error {
+func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, limits *nativeLimits, plugin *nriplugin.Plugin, holder *limiter.Holder, excesses func() []feedback.Excess, shown *monitor, recorder *podevents.Recorder, loops *watchdog, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
 	}
@@ -151,7 +159,7 @@ func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plu
 	if recorder != nil {
 		events = recorder
 	}
-	auditor := o.audit(ledger, inventory, plugin, holder, excesses, loops.loop("audit", o.AuditInterval), events, log)
+	auditor := o.audit(ledger, inventory, limits, plugin, holder, excesses, loops.loop("audit", o.AuditInterval), events, log)
 	if err := shown.registry.Register(auditor); err != nil {
 		return err
 	}

@@ -54,20 +54,21 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
 	}
-	var condition func() noderegister.Condition
+	var conditions func() []noderegister.Condition
 	if o.NodeCondition {
-		condition = func() noderegister.Condition {
-			return isolation(o.LibraryDir, p.now().GPUs.Node.DriverVersion)
+		conditions = func() []noderegister.Condition {
+			return []noderegister.Condition{isolation(o.LibraryDir, p.now().GPUs.Node.DriverVersion), p.native.condition(o.dra())}
 		}
 	}
 	return noderegister.New(noderegister.Config{
-		Condition: condition,
-		Client:    client, NodeName: o.NodeName, Changed: p.changed, Log: log,
+		Conditions: conditions,
+		Client:     client, NodeName: o.NodeName, Changed: p.changed, Log: log,
 		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, IgnoreHandshake: !o.AnswerHandshake, Volcano: o.VolcanoRegister, CSV: o.RegisterFormat == registerCSV, Capacity: o.capacity()},
 		Node: func() (noderegister.Node, bool) {
 			n, known := registeredNode(p.now())
+			n.MemoryEnforcement = p.native.enforcement()
 			if o.dra() { // kube-scheduler has them by the ResourceSlices, and no other scheduler may
-				n.Devices = nil
+				n.Devices, n.MemoryEnforcement = nil, p.native.ofResourceClaims()
 			}
 			n.Refused = p.refused()
 			return n, known
@@ -130,11 +131,15 @@ func registeredGPU(now *offer, d node.Device, gpu nvidia.GPU) noderegister.Devic
 const resizeFailed = "GPUSliceNotResized"
 
 // keep must run before the plugin is created.
-func (o *options) keep(config *nriplugin.Config, log *slog.Logger) (*resized.Keeper, error) {
+func (o *options) keep(config *nriplugin.Config, limits *nativeLimits, log *slog.Logger) (*resized.Keeper, error) {
 	keeper, err := resized.Open(resized.Config{
 		StateDir: o.StateDir, NodeName: o.NodeName, Ledger: config.Ledger, Keys: config.Keys, GPUs: config.GPUs, Log: log,
 		Apply: func(dir string, claim ledger.Claim) error {
-			return oci.ResizeOrPopulate(dir, claim, func(error) error { return config.Populate(dir, claim) })
+			err := oci.ResizeOrPopulate(dir, claim, func(error) error { return config.Populate(dir, claim) })
+			if err == nil {
+				err = limits.resize(dir, claim)
+			}
+			return err
 		},
 	})
 	if err == nil {

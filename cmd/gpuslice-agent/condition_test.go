@@ -25,8 +25,8 @@ func (r *refusing) PatchStatus(_ context.Context, _ string, patch []byte) error 
 	return r.err
 }
 
-// The condition is removed also where the flag is not set any more; without the right to, it stays.
-func TestRetireRemovesTheCondition(t *testing.T) {
+// The conditions are removed also where the flag is not set any more; without the right to, they stay.
+func TestRetireRemovesTheConditions(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes/status"}, "gpu-1", errors.New("no"))
 	other := errors.New("connection refused")
 	for _, c := range []struct {
@@ -39,7 +39,11 @@ func TestRetireRemovesTheCondition(t *testing.T) {
 		client := &refusing{err: c.err}
 		o := options{NodeName: "gpu-1"}
 		o.NodeCondition = c.flag
-		require.ErrorIs(t, removeCondition(t.Context(), client, o, slog.New(slog.DiscardHandler)), c.want)
-		require.Equal(t, []string{`{"status":{"conditions":[{"$patch":"delete","type":"GPUShareIsolationVerified"}]}}`}, client.patches)
+		require.ErrorIs(t, removeConditions(t.Context(), client, o, slog.New(slog.DiscardHandler)), c.want)
+		patches := []string{`{"status":{"conditions":[{"$patch":"delete","type":"GPUShareIsolationVerified"}]}}`, `{"status":{"conditions":[{"$patch":"delete","type":"GPUMemoryLimitedByDriver"}]}}`}
+		if c.want != nil {
+			patches = patches[:1]
+		}
+		require.Equal(t, patches, client.patches)
 	}
 }

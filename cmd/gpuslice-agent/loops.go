@@ -21,7 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, stateDir string, floor int, turn *progress, log *slog.Logger) *feedback.Loop {
+func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, limits *nativeLimits, stateDir string, floor int, turn *progress, log *slog.Logger) *feedback.Loop {
 	return feedback.New(feedback.Config{
 		Containers: func(ctx context.Context) ([]feedback.Container, error) {
 			turn.tick()
@@ -47,6 +47,10 @@ func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, stateDir string, f
 			defer turn.waitForNVML()()
 			return inventory.ProcessMemories(ctx)
 		},
+		Counted: func(ctx context.Context, c feedback.Container) (map[string]uint64, error) {
+			defer turn.waitForNVML()()
+			return limits.counted(ctx, c.Dir, c.Limited)
+		},
 		Owners: feedback.NewOwners("/proc").Find,
 		Log:    log,
 	})
@@ -55,7 +59,7 @@ func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, stateDir string, f
 func coreContainers(s *ledger.Snapshot, dir func(id string) string) []feedback.Container {
 	var all []feedback.Container
 	for _, claim := range s.Claims() {
-		c := feedback.Container{ID: claim.ContainerID, Dir: dir(claim.ContainerID)}
+		c := feedback.Container{ID: claim.ContainerID, Dir: dir(claim.ContainerID), Limited: limited(claim)}
 		for _, m := range claim.Members {
 			c.Members = append(c.Members, m.ContainerID)
 		}

@@ -35,6 +35,8 @@ type options struct {
 	LibraryDir  string
 	Library     string
 	LimiterMode string
+	Memory      string
+	NeedNative  bool
 	Graphics    bool
 
 	NRISocket          string
@@ -122,6 +124,8 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`DIRECTORY` in which the limiter is installed; not on a noexec mount")
 	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "`FILE` of the limiter to install")
 	f.StringVar(&o.LimiterMode, "limiter-mode", string(oci.LimiterAuto), "`MODE` of loading the limiter into containers: preload (by /etc/ld.so.preload, which only glibc reads), library (in front of the driver's libraries, for every libc; requires the CDI spec) or auto (both if possible)")
+	f.StringVar(&o.Memory, "memory-enforcement", string(oci.MemoryLimiter), "`MODE` of limiting memory: limiter, native (by the driver, 615 or newer, for control groups of version 2; without the limiter), native+limiter, or auto (native+limiter if the driver keeps a limit that the agent sets on a scratch group, else limiter)")
+	f.BoolVar(&o.NeedNative, "require-native", false, "with --memory-enforcement=auto, refuse a container that the driver can't limit, in place of limiter")
 
 	f.StringVar(&o.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "NRI `SOCKET` of the container runtime; empty: none, on a host for docker or podman, where the values of /etc/gpuslice/runtime.yaml replace the defaults of these options")
 	f.StringVar(&o.PodResourcesSocket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "PodResources `SOCKET` of the kubelet, read for the order of a pod's containers when several have HAMi's positional grants; empty: such pods are refused")
@@ -152,7 +156,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for the API server; empty: the pod's service account")
 	f.StringVar(&o.RegisterFormat, "register-format", registerJSON, "`FORMAT` of the annotation hami.io/node-nvidia-register: json (current HAMi) or csv (older HAMi schedulers)")
 	f.StringSliceVar(&o.NodeCapacity, "node-capacity", nil, "`RESOURCES` of which the sums of all GPUs are written to the node's capacity, for autoscalers: memory=nvidia.com/gpumem, memory-percentage=nvidia.com/gpumem-percentage, cores=nvidia.com/gpucores; needs the right to patch nodes/status; the kubelet then rejects pods beyond a sum")
-	f.BoolVar(&o.NodeCondition, "node-condition", false, "write the result of gpuslice verify to the node's conditions, as GPUShareIsolationVerified; needs the right to patch nodes/status")
+	f.BoolVar(&o.NodeCondition, "node-condition", false, "write conditions of the node: GPUShareIsolationVerified, the result of gpuslice verify, and with another --memory-enforcement than limiter GPUMemoryLimitedByDriver; needs the right to patch nodes/status")
 	f.BoolVar(&o.AnswerHandshake, "answer-handshake", true, "answer the requests in hami.io/node-handshake; HAMi's older schedulers remove a node without answers; newer ones do not require them, and false saves writes to the API server")
 	f.BoolVar(&o.VolcanoRegister, "volcano-register", false, "register the GPUs with Volcano's vGPU scheduling too (volcano.sh/node-vgpu-register, node-vgpu-handshake)")
 	f.BoolVar(&o.GaiaModelLabel, "gaia-model-label", false, "label the node with gaia.tencent.com/gpu-model, as gpu-manager does")
@@ -226,6 +230,9 @@ func (o *options) validate() error {
 	c.want("limiter-mode", o.LimiterMode != string(oci.LimiterLibrary) || o.DeviceInjection != string(oci.InjectEnvvar),
 		"preload or auto with --device-injection=envvar: the nvidia runtime mounts the driver's libraries itself", o.LimiterMode)
 
+	memory := oci.MemoryEnforcement(o.Memory)
+	c.want("memory-enforcement", slices.Contains(oci.MemoryEnforcements, memory), "limiter, native, native+limiter or auto", o.Memory)
+	c.want("require-native", !o.NeedNative || memory != oci.MemoryLimiter, "false with --memory-enforcement=limiter", o.NeedNative)
 	if o.withNRI() {
 		c.absolute("nri-socket", o.NRISocket)
 	}
@@ -337,6 +344,8 @@ func (o *options) settings(libraryPath, preloadPath string, fronts oci.Stubs) oc
 		DefaultRuntimeIsNvidia: o.DefaultRuntimeIsNvidia,
 		Graphics:               o.Graphics,
 		CorePolicy:             oci.CorePolicy(o.CorePolicy),
+		Memory:                 oci.MemoryEnforcement(o.Memory),
+		RequireNative:          o.NeedNative,
 	}
 	if o.DisableCoreLimit {
 		s.CorePolicy = oci.CoreDisable

@@ -41,6 +41,8 @@ type publisher struct {
 	ready []condition
 	// keeper has the newest grants of resized pods; set by nriPlugin.
 	keeper *resized.Keeper
+	// native are the driver's memory limits; nil: --memory-enforcement=limiter.
+	native *nativeLimits
 	// refused are the pods with grants that this node can't serve; set by nriPlugin.
 	refused  func() []api.RefusedPod
 	progress *progress
@@ -63,6 +65,7 @@ func newPublisher(o *options, inventory *nvidia.Cache, log *slog.Logger) *publis
 		reconfigured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	p.current.Store(&offer{})
+	p.native = o.nativeLimits(inventory, log)
 	return p
 }
 
@@ -78,6 +81,7 @@ func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
 	now := p.now()
 	base.Oversubscription = now.beyond
 	base.ContextMiB = now.contextMiB
+	base.NoNative = p.native.reason()
 	return base
 }
 

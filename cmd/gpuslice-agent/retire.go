@@ -22,6 +22,8 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/verification"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/native"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
 // retire removes everything that agents created on this node, and then waits for a signal, so that
@@ -67,20 +69,25 @@ func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 	if err := noderegister.RemoveCapacity(ctx, client, o.NodeName, o.capacity()); err != nil {
 		return fmt.Errorf("node %s: %w", o.NodeName, err)
 	}
-	if err := removeCondition(ctx, client, o, log); err != nil {
+	if err := removeConditions(ctx, client, o, log); err != nil {
 		return fmt.Errorf("node %s: %w", o.NodeName, err)
 	}
 	return nil
 }
 
-// removeCondition removes what an agent with --node-condition wrote, also if the flag is not set any more: then it may be forbidden.
-func removeCondition(ctx context.Context, client noderegister.Client, o options, log *slog.Logger) error {
-	err := noderegister.RemoveCondition(ctx, client, o.NodeName, verification.Condition)
-	if !o.NodeCondition && apierrors.IsForbidden(err) {
-		log.Info("a condition by gpuslice verify stays on the node, if there is one: no right to remove it (docs/VERIFY.md)", "condition", verification.Condition)
-		return nil
+// removeConditions removes what an agent with --node-condition wrote, also if the flag is not set any more: then it may be forbidden.
+func removeConditions(ctx context.Context, client noderegister.Client, o options, log *slog.Logger) error {
+	for _, condition := range []string{verification.Condition, limitedByDriver} {
+		err := noderegister.RemoveCondition(ctx, client, o.NodeName, condition)
+		if !o.NodeCondition && apierrors.IsForbidden(err) {
+			log.Info("a condition by gpuslice stays on the node, if there is one: no right to remove it (docs/VERIFY.md)", "condition", condition)
+			continue
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // removeFiles refuses if the runtime wrapper needs the files.
@@ -163,7 +170,7 @@ func unmountTurns(stateDir string) (used bool, err error) {
 
 var stateNames = []string{
 	"containers", api.PreparedDirName, vgpufs.TurnsName, "lock", "generation", "cordoned", "resized", "agent.lock", api.NodeFileName, allowedFile,
-	api.NodeCacheName, "cdi.json", "limiter.json",
+	api.NodeCacheName, "cdi.json", "limiter.json", native.SocketName, ociruntime.NativeProbeName,
 }
 
 // ours accepts stateNames, their locks (gpus.json.lock) and unfinished copies.

@@ -28,6 +28,7 @@ var limits = map[string]map[string]any{
 	"violation-grace":            {"pattern": `^(0|([0-9.]+(ns|us|µs|ms|s|m|h))+)$`},
 	"on-violation":               {"enum": []string{"report", "kill"}},
 	"limiter-mode":               {"enum": []string{"preload", "library", "auto"}},
+	"memory-enforcement":         {"enum": []string{"limiter", "native", "native+limiter", "auto"}},
 	"device-injection":           {"enum": []string{"auto", "cdi", "envvar"}},
 	"resource-api":               {"enum": []string{"device-plugin", "dra"}},
 	"allocation-policy":          {"enum": []string{"packed", "spread"}},

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/cdihook"
+	"github.com/gpuslice/gpuslice/oci/native"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
@@ -38,6 +39,8 @@ func main() {
 			os.Exit(cdihook.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 		case oci.MountCheckCommand:
 			os.Exit(slice.CheckMain(os.Stdin, os.Stderr))
+		case native.Command:
+			os.Exit(native.Main(context.Background(), os.Args[2:], os.Stdin, os.Stderr))
 		case slice.Command:
 			os.Exit(slice.Main(context.Background(), os.Args[2:], os.Stdin, os.Stderr))
 		}
@@ -52,9 +55,10 @@ func main() {
 	r := &ociruntime.Runtime{
 		Config: config, ConfigProblem: problem, Self: self, Version: version.String(), Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		GPUs:    ociruntime.NewInventory(config, self).GPUs,
-		Limiter: func() (ociruntime.Limiter, error) { return ociruntime.FindLimiter(config, self) },
-		Exec:    syscall.Exec,
+		GPUs:     ociruntime.NewInventory(config, self).GPUs,
+		Limiter:  func() (ociruntime.Limiter, error) { return ociruntime.FindLimiter(config, self) },
+		Exec:     syscall.Exec,
+		NoNative: func() error { return ociruntime.ProbeNative(context.Background(), config, self) },
 	}
 	os.Exit(r.Main(context.Background(), os.Args[1:]))
 }

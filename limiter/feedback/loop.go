@@ -31,6 +31,8 @@ type Container struct {
 	Dir string
 	// Members are the containers that have the claim in common, if it is such a claim; then ID is the claim's.
 	Members []string
+	// Limited are the GPUs on which the driver limits the memory of the container's control group.
+	Limited []string
 }
 
 type Config struct {
@@ -42,6 +44,9 @@ type Config struct {
 	// Peers returns the containers with turns, by GPU and container; optional.
 	Peers    func(context.Context) (map[string]map[string]Peer, error)
 	Memories func(context.Context) (map[string][]nvidia.ProcessMemory, error)
+	// Counted returns the driver's count of a control group's memory by GPU, for containers with Limited; optional. A GPU that is
+	// missing has the sum of Memories.
+	Counted func(context.Context, Container) (map[string]uint64, error)
 	// Owners returns the containers of processes (see Owners.Find).
 	Owners func(pids []int, usageFiles map[string]string) map[int]string
 	Log    *slog.Logger
@@ -120,6 +125,15 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	for _, owner := range owners {
 		active[owner] = true
 	}
+	counted, err := l.counted(ctx, containers)
+	failed = errors.Join(failed, err)
+	for id, of := range counted {
+		for _, bytes := range of {
+			if bytes > 0 {
+				active[id] = true
+			}
+		}
+	}
 	members := map[string]*member{}
 	for _, c := range containers {
 		if !l.concerned(c.ID, active) {
@@ -149,13 +163,29 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	l.use.Store(l.use.Load().next(now, busy, claims.UsageFiles))
 	observed := observe(memories, owners)
 	for _, m := range members {
-		l.residue(m, observed)
+		l.residue(m, observed, counted[m.ID])
 	}
 	for _, id := range slices.Sorted(maps.Keys(members)) {
 		failed = errors.Join(failed, l.write(members[id]))
 	}
 	l.forget(members)
-	return len(owners) > 0, failed
+	return len(active) > 0, failed
+}
+
+// counted are the driver's counts, by container.
+func (l *Loop) counted(ctx context.Context, containers []Container) (all map[string]map[string]uint64, failed error) {
+	all = map[string]map[string]uint64{}
+	for _, c := range containers {
+		if l.config.Counted == nil || len(c.Limited) == 0 {
+			continue
+		}
+		of, err := l.config.Counted(ctx, c)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("container %s: %w", c.ID, err))
+		}
+		all[c.ID] = of
+	}
+	return all, failed
 }
 
 // concerned reports whether a container's files must be read: it has a GPU open, or a residue to reset.

@@ -45,15 +45,19 @@ func observe(memories map[string][]nvidia.ProcessMemory, owners map[int]string) 
 	return sums
 }
 
-// GPUs without an answer of the driver keep the last residue.
-func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
+// GPUs without an answer of the driver keep the last residue. counted is the driver's count of the container's control group.
+func (l *Loop) residue(m *member, observed map[string]map[string]uint64, counted map[string]uint64) {
 	var usage limiter.Usage
 	for i, d := range m.limits.Devices {
 		of, known := observed[d.UUID]
-		if !known {
+		bytes, ofGroup := counted[d.UUID]
+		if !ofGroup {
+			bytes = of[m.ID]
+		}
+		if !known && !ofGroup {
 			continue
 		}
-		if of[m.ID] > 0 && usage.Devices == nil {
+		if bytes > 0 && usage.Devices == nil {
 			var err error
 			if usage, err = limiter.ReadUsage(limiter.UsagePath(m.Dir)); err != nil {
 				// Damaged by its container: its limiter counts nothing either.
@@ -65,9 +69,11 @@ func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
 			// The driver counts neither managed memory nor exports of ended processes for a process.
 			charged = usage.Devices[i].UsedBytes
 			charged -= min(charged, usage.Devices[i].SpilledBytes)
-			charged -= min(charged, usage.Devices[i].HeldBytes)
+			if !ofGroup {
+				charged -= min(charged, usage.Devices[i].HeldBytes)
+			}
 		}
-		m.residue[i] = l.beyond.see(m.ID, d.UUID, of[m.ID], charged, m.residue[i])
+		m.residue[i] = l.beyond.see(m.ID, d.UUID, bytes, charged, m.residue[i])
 	}
 }
 

@@ -1,7 +1,9 @@
 package feedback
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"os"
 	"testing"
 
@@ -70,6 +72,46 @@ func TestResidueStaysAtAStart(t *testing.T) {
 	require.Equal(t, uint64(400), s.residueOf(t, 0), "it does not grow by one look")
 	look(1100)
 	require.Equal(t, uint64(100), s.residueOf(t, 0), "a lower one counts at once")
+}
+
+// Where the driver limits a control group, its count of the group holds, also of memory that NVML's list of processes lacks.
+func TestResidueByTheDriversCount(t *testing.T) {
+	s := newScene(t)
+	var counted map[string]uint64
+	var failure error
+	s.Loop.config.Counted = func(_ context.Context, c Container) (map[string]uint64, error) {
+		require.Equal(t, []string{gpu0}, c.Limited)
+		return counted, failure
+	}
+	s.containers[0].Limited = []string{gpu0}
+	looks := func() {
+		t.Helper()
+		for range residueLooks {
+			require.ErrorIs(t, s.once(), failure)
+		}
+	}
+	s.charge(t, 0, 1000)
+	s.charge(t, 1, 1000)
+	s.memories = map[string][]nvidia.ProcessMemory{gpu0: {{PID: 1, Bytes: 9000}, {PID: 2, Bytes: 1100}}}
+	counted = map[string]uint64{gpu0: 1300}
+	looks()
+	require.Equal(t, uint64(300), s.residueOf(t, 0))
+	require.Equal(t, uint64(100), s.residueOf(t, 1), "the other container has NVML's list")
+	s.hold(t, 0, 200)
+	looks()
+	require.Equal(t, uint64(100), s.residueOf(t, 0), "a group keeps what an ended process exported")
+
+	s.hold(t, 0, 0)
+	s.memories = map[string][]nvidia.ProcessMemory{}
+	looks()
+	require.Equal(t, uint64(300), s.residueOf(t, 0), "NVML lists no process")
+	counted = map[string]uint64{gpu0: 0}
+	s.memories = map[string][]nvidia.ProcessMemory{gpu0: {{PID: 1, Bytes: 9000}}}
+	looks()
+	require.Zero(t, s.residueOf(t, 0), "the group has nothing")
+	counted, failure = nil, errors.New("no answer")
+	looks()
+	require.Equal(t, uint64(8000), s.residueOf(t, 0), "without the count NVML's list holds")
 }
 
 func TestResidue(t *testing.T) {

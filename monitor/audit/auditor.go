@@ -240,8 +240,9 @@ func (a *Auditor) allow(c *Claim, processes []Process, asked map[string][]nvidia
 	for i := range c.Devices {
 		d := &c.Devices[i]
 		last := a.allowed.bytes[c.ID][d.UUID]
-		observed, known := observe(&Finding{}, c.ID, d.UUID, processes)
-		if _, was := asked[d.UUID]; !was || !known {
+		observed, known := observe(&Finding{}, c, d.UUID, processes)
+		_, was := asked[d.UUID]
+		if _, counted := c.Counted[d.UUID]; !was && !counted || !known {
 			d.AllowedBytes = max(last, d.LimitBytes)
 			continue
 		}

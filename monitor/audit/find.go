@@ -117,7 +117,7 @@ func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 		f.add(Finding{Kind: PrivilegedContainer, Container: p.Container,
 			Detail: fmt.Sprintf("process %d (%q) has CAP_SYS_ADMIN: it can replace its limits and reach other GPUs", p.PID, p.Name)})
 	}
-	if claim.Uncontrolled || !p.Driver && len(p.Devices) == 0 {
+	if claim.Uncontrolled || claim.Native || !p.Driver && len(p.Devices) == 0 {
 		return
 	}
 	if why, spared := p.foreign(); why != "" {
@@ -210,31 +210,42 @@ func (f *finder) memory(claim *Claim, processes []Process) {
 	}
 	for _, d := range claim.Devices {
 		one := Finding{Kind: OverLimit, Container: claim.Container, UUID: d.UUID}
-		seen, _ := observe(&one, claim.ID, d.UUID, processes)
+		seen, _ := observe(&one, claim, d.UUID, processes)
 		tolerated := tolerance(d, len(one.Offenders))
 		allowed := max(d.LimitBytes, d.AllowedBytes)
 		if seen <= allowed || seen-allowed <= tolerated {
 			continue
 		}
-		one.Detail = fmt.Sprintf("it uses %d MiB of %s according to NVML; its limit is %d MiB (tolerance %d MiB)",
-			seen>>20, d.UUID, d.LimitBytes>>20, tolerated>>20)
+		by := "NVML"
+		if _, counted := claim.Counted[d.UUID]; counted {
+			by = "the driver's count of its control group"
+		}
+		one.Detail = fmt.Sprintf("it uses %d MiB of %s according to %s; its limit is %d MiB (tolerance %d MiB)",
+			seen>>20, d.UUID, by, d.LimitBytes>>20, tolerated>>20)
 		f.add(one)
 	}
 }
 
-// observe sums a container's memory of a device, and adds offenders. NVML may not know all of it.
-func observe(one *Finding, container, uuid string, processes []Process) (seen uint64, known bool) {
+// observe returns a container's memory of a device, and adds offenders. NVML may not know all of it.
+func observe(one *Finding, claim *Claim, uuid string, processes []Process) (seen uint64, known bool) {
+	counted, isCounted := claim.Counted[uuid]
 	known = true
 	for i := range processes {
 		p := &processes[i]
 		m, on := p.Devices[uuid]
-		if p.Container.ID != container || !on {
+		if p.Container.ID != claim.ID || !on {
 			continue
 		}
-		if known = known && m.Known; m.Known {
+		known = known && m.Known
+		if m.Known {
 			seen += min(m.Bytes, 1<<56) // avoids an overflow
+		}
+		if m.Known || isCounted {
 			one.Offenders = append(one.Offenders, Offender{Process: p.Process, Spared: p.Spared})
 		}
+	}
+	if isCounted {
+		return min(counted, 1<<56), true
 	}
 	return seen, known
 }

@@ -196,6 +196,34 @@ func TestDescriptorsKeptAreBounded(t *testing.T) {
 	assert.Len(t, d.held, mostHeldByOne)
 }
 
+// The driver limits the memory of such a container: a use above it is a violation, programs without the limiter are none.
+func TestFindWithTheDriversLimit(t *testing.T) {
+	native := granted("a", limit(gpuA, 1000))
+	native.Native = true
+	p := proc(1, "a", LimiterAbsent, gpuA).with(func(p *Process) { p.Driver = true })
+	s := Snapshot{Claims: map[string]*Claim{"a": native}, Processes: []Process{p}}
+	assert.Empty(t, Find(s))
+	s.Processes[0].Devices[gpuA] = Memory{Bytes: 2000 * mib, Known: true}
+	found := Find(s)
+	require.Len(t, found, 1)
+	assert.Equal(t, OverLimit, found[0].Kind)
+
+	// The driver's count of the control group is the container's memory, whatever processes NVML lists.
+	native.Counted = map[string]uint64{gpuA: 900 * mib}
+	assert.Empty(t, Find(s))
+	native.Counted[gpuA], s.Processes = 2000*mib, nil
+	found = Find(s)
+	require.Len(t, found, 1)
+	assert.Equal(t, OverLimit, found[0].Kind)
+	assert.Contains(t, found[0].Detail, "it uses 2000 MiB of "+gpuA+" according to the driver's count of its control group; its limit is 1000 MiB")
+
+	p.Devices[gpuA] = Memory{} // NVML has no amount of the process
+	s.Processes = []Process{p}
+	found = Find(s)
+	require.Len(t, found, 1)
+	assert.Len(t, found[0].Offenders, 1)
+}
+
 // What the agent's loop has found is reported of containers that it limits, and ends no process.
 func TestFindExcesses(t *testing.T) {
 	free, unknown := granted("b"), granted("c")

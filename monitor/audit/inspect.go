@@ -278,7 +278,7 @@ func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, dev
 	if owner == i.own || pid == os.Getpid() {
 		p.Spared = ownContainer
 	}
-	if claims[owner].Uncontrolled || claims[owner].Unknown {
+	if claims[owner].Uncontrolled || claims[owner].Native || claims[owner].Unknown {
 		return p, nil
 	}
 	m, err := i.maps(p.Process, dir, claims[owner])

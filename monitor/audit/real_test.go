@@ -322,7 +322,7 @@ func TestMappingsOfProcessesOnAGPUAreReadInTurn(t *testing.T) {
 	for looks := 1; looks <= 5; looks++ {
 		all, err := i.Processes(claims, on, false)
 		require.ErrorIs(t, err, errLate)
-		seen, known := observe(&Finding{}, idA, gpuA, all)
+		seen, known := observe(&Finding{}, &Claim{Container: Container{ID: idA}}, gpuA, all)
 		require.Equal(t, uint64(3), seen)
 		require.True(t, known)
 		found := 0

@@ -62,6 +62,10 @@ type Claim struct {
 	Unknown bool
 	// Uncontrolled: the operator disabled the limiter.
 	Uncontrolled bool
+	// Native: the driver limits its memory, and it has no limiter.
+	Native bool
+	// Counted is the driver's count of its control group's memory, by GPU. A GPU that is missing has the sum of the processes.
+	Counted map[string]uint64
 	// Process: a command of the host, which has the machine's capabilities, and no container.
 	Process   bool
 	Dir       string

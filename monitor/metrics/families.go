@@ -164,7 +164,7 @@ func byResourceClaim(r *reading) (all []row) {
 
 const nanosecond = 1 / float64(time.Second)
 
-// enforcements are the ways to enforce limits. An entry that cannot be read has none of them.
+// enforcements are those that are always counted. An entry that cannot be read has none of them.
 var enforcements = []oci.Enforcement{oci.EnforcePreload, oci.EnforceLibrary, oci.EnforceBoth, oci.EnforceNone}
 
 func nodeFamily(name, help string, value func(*reading) float64) []family {

@@ -132,10 +132,23 @@ func containers(snapshot *ledger.Snapshot, dir func(id string) string) (all []vi
 	return all, problems
 }
 
+// enforcement is the weakest one of the containers that have the claim; one that is not known is weaker than all.
+func enforcement(e *ledger.Entry) string {
+	weakest := e.Mode
+	for _, m := range e.Members {
+		if strength(m.Mode) < strength(weakest) {
+			weakest = m.Mode
+		}
+	}
+	return weakest
+}
+
+func strength(mode string) int { return slices.Index(oci.Enforcements, oci.Enforcement(mode)) }
+
 func (r *reading) container(e *ledger.Entry, dir string) (c view.Container, problem string) {
 	c = view.Container{
 		ContainerID: e.ContainerID, PodUID: e.PodUID, Name: e.Container, Owner: e.Owner,
-		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Blocks: e.Blocks,
+		State: string(e.State), Enforcement: enforcement(e), CreatedAt: e.CreatedAt, Blocks: e.Blocks,
 	}
 	if e.PodName != "" {
 		c.Pod = e.PodNamespace + "/" + e.PodName

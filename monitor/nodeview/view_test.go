@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -390,4 +391,32 @@ func TestReadLastLaunchAndRefusals(t *testing.T) {
 	assert.Equal(t, uint64(3), shares[0].RefusedAllocations)
 	assert.True(t, shares[1].LastLaunch.IsZero(), "in the future: the container has written that")
 	assert.Equal(t, uint64(math.MaxUint64), shares[1].RefusedAllocations)
+}
+
+// The enforcement of a claim in common is that of its weakest container.
+func TestEnforcementOfACommonClaim(t *testing.T) {
+	dir := nodetest.NewStateDir(t)
+	shown := func() string {
+		n, err := nodeview.Read(t.Context(), dir.Dir)
+		require.NoError(t, err)
+		require.Len(t, n.Containers, 1)
+		return n.Containers[0].Enforcement
+	}
+	add := func(id, mode string) {
+		c := ledger.Claim{
+			ContainerID: id, Owner: ledger.OwnerNRI, PodUID: "u", PodNamespace: "d", PodName: "p", Container: id, Mode: mode,
+			Shares: []grant.Share{share(nodetest.H200, 1000, 10)}, Source: grant.SourceResourceClaim, ResourceClaims: []string{"a.gpu"},
+		}
+		c = c.Common()
+		_, err := dir.Ledger.Claim(t.Context(), c, node.Capacities(nodetest.File().Devices), dir.Populate(c))
+		require.NoError(t, err)
+	}
+	for i, step := range []struct{ mode, want string }{
+		{"preload+library", "preload+library"}, {"library", "library"}, {"preload+library", "library"}, {"preload", "preload"}, {"none", "none"}, {"library", "none"},
+	} {
+		add("c"+strconv.Itoa(i), step.mode)
+		require.Equal(t, step.want, shown())
+	}
+	require.NoError(t, dir.Ledger.Release(t.Context(), "c4"))
+	require.Equal(t, "preload", shown())
 }

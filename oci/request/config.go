@@ -24,11 +24,13 @@ type Config struct {
 	NvidiaRuntime    string   `yaml:"nvidiaRuntime"`
 	ExemptNamespaces []string `yaml:"exemptNamespaces"`
 
-	LimiterMode     string   `yaml:"limiterMode"`     // an oci.LimiterMode
-	CorePolicy      string   `yaml:"corePolicy"`      // an oci.CorePolicy
-	DeviceInjection string   `yaml:"deviceInjection"` // an oci.Injection
-	Graphics        bool     `yaml:"graphics"`
-	CDISpecDirs     []string `yaml:"cdiSpecDirs"`
+	LimiterMode       string   `yaml:"limiterMode"`       // an oci.LimiterMode
+	MemoryEnforcement string   `yaml:"memoryEnforcement"` // an oci.MemoryEnforcement
+	RequireNative     bool     `yaml:"requireNative"`
+	CorePolicy        string   `yaml:"corePolicy"`      // an oci.CorePolicy
+	DeviceInjection   string   `yaml:"deviceInjection"` // an oci.Injection
+	Graphics          bool     `yaml:"graphics"`
+	CDISpecDirs       []string `yaml:"cdiSpecDirs"`
 
 	DeviceSplitCount int     `yaml:"deviceSplitCount"`
 	MemoryScaling    float64 `yaml:"memoryScaling"`
@@ -66,18 +68,19 @@ type Limit struct {
 // DefaultConfig returns the config that is in force without a file.
 func DefaultConfig() Config {
 	return Config{
-		StateDir:         api.StateDir,
-		LibraryDir:       api.LibraryDir,
-		NVMLLibrary:      "libnvidia-ml.so.1",
-		Runtimes:         []string{"runc", "crun"},
-		NvidiaRuntime:    "nvidia-container-runtime",
-		LimiterMode:      "auto",
-		CorePolicy:       "default",
-		DeviceInjection:  "auto",
-		CDISpecDirs:      api.CDISpecDirs(),
-		DeviceSplitCount: 10,
-		MemoryScaling:    1,
-		ContextMemoryMiB: -1,
+		StateDir:          api.StateDir,
+		LibraryDir:        api.LibraryDir,
+		NVMLLibrary:       "libnvidia-ml.so.1",
+		Runtimes:          []string{"runc", "crun"},
+		NvidiaRuntime:     "nvidia-container-runtime",
+		LimiterMode:       "auto",
+		MemoryEnforcement: "limiter",
+		CorePolicy:        "default",
+		DeviceInjection:   "auto",
+		CDISpecDirs:       api.CDISpecDirs(),
+		DeviceSplitCount:  10,
+		MemoryScaling:     1,
+		ContextMemoryMiB:  -1,
 	}
 }
 

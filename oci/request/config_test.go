@@ -41,6 +41,8 @@ slices:
   small: {memory: 4g, cores: 10}
   big.one: {memory: 20480 MiB, devices: 2, priority: 0}
 limiterMode: library
+memoryEnforcement: auto
+requireNative: true
 corePolicy: force
 deviceInjection: envvar
 cdiSpecDirs: []
@@ -64,7 +66,7 @@ nvmlLibrary: /usr/lib/libnvidia-ml.so.1
 					"small":   {Amount: mib(4096, 10)},
 					"big.one": {Amount: mib(20480, 0), Devices: Devices{Count: 2}, HighPriority: true},
 				},
-				LimiterMode: "library", CorePolicy: "force", DeviceInjection: "envvar", CDISpecDirs: []string{},
+				LimiterMode: "library", MemoryEnforcement: "auto", RequireNative: true, CorePolicy: "force", DeviceInjection: "envvar", CDISpecDirs: []string{},
 				DeviceSplitCount: 4, MemoryScaling: 1.5, ContextMemoryMiB: 300,
 				Runtimes:      []string{"/usr/sbin/runc", "nvidia-container-runtime"},
 				NvidiaRuntime: "/usr/local/nvidia/toolkit/nvidia-container-runtime", ExemptNamespaces: []string{"gpuslice-system", "monitoring"},

@@ -65,6 +65,7 @@ func (c Config) checkValues(d *document) {
 		{"nvmlLibrary", []string{c.NVMLLibrary}, checkNotEmpty},
 		{"nvidiaRuntime", []string{c.NvidiaRuntime}, checkRuntime},
 		{"limiterMode", []string{c.LimiterMode}, oneOf("auto", "preload", "library")},
+		{"memoryEnforcement", []string{c.MemoryEnforcement}, oneOf("limiter", "native", "native+limiter", "auto")},
 		{"corePolicy", []string{c.CorePolicy}, oneOf("default", "force", "disable")},
 		{"deviceInjection", []string{c.DeviceInjection}, oneOf("auto", "cdi", "envvar")},
 		{"cdiSpecDirs", c.CDISpecDirs, checkPath},

@@ -199,6 +199,12 @@ func (r *Runtime) settings(cr *creation, limiter Limiter, gpus GPUs) oci.Setting
 		Oversubscription:       gpus.Oversubscription,
 		ContextMiB:             gpus.ContextMiB,
 		Unmeasured:             true,
+		Memory:                 oci.MemoryEnforcement(r.Config.MemoryEnforcement),
+		RequireNative:          r.Config.RequireNative,
+		Native:                 r.native(),
+	}
+	if s.Memory == oci.MemoryAuto {
+		s.NoNative = r.NoNative()
 	}
 	if cr.process != "" {
 		s.Host, s.LimiterMode = true, oci.LimiterPreload // the host's libraries stay as they are

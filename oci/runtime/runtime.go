@@ -36,6 +36,8 @@ type Runtime struct {
 	GPUs    func(ctx context.Context) (GPUs, error)
 	Limiter func() (Limiter, error)
 	Exec    func(path string, argv, env []string) error
+	// NoNative returns why the driver has no memory limits; it is called for memoryEnforcement: auto.
+	NoNative func() error
 
 	step func(string) // for tests
 }
@@ -110,7 +112,11 @@ func (r *Runtime) create(ctx context.Context, cr *creation) (undo func() error, 
 	if err != nil {
 		return nil, err
 	}
-	if err := bundle.Save(); err != nil {
+	err = cr.call.checkRestore(bundle.Spec)
+	if err == nil {
+		err = bundle.Save()
+	}
+	if err != nil {
 		return nil, errors.Join(err, undo())
 	}
 	r.warnOfAdmin(cr.call, bundle.Spec)

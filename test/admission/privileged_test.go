@@ -158,7 +158,10 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 	verified := corev1.NodeCondition{Type: "GPUShareIsolationVerified", Status: corev1.ConditionTrue, Reason: "Verified"}
 	require.NoError(t, writeTo("status", agent, "node-1", "node-1", func(n *corev1.Node) {
 		n.Status.Conditions = append(n.Status.Conditions, verified)
-	}), "the condition of --node-condition")
+	}), "a condition of --node-condition")
+	require.NoError(t, writeTo("status", agent, "node-1", "node-1", func(n *corev1.Node) {
+		n.Status.Conditions = append(n.Status.Conditions, verified, corev1.NodeCondition{Type: "GPUMemoryLimitedByDriver", Status: corev1.ConditionFalse})
+	}), "both")
 	require.ErrorContains(t, writeTo("status", agent, "node-1", "node-1", func(n *corev1.Node) {
 		n.Status.Conditions = append(n.Status.Conditions, verified, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue})
 	}), "nothing of a Node's status but", "another one beside it")

@@ -274,3 +274,27 @@ func TestArguments(t *testing.T) {
 		}
 	}
 }
+
+// Only with memory-enforcement the agent has the host's control groups, by the path that the driver gets.
+func TestAgentHasControlGroupsForNativeLimits(t *testing.T) {
+	for _, tt := range []struct {
+		set  string
+		want bool
+	}{
+		{`agent.config={"memory-enforcement":"limiter"}`, false},
+		{`agent.config={"memory-enforcement":"native+limiter"}`, true},
+		{`agent.config={"memory-enforcement":"auto"}`, true},
+	} {
+		text := render(t, "gpus", tt.set)
+		found := false
+		for _, w := range workloads(objects(t, text)) {
+			if w.component() != "agent" {
+				continue
+			}
+			for _, m := range w.template.Spec.Containers[0].VolumeMounts {
+				found = found || m.Name == "cgroups" && m.MountPath == "/sys/fs/cgroup" && !m.ReadOnly
+			}
+		}
+		require.Equal(t, tt.want, found, tt.set)
+	}
+}

@@ -16,6 +16,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
+// Agents write a condition of their Node, and have the right to, also where the driver limits memory.
+func TestConditionOfTheDriversLimits(t *testing.T) {
+	for mode, want := range map[string]bool{"limiter": false, "auto": true, "native": true} {
+		condition, status := false, false
+		for _, object := range objects(t, render(t, "gpus", `agent.config={"memory-enforcement":"`+mode+`"}`)) {
+			switch o := object.(type) {
+			case *appsv1.DaemonSet:
+				condition = condition || slices.Contains(o.Spec.Template.Spec.Containers[0].Args, "--node-condition")
+			case *rbacv1.ClusterRole:
+				for _, rule := range o.Rules {
+					status = status || slices.Contains(rule.Resources, "nodes/status")
+				}
+			}
+		}
+		require.Equal(t, []bool{want, want}, []bool{condition, status}, mode)
+	}
+}
+
 // A Job of `helm test` for each node: two containers request shares as a user's do, and nothing of them has rights. Only then agents
 // write the node's condition, and have the right to.
 func TestVerify(t *testing.T) {

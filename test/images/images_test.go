@@ -117,7 +117,7 @@ func (m *machine) run(t *testing.T, mode oci.LimiterMode, rootfs string, blind b
 	require.NoError(t, oci.Populate(c.Dir, ledger.Claim{Shares: shares}, settings))
 	require.NoError(t, oci.PopulatePreload(c.Dir, c.Rootfs))
 	require.NoError(t, oci.Apply(spec, edits.Edits))
-	assert.Equal(t, r.enforcement, oci.EnforcementOf(spec.Mounts, settings))
+	assert.Equal(t, r.enforcement, oci.EnforcementOf(spec.Mounts, nil, settings))
 
 	data, err := json.Marshal(spec)
 	require.NoError(t, err)

@@ -264,6 +264,8 @@ func sliceSettings(config request.Config, gpus ociruntime.GPUs, program string) 
 	s := oci.Settings{
 		Injection: oci.InjectCDI, LibraryPath: limiter.Library, PreloadPath: limiter.Preload, Stubs: limiter.Fronts,
 		CorePolicy: oci.CorePolicy(config.CorePolicy), LimiterMode: oci.LimiterMode(config.LimiterMode), Graphics: config.Graphics,
+		Memory: oci.MemoryEnforcement(config.MemoryEnforcement), RequireNative: config.RequireNative,
+		NoNative:         errors.New("a slice has the limiter only: use docker's and podman's runtime gpuslice, or set memoryEnforcement to limiter or auto"),
 		Oversubscription: gpus.Oversubscription, ContextMiB: gpus.ContextMiB, Unmeasured: true,
 	}
 	if config.ContextMemoryMiB >= 0 {

@@ -31,7 +31,7 @@ import (
 // Node is the program on a node: gpuslice.
 func Node() *cobra.Command {
 	return root(&cobra.Command{Use: "gpuslice", Short: "Show and manage the GPUs of a node or a cluster", Long: manual}, thisNode{},
-		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(), runCommand(), verifyCommand())
+		doctorCommand(), gpusCommand(), limitMemoryCommand(), cdiCommand(), installCommand(), uninstallCommand(), runCommand(), verifyCommand())
 }
 
 const manual = `gpuslice shows the GPUs of a node or of a cluster, what is granted and what is
@@ -259,6 +259,9 @@ func checkResizable(store *ledger.Ledger, claim ledger.Claim) error {
 	if claim.Owner != ledger.OwnerRuntime {
 		return fmt.Errorf("the scheduler reserves the shares of container %s of pod %s/%s: run gpuslice resize %s/%s:%s with a kubeconfig",
 			claim.ContainerID, claim.PodNamespace, claim.PodName, claim.PodNamespace, claim.PodName, claim.Container)
+	}
+	if oci.Enforcement(claim.Mode).Native() {
+		return fmt.Errorf("the driver limits the memory of container %s, and its limit can't be changed here: start the container again with another request", claim.ContainerID)
 	}
 	record, err := orphans.Read(store.Dir(claim.ContainerID))
 	if err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -106,6 +107,24 @@ func TestResizeOnNode(t *testing.T) {
 			assert.Contains(t, out, test.text)
 			assert.Equal(t, test.want, sharesOf(t, s, id))
 		})
+	}
+}
+
+// The driver would keep the old limit.
+func TestResizeOfTheDriversLimit(t *testing.T) {
+	for _, mode := range []string{"native", "native+preload"} {
+		s := nodetest.NewStateDir(t)
+		share := grant.Share{UUID: nodetest.T4, MemoryMiB: 512}
+		claim := ledger.Claim{ContainerID: "driver", Owner: ledger.OwnerRuntime, Container: "driver", Shares: []grant.Share{share}, Mode: mode, CreatedAt: nodetest.Time}
+		_, err := s.Ledger.Claim(t.Context(), claim, node.Capacities(nodetest.File().Devices), func(dir string) error {
+			record, err := orphans.NewRecord(orphans.Procfs("/proc"), 1)
+			return errors.Join(err, record.Write(dir), oci.Populate(dir, claim, oci.Settings{}))
+		})
+		require.NoError(t, err)
+		status, out, stderr := gpuslice("resize", "--state-dir", s.Dir, "driver", "--memory=256MiB")
+		assert.Equal(t, exitFailed, status, "%s", out)
+		assert.Contains(t, stderr, "the driver limits the memory of container driver")
+		assert.Equal(t, []grant.Share{share}, sharesOf(t, s, "driver"))
 	}
 }
 
