@@ -39,6 +39,8 @@ const (
 	AnnotationGroupTopology = "gpuslice.io/pod-group-topology"
 	// AnnotationMinMemory is MiB of each GPU: an operator's "gpuslice defrag" may resize the running pod down to it.
 	AnnotationMinMemory = "gpuslice.io/min-memory"
+	// AnnotationIsolation is the weakest isolation that a pod's author accepts (grant.RequestedIsolation).
+	AnnotationIsolation = "gpuslice.io/isolation"
 	// AnnotationVolcanoGroup and AnnotationVolcanoGroupNew are Volcano's names of a pod's group.
 	AnnotationVolcanoGroup    = "scheduling.k8s.io/group-name"
 	AnnotationVolcanoGroupNew = "scheduling.volcano.sh/group-name"

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each annotation of gpuslice is known where containers are refused for unknown ones, except those of other objects.
+// Each annotation of gpuslice is known where containers are refused for unknown ones, except those of other objects. A
+// container without Kubernetes is refused for AnnotationIsolation, because nothing there compares it.
 func TestEveryAnnotationIsKnown(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "annotations.go", nil, 0)
 	require.NoError(t, err)
@@ -25,7 +26,7 @@ func TestEveryAnnotationIsKnown(t *testing.T) {
 		}
 		key, err := strconv.Unquote(literal.Value)
 		require.NoError(t, err)
-		others := []string{prefix, AnnotationNodeGPUs, AnnotationNodeRefused, AnnotationDefragCordon, AnnotationMigration, AnnotationQuotaPool}
+		others := []string{prefix, AnnotationNodeGPUs, AnnotationNodeRefused, AnnotationDefragCordon, AnnotationMigration, AnnotationQuotaPool, AnnotationIsolation}
 		if strings.HasPrefix(key, prefix) && !slices.Contains(others, key) {
 			found++
 			assert.False(t, IsUnknown(key), key)

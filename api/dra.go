@@ -16,6 +16,25 @@ const (
 // CDIClaimSpecPrefix begins the name of a prepared ResourceClaim's CDI spec; its UID and ".json" follow.
 const CDIClaimSpecPrefix = "gpuslice-claim-"
 
+// DeviceClassGPU is the chart's DeviceClass of shares of GPUs.
+const DeviceClassGPU = DRADriver
+
+// Attributes and capacities of GPUs in ResourceSlices that requests use, in the driver's domain.
+const (
+	DRAAttributeType  = "type"
+	DRATypeGPU        = "gpu"
+	DRATypeMIG        = "mig"
+	DRAAttributeUUID  = "uuid"
+	DRAAttributeModel = "productName"
+	DRAAttributeNUMA  = "numaNode"
+	// DRAAttributeIsolation is IsolationOfShare, or IsolationHardware of a MIG device.
+	DRAAttributeIsolation = "isolation"
+	// DRACapacityMemory is device memory; nothing requested: all of it.
+	DRACapacityMemory = "memory"
+	// DRACapacityCores is the compute share in percent; 0, also if nothing is requested: no share is reserved, and there is no limit.
+	DRACapacityCores = "cores"
+)
+
 // Taints of devices in ResourceSlices, with the effect NoSchedule.
 const (
 	// TaintUnhealthy is on a device of a GPU that is unhealthy or gone.

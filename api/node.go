@@ -23,6 +23,8 @@ type NodeGPU struct {
 	Replicas  *int   `json:"replicas"`
 	Mode      string `json:"mode"`
 	Healthy   *bool  `json:"healthy"`
+	// Isolation is that of a share of the GPU; absent: the agent does not check what pods request.
+	Isolation string `json:"isolation,omitempty"`
 	// Others is what containers have that no scheduler placed: docker's, podman's, CDI slices.
 	Others *NodeUse `json:"others,omitempty"`
 }

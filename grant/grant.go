@@ -108,6 +108,8 @@ var (
 	ErrAmbiguous = errors.New("ambiguous grant")
 	// ErrOverbooked: the GPU has not enough free memory, compute time or replicas.
 	ErrOverbooked = errors.New("not enough free GPU capacity")
+	// ErrIsolation: the container would have less isolation than its pod requests.
+	ErrIsolation = errors.New("not the requested isolation")
 )
 
 type refusal struct {

@@ -72,7 +72,13 @@ func decide(f *facts) (decision, error) {
 	if f.ceilingErr != nil {
 		return decision{}, f.ceilingErr
 	}
+	if f.isolationErr != nil {
+		return decision{}, f.inContainer(f.isolationErr)
+	}
 	adjust, mode, err := f.edit(g)
+	if err == nil {
+		err = f.isolated(g, mode)
+	}
 	if err != nil {
 		return decision{}, f.inContainer(err)
 	}
@@ -168,6 +174,14 @@ func (f *facts) edit(g *grant.Grant) (*api.ContainerAdjustment, oci.Enforcement,
 	}
 	adjust.AddAnnotation(gpuapi.AnnotationShares, value)
 	return adjust, result.Enforcement, nil
+}
+
+func (f *facts) isolated(g *grant.Grant, mode oci.Enforcement) error {
+	err := f.isolation.Check(g.Shares, f.gpus, mode.Isolation())
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: delete the pod, so that a scheduler that reads the annotation places it", err)
 }
 
 func (f *facts) addMissingReason(err error, shares []grant.Share) error {

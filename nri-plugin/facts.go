@@ -28,6 +28,9 @@ type facts struct {
 	ceiling    int          // of compute time, in percent; 0: none
 	ceilingErr error
 
+	isolation    grant.Isolation // the weakest that the pod accepts
+	isolationErr error
+
 	gpus         map[string]grant.GPU
 	missing      func(uuid string) string // may be nil
 	settings     oci.Settings
@@ -89,6 +92,7 @@ func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
 		f.newest = p.Newest(f.pod)
 	}
 	f.ceiling, f.ceilingErr = grant.CoreCeiling(f.pod, f.name)
+	f.isolation, f.isolationErr = grant.RequestedIsolation(f.pod.Annotations)
 	f.container.Dir = p.Ledger.Dir(f.container.ID)
 	// Without a nonce, so that a restored container has its own: runtimes of pods make random IDs.
 	f.container.TurnID = limiter.TurnIDOf(f.container.ID, "")

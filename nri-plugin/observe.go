@@ -43,6 +43,7 @@ var kinds = []struct {
 	{"signature", grant.ErrSignature},
 	{"ambiguous", grant.ErrAmbiguous},
 	{"overbooked", grant.ErrOverbooked},
+	{"isolation", grant.ErrIsolation},
 	{"position_taken", ledger.ErrPositionTaken},
 	{"not_prepared", prepared.ErrNotPrepared},
 	{"resource_claim_in_use", ledger.ErrResourceClaimInUse},

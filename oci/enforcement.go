@@ -55,6 +55,17 @@ func (e Enforcement) Native() bool {
 	return e == EnforceNative || strings.HasPrefix(string(e), string(nativeAnd))
 }
 
+// Isolation is that of a part of a GPU.
+func (e Enforcement) Isolation() grant.Isolation {
+	switch {
+	case e.Native():
+		return grant.IsolationDriver
+	case e == EnforceNone:
+		return grant.IsolationAny
+	}
+	return grant.IsolationLimiter
+}
+
 func (e Enforcement) limiter() Enforcement {
 	return Enforcement(strings.TrimPrefix(string(e), string(nativeAnd)))
 }

@@ -80,6 +80,8 @@ type GPU struct {
 	Others Use
 	// Mode is hami-core, mig or mps.
 	Mode string
+	// Isolation is that of a share; grant.IsolationAny: not known.
+	Isolation grant.Isolation
 	// Healthy is set by the node, Cordoned by an operator.
 	Healthy, Cordoned bool
 }

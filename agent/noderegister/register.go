@@ -26,7 +26,7 @@ func Render(n Node, o Options) Metadata {
 	if len(n.Devices) == 0 {
 		return m
 	}
-	m.Annotations[api.AnnotationNodeGPUs] = gpus(n.Devices, n.Topology)
+	m.Annotations[api.AnnotationNodeGPUs] = gpus(n)
 	m.Annotations[api.AnnotationHAMiScore] = scores(n.Devices, n.Topology)
 	if o.CSV {
 		m.Annotations[api.AnnotationHAMiRegister] = registerCSV(n.Devices)
@@ -172,12 +172,14 @@ func (d Device) mode() string { return cmp.Or(d.Mode, api.ModeShared) }
 
 // gpus uses HAMi's model names, so that a pod that selects a model gets the same GPUs from either
 // annotation.
-func gpus(devices []Device, t nvidia.Topology) string {
+func gpus(n Node) string {
+	devices, t := n.Devices, n.Topology
 	annotation := api.NodeGPUs{Version: api.NodeGPUsVersion, GPUs: make([]api.NodeGPU, len(devices))}
 	for i, d := range devices {
 		annotation.GPUs[i] = api.NodeGPU{
 			UUID: d.GPU.UUID, Model: registeredType(d.GPU.Model), Index: max(d.GPU.Index, 0),
 			MemoryMiB: new(max(d.MemoryMiB, 0)), Cores: new(max(d.CorePercent, 0)), Replicas: new(max(d.Replicas, 0)), Mode: d.mode(), Healthy: new(d.Healthy),
+			Isolation: api.IsolationOfShare(n.MemoryEnforcement, d.MemoryMiB > d.GPU.MemoryMiB),
 		}
 		if d.Others != (api.NodeUse{}) {
 			annotation.GPUs[i].Others = &d.Others

@@ -109,13 +109,24 @@ func TestScores(t *testing.T) {
 	assert.Equal(t, `[{"uuid":"GPU-b","score":{}}]`, Render(one, Options{}).Annotations[api.AnnotationHAMiScore])
 }
 
+func TestIsolationOfGPUs(t *testing.T) {
+	for enforcement, want := range map[string][2]string{"": {"limiter", "limiter"}, "limiter": {"limiter", "limiter"}, "native": {"driver", "limiter"}, "native+limiter": {"driver", "limiter"}} {
+		n := example()
+		n.MemoryEnforcement = enforcement
+		n.Devices[0].MemoryMiB *= 2 // which the driver does not limit
+		var got api.NodeGPUs
+		require.NoError(t, json.Unmarshal([]byte(Render(n, Options{}).Annotations[api.AnnotationNodeGPUs]), &got))
+		assert.Equal(t, want, [2]string{got.GPUs[0].Isolation, got.GPUs[1].Isolation}, enforcement)
+	}
+}
+
 func TestGPUs(t *testing.T) {
 	n := example()
 	n.Devices[0].Healthy = false
 	n.Devices[1].GPU.NUMANode = nvidia.NUMAUnknown
 	assert.Equal(t, `{"version":1,"gpus":[`+
-		`{"uuid":"GPU-a","model":"NVIDIA H200","index":0,"memoryMiB":143771,"cores":100,"replicas":10,"mode":"hami-core","healthy":true},`+
-		`{"uuid":"GPU-b","model":"NVIDIA H200","index":1,"numa":1,"memoryMiB":143771,"cores":100,"replicas":10,"mode":"hami-core","healthy":false}],`+
+		`{"uuid":"GPU-a","model":"NVIDIA H200","index":0,"memoryMiB":143771,"cores":100,"replicas":10,"mode":"hami-core","healthy":true,"isolation":"limiter"},`+
+		`{"uuid":"GPU-b","model":"NVIDIA H200","index":1,"numa":1,"memoryMiB":143771,"cores":100,"replicas":10,"mode":"hami-core","healthy":false,"isolation":"limiter"}],`+
 		`"links":[[0,1850],[1850,0]]}`, Render(n, Options{}).Annotations[api.AnnotationNodeGPUs])
 
 	n.Topology = nvidia.Topology{}

@@ -153,6 +153,9 @@ func (k *Keeper) verify(pod grant.Pod, value string) (*kept, error) {
 	if decoded.Node != "" && decoded.Node != k.NodeName {
 		return nil, fmt.Errorf("%w: grant is for node %q", grant.ErrWrongNode, decoded.Node)
 	}
+	if err := k.checkIsolation(pod, decoded); err != nil {
+		return nil, err
+	}
 	next := &kept{Grant: value, Signature: pod.Annotations[api.AnnotationSignature], pod: decoded}
 	if k.Keys != nil {
 		if next.Signature == "" {
@@ -163,6 +166,20 @@ func (k *Keeper) verify(pod grant.Pod, value string) (*kept, error) {
 		}
 	}
 	return next, nil
+}
+
+// checkIsolation: a resize changes nothing else of the isolation.
+func (k *Keeper) checkIsolation(pod grant.Pod, next *grant.PodGrant) error {
+	wanted, err := grant.RequestedIsolation(pod.Annotations)
+	if err != nil || wanted != grant.IsolationHardware {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(next.Containers)) {
+		if err := wanted.Check(next.Containers[name], k.GPUs(), grant.IsolationAny); err != nil {
+			return fmt.Errorf("container %q: %w", name, err)
+		}
+	}
+	return nil
 }
 
 func (k *Keeper) write(uid string, one *kept) error {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -276,4 +277,30 @@ func FuzzRead(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, again, one.pod)
 	})
+}
+
+// A pod with hardware isolation keeps its whole GPU, also if a scheduler that does not know the request resizes it.
+func TestHardwareIsolationKeepsWholeGPUs(t *testing.T) {
+	for description, annotation := range map[string]map[string]string{
+		"ours": {api.AnnotationIsolation: "hardware"}, "HAMi's": {api.AnnotationMode: "mig"}, "unreadable": {api.AnnotationIsolation: "x"},
+	} {
+		t.Run(description, func(t *testing.T) {
+			n := open(t, t.TempDir(), nil)
+			n.claim(t, "c1", "u1", share(10_000, 100))
+			resize := func(generation int64, to grant.Share) {
+				pod := podOf(t, "u1", generation, nil, to)
+				maps.Copy(pod.Annotations, annotation)
+				n.Set(pod)
+				assert.True(t, n.ApplyAll(background))
+			}
+			resize(1, share(9_999, 100))
+			assert.Equal(t, share(10_000, 100), n.reserved(t, "c1"))
+			resize(2, share(10_000, 50))
+			want := share(10_000, 50)
+			if description == "unreadable" {
+				want = share(10_000, 100)
+			}
+			assert.Equal(t, want, n.reserved(t, "c1"))
+		})
+	}
 }

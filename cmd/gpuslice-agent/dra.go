@@ -62,7 +62,7 @@ func (o *options) serveDRA(config *rest.Config, plugin *nriplugin.Plugin, p *pub
 	if err != nil {
 		return fmt.Errorf("--resource-api=dra: %w", err)
 	}
-	offered := &draOffer{pcieRoot: pcieRoot}
+	offered := &draOffer{pcieRoot: pcieRoot, memoryEnforcement: p.native.ofResourceClaims()}
 	driver := dra.New(dra.Config{
 		NodeName: o.NodeName, Client: client, KubeletDir: o.KubeletDir, CDIDir: o.claimSpecDir(), Prepared: plugin.Prepared,
 		Node: offered.now, Ready: plugin.Ready, InUse: plugin.Ledger.InUse, Log: log,
@@ -81,7 +81,9 @@ func (o *options) serveDRA(config *rest.Config, plugin *nriplugin.Plugin, p *pub
 // draOffer is the offer as devices of ResourceSlices.
 type draOffer struct {
 	pcieRoot func(busID string) string
-	current  atomic.Pointer[devices.Node]
+	// memoryEnforcement does not change: auto is the limiter here.
+	memoryEnforcement string
+	current           atomic.Pointer[devices.Node]
 	// gpus are all that were listed, for those that are gone; only for set.
 	gpus map[string]nvidia.GPU
 }
@@ -105,7 +107,8 @@ func (d *draOffer) set(name string, now *offer) {
 	for _, gpu := range now.GPUs.Node.GPUs {
 		d.gpus[gpu.UUID] = gpu
 	}
-	n := &devices.Node{Name: name, DriverVersion: now.GPUs.Node.DriverVersion, CUDAVersion: now.GPUs.Node.CUDAVersion, NotConnected: !now.Connected}
+	n := &devices.Node{Name: name, DriverVersion: now.GPUs.Node.DriverVersion, CUDAVersion: now.GPUs.Node.CUDAVersion,
+		MemoryEnforcement: d.memoryEnforcement, NotConnected: !now.Connected}
 	for _, device := range now.Devices {
 		n.Devices = append(n.Devices, d.device(now, device, now.unhealthy(device)))
 	}

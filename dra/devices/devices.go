@@ -24,6 +24,8 @@ type Node struct {
 	Name          string
 	DriverVersion string
 	CUDAVersion   string
+	// MemoryEnforcement is what limits the memory of containers with ResourceClaims (oci.MemoryEnforcement).
+	MemoryEnforcement string
 	// NotConnected: new containers get no GPU now.
 	NotConnected bool
 	Devices      []Device
@@ -45,23 +47,22 @@ type Device struct {
 
 // Names of attributes and capacities. Those of attributes are NVIDIA's DRA driver's, if it has one.
 const (
-	attributeType       = "type"
-	attributeUUID       = "uuid"
-	attributeModel      = "productName"
-	attributeNUMA       = "numaNode"
+	attributeType       = api.DRAAttributeType
+	attributeUUID       = api.DRAAttributeUUID
+	attributeModel      = api.DRAAttributeModel
+	attributeNUMA       = api.DRAAttributeNUMA
+	attributeIsolation  = api.DRAAttributeIsolation
 	attributeDriver     = "driverVersion"
 	attributeCUDA       = "cudaDriverVersion"
 	attributeCapability = "cudaComputeCapability"
 	attributeProfile    = "profile"
 	attributeParent     = "parentUUID"
 
-	typeGPU = "gpu"
-	typeMIG = "mig"
+	typeGPU = api.DRATypeGPU
+	typeMIG = api.DRATypeMIG
 
-	// capacityMemory is device memory; nothing requested: all of it.
-	capacityMemory = "memory"
-	// capacityCores is the compute share in percent; 0, also if nothing is requested: no share is reserved, and there is no limit.
-	capacityCores = "cores"
+	capacityMemory = api.DRACapacityMemory
+	capacityCores  = api.DRACapacityCores
 	// capacitySlots is the number of containers; each has one.
 	capacitySlots = "slots"
 )
@@ -146,8 +147,10 @@ func (n Node) attributes(d Device) map[resourceapi.QualifiedName]resourceapi.Dev
 		}
 	}
 	text(attributeType, typeGPU)
+	text(attributeIsolation, api.IsolationOfShare(n.MemoryEnforcement, d.Capacity.MemoryMiB > d.GPU.MemoryMiB))
 	if d.isMIG() {
 		text(attributeType, typeMIG)
+		text(attributeIsolation, api.IsolationHardware)
 		text(attributeProfile, d.Profile)
 		text(attributeParent, d.GPU.UUID)
 	}

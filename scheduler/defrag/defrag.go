@@ -130,7 +130,8 @@ func (p *planner) candidate(pod *scheduler.Pod) (candidate, error) {
 		return candidate{}, fmt.Errorf("pod %s requests no GPU", name(pod))
 	}
 	c := candidate{pod: pod, request: r, evaluation: p.Engine.Evaluate(p.snapshot, pod, r)}
-	if mib, err := strconv.ParseInt(pod.Annotations[api.AnnotationMinMemory], 10, 64); err == nil && mib > 0 {
+	mib, err := strconv.ParseInt(pod.Annotations[api.AnnotationMinMemory], 10, 64)
+	if err == nil && mib > 0 && r.Rules.Isolation != grant.IsolationHardware {
 		c.minMiB = mib
 	}
 	switch {

@@ -169,6 +169,20 @@ func TestResizeGoesBeforeMoves(t *testing.T) {
 	require.Equal(t, Plan{Pod: "ns/p", Node: "n0", Resizes: []Resize{{Pod: "ns/a", UID: "a", MemoryMiB: map[string]int64{"main": 10000}}}}, plan)
 }
 
+// The GPUs of a pod with hardware isolation stay whole.
+func TestHardwareIsolationIsNotResized(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	a := pod("a", 1, 50000)
+	a.Annotations[api.AnnotationMinMemory] = "10000"
+	require.True(t, w.place(a, "n0"))
+	require.True(t, w.place(pod("b", 1, 20000), "n1"))
+	w.pods["a"].Annotations[api.AnnotationIsolation] = api.IsolationHardware
+	plan, err := w.plan(pod("p", 1, 70000))
+	require.NoError(t, err)
+	require.Empty(t, plan.Resizes)
+	require.Len(t, plan.Moves, 1)
+}
+
 // A plan that is carried out makes the pending pod fit, and each moved pod is placed again on the node of the plan.
 func TestPlan(t *testing.T) {
 	plans := 0

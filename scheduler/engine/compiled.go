@@ -83,7 +83,7 @@ func (e *Engine) compile(r *request.Request) (*compiled, error) {
 	}
 	p.gpu.NUMABind = r.Rules.NUMABind
 	a := &compiled{policies: p, rules: r.Rules}
-	a.ruled = len(r.Rules.Modes)+len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0
+	a.ruled = len(r.Rules.Modes)+len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0 || r.Rules.Isolation > grant.IsolationAny
 	for _, i := range positions(r) {
 		a.containers = append(a.containers, container{r.Containers[i], r.Kinds[i]})
 		a.relative = a.relative || r.Containers[i].MemoryMiB == 0 && r.Containers[i].MemoryPercent > 0

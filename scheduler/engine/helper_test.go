@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
@@ -79,6 +80,9 @@ func nodeOf(name string, gpus ...scheduler.GPU) *scheduler.Node {
 		}
 		if c.Others != (scheduler.Use{}) {
 			gpu["others"] = api.NodeUse{MemoryMiB: c.Others.MemoryMiB, Cores: c.Others.Cores, Replicas: c.Others.Replicas}
+		}
+		if c.Isolation > grant.IsolationAny {
+			gpu["isolation"] = c.Isolation.String()
 		}
 		if c.Cordoned {
 			cordoned += c.UUID + ","

@@ -205,6 +205,8 @@ func usable(gpu *scheduler.GPU, typeFits bool, rules *request.Rules) Code {
 		return CardTypeMismatch
 	case gpu.Mode == api.ModeMIG:
 		return GPUMIGMode
+	case !rules.IsolationFits(gpu.Isolation):
+		return IsolationUnmet
 	case !rules.UUIDFits(gpu.UUID):
 		return CardUUIDMismatch
 	}

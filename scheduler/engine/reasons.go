@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -93,12 +94,16 @@ func (f *fitter) describe(t text, code Code, container *container, i int) text {
 	switch code {
 	case CardTypeMismatch:
 		return t.add("of another type (", f.otherType(), ")")
+	case IsolationUnmet:
+		return t.add("with the isolation ", f.weakest(), ", but ", f.req.rules.Isolation.String(), " is requested")
 	case NumaNotFit:
 		return t.add("free enough, but no NUMA node has ").number(int64(container.GPUs)).add(" of them")
 	// kube-scheduler uses these texts as fmt formats without arguments: a percent sign would become
 	// "%!(MISSING)".
 	case CardInsufficientMemory:
-		if container.MemoryMiB == 0 {
+		if container.LeastMiB > 0 {
+			t = t.add("not free as a whole, with ").number(container.LeastMiB).add(" MiB or more")
+		} else if container.MemoryMiB == 0 {
 			t = t.add("with less than ").number(int64(container.MemoryPercent)).add(" percent of their memory free")
 		} else {
 			t = t.add("with less than ").number(container.MemoryMiB).add(" MiB free")
@@ -135,6 +140,20 @@ func (f *fitter) otherType() string {
 		}
 	}
 	return ""
+}
+
+// weakest is the weakest isolation of the GPUs that lack the requested one.
+func (f *fitter) weakest() string {
+	weakest := grant.IsolationHardware
+	for c, reason := range f.usable {
+		if reason == IsolationUnmet {
+			weakest = min(weakest, f.n.gpus.inventory.GPUs[c].Isolation)
+		}
+	}
+	if weakest == grant.IsolationAny {
+		return "not known"
+	}
+	return weakest.String()
 }
 
 // text avoids allocations: an extender reads thousands of texts at a time.
@@ -224,7 +243,8 @@ const (
 	GPUCordoned
 	GPUEmpty // gpuslice: no memory or no replicas registered
 	CardTypeMismatch
-	GPUMIGMode // gpuslice: MIG mode is not shared
+	GPUMIGMode     // gpuslice: MIG mode is not shared
+	IsolationUnmet // gpuslice: less than the pod requests
 	NumaNotFit
 	CardUUIDMismatch
 	CardTimeSlicingExhausted
@@ -239,7 +259,7 @@ const (
 	codes
 )
 
-var names = [codes]string{"OK", "CardNotHealth", "GPUCordoned", "GPUEmpty", "CardTypeMismatch", "GPUMIGMode",
+var names = [codes]string{"OK", "CardNotHealth", "GPUCordoned", "GPUEmpty", "CardTypeMismatch", "GPUMIGMode", "IsolationUnmet",
 	"NumaNotFit", "GPUUuidMismatch", "CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
 	"CardInsufficientCore", "CardComputeUnitsExhausted", "NodeInsufficientDevice", "NodeUnregistered"}
 
@@ -252,7 +272,7 @@ func (c Code) String() string {
 }
 
 var briefs = [codes]string{"fits", "GPUs are not healthy", "GPUs are cordoned", "GPUs have no memory or no replicas registered",
-	"GPUs are of another type", "GPUs are in MIG mode",
+	"GPUs are of another type", "GPUs are in MIG mode", "GPUs do not have the requested isolation",
 	"no NUMA node has enough fitting GPUs", "GPUs are excluded by UUID", "GPUs have no free replica",
 	"GPUs are in use, but exclusive use is requested", "the namespace's quota is used up", "GPUs have too little free memory",
 	"GPUs have too few free cores", "GPUs have all cores taken", "the node has too few GPUs", "the node has no GPUs registered"}

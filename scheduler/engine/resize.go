@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -88,6 +89,10 @@ func (p *pod) resized(next *scheduler.Placement) bool {
 }
 
 func (p *pod) resizedPlacement(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
+	isolation, err := grant.RequestedIsolation(object.Annotations)
+	if err != nil {
+		return p.granted, refuseResize("%v", err)
+	}
 	next := p.granted
 	next.Generation++
 	next.Containers = slices.Clone(next.Containers)
@@ -106,6 +111,9 @@ func (p *pod) resizedPlacement(object *scheduler.Pod, wanted map[string]grant.Wa
 		for j, s := range shares {
 			if grant.IsMIG(s.UUID) && s != next.Containers[i][j] {
 				return next, refuseResize("container %q: %s is a MIG device, which can't be resized", name, s.UUID)
+			}
+			if isolation == grant.IsolationHardware && s.MemoryMiB < next.Containers[i][j].MemoryMiB {
+				return next, refuseResize("container %q: the pod requests the isolation hardware (annotation %s): its GPUs stay whole", name, api.AnnotationIsolation)
 			}
 		}
 		next.Containers[i] = shares

@@ -213,7 +213,11 @@ func (w *world) send(path string, body []byte, answer any) (status int, text str
 }
 
 func (w *world) filter(p *v1.Pod) (passed []string, result extenderv1.ExtenderFilterResult) {
-	status, text := w.post("/filter", extenderv1.ExtenderArgs{Pod: p, NodeNames: &w.nodes}, &result)
+	return w.filterOf(p, w.nodes)
+}
+
+func (w *world) filterOf(p *v1.Pod, nodes []string) (passed []string, result extenderv1.ExtenderFilterResult) {
+	status, text := w.post("/filter", extenderv1.ExtenderArgs{Pod: p, NodeNames: &nodes}, &result)
 	assert.Equal(w.t, http.StatusOK, status, text)
 	if result.NodeNames != nil {
 		passed = *result.NodeNames

@@ -25,16 +25,25 @@ type Container struct {
 	MemoryPercent int
 	// Cores is percent of each GPU; 0: unlimited, reserves none.
 	Cores int
+	// LeastMiB and LeastCores are the request of a container with the isolation hardware, which gets whole GPUs.
+	LeastMiB   int64
+	LeastCores int
 }
 
-// Memory is the memory on a GPU of gpuMiB, at least 1 MiB.
+// whole makes it a request for whole GPUs.
+func (c *Container) whole() {
+	c.LeastMiB, c.LeastCores = c.MemoryMiB, c.Cores
+	c.MemoryMiB, c.MemoryPercent, c.Cores = 0, 100, wholeCores
+}
+
+// Memory is the memory on a GPU of gpuMiB, at least 1 MiB. It can be more than the GPU has.
 func (c *Container) Memory(gpuMiB int64) int64 {
 	if c.MemoryMiB > 0 || c.MemoryPercent == 0 {
 		return c.MemoryMiB
 	}
 	// In two parts, to prevent overflow.
 	mib := gpuMiB/100*int64(c.MemoryPercent) + gpuMiB%100*int64(c.MemoryPercent)/100
-	return max(mib, min(gpuMiB, 1))
+	return max(mib, min(gpuMiB, 1), c.LeastMiB)
 }
 
 func (c *Container) Use(gpuMiB int64) scheduler.Use {
@@ -97,6 +106,11 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 	}
 	if err := r.Rules.read(pod); err != nil {
 		return nil, err
+	}
+	for i := range r.Containers {
+		if c := &r.Containers[i]; c.GPUs > 0 && r.Rules.Isolation == grant.IsolationHardware {
+			c.whole()
+		}
 	}
 	if r.Rules.GPUPolicy == "" {
 		r.Rules.GPUPolicy = defaultGPUPolicy(pod, &o.Names)
@@ -179,6 +193,8 @@ type Rules struct {
 	UseUUIDs, AvoidUUIDs []string
 	NUMABind             bool
 	Modes                []string
+	// Isolation is the weakest that the pod accepts.
+	Isolation grant.Isolation
 	// Valid texts for package choose; empty: the cluster's.
 	NodePolicy, GPUPolicy, Weights string
 }
@@ -204,6 +220,18 @@ func (r *Rules) ModeFits(mode string) bool {
 	return len(r.Modes) == 0 || slices.Contains(r.Modes, cmp.Or(mode, api.ModeShared))
 }
 
+// IsolationFits: a share of a GPU with this isolation is enough, or, for hardware, all of it. An isolation that is not
+// known is that of an agent which does not check what pods request.
+func (r *Rules) IsolationFits(of grant.Isolation) bool {
+	switch r.Isolation {
+	case grant.IsolationDriver:
+		return of >= grant.IsolationDriver
+	case grant.IsolationLimiter, grant.IsolationHardware:
+		return of > grant.IsolationAny
+	}
+	return true
+}
+
 func (r *Rules) read(pod *scheduler.Pod) error {
 	if len(pod.Annotations) == 0 {
 		return nil
@@ -215,6 +243,10 @@ func (r *Rules) read(pod *scheduler.Pod) error {
 	r.AvoidUUIDs = n.list(api.AnnotationAvoidUUIDs, maxUUIDs, uuid)
 	r.NUMABind = n.boolean(api.AnnotationNUMABind)
 	r.Modes = n.list(api.AnnotationMode, 3, mode)
+	r.Isolation = n.isolation()
+	if grant.OnlyMIG(pod.Annotations[api.AnnotationMode]) {
+		r.Modes = nil // hardware isolation, which a whole GPU has too
+	}
 	r.NodePolicy = n.text(api.AnnotationNodePolicy, valid(choose.ParseNodePolicy))
 	r.GPUPolicy = n.text(api.AnnotationGPUPolicy, valid(choose.ParseGPUPolicy))
 	r.Weights = n.text(api.AnnotationWeights, valid(choose.ParseWeights))
@@ -264,6 +296,9 @@ func (r *Request) sign() string {
 		} else {
 			b = strconv.AppendInt(append(b, '%'), int64(c.MemoryPercent), 10)
 		}
+		if c.LeastMiB > 0 {
+			b = strconv.AppendInt(append(b, 'l'), c.LeastMiB, 10)
+		}
 		b = append(strconv.AppendInt(append(b, 'c'), int64(c.Cores), 10), ';')
 	}
 	s := &r.Rules
@@ -275,6 +310,9 @@ func (r *Request) sign() string {
 		b = append(b, 'n')
 	}
 	b = signList(b, 'm', s.Modes)
+	if s.Isolation > grant.IsolationAny {
+		b = signText(b, 'I', s.Isolation.String())
+	}
 	b = signText(b, 'N', s.NodePolicy)
 	b = signText(b, 'C', s.GPUPolicy)
 	return string(signText(b, 'W', s.Weights))

@@ -305,6 +305,18 @@ func (n *annotationReader) text(key string, check func(string) error) (text stri
 	return text
 }
 
+// isolation is with HAMi's mode "mig".
+func (n *annotationReader) isolation() (wanted grant.Isolation) {
+	n.read(api.AnnotationIsolation, func(value string) (err error) {
+		_, err = grant.ParseIsolation(value)
+		return err
+	})
+	if n.err == nil {
+		wanted, n.err = grant.RequestedIsolation(n.annotations)
+	}
+	return wanted
+}
+
 func (n *annotationReader) boolean(key string) (is bool) {
 	n.read(key, func(value string) (err error) {
 		if is, err = strconv.ParseBool(strings.TrimSpace(value)); err != nil {

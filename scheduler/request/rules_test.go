@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -41,6 +42,13 @@ func TestRules(t *testing.T) {
 		{"numa", map[string]string{api.AnnotationNUMABind: "true"}, Rules{NUMABind: true}},
 		{"no numa", map[string]string{api.AnnotationNUMABind: "0"}, Rules{}},
 		{"modes", map[string]string{api.AnnotationMode: "mps, hami-core"}, Rules{Modes: []string{"hami-core", "mps"}}},
+		{"any isolation", map[string]string{api.AnnotationIsolation: "any"}, Rules{}},
+		{"isolation", map[string]string{api.AnnotationIsolation: "driver"}, Rules{Isolation: grant.IsolationDriver}},
+		{"HAMi's mode mig", map[string]string{api.AnnotationMode: "mig,"}, Rules{Isolation: grant.IsolationHardware}},
+		{"HAMi's mode mig beside others", map[string]string{api.AnnotationMode: "hami-core,mig"}, Rules{Modes: []string{"hami-core", "mig"}}},
+		{"the stronger of both", map[string]string{api.AnnotationMode: "mig", api.AnnotationIsolation: "any"}, Rules{Isolation: grant.IsolationHardware}},
+		{"the stronger of both, which is ours", map[string]string{api.AnnotationMode: "hami-core", api.AnnotationIsolation: "hardware"},
+			Rules{Modes: []string{"hami-core"}, Isolation: grant.IsolationHardware}},
 		{"policies are choose's", map[string]string{api.AnnotationNodePolicy: " spread ", api.AnnotationGPUPolicy: "numa,binpack", api.AnnotationWeights: "slot=1,core=0,memory=0"},
 			Rules{NodePolicy: "spread", GPUPolicy: "numa,binpack", Weights: "slot=1,core=0,memory=0"}},
 		{"ceilings are the node's", map[string]string{"gpuslice.io/core-ceiling": "80", "tencent.com/vcuda-core-limit": "100"}, Rules{}},
@@ -50,6 +58,29 @@ func TestRules(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, test.want, r.Rules)
 		})
+	}
+}
+
+// Hardware isolation is a request for whole GPUs of at least the requested size.
+func TestHardwareIsolation(t *testing.T) {
+	for _, test := range []struct {
+		resources resources
+		want      Container
+		least     int64 // on a GPU with 10 MiB
+	}{
+		{resources{gpu: 1}, Container{GPUs: 1, MemoryPercent: 100, Cores: 100, LeastCores: 100}, 10},
+		{resources{gpu: 2, gpumem: 3000, cores: 30}, Container{GPUs: 2, MemoryPercent: 100, Cores: 100, LeastMiB: 3000, LeastCores: 30}, 3000},
+		{resources{gpu: 1, gpumem: 7}, Container{GPUs: 1, MemoryPercent: 100, Cores: 100, LeastMiB: 7}, 10},
+		{resources{percent: 25}, Container{GPUs: 1, MemoryPercent: 100, Cores: 100}, 10},
+		{resources{vcore: 10, vmem: 1}, Container{GPUs: 1, MemoryPercent: 100, Cores: 100, LeastMiB: 256, LeastCores: 10}, 256},
+	} {
+		p := pod(test.resources)
+		p.Containers = append(p.Containers, scheduler.Container{Name: "none"})
+		p.Annotations = map[string]string{api.AnnotationIsolation: "hardware"}
+		r, err := FromPod(p, DefaultOptions())
+		require.NoError(t, err)
+		assert.Equal(t, []Container{test.want, {}}, r.Containers)
+		assert.Equal(t, test.least, r.Containers[0].Memory(10))
 	}
 }
 
@@ -73,6 +104,9 @@ func TestRulesRefused(t *testing.T) {
 		{"no numa", api.AnnotationNUMABind, "", "must be true or false"},
 		{"a mode", api.AnnotationMode, "time-slicing", `unknown mode "time-slicing": use hami-core, mig or mps`},
 		{"a mode with something else", api.AnnotationMode, "mig,x", `unknown mode "x"`},
+		{"an isolation", api.AnnotationIsolation, "Hardware", `gpuslice.io/isolation: "Hardware": must be hardware, driver, limiter or any`},
+		{"an empty isolation", api.AnnotationIsolation, "", "must be hardware, driver, limiter or any"},
+		{"two isolations", api.AnnotationIsolation, "driver,hardware", "must be hardware, driver, limiter or any"},
 		{"a GPU policy", api.AnnotationGPUPolicy, "binpakc", `hami.io/gpu-scheduler-policy: "binpakc": GPU policy`},
 		{"a node policy", api.AnnotationNodePolicy, "spread,x", `hami.io/node-scheduler-policy: "spread,x": node policy`},
 		{"weights", api.AnnotationWeights, "slot=1", `hami.io/device-scoring-weights: "slot=1": weights`},

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -34,6 +35,7 @@ func TestSignature(t *testing.T) {
 func evaluated(r *Request) string {
 	s := ""
 	for i, c := range r.Containers {
+		c.LeastCores = 0 // only of ResourceClaims
 		if c.GPUs > 0 {
 			s += fmt.Sprintf("%d %+v\n", r.Kinds[i], c)
 		}
@@ -63,6 +65,8 @@ func draw(t *rapid.T, p *scheduler.Pod, key string) {
 		values = []string{"", "slot=1,core=1,memory=3", "slot=1,core=11,memory=3"}
 	case api.AnnotationNUMABind:
 		values = []string{"true", "1", "false"}
+	case api.AnnotationIsolation:
+		values = []string{"any", "limiter", "driver", "hardware"}
 	case api.AnnotationMode:
 		values = []string{"", "mig", "mig,mps", "mps,mig"}
 	}
@@ -70,7 +74,7 @@ func draw(t *rapid.T, p *scheduler.Pod, key string) {
 }
 
 var drawn = []string{"", api.AnnotationUseTypes, api.AnnotationAvoidTypes, api.AnnotationGPUPolicy, api.AnnotationNodePolicy, api.AnnotationWeights,
-	api.AnnotationUseUUIDs, api.AnnotationAvoidUUIDs, api.AnnotationNUMABind, api.AnnotationMode}
+	api.AnnotationUseUUIDs, api.AnnotationAvoidUUIDs, api.AnnotationNUMABind, api.AnnotationMode, api.AnnotationIsolation}
 
 var genPod = rapid.Custom(func(t *rapid.T) *scheduler.Pod {
 	p := &scheduler.Pod{Annotations: map[string]string{}}
@@ -114,7 +118,11 @@ func TestWebhooksDefaultsChangeNothing(t *testing.T) {
 				continue
 			}
 			c.Resources[gpu] = scheduler.Amount{Value: int64(before.Containers[i].GPUs)}
-			c.Resources[cores] = scheduler.Amount{Value: int64(before.Containers[i].Cores)}
+			requested := before.Containers[i].Cores
+			if before.Rules.Isolation == grant.IsolationHardware {
+				requested = before.Containers[i].LeastCores
+			}
+			c.Resources[cores] = scheduler.Amount{Value: int64(requested)}
 		}
 		after, err := FromPod(p, o)
 		require.NoError(t, err)

@@ -12,6 +12,9 @@ func TestChanges(t *testing.T) {
 	pod := func(annotations, limits string) string {
 		return "metadata: {annotations: {" + annotations + "}}\nspec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {" + limits + "}}}\n"
 	}
+	bound := func(annotations, limits string) string {
+		return pod(annotations, limits) + "  nodeName: node-1\n"
+	}
 	const required = `required-plugins.noderesource.dev: "[gpuslice]"`
 	for _, tc := range []struct {
 		name, before, after string
@@ -30,6 +33,12 @@ func TestChanges(t *testing.T) {
 		{"a resize of a pod without GPUs", pod("", "cpu: 1"), pod(`gpuslice.io/resize: '{"main":{"memoryMiB":9000}}'`, "cpu: 1"), ""},
 		{"a resize of another container", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"side":{"cores":9}}'`, "nvidia.com/gpu: 1"), `no container "side"`},
 		{"a bad resize that was there", pod(required+", gpuslice.io/resize: x", "nvidia.com/gpu: 1"), pod(required+", gpuslice.io/resize: x, a: b", "nvidia.com/gpu: 1"), ""},
+		{"an isolation before the pod has a node", pod(required, "nvidia.com/gpu: 1"), pod(required+", gpuslice.io/isolation: hardware", "nvidia.com/gpu: 1"), ""},
+		{"a bad isolation", pod(required, "nvidia.com/gpu: 1"), pod(required+", gpuslice.io/isolation: strong", "nvidia.com/gpu: 1"), "must be hardware, driver, limiter or any"},
+		{"an isolation of a bound pod", bound(required, "nvidia.com/gpu: 1"), bound(required+", gpuslice.io/isolation: hardware", "nvidia.com/gpu: 1"), "chose for the isolation any"},
+		{"a weaker one", bound(required+", gpuslice.io/isolation: driver", "nvidia.com/gpu: 1"), bound(required+", gpuslice.io/isolation: limiter", "nvidia.com/gpu: 1"), "chose for the isolation driver"},
+		{"one that is removed", bound(required+", nvidia.com/vgpu-mode: mig", "nvidia.com/gpu: 1"), bound(required, "nvidia.com/gpu: 1"), "chose for the isolation hardware"},
+		{"the same one, written in another way", bound(required+", nvidia.com/vgpu-mode: mig", "nvidia.com/gpu: 1"), bound(required+", gpuslice.io/isolation: hardware", "nvidia.com/gpu: 1"), ""},
 		{"it is required from now on", pod("", "nvidia.com/gpu: 1"), pod(required, "nvidia.com/gpu: 1"), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -39,6 +39,10 @@ func (r *Rules) validateNew(pod *corev1.Pod) (*rejection, []string) {
 		return &rejection{ReasonRequest, err.Error()}, nil
 	}
 	if req == nil {
+		// The kubelet gives the pod its MIG devices, and the node compares them with the annotation.
+		if _, err := grant.RequestedIsolation(pod.Annotations); err != nil {
+			return &rejection{ReasonRequest, err.Error()}, nil
+		}
 		return nil, nil
 	}
 	if pod.Spec.NodeName != "" && !r.AllowNodeName {
@@ -92,6 +96,9 @@ func (r *Rules) validateChange(old, pod *corev1.Pod) *rejection {
 		return &rejection{ReasonRequest, err.Error()}
 	case req == nil || oldReq == nil:
 		return nil
+	case old.Spec.NodeName != "" && req.Rules.Isolation != oldReq.Rules.Isolation:
+		return &rejection{ReasonRequest, fmt.Sprintf("annotation %s: the pod has its node and its GPUs already, which the scheduler chose for the isolation %s: "+
+			"create another pod with the isolation %s", api.AnnotationIsolation, oldReq.Rules.Isolation, req.Rules.Isolation)}
 	}
 	if r.requiresPlugin(old, oldModel, oldReq) != nil {
 		return nil

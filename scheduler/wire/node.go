@@ -249,6 +249,7 @@ func decodeGPUs(value string) (scheduler.Inventory, error) {
 			UUID: t.UUID, Model: t.Model, Index: t.Index, NUMA: scheduler.NUMAUnknown,
 			MemoryMiB: *t.MemoryMiB, Cores: *t.Cores, Replicas: *t.Replicas, Mode: t.Mode, Healthy: *t.Healthy,
 		}
+		gpus[i].Isolation, _ = grant.ParseIsolation(t.Isolation) // one that this version does not know is not known
 		if t.NUMA != nil {
 			gpus[i].NUMA = *t.NUMA
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
@@ -23,7 +24,7 @@ var genNode = rapid.Custom(func(t *rapid.T) noderegister.Node {
 		n.Devices = append(n.Devices, noderegister.Device{
 			GPU: nvidia.GPU{
 				UUID: uuid, Index: i, Model: rapid.SampledFrom([]string{"NVIDIA H200", "Tesla T4"}).Draw(t, "model"),
-				NUMANode: rapid.IntRange(nvidia.NUMAUnknown, 3).Draw(t, "numa"),
+				NUMANode: rapid.IntRange(nvidia.NUMAUnknown, 3).Draw(t, "numa"), MemoryMiB: 15360,
 			},
 			Replicas: rapid.IntRange(0, 100).Draw(t, "replicas"), MemoryMiB: rapid.Int64Range(0, 16<<20).Draw(t, "memory"),
 			CorePercent: rapid.SampledFrom([]int{0, 100, 250}).Draw(t, "cores"), Healthy: rapid.Bool().Draw(t, "healthy"),
@@ -42,6 +43,7 @@ var genNode = rapid.Custom(func(t *rapid.T) noderegister.Node {
 	if n.Topology.Pairs = pairs; !linked {
 		n.Topology = nvidia.Topology{}
 	}
+	n.MemoryEnforcement = rapid.SampledFrom([]string{"", "limiter", "native", "native+limiter"}).Draw(t, "memory enforcement")
 	n.Devices = rapid.Permutation(n.Devices).Draw(t, "order")
 	return n
 })
@@ -65,8 +67,8 @@ func TestAgentsAnnotationsReadBack(t *testing.T) {
 		require.Equal(t, want, read(noderegister.Options{}), "ours before HAMi's")
 		require.Equal(t, want, read(noderegister.Options{}, api.AnnotationHAMiRegister, api.AnnotationHAMiScore), "only ours")
 
-		for i := range want.GPUs { // HAMi has no word for unknown, and none for others
-			want.GPUs[i].NUMA, want.GPUs[i].Others = max(want.GPUs[i].NUMA, 0), scheduler.Use{}
+		for i := range want.GPUs { // HAMi has no word for unknown, none for others, and none for isolation
+			want.GPUs[i].NUMA, want.GPUs[i].Others, want.GPUs[i].Isolation = max(want.GPUs[i].NUMA, 0), scheduler.Use{}, grant.IsolationAny
 		}
 		if want.Links == nil {
 			want.Links = table(len(want.GPUs))
@@ -89,8 +91,13 @@ func inventory(n noderegister.Node) scheduler.Inventory {
 		if model == "Tesla T4" {
 			model = "NVIDIA-Tesla T4"
 		}
+		isolation := grant.IsolationLimiter
+		if (n.MemoryEnforcement == "native" || n.MemoryEnforcement == "native+limiter") && d.MemoryMiB <= 15360 {
+			isolation = grant.IsolationDriver
+		}
 		inventory.GPUs = append(inventory.GPUs, scheduler.GPU{
-			UUID: d.GPU.UUID, Model: model, Index: d.GPU.Index, NUMA: d.GPU.NUMANode, MemoryMiB: d.MemoryMiB,
+			Isolation: isolation,
+			UUID:      d.GPU.UUID, Model: model, Index: d.GPU.Index, NUMA: d.GPU.NUMANode, MemoryMiB: d.MemoryMiB,
 			Cores: d.CorePercent, Replicas: d.Replicas, Mode: "hami-core", Healthy: d.Healthy,
 			Others: scheduler.Use{MemoryMiB: d.Others.MemoryMiB, Cores: d.Others.Cores, Replicas: d.Others.Replicas},
 		})

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
@@ -68,11 +69,12 @@ func fromLabels(labels map[string]string) (scheduler.Inventory, error) {
 	if !strings.HasPrefix(model, "NVIDIA") {
 		model = "NVIDIA-" + model
 	}
+	isolation, _ := grant.ParseIsolation(api.IsolationOfShare(labels[api.LabelPrefix+"memory-enforcement"], false))
 	var inventory scheduler.Inventory
 	for i := range int(count) {
 		gpu := scheduler.GPU{
 			UUID: templateUUID(i), Model: model, Index: i, NUMA: scheduler.NUMAUnknown, MemoryMiB: memory, Cores: 100,
-			Replicas: int(replicas), Mode: labels[api.LabelPrefix+"mode"],
+			Replicas: int(replicas), Mode: labels[api.LabelPrefix+"mode"], Isolation: isolation,
 		}
 		if err := check(&gpu); err != nil {
 			return scheduler.Inventory{}, fmt.Errorf("labels %s*: %w", api.LabelPrefix, err)
