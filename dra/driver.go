@@ -48,6 +48,8 @@ type Config struct {
 	Room func(ctx context.Context, shares []grant.Share, resourceClaims []string) error
 	// InUse returns whether a container has one of the requests of ResourceClaims: ledger.InUse.
 	InUse func(ctx context.Context, resourceClaims []string) (bool, error)
+	// MemoryEnforcement is what limits the memory of containers, for the status of ResourceClaims; "": the limiter.
+	MemoryEnforcement string
 	// Patience bounds the waits in a request; 0: 40 s, less than the kubelet's 45 s.
 	Patience time.Duration
 	Log      *slog.Logger
@@ -155,21 +157,26 @@ func (s *server) HandleError(_ context.Context, err error, message string) {
 // PrepareResourceClaims makes what containers need to get their GPUs. The kubelet repeats it, also for ResourceClaims
 // that are prepared and in use: the answer is the same.
 func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	request := ctx
 	ctx, cancel := context.WithTimeout(ctx, d.Patience)
 	defer cancel()
 	results := map[types.UID]kubeletplugin.PrepareResult{}
+	var reports []statusReport
 	for _, claim := range claims {
-		answer, err := d.prepare(ctx, claim)
+		answer, shares, err := d.prepare(ctx, claim)
 		if err != nil {
 			d.Log.Warn("ResourceClaim refused", "claim", claim.Namespace+"/"+claim.Name, "uid", claim.UID, "reason", err)
 			answer = nil
 		}
 		results[claim.UID] = kubeletplugin.PrepareResult{Err: err, Devices: answer}
+		reports = append(reports, statusReport{claim, shares, err})
 	}
+	d.reportStatuses(request, reports)
 	return results, nil
 }
 
-func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+// prepare also returns what the devices are, as far as the allocation could be read.
+func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, []devices.Result, error) {
 	var a devices.Allocation
 	var record prepared.Record
 	err := d.wait(ctx, func() error {
@@ -188,13 +195,13 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		// The API server can regard a GPU as free that a container still has: after a forced deletion of its pod.
 		return d.Room(ctx, a.Shares(), record.Devices())
 	})
+	if err == nil {
+		err = d.write(ctx, record)
+	}
 	if err != nil {
-		return nil, err
+		return nil, a.Results, err
 	}
-	if err := d.write(ctx, record); err != nil {
-		return nil, err
-	}
-	return answerOf(record, a.Results), nil
+	return answerOf(record, a.Results), a.Results, nil
 }
 
 // retryPause is the time between two looks at what a request waits for.

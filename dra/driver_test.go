@@ -340,6 +340,7 @@ func churn(dir string) {
 	}
 	d := dra.New(dra.Config{
 		NodeName: "node-1", CDIDir: filepath.Join(dir, "cdi"), Prepared: store, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Client: fake.NewClientset(),
 		Node: func() (devices.Node, bool) {
 			return devices.Node{Name: "node-1", Devices: []devices.Device{device(gpuA)}}, true
 		},

@@ -58,14 +58,15 @@ func (o *options) serveDRA(config *rest.Config, plugin *nriplugin.Plugin, p *pub
 	if config == nil {
 		return errors.New("--resource-api=dra: needs the API server: set --kubeconfig, or run the agent in a pod with a service account")
 	}
-	client, err := kubernetes.NewForConfig(rest.CopyConfig(config))
+	client, err := draClient(config)
 	if err != nil {
 		return fmt.Errorf("--resource-api=dra: %w", err)
 	}
 	offered := &draOffer{pcieRoot: pcieRoot, memoryEnforcement: p.native.ofResourceClaims()}
 	driver := dra.New(dra.Config{
 		NodeName: o.NodeName, Client: client, KubeletDir: o.KubeletDir, CDIDir: o.claimSpecDir(), Prepared: plugin.Prepared,
-		Node: offered.now, Ready: plugin.Ready, InUse: plugin.Ledger.InUse, Log: log,
+		MemoryEnforcement: offered.memoryEnforcement,
+		Node:              offered.now, Ready: plugin.Ready, InUse: plugin.Ledger.InUse, Log: log,
 		Room: func(ctx context.Context, shares []grant.Share, resourceClaims []string) error {
 			return plugin.Ledger.Room(ctx, shares, resourceClaims, p.capacities())
 		},
@@ -76,6 +77,14 @@ func (o *options) serveDRA(config *rest.Config, plugin *nriplugin.Plugin, p *pub
 	}
 	*then = append(*then, driver.Run)
 	return nil
+}
+
+// draClient can prepare the ResourceClaims of all pods of a node at once: each needs two requests, and client-go's default of
+// 5 a second would delay the last pods by a minute.
+func draClient(config *rest.Config) (kubernetes.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = 100, 500
+	return kubernetes.NewForConfig(config)
 }
 
 // draOffer is the offer as devices of ResourceSlices.

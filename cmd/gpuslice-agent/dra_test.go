@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
 
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/api"
@@ -105,6 +106,16 @@ func TestDRAWithoutAnAPIServer(t *testing.T) {
 	o := testOptions(t)
 	o.ResourceAPI = resourceDRA
 	require.ErrorContains(t, run(t.Context(), o.options, quietLog), "needs the API server")
+}
+
+// 250 pods of a node start at once, each with a ResourceClaim, for which there are two requests.
+func TestManyResourceClaimsAtOnce(t *testing.T) {
+	client, err := draClient(&rest.Config{Host: "https://127.0.0.1:1"})
+	require.NoError(t, err)
+	limiter := client.ResourceV1().RESTClient().GetRateLimiter()
+	for i := range 2 * 250 {
+		require.True(t, limiter.TryAccept(), "request %d", i)
+	}
 }
 
 func TestRetireRemovesDRA(t *testing.T) {

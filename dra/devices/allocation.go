@@ -28,6 +28,7 @@ type Allocation struct {
 type Result struct {
 	Request, Pool, Device string
 	ShareID               *types.UID
+	Share                 grant.Share
 }
 
 // Shares are the sums of all requests.
@@ -69,7 +70,7 @@ func (n Node) allocation(claim *resourceapi.ResourceClaim) (Allocation, error) {
 			return a, fmt.Errorf("request %s: %w", quote.Short(r.Request), err)
 		}
 		a.Requests[request] = prepared.Add(a.Requests[request], share)
-		a.Results = append(a.Results, Result{request, r.Pool, r.Device, r.ShareID})
+		a.Results = append(a.Results, Result{request, r.Pool, r.Device, r.ShareID, share})
 	}
 	if len(a.Results) == 0 {
 		return a, grant.Errorf(grant.ErrMalformed, "has no device of %s", api.DRADriver)

@@ -74,6 +74,9 @@ var ofDRA = map[string]string{
 	"agent: update resource.k8s.io/resourceslices": "their health",
 	"agent: delete resource.k8s.io/resourceslices": "GPUs that are gone",
 	"agent: get resource.k8s.io/resourceclaims":    "what kube-scheduler allocated",
+
+	"agent: patch resource.k8s.io/resourceclaims/status":                                   "what its devices are: status.devices",
+	"agent: associated-node:patch resource.k8s.io/resourceclaims/driver [gpu.gpuslice.io]": "the API server's rule for it: of its driver, and on its Node",
 }
 
 // ofQuota are the rights that exist only with gpu-manager's quota.

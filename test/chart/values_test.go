@@ -362,6 +362,20 @@ func TestOldKubernetes(t *testing.T) {
 	require.Contains(t, errs, "requires kubeVersion: >=1.30")
 }
 
+// Without the API server's check of what of a status is written, an agent would have the status of all ResourceClaims.
+func TestOldKubernetesWithDRA(t *testing.T) {
+	for version, refused := range map[string]bool{"1.35.9": true, "1.35.9-eks-1": true, "1.36.0-eks-1": false, "1.36.0": false, "1.37.1": false} {
+		_, errs, err := helm(t, "template", "gpuslice", chartDir, "--kube-version", version, "--set", "dra.enabled=true")
+		if !refused {
+			require.NoError(t, err, "%s: %s", version, errs)
+			continue
+		}
+		require.Error(t, err, version)
+		require.Contains(t, errs, "this cluster has Kubernetes v1.35.9")
+		require.Contains(t, errs, "set dra.enabled=false", "what to do")
+	}
+}
+
 // table is docs/INSTALL.md's of the values.
 func table(fields []value) string {
 	var rows strings.Builder
