@@ -9,6 +9,8 @@ const (
 	CDIClaimKind = "gpuslice.io/claim"
 	// PreparedDirName is the directory of the prepared records, in the state directory.
 	PreparedDirName = "prepared"
+	// MIGDirName is the directory of the journal of MIG devices that were made on request, in the state directory.
+	MIGDirName = "mig"
 	// ContainerPreparedDir is where a container's CDI devices mount their prepared records.
 	ContainerPreparedDir = "/.gpuslice-claims"
 )
@@ -43,4 +45,6 @@ const (
 	TaintCordoned = DRADriver + "/cordoned"
 	// TaintNotConnected is on all devices while the agent is not connected to the container runtime.
 	TaintNotConnected = DRADriver + "/not-connected"
+	// TaintOccupied is on a place of a MIG device while an earlier one there can't be destroyed.
+	TaintOccupied = DRADriver + "/occupied"
 )

@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/dra/devices"
+	"github.com/gpuslice/gpuslice/dra/partition"
 	"github.com/gpuslice/gpuslice/dra/prepared"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/logonce"
@@ -48,6 +49,8 @@ type Config struct {
 	Room func(ctx context.Context, shares []grant.Share, resourceClaims []string) error
 	// InUse returns whether a container has one of the requests of ResourceClaims: ledger.InUse.
 	InUse func(ctx context.Context, resourceClaims []string) (bool, error)
+	// MIG makes the MIG devices of places; nil: the node offers none.
+	MIG *partition.Partitioner
 	// MemoryEnforcement is what limits the memory of containers, for the status of ResourceClaims; "": the limiter.
 	MemoryEnforcement string
 	// Patience bounds the waits in a request; 0: 40 s, less than the kubelet's 45 s.
@@ -90,6 +93,9 @@ func (d *Driver) Run(ctx context.Context) {
 	var publishing sync.WaitGroup
 	defer publishing.Wait()
 	publishing.Go(func() { d.publish(ctx) })
+	if d.MIG != nil {
+		publishing.Go(func() { d.MIG.Run(ctx, d.isPrepared) })
+	}
 	var problem logonce.Problem
 	periodic.Vary(ctx, nil, func() time.Duration {
 		err := d.serve(ctx)
@@ -188,6 +194,9 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 			return errors.New("the GPUs have not been read yet")
 		}
 		var err error
+		if node, err = d.makeMIG(ctx, claim, node); err != nil {
+			return err
+		}
 		if a, err = node.Allocation(claim); err != nil {
 			return err
 		}
@@ -198,8 +207,11 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err == nil {
 		err = d.write(ctx, record)
 	}
+	if err == nil {
+		err = d.useMIG(record.UID)
+	}
 	if err != nil {
-		return nil, a.Results, err
+		return nil, a.Results, errors.Join(err, d.dropMIG(string(claim.UID)))
 	}
 	return answerOf(record, a.Results), a.Results, nil
 }
@@ -264,14 +276,12 @@ func answerOf(record prepared.Record, results []devices.Result) (answer []kubele
 
 // UnprepareResourceClaims removes what PrepareResourceClaims made. A container that still runs keeps its claim in the
 // ledger.
-func (d *Driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
-	d.writing.Lock()
-	defer d.writing.Unlock()
+func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	results := map[types.UID]error{}
 	for _, claim := range claims {
-		err := d.removeSpec(string(claim.UID))
-		if err == nil {
-			err = d.Prepared.Remove(string(claim.UID))
+		err := d.remove(string(claim.UID))
+		if err == nil && d.MIG != nil {
+			err = d.MIG.Release(ctx, string(claim.UID))
 		}
 		if err != nil {
 			d.Log.Warn("ResourceClaim not unprepared", "claim", claim.String(), "uid", claim.UID, "error", err)
@@ -279,4 +289,13 @@ func (d *Driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplug
 		results[claim.UID] = err
 	}
 	return results, nil
+}
+
+func (d *Driver) remove(uid string) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if err := d.removeSpec(uid); err != nil {
+		return err
+	}
+	return d.Prepared.Remove(uid)
 }

@@ -10,6 +10,7 @@ import (
 	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/dra/devices"
 	"github.com/gpuslice/gpuslice/internal/logonce"
 	"github.com/gpuslice/gpuslice/internal/periodic"
 )
@@ -93,15 +94,23 @@ func (d *Driver) NodeWatchResources(_ *drahealth.NodeWatchResourcesRequest, stre
 
 func (d *Driver) healths() (all []*drahealth.DeviceHealth) {
 	node, _ := d.Node()
-	for _, device := range node.Devices {
+	add := func(device devices.Device, name string) {
 		h := &drahealth.DeviceHealth{
-			Device: &drahealth.DeviceIdentifier{PoolName: node.Pool(device), DeviceName: device.Name()},
+			Device: &drahealth.DeviceIdentifier{PoolName: node.Pool(device), DeviceName: name},
 			Health: drahealth.HealthStatus_HEALTHY, Message: device.Problem,
 		}
 		if device.Problem != "" {
 			h.Health = drahealth.HealthStatus_UNHEALTHY
 		}
 		all = append(all, h)
+	}
+	for _, device := range node.Devices {
+		if !device.OnRequest {
+			add(device, device.Name())
+		}
+	}
+	for _, p := range node.Places {
+		add(p.Device, p.Name())
 	}
 	return all
 }

@@ -135,6 +135,17 @@ func (r *Registry) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) 
 	return edits, nil
 }
 
+// Common returns the edits that all GPUs have: the driver's files.
+func (r *Registry) Common() (*cdispec.ContainerEdits, error) {
+	for range 2 {
+		if specs := r.current.Load().Specs; len(specs) > 0 {
+			return Merge(specs[0].Common), nil
+		}
+		r.refresh(r.wait) // a spec can be new
+	}
+	return nil, r.unresolved(nil)
+}
+
 // refresh does nothing if the last comparison is younger than age.
 func (r *Registry) refresh(age time.Duration) {
 	r.mu.Lock()

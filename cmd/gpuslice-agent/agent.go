@@ -80,7 +80,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	inventory := nvidia.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), nvidia.CacheOptions{
-		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.IgnoreXIDs, Topology: true, Log: log,
+		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.IgnoreXIDs, Topology: true, Profiles: o.hasMIG(), Log: log,
 	})
 
 	// first runs from the start, then after the first reading of the GPUs.
@@ -88,6 +88,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	var then background
 	published := newPublisher(&o, inventory, log)
 	published.unplaced = ledger.Unplaced
+	if published.mig, err = o.partitioner(ledger, inventory, &first, log); err != nil {
+		return err
+	}
 	api, err := o.apiServer(log)
 	if err != nil {
 		return err
@@ -261,7 +264,7 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 			return devicePaths(p.now().GPUs.Node, os.DirFS("/proc"), uuid)
 		}}
 	}
-	devices, err := o.devices(registry, first, log)
+	devices, err := o.devices(registry, p, first, log)
 	if err != nil {
 		return nil, err
 	}

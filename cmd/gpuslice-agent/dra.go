@@ -16,6 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/dra"
 	"github.com/gpuslice/gpuslice/dra/devices"
+	"github.com/gpuslice/gpuslice/dra/partition"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
@@ -35,6 +36,7 @@ func (o *options) dra() bool { return o.ResourceAPI == resourceDRA }
 func (o *options) validateDRA(c *checks) {
 	c.want("resource-api", o.ResourceAPI == resourceDevicePlugin || o.dra(), "device-plugin or dra", o.ResourceAPI)
 	c.absolute("kubelet-dir", o.KubeletDir)
+	c.want("mig-on-request", !o.MIGOnRequest || o.dra() && o.MIGStrategy == string(nvidia.MIGMixed), "false without --resource-api=dra and --mig-strategy=mixed", "true")
 	if !o.dra() {
 		return
 	}
@@ -62,17 +64,17 @@ func (o *options) serveDRA(config *rest.Config, plugin *nriplugin.Plugin, p *pub
 	if err != nil {
 		return fmt.Errorf("--resource-api=dra: %w", err)
 	}
-	offered := &draOffer{pcieRoot: pcieRoot, memoryEnforcement: p.native.ofResourceClaims()}
+	offered := &draOffer{pcieRoot: pcieRoot, migOnRequest: o.MIGOnRequest, memoryEnforcement: p.native.ofResourceClaims()}
 	driver := dra.New(dra.Config{
 		NodeName: o.NodeName, Client: client, KubeletDir: o.KubeletDir, CDIDir: o.claimSpecDir(), Prepared: plugin.Prepared,
 		MemoryEnforcement: offered.memoryEnforcement,
-		Node:              offered.now, Ready: plugin.Ready, InUse: plugin.Ledger.InUse, Log: log,
+		Node:              offered.now, Ready: plugin.Ready, InUse: plugin.Ledger.InUse, MIG: p.mig, Log: log,
 		Room: func(ctx context.Context, shares []grant.Share, resourceClaims []string) error {
 			return plugin.Ledger.Room(ctx, shares, resourceClaims, p.capacities())
 		},
 	})
 	p.devices = func(now *offer) {
-		offered.set(o.NodeName, now)
+		offered.set(o.NodeName, now, p.onRequest(now.GPUs.Taken)...)
 		driver.Changed()
 	}
 	*then = append(*then, driver.Run)
@@ -89,7 +91,8 @@ func draClient(config *rest.Config) (kubernetes.Interface, error) {
 
 // draOffer is the offer as devices of ResourceSlices.
 type draOffer struct {
-	pcieRoot func(busID string) string
+	pcieRoot     func(busID string) string
+	migOnRequest bool
 	// memoryEnforcement does not change: auto is the limiter here.
 	memoryEnforcement string
 	current           atomic.Pointer[devices.Node]
@@ -105,7 +108,7 @@ func (d *draOffer) now() (devices.Node, bool) {
 }
 
 // set is called by one goroutine at a time. While nothing is known, what was published stays.
-func (d *draOffer) set(name string, now *offer) {
+func (d *draOffer) set(name string, now *offer, made ...partition.Record) {
 	if now.GPUs.Taken.IsZero() || now.Problem != nil {
 		d.current.Store(nil)
 		return
@@ -124,6 +127,7 @@ func (d *draOffer) set(name string, now *offer) {
 	for _, device := range now.Gone {
 		n.Devices = append(n.Devices, d.device(now, device, cmp.Or(now.unhealthy(device), "the GPU is gone")))
 	}
+	d.places(n, now, made)
 	d.current.Store(n)
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant/podresources"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -101,8 +103,11 @@ func (o *options) featureEnv() map[string]string {
 	return env
 }
 
-func (o *options) devices(gpus *oci.Registry, first *background, log *slog.Logger) (oci.DeviceEdits, error) {
+func (o *options) devices(gpus *oci.Registry, p *publisher, first *background, log *slog.Logger) (oci.DeviceEdits, error) {
 	featured := oci.DriverFeatures{GPUs: gpus}
+	if p.mig != nil {
+		featured.GPUs = madeDevices{gpus, func() nvidia.Node { return p.now().GPUs.Node }, os.DirFS("/proc"), p.mig.Records}
+	}
 	for _, name := range o.features() {
 		registry, err := oci.NewRegistry(oci.RegistryConfig{Kind: "nvidia.com/" + name, Dirs: o.CDISpecDirs, Log: log})
 		if err != nil {

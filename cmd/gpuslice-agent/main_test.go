@@ -97,6 +97,7 @@ var badValues = map[string][]string{
 	"pass-device-specs":             {"", "maybe"},
 	"resource-profile":              {"", "HAMi", "hami,tencent"},
 	"mig-strategy":                  {"", "Mixed", "both"},
+	"mig-on-request":                {"", "maybe"},
 	"node-config-file":              {"config.json"},
 	"kubernetes-api":                {"", "true", "maybe"},
 	"kubeconfig":                    {"config"},

@@ -22,16 +22,27 @@ func devicePaths(n nvidia.Node, proc fs.FS, uuid string) ([]string, error) {
 	if !known {
 		return nil, fmt.Errorf("GPU %s is not on this node", uuid)
 	}
-	instance := fmt.Sprintf("driver/nvidia/capabilities/gpu%d/mig/gi%d", c.Minor, d.GPUInstance)
 	paths := []string{c.DevicePath()}
+	minors, err := capabilityMinors(proc, c, d)
+	for _, minor := range minors {
+		paths = append(paths, capabilityPath(minor))
+	}
+	return paths, err
+}
+
+func capabilityPath(minor int) string { return fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor) }
+
+// capabilityMinors are of the nodes of a MIG device's GPU instance and compute instance.
+func capabilityMinors(proc fs.FS, c nvidia.GPU, d nvidia.MIGDevice) (minors []int, err error) {
+	instance := fmt.Sprintf("driver/nvidia/capabilities/gpu%d/mig/gi%d", c.Minor, d.GPUInstance)
 	for _, dir := range []string{instance, fmt.Sprintf("%s/ci%d", instance, d.ComputeInstance)} {
 		minor, err := capabilityMinor(proc, path.Join(dir, "access"))
 		if err != nil {
 			return nil, err
 		}
-		paths = append(paths, fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor))
+		minors = append(minors, minor)
 	}
-	return paths, nil
+	return minors, nil
 }
 
 // capabilityMinor reads "DeviceFileMinor: 12" (NVIDIA's MIG user guide, "Device Nodes and

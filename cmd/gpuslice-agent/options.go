@@ -62,6 +62,7 @@ type options struct {
 
 	ResourceProfile string
 	MIGStrategy     string
+	MIGOnRequest    bool
 	NodeConfigFile  string
 
 	KubernetesAPI   string
@@ -150,6 +151,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.PassDeviceSpecs, "pass-device-specs", false, "with NVIDIA's runtime, also add the GPUs' device nodes to the container's spec, so that an update of the container (such as by the kubelet's CPU manager) does not remove them; the device plugin itself passes none, because that would give a GPU without limits")
 	f.StringVar(&o.ResourceProfile, "resource-profile", string(profileHAMi), "`PROFILE` of resources on the kubelet: hami (--resource-name) or tencent (tencent.com/vcuda-core, 100 per GPU, and tencent.com/vcuda-memory, blocks of 256 MiB)")
 	f.StringVar(&o.MIGStrategy, "mig-strategy", string(nvidia.MIGNone), "`STRATEGY` for MIG devices: none (not offered), single (as --resource-name; requires one profile on all GPUs of the node) or mixed (one resource per profile, such as nvidia.com/mig-1g.10gb)")
+	f.BoolVar(&o.MIGOnRequest, "mig-on-request", false, "on GPUs that are in MIG mode, make a MIG device when a ResourceClaim has one and destroy it afterwards; needs --resource-api=dra and --mig-strategy=mixed; MIG devices of others stay as they are, and the MIG mode is never changed")
 	f.StringVar(&o.NodeConfigFile, "node-config-file", nodeconfig.DefaultPath, "HAMi's JSON `FILE` of options by node, read again when it changes; it overrides these options; the default file is optional; empty: none")
 
 	f.StringVar(&o.KubernetesAPI, "kubernetes-api", string(apiAuto), "`MODE` of publishing the GPUs to schedulers, as annotations and labels of the node: on, off, or auto (on with --kubeconfig or in a pod with a service account); grants are applied in every mode")

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
+	"github.com/gpuslice/gpuslice/dra/partition"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/logonce"
 	"github.com/gpuslice/gpuslice/internal/periodic"
@@ -37,6 +38,8 @@ type publisher struct {
 	offered func(map[deviceplugin.Resource][]deviceplugin.GPU)
 	// devices receives each offer, for the DRA driver; nil: there is none.
 	devices func(*offer)
+	// mig makes MIG devices on request; nil: none.
+	mig *partition.Partitioner
 	// ready are additional conditions of /readyz.
 	ready []condition
 	// keeper has the newest grants of resized pods; set by nriPlugin.

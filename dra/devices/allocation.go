@@ -90,7 +90,10 @@ func (n Node) share(r resourceapi.DeviceRequestAllocationResult) (grant.Share, e
 	if r.AdminAccess != nil && *r.AdminAccess {
 		return grant.Share{}, grant.Errorf(grant.ErrMalformed, "adminAccess: gpuslice gives no container access beside the shares of others; request a share")
 	}
-	i := slices.IndexFunc(n.Devices, func(d Device) bool { return d.Name() == r.Device && n.Pool(d) == r.Pool })
+	if i := n.placeOf(r); i >= 0 {
+		return n.Places[i].share(n, r)
+	}
+	i := slices.IndexFunc(n.Devices, func(d Device) bool { return !d.OnRequest && d.Name() == r.Device && n.Pool(d) == r.Pool })
 	if i < 0 {
 		return grant.Share{}, grant.Errorf(grant.ErrUnknownGPU, "device %s of pool %s: this node has no such device, or no longer offers it: delete the pod and its ResourceClaim, so that it is allocated again",
 			quote.Short(r.Device), quote.Short(r.Pool))

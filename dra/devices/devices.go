@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,6 +30,8 @@ type Node struct {
 	// NotConnected: new containers get no GPU now.
 	NotConnected bool
 	Devices      []Device
+	// Places are MIG devices that are made when a ResourceClaim has them.
+	Places []Place
 }
 
 // Device is a GPU or a MIG device that the node offers.
@@ -43,6 +46,8 @@ type Device struct {
 	// Problem is why the device is unhealthy; "": it is healthy.
 	Problem  string
 	Cordoned bool
+	// OnRequest: it was made at a place, which is offered instead.
+	OnRequest bool
 }
 
 // Names of attributes and capacities. Those of attributes are NVIDIA's DRA driver's, if it has one.
@@ -102,15 +107,29 @@ func slug(model string) string {
 // Pools are the node's pools by name.
 func (n Node) Pools() map[string]resourceslice.Pool {
 	pools := map[string]resourceslice.Pool{}
-	for _, d := range n.Devices {
-		name := n.Pool(d)
+	add := func(name string, device resourceapi.Device) {
 		pool := pools[name]
 		last := len(pool.Slices) - 1
 		if last < 0 || len(pool.Slices[last].Devices) == resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures {
 			pool.Slices = append(pool.Slices, resourceslice.Slice{})
 			last++
 		}
-		pool.Slices[last].Devices = append(pool.Slices[last].Devices, n.device(d))
+		pool.Slices[last].Devices = append(pool.Slices[last].Devices, device)
+		pools[name] = pool
+	}
+	for _, d := range n.Devices {
+		if !d.OnRequest {
+			add(n.Pool(d), n.device(d))
+		}
+	}
+	for _, p := range n.Places {
+		add(n.Pool(p.Device), n.place(p))
+	}
+	for name, sets := range n.counters() { // a slice has devices or counters
+		pool := pools[name]
+		for some := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
+			pool.Slices = append(pool.Slices, resourceslice.Slice{SharedCounters: some})
+		}
 		pools[name] = pool
 	}
 	return pools
@@ -121,15 +140,24 @@ func (n Node) device(d Device) resourceapi.Device {
 	if !d.isMIG() {
 		device.AllowMultipleAllocations = new(true)
 	}
+	device.Taints = n.taints(d)
+	return device
+}
+
+func (n Node) taints(d Device) (taints []resourceapi.DeviceTaint) {
 	for _, taint := range []struct {
 		key     string
 		applies bool
 	}{{api.TaintUnhealthy, d.Problem != ""}, {api.TaintCordoned, d.Cordoned}, {api.TaintNotConnected, n.NotConnected}} {
 		if taint.applies {
-			device.Taints = append(device.Taints, resourceapi.DeviceTaint{Key: taint.key, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+			taints = append(taints, noSchedule(taint.key))
 		}
 	}
-	return device
+	return taints
+}
+
+func noSchedule(key string) resourceapi.DeviceTaint {
+	return resourceapi.DeviceTaint{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 }
 
 func (d Device) isMIG() bool { return grant.IsMIG(d.Capacity.UUID) }
@@ -148,13 +176,15 @@ func (n Node) attributes(d Device) map[resourceapi.QualifiedName]resourceapi.Dev
 	}
 	text(attributeType, typeGPU)
 	text(attributeIsolation, api.IsolationOfShare(n.MemoryEnforcement, d.Capacity.MemoryMiB > d.GPU.MemoryMiB))
-	if d.isMIG() {
+	if d.isMIG() || d.OnRequest {
 		text(attributeType, typeMIG)
 		text(attributeIsolation, api.IsolationHardware)
 		text(attributeProfile, d.Profile)
 		text(attributeParent, d.GPU.UUID)
 	}
-	text(attributeUUID, d.Capacity.UUID)
+	if !d.OnRequest {
+		text(attributeUUID, d.Capacity.UUID)
+	}
 	text(attributeModel, d.GPU.Model)
 	if d.GPU.NUMANode != hardware.NUMAUnknown {
 		attributes[attributeNUMA] = resourceapi.DeviceAttribute{IntValue: new(int64(d.GPU.NUMANode))}

@@ -46,6 +46,84 @@ func mixed() devices.Node {
 	)
 }
 
+// onRequest is a node with a GPU in MIG mode, of which one place has a MIG device that others made, and one its own.
+func onRequest() devices.Node {
+	gpu := h200(0)
+	gpu.GPU.MIGEnabled = true
+	half := []hardware.Place{{Start: 0, Size: 4}, {Start: 4, Size: 4}}
+	gpu.GPU.Profiles = []hardware.MIGProfile{
+		{ID: 9, Name: "3g.71gb", MemoryMiB: 71168, Slices: 3, Most: 2, Places: half},
+		{ID: 20, Name: "1g.18gb+me", MemoryMiB: 16384, Slices: 1, Most: 1, Places: []hardware.Place{{Start: 5, Size: 1}, {Start: 6, Size: 1}}},
+		{ID: 0, Name: "7g.141gb", MemoryMiB: 143104, Slices: 7, Most: 1, Places: []hardware.Place{{Start: 0, Size: 8}}},
+	}
+	gpu.GPU.Instances = []hardware.GPUInstance{{ID: 1, Profile: 5, Place: half[0]}, {ID: 2, Profile: 9, Place: half[1]}}
+	made := devices.Device{Capacity: grant.GPU{UUID: mig, MemoryMiB: 71168, CorePercent: 100, Replicas: 1, Parent: uuid(0)}, GPU: gpu.GPU, Profile: "3g.71gb", OnRequest: true}
+	n := node(made)
+	n.Places = devices.PlacesOf(gpu, func(i hardware.GPUInstance) bool { return i.ID == 2 })
+	n.Places[0].UUID = mig
+	n.Places[1].Occupied = true
+	return n
+}
+
+// A GPU can have fewer instances of a profile than it has places for them: those of an administrator count.
+func TestForeignInstancesCount(t *testing.T) {
+	gpu := h200(0)
+	var places []hardware.Place
+	for start := range 4 {
+		places = append(places, hardware.Place{Start: start, Size: 1})
+	}
+	gpu.GPU.Profiles = []hardware.MIGProfile{{ID: 20, Name: "1g.18gb+me", Slices: 1, Most: 2, Places: places}}
+	gpu.GPU.Instances = []hardware.GPUInstance{{ID: 1, Profile: 20, Place: places[0]}, {ID: 2, Profile: 20, Place: places[1]}}
+	profiles := slices.Clone(gpu.GPU.Profiles)
+	for foreign, most := range []int64{2, 1, 0} {
+		n := node()
+		n.Places = devices.PlacesOf(gpu, func(i hardware.GPUInstance) bool { return i.ID > foreign })
+		require.Equal(t, profiles, gpu.GPU.Profiles, "they are the reading's")
+		if most == 0 {
+			require.Empty(t, n.Places)
+			continue
+		}
+		require.Len(t, n.Places, 4-foreign)
+		for _, pool := range n.Pools() {
+			for _, s := range pool.Slices {
+				for _, set := range s.SharedCounters {
+					left := set.Counters["profile-20"]
+					require.Equal(t, most, left.Value.Value())
+				}
+			}
+		}
+	}
+}
+
+func TestNamesOfPlaces(t *testing.T) {
+	long := devices.Place{Device: h200(0), At: hardware.Place{Start: 6, Size: 1}}
+	seen := map[string]bool{}
+	for _, profile := range []string{"1g.24gb", "1g.24gb+me", "1g.24gb-me", "1g.24gb+me.all", "1g.24gb+gfx", "2g.48gb-me", "7g.141gb"} {
+		long.Kind.Name = profile
+		require.Regexp(t, `^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])$`, long.Name())
+		require.False(t, seen[long.Name()])
+		seen[long.Name()] = true
+	}
+}
+
+func TestAllocationOfAPlace(t *testing.T) {
+	n := onRequest()
+	r := result{Request: "r", Driver: "gpu.gpuslice.io", Pool: "node-1/h200", Device: n.Places[0].Name()}
+	require.Equal(t, n.Places[:1], n.Allocated(claim(r)))
+	got, err := n.Allocation(claim(r))
+	require.NoError(t, err)
+	require.Equal(t, []grant.Share{{UUID: mig, MemoryMiB: 71168, CorePercent: 100}}, got.Shares())
+	n.Places[0].UUID = ""
+	_, err = n.Allocation(claim(r))
+	require.ErrorIs(t, err, grant.ErrUnknownGPU)
+	require.ErrorContains(t, err, "not made yet")
+	n.Places[0].UUID = mig
+	_, err = n.Allocation(claim(change(r, func(r *result) { r.ConsumedCapacity = consumed("memory", "1Gi") })))
+	require.ErrorIs(t, err, grant.ErrMalformed)
+	_, err = n.Allocation(claim(change(r, func(r *result) { r.Device = n.Devices[0].Name() })))
+	require.ErrorIs(t, err, grant.ErrUnknownGPU, "it is offered by its place")
+}
+
 // The golden files are validated by the API server's own code in cmd/gpuslice-scheduler/examples.
 func TestPools(t *testing.T) {
 	long := node(h200(0))
@@ -54,7 +132,7 @@ func TestPools(t *testing.T) {
 	bare := devices.Node{Name: "node-1", DriverVersion: "unknown", Devices: []devices.Device{{Capacity: grant.GPU{UUID: uuid(0), MemoryMiB: 2, CorePercent: 1, Replicas: 1}, GPU: hardware.GPU{NUMANode: hardware.NUMAUnknown}}}}
 	away := node(h200(0))
 	away.NotConnected = true
-	for name, n := range map[string]devices.Node{"one": node(h200(0)), "mixed": mixed(), "long": long, "bare": bare, "not-connected": away} {
+	for name, n := range map[string]devices.Node{"one": node(h200(0)), "mixed": mixed(), "long": long, "bare": bare, "not-connected": away, "on-request": onRequest()} {
 		t.Run(name, func(t *testing.T) {
 			pools := n.Pools()
 			require.Equal(t, pools, n.Pools())
@@ -77,6 +155,25 @@ func TestPools(t *testing.T) {
 		})
 	}
 	require.Empty(t, devices.Node{Name: "node-1"}.Pools())
+}
+
+func TestIsolationAttribute(t *testing.T) {
+	for enforcement, shared := range map[string]string{"": "limiter", "limiter": "limiter", "native": "driver", "native+limiter": "driver"} {
+		n := mixed()
+		n.MemoryEnforcement = enforcement
+		n.Devices = append(n.Devices, h200(4))
+		n.Places = onRequest().Places[:1]
+		var got []string
+		for _, pool := range slices.Sorted(maps.Keys(n.Pools())) {
+			for _, s := range n.Pools()[pool].Slices {
+				for _, d := range s.Devices {
+					got = append(got, *d.Attributes["isolation"].StringValue)
+				}
+			}
+		}
+		// In the order of the pools: a MIG device and a place for one beside GPUs, and an oversubscribed GPU.
+		require.Equal(t, []string{shared, shared, "hardware", shared, "hardware", "limiter"}, got, enforcement)
+	}
 }
 
 // The API server allows 64 devices with taints in a slice.

@@ -177,6 +177,33 @@ func decode(data []byte, uid string) (Record, error) {
 	return r, r.Validate()
 }
 
+// Has returns whether a prepared ResourceClaim has a device. An unreadable record can have it: it is an error.
+func (s *Store) Has(uuid string) (bool, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return false, err
+	}
+	for _, e := range entries {
+		uid, is := strings.CutSuffix(e.Name(), ".json")
+		if !is || !ValidUID(uid) {
+			continue
+		}
+		r, err := s.Read(uid)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		for _, shares := range r.Requests {
+			if grant.IndexOf(shares, uuid) >= 0 {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
 // Remove removes a record. It is no error if there is none.
 func (s *Store) Remove(uid string) error {
 	if !uidPattern.MatchString(uid) {

@@ -34,6 +34,25 @@ func open(t *testing.T) (*prepared.Store, string) {
 	return store, dir
 }
 
+func TestHas(t *testing.T) {
+	store, _ := open(t)
+	has := func() bool {
+		is, err := store.Has(gpuB)
+		require.NoError(t, err)
+		return is
+	}
+	require.False(t, has())
+	require.NoError(t, store.Write(record(uidA)))
+	require.True(t, has())
+	require.NoError(t, store.Remove(uidA))
+	require.False(t, has())
+	require.NoError(t, os.WriteFile(store.Path(".new-x"), nil, 0o600))
+	require.False(t, has(), "not a record")
+	require.NoError(t, os.WriteFile(store.Path(uidB), nil, 0o600))
+	_, err := store.Has(gpuB)
+	require.Error(t, err, "an unreadable record")
+}
+
 func TestStore(t *testing.T) {
 	store, dir := open(t)
 	_, err := store.Read(uidA)

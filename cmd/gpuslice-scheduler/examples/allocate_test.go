@@ -80,7 +80,7 @@ func (a *allocating) allocate(spec resourcev1.DeviceClaim) (devices.Allocation, 
 	for _, pool := range slices.Sorted(maps.Keys(pools)) {
 		for i, s := range pools[pool].Slices {
 			list = append(list, &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(pool, i)}, Spec: resourcev1.ResourceSliceSpec{
-				Driver: api.DRADriver, NodeName: &a.node.Name, Devices: s.Devices,
+				Driver: api.DRADriver, NodeName: &a.node.Name, Devices: s.Devices, SharedCounters: s.SharedCounters,
 				Pool: resourcev1.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(pools[pool].Slices))},
 			}})
 		}
@@ -106,9 +106,27 @@ func (a *allocating) allocate(spec resourcev1.DeviceClaim) (devices.Allocation, 
 		a.shares.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
 		a.used.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
 	}
+	a.make(claim)
 	got, err := a.node.Allocation(claim)
 	require.NoError(a.t, err, "the driver understands what kube-scheduler allocates")
 	return got, true
+}
+
+func madeUUID(profile, start int) string {
+	return fmt.Sprintf("MIG-00000000-0000-4000-%04d-%012d", profile, start)
+}
+
+// make adds the MIG devices that the driver makes for a ResourceClaim.
+func (a *allocating) make(claim *resourcev1.ResourceClaim) {
+	for _, p := range a.node.Allocated(claim) {
+		uuid := madeUUID(p.Kind.ID, p.At.Start)
+		for i := range a.node.Places {
+			if a.node.Places[i].Name() == p.Name() {
+				a.node.Places[i].UUID = uuid
+			}
+		}
+		a.node.Devices = append(a.node.Devices, devices.Device{Capacity: grant.GPU{UUID: uuid, MemoryMiB: p.Kind.MemoryMiB, CorePercent: 100, Replicas: 1}, GPU: p.GPU, OnRequest: true})
+	}
 }
 
 func (a *allocating) gets(r resourcev1.DeviceRequest) []grant.Share {
@@ -193,6 +211,64 @@ func TestAllocation(t *testing.T) {
 		require.Equal(t, []grant.Share{{UUID: uuid, MemoryMiB: 16384, CorePercent: 100}}, a.gets(asks("r", mig, 1)))
 		a.getsNothing(asks("r", mig, 1))
 		require.Equal(t, first, a.gets(asks("r", gpu, 1, "memory", "1Gi"))[0].UUID)
+	})
+	t.Run("MIG devices on request", func(t *testing.T) {
+		cut := gpuDevice(0)
+		cut.GPU.MIGEnabled = true
+		for _, p := range []struct {
+			id, slices, size, most int
+			name                   string
+			starts                 []int
+		}{
+			{19, 1, 1, 7, "1g.18gb", []int{0, 1, 2, 3, 4, 5, 6}}, {20, 1, 1, 1, "1g.18gb+me", []int{0, 1, 2, 3, 4, 5, 6}}, {14, 2, 2, 3, "2g.35gb", []int{0, 2, 4}},
+			{9, 3, 4, 2, "3g.71gb", []int{0, 4}}, {5, 4, 4, 1, "4g.71gb", []int{0}}, {0, 7, 8, 1, "7g.141gb", []int{0}},
+		} {
+			kind := hardware.MIGProfile{ID: p.id, Name: p.name, MemoryMiB: int64(p.size) * 16384, Slices: p.slices, Most: p.most}
+			for _, start := range p.starts {
+				kind.Places = append(kind.Places, hardware.Place{Start: start, Size: p.size})
+			}
+			cut.GPU.Profiles = append(cut.GPU.Profiles, kind)
+		}
+		node := func(foreign ...hardware.GPUInstance) *allocating {
+			a := newAllocating(t, gpuDevice(1))
+			cut.GPU.Instances = foreign
+			a.node.Places = devices.PlacesOf(cut, func(hardware.GPUInstance) bool { return false })
+			return a
+		}
+		of := func(profile string) resourcev1.DeviceRequest {
+			r := asks("r", mig, 1)
+			r.Exactly.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf(`device.attributes["gpu.gpuslice.io"].profile == %q`, profile)}}}
+			return r
+		}
+		has := func(a *allocating, profile string) string { return a.gets(of(profile))[0].UUID }
+		a := node()
+		require.Equal(t, madeUUID(19, 6), has(a, "1g.18gb"))
+		require.Equal(t, madeUUID(14, 4), has(a, "2g.35gb"))
+		require.Equal(t, madeUUID(5, 0), has(a, "4g.71gb"))
+		for _, none := range []string{"1g.18gb", "2g.35gb", "3g.71gb", "7g.141gb", "1g.18gb+me"} {
+			a.getsNothing(of(none))
+		}
+		require.Equal(t, second, a.gets(asks("r", gpu, 1, "memory", "1Gi"))[0].UUID, "the other GPU is shared")
+		a = node()
+		require.Equal(t, madeUUID(9, 4), has(a, "3g.71gb"))
+		require.Equal(t, madeUUID(20, 3), has(a, "1g.18gb+me"))
+		a.getsNothing(of("1g.18gb+me"))
+		a.getsNothing(of("4g.71gb"))
+		for start := 2; start >= 0; start-- {
+			require.Equal(t, madeUUID(19, start), has(a, "1g.18gb"))
+		}
+		a.getsNothing(of("1g.18gb"))
+		a = node()
+		require.Equal(t, madeUUID(0, 0), has(a, "7g.141gb"))
+		a.getsNothing(of("1g.18gb"))
+		a = node(hardware.GPUInstance{Profile: 20, Place: hardware.Place{Start: 6, Size: 1}})
+		a.getsNothing(of("1g.18gb+me"))
+		a.getsNothing(of("7g.141gb"))
+		require.Equal(t, madeUUID(19, 5), has(a, "1g.18gb"))
+		for i := range a.node.Places {
+			a.node.Places[i].Occupied = true
+		}
+		a.getsNothing(of("1g.18gb"))
 	})
 	t.Run("selectors", func(t *testing.T) {
 		a := newAllocating(t, gpuDevice(0), gpuDevice(1))

@@ -28,6 +28,9 @@ func TestResourceSlices(t *testing.T) {
 			require.NotEmpty(t, list)
 			for _, slice := range list {
 				require.NoError(t, checkSlice(&slice))
+				if len(slice.Spec.Devices) == 0 {
+					continue // counters
+				}
 				invalid := slice.DeepCopy()
 				invalid.Spec.Devices = append(invalid.Spec.Devices, invalid.Spec.Devices[0])
 				require.Error(t, checkSlice(invalid), "a device twice")

@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"reflect"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/api"
 )
 
 // nvidiaHook is passed to the generator instead of our program, because it supports only NVIDIA's.
@@ -76,6 +79,13 @@ func Generate(o Options) (*cdispec.Spec, error) {
 	raw := spec.Raw()
 	if len(raw.Devices) == 0 {
 		return nil, errors.New("the driver has no usable GPU: run nvidia-smi")
+	}
+	for i := range raw.Devices {
+		// Only GPUs in MIG mode without MIG devices: CDI rejects a spec with a device without edits, and that spec has the driver's
+		// files for MIG devices that are made later.
+		if edits := &raw.Devices[i].ContainerEdits; reflect.ValueOf(*edits).IsZero() {
+			edits.Env = []string{api.EnvVisibleDevices + "=void"}
+		}
 	}
 	if ours {
 		useOwnHooks(raw, o.HookPath, o.Hooks)

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
+	specs "github.com/gpuslice/gpuslice/oci/cdispec"
 	"github.com/gpuslice/gpuslice/test/golden"
 	"github.com/gpuslice/gpuslice/test/ocitest"
 )
@@ -83,6 +84,7 @@ func TestGenerate(t *testing.T) {
 		{name: "two-gpus-our-hooks", gpus: []string{"H200", "T4"}, hook: "/usr/bin/gpuslice-runtime", hooks: []string{"chmod", "create-symlinks", "update-ldcache"}},
 		{name: "two-gpus-nvidias-hooks", gpus: []string{"H200", "T4"}, hook: "/usr/bin/nvidia-cdi-hook"},
 		{name: "gpu-in-mig-mode-is-left-out", gpus: []string{"H200", "T4"}, mig: true, hook: "/usr/bin/gpuslice-runtime", hooks: []string{"create-symlinks"}},
+		{name: "only-gpus-in-mig-mode", gpus: []string{"H200"}, mig: true, hook: "/usr/bin/gpuslice-runtime", hooks: []string{"create-symlinks"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root, lib, simctl := driverRoot(t, test.gpus...)
@@ -91,6 +93,8 @@ func TestGenerate(t *testing.T) {
 			}
 			spec, err := Generate(Options{Root: root, NVML: lib, HookPath: test.hook, Hooks: test.hooks})
 			require.NoError(t, err)
+			_, err = specs.Write(t.TempDir(), "nvidia.yaml", spec)
+			require.NoError(t, err, "CDI accepts it")
 			compare(t, test.name, root, spec)
 		})
 	}
