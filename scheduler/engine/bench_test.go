@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -119,6 +120,27 @@ func BenchmarkCold(b *testing.B) {
 				e := cluster(b, nodes)
 				s := e.Snapshot()
 				p := annotated(podOf("u", kind.shape...), kind.annotations)
+				r := requestOf(b, e, p)
+				each(b, func(int) { e.verdicts = newCache(1) }, func(int) { e.Evaluate(s, p, r).Best(32, func(string) bool { return true }) })
+			})
+		}
+	}
+}
+
+// BenchmarkUnequal is BenchmarkCold with pods of random sizes: no node is equal to another one.
+func BenchmarkUnequal(b *testing.B) {
+	for name, shape := range map[string][]string{"1GPU": {"1/8000/10"}, "3containers": {"i1/8000/10", "1/8000/10", "1/4000/5"}} {
+		for _, nodes := range sizes {
+			b.Run(fmt.Sprintf("pod=%s/nodes=%d", name, nodes), func(b *testing.B) {
+				e := cluster(b, nodes)
+				random := rand.New(rand.NewPCG(1, 1))
+				for i := range nodes {
+					p := podOf(fmt.Sprint("random", i), fmt.Sprintf("1/%d/1", 1+random.IntN(70_000)))
+					if _, err := e.Reserve(p, requestOf(b, e, p), nodeName(i), "bench"); err != nil {
+						b.Fatal(err)
+					}
+				}
+				s, p := e.Snapshot(), podOf("u", shape...)
 				r := requestOf(b, e, p)
 				each(b, func(int) { e.verdicts = newCache(1) }, func(int) { e.Evaluate(s, p, r).Best(32, func(string) bool { return true }) })
 			})

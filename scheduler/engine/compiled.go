@@ -37,6 +37,7 @@ type compiled struct {
 	policies
 	rules      request.Rules
 	ruled      bool // the rules select GPUs
+	namesGPUs  bool // by UUID
 	containers []container
 	// uniform: one container, and the node score does not depend on which GPUs it gets.
 	uniform bool
@@ -83,7 +84,8 @@ func (e *Engine) compile(r *request.Request) (*compiled, error) {
 	}
 	p.gpu.NUMABind = r.Rules.NUMABind
 	a := &compiled{policies: p, rules: r.Rules}
-	a.ruled = len(r.Rules.Modes)+len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0 || r.Rules.Isolation > grant.IsolationAny
+	a.namesGPUs = len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0
+	a.ruled = a.namesGPUs || len(r.Rules.Modes)+len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes) > 0 || r.Rules.Isolation > grant.IsolationAny
 	for _, i := range positions(r) {
 		a.containers = append(a.containers, container{r.Containers[i], r.Kinds[i]})
 		a.relative = a.relative || r.Containers[i].MemoryMiB == 0 && r.Containers[i].MemoryPercent > 0

@@ -3,6 +3,7 @@ package engine
 import (
 	"container/list"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -279,16 +280,26 @@ func (old *outcomeChunk) update(f *fitter, c *chunk) *outcomeChunk {
 		*p = *old
 	}
 	p.version = c.version
+	latest := make([]int, 0, chunkSize) // rows of nodes that were evaluated, no two of them equal
 	for k, n := range c.nodes {
 		switch {
 		case n == nil:
 			p.versions[k] = 0
 		case p.versions[k] != n.version:
-			p.versions[k], p.outcomes[k] = n.version, f.evaluate(n)
+			p.versions[k] = n.version
+			if i := slices.IndexFunc(latest, func(i int) bool { return c.nodes[i].equal(n) }); i >= 0 && !f.req.namesGPUs {
+				p.outcomes[k] = p.outcomes[latest[i]]
+				continue
+			}
+			p.outcomes[k] = f.evaluate(n)
+			latest = append(latest[max(len(latest)-comparedNodes+1, 0):], k)
 		}
 	}
 	return p
 }
+
+// comparedNodes limits what a node costs that is equal to none.
+const comparedNodes = 4
 
 // chunksPerWorker justifies one more goroutine: a chunk takes tens of microseconds.
 const chunksPerWorker = 4

@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
@@ -24,6 +26,7 @@ type gpus struct {
 	position  map[string]int // by UUID
 	mixed     bool           // memory sizes differ
 	others    []scheduler.Use
+	kind      unique.Handle[string] // all of the inventory but UUIDs, and what others have
 }
 
 func newGPUs(inv scheduler.Inventory) *gpus {
@@ -37,6 +40,11 @@ func newGPUs(inv scheduler.Inventory) *gpus {
 		c.position[gpu.UUID] = i
 		c.mixed = c.mixed || gpu.MemoryMiB != inv.GPUs[0].MemoryMiB
 	}
+	plain := slices.Clone(inv.GPUs)
+	for i := range plain {
+		plain[i].UUID, plain[i].Others = "", scheduler.Use{}
+	}
+	c.kind = unique.Make(fmt.Sprintf("%#v", scheduler.Inventory{GPUs: plain, Links: inv.Links, HAMi: inv.HAMi}))
 	return c
 }
 
@@ -175,6 +183,11 @@ func (n *node) withGPUs(c *gpus) *node {
 		next.count(next.pods[i].byPosition, scheduler.Use.Add)
 	}
 	return &next
+}
+
+// equal reports whether a request that names no UUIDs gets the same outcome on both.
+func (n *node) equal(other *node) bool {
+	return n.gpus.kind == other.gpus.kind && slices.Equal(n.used, other.used)
 }
 
 func (n *node) empty() bool { return !n.registered && len(n.pods) == 0 }

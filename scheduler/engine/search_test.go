@@ -262,7 +262,7 @@ func TestSearchesEnd(t *testing.T) {
 	for i := range nodes {
 		gpus := h100s(i, 8)
 		for k := range gpus {
-			gpus[k].Replicas, gpus[k].MemoryMiB = 100, int64(80000+7*k)
+			gpus[k].Replicas, gpus[k].MemoryMiB = 100, int64(80000+7*k+i) // no node is as another one
 		}
 		e.SetNode(nodeOf(nodeName(i), gpus...))
 	}
@@ -288,4 +288,19 @@ func TestSearchesEnd(t *testing.T) {
 		require.LessOrEqual(t, before-f.budget, before+searchSteps+chunkSize*leastSteps)
 	}
 	require.Equal(t, evaluationSteps, budget, "one node is searched as long as may be")
+}
+
+// TestSearchOnEqualNodes is of a pod that fits on each node after a search of 283 steps, for which a chunk has not enough.
+func TestSearchOnEqualNodes(t *testing.T) {
+	e := newEngine(t, Options{})
+	const nodes = 30 * chunkSize
+	for i := range nodes {
+		e.SetNode(nodeOf(nodeName(i), h100s(i, 4)...))
+	}
+	p := podOf("u", "1/34000/0", "1/23000/0", "1/29000/0", "1/48000/0", "1/15000/0", "1/24000/0", "1/48000/0", "1/26000/0", "1/33000/0", "1/23000/0")
+	v := e.Evaluate(e.Snapshot(), p, requestOf(t, e, p))
+	for i := range nodes {
+		verdict := v.Verdict(nodeName(i))
+		require.True(t, verdict.Fits, "%s: %s", nodeName(i), verdict.Text())
+	}
 }
