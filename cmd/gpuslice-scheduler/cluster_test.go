@@ -40,14 +40,22 @@ const shipped = "../../install/scheduler/config.yaml"
 type cluster struct {
 	*fake.Clientset
 	t *testing.T
+	// stop ends kube-scheduler.
+	stop func()
 }
 
 func start(t *testing.T, objects ...runtime.Object) *cluster {
 	t.Helper()
-	c := &cluster{fake.NewClientset(objects...), t}
+	return startWith(t, configuration(t, shipped), objects...)
+}
+
+func startWith(t *testing.T, config *config.KubeSchedulerConfiguration, objects ...runtime.Object) *cluster {
+	t.Helper()
+	c := &cluster{Clientset: fake.NewClientset(objects...), t: t}
 	c.PrependReactor("create", "pods", c.bind)
 	c.PrependReactor("delete", "pods", c.terminate)
-	c.run(t, configuration(t, shipped))
+	c.PrependReactor("update", "resourceclaims", c.newVersion())
+	c.stop = c.run(t, config)
 	return c
 }
 
@@ -58,8 +66,8 @@ func configuration(t testing.TB, file string) *config.KubeSchedulerConfiguration
 	return c
 }
 
-// run starts kube-scheduler, until the test ends.
-func (c *cluster) run(t testing.TB, config *config.KubeSchedulerConfiguration) {
+// run starts kube-scheduler, until stop is called or the test ends.
+func (c *cluster) run(t testing.TB, config *config.KubeSchedulerConfiguration) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	factory := &plugin.Factory{Log: slog.New(slog.DiscardHandler)}
@@ -75,13 +83,15 @@ func (c *cluster) run(t testing.TB, config *config.KubeSchedulerConfiguration) {
 	require.NoError(t, s.WaitForHandlersSync(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { s.Run(ctx) })
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
 		factory.Wait()
 		broadcaster.Shutdown()
 		informers.Shutdown()
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // bind does what the API server does with a Binding.

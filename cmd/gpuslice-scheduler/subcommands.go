@@ -165,6 +165,8 @@ func extenderCommand() *cobra.Command {
 		"release GPUs that filter reserved if the pod is not bound within this time")
 	fs.DurationVar(&c.GroupTimeout, "group-timeout", extender.DefaultGroupTimeout,
 		"how long the bind of a pod waits for its group; must be less than kube-scheduler's httpTimeout")
+	fs.IntVar(&c.BestNodes, "best-nodes", extender.DefaultBestNodes, "how many nodes, the best by GPUs, filter returns for a "+
+		"pod that prefers nodes by GPUs only; with more than 1 kube-scheduler's plugins choose among them")
 	fs.StringVar(&c.LeaderLease, "leader-lease", "", "Lease of the kube-schedulers (NAMESPACE/NAME), if an extender "+
 		"runs on each of their hosts; needs --leader-elect=false: only the extender on the leader's host grants GPUs")
 	fs.BoolVar(&elect, "leader-elect", true, "elect one replica to answer, by a Lease")

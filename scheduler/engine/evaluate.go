@@ -86,6 +86,9 @@ func (v *Evaluation) Err() error { return v.err }
 
 func (v *Evaluation) Snapshot() *Snapshot { return v.snapshot }
 
+// Limited reports whether quotas count for the pod.
+func (v *Evaluation) Limited() bool { return v.quotas != nil }
+
 func (v *Evaluation) Verdict(node string) Verdict { return v.cached(node, v.quotas) }
 
 func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {

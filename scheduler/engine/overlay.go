@@ -35,6 +35,9 @@ func (o *Overlay) set(n *node, m quotaChange) *Overlay {
 	return &Overlay{o.base, &next, append(slices.Clip(o.changes), m)}
 }
 
+// Has reports whether the pod has GPUs of the node.
+func (o *Overlay) Has(node, podUID string) bool { return o.state.node(node).allocation(podUID) != nil }
+
 // With adds the pod to the node: with its allocation in the snapshot, or else (a nominated pod: its victims
 // can still run) with its request. r is nil without GPUs.
 func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request.Request) *Overlay {

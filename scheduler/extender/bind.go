@@ -50,9 +50,11 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 	if err != nil {
 		if errors.Is(err, engine.ErrNoFit) {
 			s.Metrics.Conflict(component)
+			s.tries.remove(pod.UID)
 		}
 		return err
 	}
+	refused := false
 	err = s.waitForGroup(ctx, object)
 	var annotations map[string]string
 	if err == nil {
@@ -60,6 +62,12 @@ func (s *Server) bindPod(ctx context.Context, args *extenderv1.ExtenderBindingAr
 	}
 	if err == nil {
 		err = kube.Bind(serving(ctx), s.Cluster.client, term, object, args.Node, annotations)
+		refused = err != nil && !errors.Is(err, kube.ErrUnknown)
+	}
+	if refused {
+		s.tries.add(object, args.Node)
+	} else if err != nil { // the node is as good as before
+		s.tries.remove(pod.UID)
 	}
 	// Without an answer of the API server the pod may be bound: then the reservation stays until
 	// the pod's event or the engine's timeout.

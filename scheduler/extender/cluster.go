@@ -19,6 +19,8 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
@@ -32,6 +34,7 @@ type Cluster struct {
 	client kubernetes.Interface
 	pods   corelisters.PodLister
 	index  cache.Indexer
+	nodes  cache.Indexer
 	pdbs   policylisters.PodDisruptionBudgetLister
 	// minimums are set before the first call.
 	minimums gang.Minimums
@@ -39,14 +42,44 @@ type Cluster struct {
 
 // NewCluster returns a Cluster with caches of the factory, which must not be started yet.
 func NewCluster(client kubernetes.Interface, factory informers.SharedInformerFactory) (*Cluster, error) {
-	pods, pdbs := factory.Core().V1().Pods(), factory.Policy().V1().PodDisruptionBudgets()
+	pods, nodes, pdbs := factory.Core().V1().Pods(), factory.Core().V1().Nodes(), factory.Policy().V1().PodDisruptionBudgets()
 	if err := pods.Informer().AddIndexers(cache.Indexers{nominatedIndex: indexNominated}); err != nil {
 		return nil, fmt.Errorf("index pods by nominated node: %w", err)
 	}
 	if err := pods.Informer().AddIndexers(gang.Indexers); err != nil {
 		return nil, fmt.Errorf("index pods by group: %w", err)
 	}
-	return &Cluster{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister(), podgroups.New(nil, nil, nil, nil)}, nil
+	if err := nodes.Informer().AddIndexers(cache.Indexers{avoidedIndex: indexAvoided}); err != nil {
+		return nil, fmt.Errorf("index nodes by taints: %w", err)
+	}
+	return &Cluster{client, pods.Lister(), pods.Informer().GetIndexer(), nodes.Informer().GetIndexer(), pdbs.Lister(),
+		podgroups.New(nil, nil, nil, nil)}, nil
+}
+
+// avoidedIndex is the name and the only key of an index: nodes with PreferNoSchedule taints.
+const avoidedIndex = "avoided"
+
+func indexAvoided(object any) ([]string, error) {
+	if n, ok := object.(*v1.Node); ok && slices.ContainsFunc(n.Spec.Taints, isSoft) {
+		return []string{avoidedIndex}, nil
+	}
+	return nil, nil
+}
+
+func isSoft(t v1.Taint) bool { return t.Effect == v1.TaintEffectPreferNoSchedule }
+
+// avoids reports whether nodes have PreferNoSchedule taints that the pod does not tolerate.
+func (c *Cluster) avoids(pod *v1.Pod) bool {
+	objects, _ := c.nodes.ByIndex(avoidedIndex, avoidedIndex) // the index exists
+	return slices.ContainsFunc(objects, func(object any) bool {
+		n, ok := object.(*v1.Node)
+		if !ok {
+			return false
+		}
+		_, avoided := corev1.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, pod.Spec.Tolerations,
+			func(t *v1.Taint) bool { return isSoft(*t) }, true)
+		return avoided
+	})
 }
 
 // nominatedIndex is the name and the only key of an index: pending pods with a nominated node.
@@ -208,12 +241,13 @@ func (r *requeuer) run(ctx context.Context, requeue func(context.Context, *v1.Po
 	}
 }
 
-func (s *Server) Sink() Sink { return Sink{s.Engine, s.requeuer} }
+func (s *Server) Sink() Sink { return Sink{s.Engine, s.requeuer, s.tries} }
 
 // Sink passes events to the engine and requeues pods when GPUs become free.
 type Sink struct {
 	*engine.Engine
 	requeuer *requeuer
+	tries    *tries
 }
 
 func (s Sink) SetNode(n *scheduler.Node) {
@@ -223,6 +257,9 @@ func (s Sink) SetNode(n *scheduler.Node) {
 
 // SetPod implements kube.Sink.
 func (s Sink) SetPod(p *scheduler.Pod) {
+	if p.Ended || p.Node != "" {
+		s.tries.remove(p.UID)
+	}
 	frees := p.Ended && s.AllocatedNode(p.UID) != ""
 	kube.SetPod(s.Engine, p, s.requeuer.enqueue)
 	if frees {
@@ -231,6 +268,7 @@ func (s Sink) SetPod(p *scheduler.Pod) {
 }
 
 func (s Sink) DeletePod(uid string) {
+	s.tries.remove(uid)
 	frees := s.AllocatedNode(uid) != ""
 	s.Engine.DeletePod(uid)
 	if frees {

@@ -49,6 +49,8 @@ type testCluster struct {
 	mu         sync.Mutex
 	bind, look error // of the next calls
 	requeued   []string
+	patches    []string
+	failing    int // of the next patches
 	evicted    []string
 }
 
@@ -82,7 +84,12 @@ func newCluster(t testing.TB, e *engine.Engine) *testCluster {
 		return p, cmp.Or(c.look, err)
 	}))
 	client.PrependReactor("patch", "pods", reaction(func(a clienttesting.Action) (runtime.Object, error) {
-		c.requeued = append(c.requeued, a.(clienttesting.PatchAction).GetName())
+		if c.failing > 0 {
+			c.failing--
+			return nil, errors.New("the API server is unreachable")
+		}
+		patch := a.(clienttesting.PatchAction)
+		c.requeued, c.patches = append(c.requeued, patch.GetName()), append(c.patches, string(patch.GetPatch()))
 		return &v1.Pod{}, nil
 	}))
 	return c
@@ -144,6 +151,7 @@ func newWorld(t *testing.T, nodes, gpus int, options ...func(*Options)) *world {
 	for i := range nodes {
 		name := fmt.Sprintf("node-%02d", i)
 		w.nodes = append(w.nodes, name)
+		require.NoError(t, w.cluster.nodes.Add(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 		e.SetNode(&scheduler.Node{Name: name, Annotations: map[string]string{"gpuslice.io/node-gpus": register(i, gpus)}})
 	}
 	o := Options{Engine: e, Cluster: w.cluster.Cluster, Version: "test"}
@@ -276,30 +284,6 @@ func (w *world) audit() (memoryMiB map[string]int64) {
 	return memoryMiB
 }
 
-// TestFilterReturnsTheBest: kube-scheduler scores what it gets.
-func TestFilterReturnsTheBest(t *testing.T) {
-	w := newWorld(t, 50, 1)
-	for i := range 40 {
-		p := convert.Pod(pod(fmt.Sprint("other", i), 1000, 0))
-		r, err := w.engine.Request(p)
-		require.NoError(t, err)
-		_, err = w.engine.Reserve(p, r, w.nodes[49-i], "test")
-		require.NoError(t, err)
-	}
-	asks := pod("p", 1000, 0)
-	w.cluster.add(asks)
-	passed, result := w.filter(asks)
-	require.Equal(t, w.nodes[10:10+bestNodes], passed)
-	require.Empty(t, result.FailedNodes)
-	require.Equal(t, w.nodes[10], w.engine.AllocatedNode(string(asks.UID)))
-	prefers := pod("prefers", 1000, 0, func(p *v1.Pod) {
-		p.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{TopologyKey: "zone", WhenUnsatisfiable: v1.ScheduleAnyway}}
-	})
-	w.cluster.add(prefers)
-	passed, _ = w.filter(prefers)
-	require.Equal(t, w.nodes, passed)
-}
-
 // TestPrioritiesOfPodsWithPreferences: they are low enough that kube-scheduler's own plugins choose.
 func TestPrioritiesOfPodsWithPreferences(t *testing.T) {
 	w := newWorld(t, 3, 1, func(o *Options) { o.ScoreWithPreferences = 20 })
@@ -359,7 +343,8 @@ func TestFilterReturnsReasons(t *testing.T) {
 	result = extenderv1.ExtenderFilterResult{}
 	w.post("/filter", extenderv1.ExtenderArgs{Pod: pod("fits", 8000, 0), Nodes: objects}, &result)
 	require.Nil(t, result.NodeNames)
-	require.Len(t, result.Nodes.Items, 3)
+	require.Len(t, result.Nodes.Items, 1)
+	require.Equal(t, w.nodes[0], result.Nodes.Items[0].Name)
 	require.Contains(t, result.FailedAndUnresolvableNodes, "elsewhere")
 }
 
@@ -456,8 +441,8 @@ func TestReservationsExpire(t *testing.T) {
 }
 
 func TestBadTimeouts(t *testing.T) {
-	for _, c := range []Config{{ReservationTimeout: -time.Second}, {GroupTimeout: -time.Second}} {
-		require.ErrorContains(t, Run(t.Context(), c), "-1s")
+	for _, c := range []Config{{ReservationTimeout: -time.Second}, {GroupTimeout: -time.Second}, {BestNodes: -1}} {
+		require.ErrorContains(t, Run(t.Context(), c), "-1")
 		require.ErrorContains(t, Run(t.Context(), c), "must not be negative")
 	}
 }

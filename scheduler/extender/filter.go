@@ -56,6 +56,7 @@ func (s *Server) filterNodes(ctx context.Context, args *extenderv1.ExtenderArgs,
 		if s.binds.has(pod.UID) {
 			return nodes.later(errBinding.Error()), errBinding
 		}
+		s.tries.begin(args.Pod, nodes.names, s.Clock())
 		if now := s.Cluster.group(args.Pod); now != nil {
 			if why := now.Incomplete(); why != "" {
 				return nodes.none(why), errors.New(why)
@@ -63,14 +64,26 @@ func (s *Server) filterNodes(ctx context.Context, args *extenderv1.ExtenderArgs,
 		}
 	}
 	for range maxAttempts {
-		fits, result, reason := s.evaluate(pod, r, nodes, judge)
-		accepted, noDomain := len(fits), ""
+		j := s.evaluate(pod, r, nodes, judge)
+		fits, result := j.fits, j.result
+		accepted, noDomain, inDomain := len(fits), "", false
 		if reserve {
+			if node := s.elsewhere(args.Pod, nodes, j); node != "" {
+				if _, err := s.reserve(pod, r, node, owner(pod.UID)); err == nil && s.nominate(args.Pod, node) {
+					s.requeuer.remove(args.Pod.UID)
+					s.evicting.remove(args.Pod.UID)
+					return nodes.none(nominating(node, len(nodes.names))), nil
+				}
+			}
 			fits, noDomain = s.domain(args.Pod, fits)
+			inDomain = len(fits) < accepted
+			fits = s.tries.others(pod.UID, fits)
 		}
 		if len(fits) == 0 {
-			s.Metrics.Denied(component, reason.String())
+			s.Metrics.Denied(component, j.reason.String())
 			if reserve {
+				s.release(pod.UID)
+				s.tries.fail(pod.UID)
 				s.requeuer.add(args.Pod)
 				s.groupFailed(args.Pod, noDomain != "" || len(result.FailedNodes) > 0)
 				s.evicting.add(args.Pod, result.FailedNodes, s.Clock())
@@ -79,24 +92,23 @@ func (s *Server) filterNodes(ctx context.Context, args *extenderv1.ExtenderArgs,
 				return nodes.none(noDomain), errors.New(noDomain)
 			}
 			return result, fmt.Errorf("pod %s/%s fits on none of %d nodes, most frequent reason: %s", pod.Namespace, pod.Name,
-				len(nodes.names), reason.Brief())
+				len(nodes.names), j.reason.Brief())
 		}
 		if !reserve {
 			return result, nil
 		}
-		_, err := s.reserve(pod, r, best(fits), owner(pod.UID))
+		chosen := best(fits)
+		_, err := s.reserve(pod, r, chosen, owner(pod.UID))
 		switch {
 		case err == nil:
 			s.requeuer.remove(args.Pod.UID)
-			if inDomain := len(fits) < accepted; inDomain || !kube.Prefers(args.Pod) {
-				n := bestNodes
-				if inDomain {
-					n = len(fits)
-				}
-				result = nodes.answer(among(fits, n), result.FailedNodes, result.FailedAndUnresolvableNodes)
-			}
 			s.evicting.remove(args.Pod.UID)
-			return result, nil
+			names := among(fits, len(fits))
+			if !inDomain && !s.tries.has(pod.UID) && !s.othersChoose(args.Pod) {
+				names = among(fits, s.BestNodes)
+				s.tries.add(args.Pod, chosen)
+			}
+			return nodes.answer(names, result.FailedNodes, result.FailedAndUnresolvableNodes), nil
 		case errors.Is(err, engine.ErrNoFit): // another pod reserved since the evaluation
 			s.Metrics.Conflict(component)
 		default:
@@ -107,6 +119,14 @@ func (s *Server) filterNodes(ctx context.Context, args *extenderv1.ExtenderArgs,
 	err = fmt.Errorf("pod %s/%s: other pods reserved the chosen GPUs %d times in a row: kube-scheduler retries",
 		pod.Namespace, pod.Name, maxAttempts)
 	return nodes.later(err.Error()), err
+}
+
+// release ends the reservation of an earlier try: kube-scheduler, or another extender, refused that node.
+func (s *Server) release(podUID string) {
+	if s.Engine.AllocatedNode(podUID) != "" {
+		s.Engine.Unreserve(podUID, owner(podUID))
+		s.requeuer.freed()
+	}
 }
 
 // maxAttempts is small, because kube-scheduler schedules no other pod during the call.
@@ -124,9 +144,16 @@ func compare(a, b fitting) int {
 
 func best(fits []fitting) string { return slices.MinFunc(fits, compare).name }
 
-// bestNodes is how many nodes filter returns for a pod that leaves the choice to the GPUs: kube-scheduler scores all that
-// it gets.
-const bestNodes = 32
+// DefaultBestNodes is for Options.BestNodes: kube-scheduler scores all that it gets, and none if it gets one.
+const DefaultBestNodes = 1
+
+// othersChoose reports whether kube-scheduler's plugins prefer nodes to others for the pod.
+func (s *Server) othersChoose(p *v1.Pod) bool {
+	return s.prefers(p) || len(p.Spec.ResourceClaims) > 0 // of which a claim can prefer devices
+}
+
+// prefers reports whether the pod prefers nodes by more than GPUs.
+func (s *Server) prefers(p *v1.Pod) bool { return kube.Prefers(p) || s.Cluster.avoids(p) }
 
 // among returns the names of the n best, in their order.
 func among(fits []fitting, n int) (names []string) {
@@ -170,21 +197,29 @@ func (s *Server) simulated(n nodeList) judge {
 	}
 }
 
-// evaluate returns the most frequent reason among the nodes that do not fit.
-func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList, judge judge) (fits []fitting,
-	result *extenderv1.ExtenderFilterResult, reason engine.Code) {
+// judged is what the nodes of a call are for a pod.
+type judged struct {
+	evaluation *engine.Evaluation
+	nominated  map[string][]*v1.Pod
+	fits       []fitting
+	result     *extenderv1.ExtenderFilterResult
+	reason     engine.Code // the most frequent one among the nodes that do not fit
+}
+
+func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList, judge judge) judged {
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
+	j := judged{evaluation: evaluation, nominated: s.nominated(pod)}
 	if err := evaluation.Err(); err != nil {
-		return nil, nodes.none(err.Error()), engine.NodeUnregistered
+		j.result, j.reason = nodes.none(err.Error()), engine.NodeUnregistered
+		return j
 	}
 	failed, unresolvable := extenderv1.FailedNodesMap{}, extenderv1.FailedNodesMap{}
 	var count engine.NodeCounts
-	nominated := s.nominated(pod)
 	passed := []string{}
 	for _, name := range nodes.names {
-		v := judge(evaluation, name, nominated[name])
+		v := judge(evaluation, name, j.nominated[name])
 		if v.Fits {
-			fits, passed = append(fits, fitting{name, v.Score}), append(passed, name)
+			j.fits, passed = append(j.fits, fitting{name, v.Score}), append(passed, name)
 			continue
 		}
 		count[v.Reason()]++
@@ -194,7 +229,8 @@ func (s *Server) evaluate(pod *scheduler.Pod, r *request.Request, nodes nodeList
 			unresolvable[name] = v.Text()
 		}
 	}
-	return fits, nodes.answer(passed, failed, unresolvable), count.Main()
+	j.result, j.reason = nodes.answer(passed, failed, unresolvable), count.Main()
+	return j
 }
 
 // prioritize scores the nodes from 0 to 10. Only the best one, or the one that filter reserved, gets 10. If the pod
@@ -229,7 +265,7 @@ func (s *Server) prioritize(_ context.Context, args *extenderv1.ExtenderArgs) (*
 		}
 	}
 	most := extenderv1.MaxExtenderPriority
-	if kube.Prefers(args.Pod) {
+	if s.prefers(args.Pod) {
 		most = max(most*int64(s.ScoreWithPreferences)/100, 1)
 	}
 	scores := make(map[string]int64, len(fits))

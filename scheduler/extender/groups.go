@@ -78,6 +78,14 @@ func (s *Server) groupFailed(pod *v1.Pod, waitsForGPUs bool) {
 	}
 }
 
+// topology returns labels of which the nodes of a group have one value, and which of them is required, if any.
+func (s *Server) topology(group *gang.Group) (labels []string, required string) {
+	if required := group.Topology(); required != "" {
+		return []string{required}, required
+	}
+	return s.GroupTopology, ""
+}
+
 // domain limits nodes that fit to those for the pod's group, or returns why none is left. kube-scheduler's own plugins
 // have accepted all of them.
 func (s *Server) domain(object *v1.Pod, fits []fitting) (_ []fitting, why string) {
@@ -93,10 +101,7 @@ func (s *Server) domain(object *v1.Pod, fits []fitting) (_ []fitting, why string
 	for _, p := range now.Pods {
 		pods = append(pods, convert.Pod(p))
 	}
-	labels, required := s.GroupTopology, now.Topology()
-	if required != "" {
-		labels = []string{required}
-	}
+	labels, required := s.topology(now)
 	for _, label := range labels {
 		d := s.Engine.Domain(s.Engine.Snapshot(), label, pods, func(node string) bool { return accepted[node] })
 		if d == nil {

@@ -29,6 +29,9 @@ func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionA
 	if now := s.Cluster.group(args.Pod); now != nil && now.MustWait() {
 		return result, nil // room for one of its pods is none for the group
 	}
+	if s.tries.nominated(pod.UID, "") {
+		return result, nil // it fits elsewhere
+	}
 	s.evicting.remove(args.Pod.UID) // kube-scheduler evicts
 	evaluation := s.Engine.Evaluate(s.Engine.Snapshot(), pod, r)
 	lower, nominated, budgets := s.Cluster.lower(pod.Priority), s.nominated(pod), s.Cluster.budgets()
@@ -69,6 +72,9 @@ func (s *Server) nominated(pod *scheduler.Pod) map[string][]*v1.Pod {
 
 func (s *Server) withPods(o *engine.Overlay, node string, pods []*v1.Pod) *engine.Overlay {
 	for _, p := range pods {
+		if o.Has(node, string(p.UID)) { // filter nominated it, and reserved GPUs for it
+			continue
+		}
 		other := convert.Pod(p)
 		if r, err := s.Engine.Request(other); err == nil {
 			o = s.Engine.With(o, node, other, r)

@@ -52,7 +52,7 @@ type Config struct {
 	GPUQuota                         cache.ObjectName
 	Keys                             *grant.SigningKeyFile // nil: unsigned grants
 	ReservationTimeout, GroupTimeout time.Duration
-	ScoreWithPreferences             int
+	ScoreWithPreferences, BestNodes  int
 	GroupTopology                    []string
 	Listen                           string
 	// DebugAddress serves the debug pages and metrics a second time, over plain HTTP; may be empty.
@@ -75,6 +75,9 @@ func Run(ctx context.Context, c Config) (err error) {
 	if c.ReservationTimeout < 0 || c.GroupTimeout < 0 {
 		return fmt.Errorf("reservation timeout %v, group timeout %v: must not be negative: set --reservation-timeout and "+
 			"--group-timeout to more than 0, or leave them out for the defaults", c.ReservationTimeout, c.GroupTimeout)
+	}
+	if c.BestNodes < 0 {
+		return fmt.Errorf("%d best nodes: must not be negative: set --best-nodes to 1 or more", c.BestNodes)
 	}
 	if c.LeaderLease != "" && c.Election != nil {
 		return errors.New("--leader-lease with an own election: only one Lease can name the leader: set --leader-elect=false, or leave --leader-lease out")
@@ -100,7 +103,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		Objects: func() ([]*v1.Pod, []*v1.Node) { return objects() },
 		Engine:  e, Cluster: cluster, Metrics: counters, Ready: func() error { return ready() },
 		Keys: c.Keys, ReservationTimeout: c.ReservationTimeout, GroupTimeout: c.GroupTimeout, GroupTopology: c.GroupTopology,
-		ScoreWithPreferences: c.ScoreWithPreferences, Log: c.Log, Version: c.Version,
+		ScoreWithPreferences: c.ScoreWithPreferences, BestNodes: c.BestNodes, Log: c.Log, Version: c.Version,
 	})
 	podGroups := podgroups.New(c.Client.Discovery(), c.PodGroups, c.Log, s.podGroupChanged)
 	cluster.minimums = podGroups

@@ -2,7 +2,8 @@
 // kube-scheduler cannot be replaced. New and Server.Handler answer the calls, Run is the process.
 //
 // Filter reserves the best node, because kube-scheduler binds in the background and would show
-// the same free GPU to the next pod. Bind reserves again on the node that kube-scheduler chose,
+// the same free GPU to the next pod, and returns only this one, unless something else than GPUs makes nodes better for the
+// pod. Bind reserves again on the node that kube-scheduler chose,
 // and writes node and grant in one Binding: no pod is bound without its grant.
 package extender
 
@@ -51,6 +52,8 @@ type Options struct {
 	Keys    *grant.SigningKeyFile // nil: unsigned grants
 	// ScoreWithPreferences is percent of the priority, for pods that prefer nodes by more than GPUs; 0: all.
 	ScoreWithPreferences int
+	// BestNodes is how many nodes filter returns for a pod that prefers nodes by GPUs only; 0: the default.
+	BestNodes int
 	// Ready, Term and Find may be nil.
 	Ready func() error
 	// Term is for writes of grants; nil: there is no election.
@@ -83,6 +86,9 @@ type Server struct {
 	groups   *groups
 	evicting *evicting
 	binds    binds
+	tries    *tries
+	// nominations wait for the end of kube-scheduler's cycle.
+	nominations chan nomination
 	// replaced by tests
 	reserve func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
 }
@@ -92,6 +98,7 @@ func New(o Options) *Server {
 	o.ReservationTimeout = cmp.Or(o.ReservationTimeout, DefaultReservationTimeout)
 	o.GroupTimeout = cmp.Or(o.GroupTimeout, DefaultGroupTimeout)
 	o.ScoreWithPreferences = cmp.Or(o.ScoreWithPreferences, 100)
+	o.BestNodes = cmp.Or(o.BestNodes, DefaultBestNodes)
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
@@ -113,8 +120,10 @@ func New(o Options) *Server {
 	reserve := func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
 		return o.Engine.ReserveFor(o.ReservationTimeout, pod, r, node, owner)
 	}
-	return &Server{Options: o, groups: newGroups(), reserve: reserve, requeuer: newRequeuer(o.Clock),
-		evicting: newEvicting(kube.NewEvictor(o.Cluster.client, o.Engine, o.Log))}
+	return &Server{
+		Options: o, groups: newGroups(), reserve: reserve, requeuer: newRequeuer(o.Clock), tries: newTries(o.Cluster),
+		nominations: make(chan nomination, mostWaiting), evicting: newEvicting(kube.NewEvictor(o.Cluster.client, o.Engine, o.Log)),
+	}
 }
 
 func owner(podUID string) string { return component + "/" + podUID }
@@ -133,6 +142,9 @@ func (s *Server) Run(ctx context.Context) {
 			}
 		})
 	})
+	for range nominators {
+		tasks.Go(func() { s.nominateAll(ctx) })
+	}
 	s.requeuer.run(ctx, func(ctx context.Context, pod *v1.Pod) {
 		if _, err := s.Term(ctx); err != nil {
 			return

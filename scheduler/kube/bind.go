@@ -149,8 +149,16 @@ func settle(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, versi
 // patch merges the fields into the pod's metadata. It writes pods/status, so that schedulers need
 // no right to change pods.
 func patch(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, metadata map[string]any) (*v1.Pod, error) {
+	return patchStatus(ctx, client, pod, metadata, nil)
+}
+
+func patchStatus(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, metadata, status map[string]any) (*v1.Pod, error) {
 	metadata["uid"] = pod.UID
-	data, err := json.Marshal(map[string]any{"metadata": metadata})
+	fields := map[string]any{"metadata": metadata}
+	if status != nil {
+		fields["status"] = status
+	}
+	data, err := json.Marshal(fields)
 	if err != nil {
 		return nil, err
 	}
@@ -187,6 +195,13 @@ func Annotate(ctx context.Context, client kubernetes.Interface, term fence.Term,
 // Requeue makes kube-scheduler try the pod again: a change of the pod is an event.
 func Requeue(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, now time.Time) error {
 	return annotate(ctx, client, pod, map[string]any{}, map[string]string{api.AnnotationRequeued: now.UTC().Format(time.RFC3339Nano)}, nil)
+}
+
+// Nominate requeues the pod, and makes kube-scheduler try the node first.
+func Nominate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string, now time.Time) error {
+	requeued := map[string]any{api.AnnotationRequeued: now.UTC().Format(time.RFC3339Nano)}
+	_, err := patchStatus(ctx, client, pod, map[string]any{"annotations": requeued}, map[string]any{"nominatedNodeName": node})
+	return err
 }
 
 func annotate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, metadata map[string]any, set map[string]string, remove []string) error {

@@ -42,7 +42,7 @@ func (p *Plugin) named(c *cycle, object *v1.Pod) sets.Set[string] {
 		})
 	}
 	names := sets.New[string]()
-	if othersChoose(object) {
+	if kube.OthersJudge(object) {
 		names.Insert(best(len(all))...)
 	} else {
 		names.Insert(best(bestNodes)...)
@@ -65,15 +65,6 @@ func (p *Plugin) named(c *cycle, object *v1.Pod) sets.Set[string] {
 	}
 	c.narrow = true
 	return names
-}
-
-// othersChoose reports whether the pod has rules or preferences that only other plugins can judge: all nodes that fit
-// are named.
-func othersChoose(p *v1.Pod) bool {
-	a := p.Spec.Affinity
-	return len(p.Spec.TopologySpreadConstraints) > 0 || len(p.Spec.ResourceClaims) > 0 ||
-		a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) ||
-		slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
 }
 
 // acceptance foresees what kube-scheduler's own plugins decide, so that second tries are rare. It need not be right.
