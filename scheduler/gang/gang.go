@@ -74,8 +74,11 @@ var Indexers = cache.Indexers{index: func(object any) ([]string, error) {
 }}
 
 // Pods returns the pods of a group, from an index with Indexers.
-func Pods(pods cache.Indexer, name Name) []*v1.Pod {
-	objects, err := pods.ByIndex(index, name.String())
+func Pods(pods cache.Indexer, name Name) []*v1.Pod { return PodsOf(pods, name.String()) }
+
+// PodsOf is Pods by Name.String.
+func PodsOf(pods cache.Indexer, group string) []*v1.Pod {
+	objects, err := pods.ByIndex(index, group)
 	if err != nil {
 		return nil
 	}

@@ -258,6 +258,7 @@ func slimPod(p *v1.Pod) *v1.Pod {
 			Priority:         p.Spec.Priority,
 			PreemptionPolicy: p.Spec.PreemptionPolicy,
 			SchedulingGroup:  p.Spec.SchedulingGroup,
+			SchedulingGates:  p.Spec.SchedulingGates,
 			// For class.
 			PriorityClassName:     p.Spec.PriorityClassName,
 			ActiveDeadlineSeconds: p.Spec.ActiveDeadlineSeconds,

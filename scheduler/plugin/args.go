@@ -60,6 +60,8 @@ type Args struct {
 	// Labels of nodes, the narrowest first, such as nvidia.com/gpu.clique (an NVLink domain) and a rack's: the
 	// pods of a group get nodes with the same value of the first one that has room for all of them. Empty: any nodes.
 	GroupTopology []string `json:"groupTopology,omitempty"`
+	// Alpha: pods of lower priority are evicted for a whole group (the plugin only). Default: false.
+	GroupPreemption bool `json:"groupPreemption,omitempty"`
 	// ConfigMap with gpu-manager's quota, as namespace/name; empty: no quota.
 	GPUQuota string `json:"gpuQuota,omitempty"`
 	// Also export metrics under these other names: hami.

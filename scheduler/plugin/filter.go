@@ -16,6 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/gang"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -56,6 +57,12 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	}
 	c := &cycle{pod: pod, request: r, evaluation: evaluation, quotas: quotas, resized: resized}
 	state.Write(cycleKey, c)
+	if status := p.planned(c, object); status != nil {
+		return nil, status
+	}
+	if c.planned != "" {
+		return &fwk.PreFilterResult{NodeNames: sets.New(c.planned)}, nil
+	}
 	if c.domain, err = p.domainOf(object, evaluation.Snapshot()); err != nil {
 		c.noDomain = true
 		return nil, noDomain(err)
@@ -132,15 +139,21 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 	if c.narrow && c.evicting {
 		return fwk.NewStatus(fwk.Unschedulable, "no pods are evicted before all nodes are tried")
 	}
+	if c.evicting && c.group != nil {
+		return fwk.NewStatus(fwk.Unschedulable, "pods are evicted for the group as a whole")
+	}
 	// kube-scheduler also tries nodes that PreFilter did not name: a nominated one, and that of an earlier pod with the same signature.
 	if c.domain != nil && c.domain.required && !slices.Contains(c.domain.Nodes, node.Node().Name) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s): not in the domain of the pod's group")
 	}
 	verdict := c.verdict(node.Node().Name)
-	if verdict.Fits {
-		return nil
+	switch {
+	case !verdict.Fits:
+		return rejection(&verdict)
+	case !c.kept.leaves(c, node.Node().Name):
+		return fwk.NewStatus(fwk.Unschedulable, "node(s): GPUs are kept for a group")
 	}
-	return rejection(&verdict)
+	return nil
 }
 
 // rejection has all reasons of the node's GPUs, without numbers, because kube-scheduler counts nodes by text. PostFilter adds numbers.
@@ -186,6 +199,11 @@ type cycle struct {
 	narrow          bool                 // not all nodes with GPUs are named
 	preferences     bool                 // the pod or the nodes have other preferences than GPUs
 	domain          *domain              // nil: any node
+	group           *gang.Group          // nil: none, or its pods need not wait
+	planned         string               // the node that the plan for the group has for the pod; "": there is no plan
+	waits           bool                 // for the victims of the plan
+	kept            *kept                // room for groups; nil: none
+	noRoom          error                // why no pods are evicted for the group
 	noDomain        bool                 // the group's required one has no room
 	placement       *scheduler.Placement // set by Reserve
 	bindCalled      bool
@@ -233,9 +251,33 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, object *v
 		activate(p.handle, object)
 		return nil, fwk.NewStatus(fwk.Unschedulable, "only the nodes of one domain were tried for the group, the others are tried next")
 	}
-	p.groups.failed(object, c.waitsForGPUs(statuses))
-	if c == nil || c.noDomain {
-		return nil, fwk.NewStatus(fwk.Unschedulable)
+	if c != nil && c.kept != nil {
+		p.plans.block(object, p.handle)
+	}
+	if c != nil && c.waits {
+		if c.planned == "" {
+			return nil, fwk.NewStatus(fwk.Unschedulable)
+		}
+		return nominated(c.planned)
+	}
+	if c != nil && c.planned != "" && p.keepsPlan(object, c, statuses) {
+		return nominated(c.planned)
+	}
+	released := p.groups.failed(object, c.waitsForGPUs(statuses))
+	if c != nil && c.group != nil && !released {
+		if node := p.makeRoom(object, c, statuses); node != "" {
+			return nominated(node)
+		}
+	}
+	status := fwk.NewStatus(fwk.Unschedulable)
+	if c == nil {
+		return nil, status
+	}
+	if c.noRoom != nil {
+		status.AppendReason(c.noRoom.Error())
+	}
+	if c.noDomain {
+		return nil, status
 	}
 	counts, _ := c.evaluation.Reasons()
 	if main := counts.Main(); main != engine.OK {
@@ -246,17 +288,20 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, object *v
 	}
 	if counts[engine.ResourceQuotaNotFit] > 0 {
 		if node := p.reclaim(ctx, object, c); node != "" {
-			return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatedNodeName: node, NominatingMode: fwk.ModeOverride}}, nil
+			return nominated(node)
 		}
 	}
 	if p.engine.Resized() != c.resized { // since the evaluation
 		activate(p.handle, object)
 	}
-	status := fwk.NewStatus(fwk.Unschedulable)
 	if text := c.evaluation.Summary(); text != "" {
 		status.AppendReason(text)
 	}
 	return nil, status
+}
+
+func nominated(node string) (*fwk.PostFilterResult, *fwk.Status) {
+	return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatedNodeName: node, NominatingMode: fwk.ModeOverride}}, nil
 }
 
 // waitsForGPUs reports whether other pods have the GPUs of a rejected node.

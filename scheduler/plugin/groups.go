@@ -33,6 +33,7 @@ type groups struct {
 	// rejected are pods that kube-scheduler still lists as waiting: their cycles have not ended.
 	rejected map[fwk.WaitingPod]bool
 	anywhere map[gang.Name]bool // no pod fitted in the preferred domain
+	late     map[gang.Name]bool // see retryLate; nil: it is not called
 }
 
 func newGroups(factory informers.SharedInformerFactory, timeout time.Duration, native bool) (*groups, error) {
@@ -72,6 +73,32 @@ func (g *groups) of(pod *v1.Pod) *gang.Group {
 		pods = append(pods, pod)
 	}
 	return gang.New(name, pods, g.minimums)
+}
+
+// named ignores pods that ended.
+func (g *groups) named(name gang.Name) *gang.Group {
+	return gang.New(name, gang.Pods(g.pods, name), g.minimums)
+}
+
+// retry is for pending pods that kube-scheduler has no event for, except one: see activate.
+func (g *groups) retry(group *gang.Group, except types.UID) (all bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.handle == nil {
+		return false
+	}
+	return g.activate(group, except)
+}
+
+// retryLate retries the pods that activate left out. It is called at an interval, after which their cycles have ended.
+func (g *groups) retryLate() {
+	g.mu.Lock()
+	late := g.late
+	g.late = map[gang.Name]bool{}
+	g.mu.Unlock()
+	for name := range late {
+		g.retry(g.named(name), "")
+	}
 }
 
 func (g *groups) exists(pod *v1.Pod) bool {
@@ -162,11 +189,20 @@ func (g *groups) permit(pod *v1.Pod) (*fwk.Status, time.Duration) {
 
 // activate retries pods of a group that wait in the queue, except one. Those that wait in Permit would be retried at the moment they
 // are rejected: kube-scheduler 1.36 then loses a pod that it pops before it has marked the end of the pod's last cycle
-// (AddUnschedulableIfNotPresent).
-func (g *groups) activate(group *gang.Group, except types.UID) {
+// (AddUnschedulableIfNotPresent). If some were rejected just now, it reports false, and they are retried late.
+func (g *groups) activate(group *gang.Group, except types.UID) (all bool) {
+	all = true
 	waiting := map[types.UID]bool{except: true}
-	g.eachWaiting(group.Name, func(w fwk.WaitingPod) { waiting[w.GetPod().UID] = true })
+	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
+		if name, ok := g.name(w.GetPod()); !ok || name != group.Name || g.rejected[w] && g.late == nil {
+			return
+		}
+		if waiting[w.GetPod().UID] = true; g.rejected[w] {
+			all, g.late[group.Name] = false, true
+		}
+	})
 	activate(g.handle, slices.DeleteFunc(slices.Clone(group.Pending), func(p *v1.Pod) bool { return waiting[p.UID] })...)
+	return all
 }
 
 func (g *groups) stopTimer(name gang.Name) {
@@ -185,7 +221,8 @@ func (g *groups) rejectGroup(pod *v1.Pod, why string) {
 	}
 }
 
-func (g *groups) reject(name gang.Name, text string) {
+// reject reports false if no pod waits any more: those that are listed are being bound.
+func (g *groups) reject(name gang.Name, text string) (rejected bool) {
 	g.stopTimer(name)
 	listed := map[fwk.WaitingPod]bool{}
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
@@ -193,12 +230,12 @@ func (g *groups) reject(name gang.Name, text string) {
 		switch {
 		case g.rejected[w]:
 			listed[w] = true
-		case ok && of == name:
-			w.Reject(Name, text)
-			listed[w] = true
+		case ok && of == name && w.Reject(Name, text):
+			listed[w], rejected = true, true
 		}
 	})
 	g.rejected = listed
+	return rejected
 }
 
 func (g *groups) allow(name gang.Name) {
@@ -216,11 +253,12 @@ func (g *groups) eachWaiting(name gang.Name, do func(fwk.WaitingPod)) {
 }
 
 // failed handles a pod that fits on no node. If it waits for GPUs of other pods, groups that come after its
-// group release theirs; otherwise its own does. So of two groups with half of their GPUs each, one gets all.
-func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
+// group release theirs, and it reports true; otherwise its own does. So of two groups with half of their GPUs each, one gets
+// all.
+func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) (released bool) {
 	now := g.of(pod)
 	if now == nil || !now.MustWait() {
-		return
+		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -230,14 +268,15 @@ func (g *groups) failed(pod *v1.Pod, waitsForGPUs bool) {
 			others[name] = w.GetPod()
 		}
 	})
-	released := false
 	for name, pod := range others {
 		if other := g.of(pod); waitsForGPUs && now.Complete() && other.MustWait() && now.Before(other) {
-			g.reject(name, fmt.Sprintf("group %s releases its GPUs for group %s, which comes first", name, now.Name))
-			released = true
+			if g.reject(name, fmt.Sprintf("group %s releases its GPUs for group %s, which comes first", name, now.Name)) {
+				released = true
+			}
 		}
 	}
 	if !released {
 		g.reject(now.Name, fmt.Sprintf("group %s: pod %s fits on no node: none of its pods is scheduled", now.Name, pod.Name))
 	}
+	return released
 }

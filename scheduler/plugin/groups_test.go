@@ -216,6 +216,21 @@ func TestOfTwoGroupsOneGetsAll(t *testing.T) {
 	require.Empty(t, why)
 }
 
+// A group waited for GPUs of a group that was being bound.
+func TestGroupThatIsBoundReleasesNothing(t *testing.T) {
+	older, younger := gangOf("older", 2), gangOf("younger", 2)
+	for _, pod := range younger {
+		pod.CreationTimestamp.Time = pod.CreationTimestamp.Add(time.Second)
+	}
+	w := newWorld(t, "", append(objects(append(older, younger...)...), gpuNode("n1", 2, 1))...)
+	a, _ := w.place(t, older[0], "n1")
+	b, _ := w.place(t, younger[0], "n1")
+	b.allowed = true
+	require.False(t, w.groups.failed(older[1], true))
+	_, done := a.is()
+	require.True(t, done, "it releases its own")
+}
+
 // noRoom runs a cycle in which that plugin rejects n1.
 func (w *world) noRoom(t *testing.T, pod *v1.Pod, plugin string) {
 	t.Helper()

@@ -29,6 +29,7 @@ import (
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
@@ -147,6 +148,8 @@ func (h *handle) wait(pod *v1.Pod) *waiting {
 type waiting struct {
 	fwk.WaitingPod
 	pod *v1.Pod
+	// allowed: it does not wait any more, and kube-scheduler still lists it.
+	allowed bool
 
 	mu       sync.Mutex
 	done     bool
@@ -162,7 +165,7 @@ func (w *waiting) Reject(_, why string) bool {
 func (w *waiting) end(why string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.done {
+	if w.done || w.allowed {
 		return false
 	}
 	w.done, w.rejected = true, why
@@ -204,24 +207,26 @@ type nodeInfo struct {
 	node       *v1.Node
 	generation int64
 	pods       []*v1.Pod
-	requested  room
+	requested  freeRoom
 	images     map[string]*fwk.ImageStateSummary
 }
 
-// room is a part of fwk.Resource.
-type room struct {
+// freeRoom is a part of fwk.Resource.
+type freeRoom struct {
 	fwk.Resource
 	cpu, memory, storage int64
 }
 
-func (r room) GetMilliCPU() int64         { return r.cpu }
-func (r room) GetMemory() int64           { return r.memory }
-func (r room) GetEphemeralStorage() int64 { return r.storage }
-func (r room) GetAllowedPodNumber() int   { return 10 }
+func (r freeRoom) GetMilliCPU() int64         { return r.cpu }
+func (r freeRoom) GetMemory() int64           { return r.memory }
+func (r freeRoom) GetEphemeralStorage() int64 { return r.storage }
+func (r freeRoom) GetAllowedPodNumber() int   { return 10 }
 
 // Every node has 8 CPUs, 8,000 bytes of each kind, and room for 10 pods.
-func (n *nodeInfo) GetAllocatable() fwk.Resource { return room{cpu: 8000, memory: 8000, storage: 8000} }
-func (n *nodeInfo) GetRequested() fwk.Resource   { return n.requested }
+func (n *nodeInfo) GetAllocatable() fwk.Resource {
+	return freeRoom{cpu: 8000, memory: 8000, storage: 8000}
+}
+func (n *nodeInfo) GetRequested() fwk.Resource { return n.requested }
 
 func (n *nodeInfo) GetImageStates() map[string]*fwk.ImageStateSummary { return n.images }
 
@@ -319,4 +324,11 @@ func (w *world) filter(t *testing.T, state fwk.CycleState, pod *v1.Pod, node str
 
 func on(node string) *nodeInfo {
 	return &nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}}
+}
+
+func (w *world) request(t *testing.T, pod *v1.Pod) *request.Request {
+	t.Helper()
+	r, err := w.engine.Request(convert.Pod(pod))
+	require.NoError(t, err)
+	return r
 }

@@ -17,14 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/fence"
+	"github.com/gpuslice/gpuslice/scheduler/gang"
 	"github.com/gpuslice/gpuslice/scheduler/gang/podgroups"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
@@ -72,6 +75,10 @@ type shared struct {
 	evictor      *kube.Evictor
 	budgets      policylisters.PodDisruptionBudgetLister
 	pods         corelisters.PodLister
+	nodes        corelisters.NodeLister
+	client       kubernetes.Interface
+	event        func(pod *v1.Pod, kind, reason, message string)
+	plans        *plans // nil: groupPreemption is off
 	gpuNodes     gpuNodes
 	secondTries  *secondTries
 	keys         *grant.SigningKeyFile // nil: unsigned grants
@@ -132,7 +139,11 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 func (f *Factory) Wait() { f.tasks.Wait() }
 
 func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*shared, error) {
-	s := &shared{args: args, metrics: f.Metrics, log: f.Log, quotaQueue: newQuotaQueue(), secondTries: newSecondTries()}
+	s := &shared{args: args, metrics: f.Metrics, log: f.Log, quotaQueue: newQuotaQueue(), secondTries: newSecondTries(),
+		client: handle.ClientSet(), event: eventsOf(handle, "Preempting")}
+	if args.GroupPreemption {
+		s.plans = newPlans()
+	}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
@@ -158,12 +169,16 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	informers := handle.SharedInformerFactory()
 	s.evictor = kube.NewEvictor(handle.ClientSet(), s.engine, s.log)
 	s.budgets, s.pods = informers.Policy().V1().PodDisruptionBudgets().Lister(), informers.Core().V1().Pods().Lister()
+	s.nodes = informers.Core().V1().Nodes().Lister()
 	if s.feed, err = kube.NewFeed(informers, resizeSink{s.engine, handle}); err != nil {
 		return nil, err
 	}
 	s.informerSync = newInformerSync(s.feed)
 	if s.groups, err = newGroups(informers, args.GroupTimeout.Duration, f.NativeGroups != nil && f.NativeGroups()); err != nil {
 		return nil, err
+	}
+	if s.plans != nil {
+		s.groups.late = map[gang.Name]bool{}
 	}
 	podGroups, err := f.podGroups(s, handle)
 	if err != nil {
@@ -207,6 +222,9 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	if err != nil {
 		return nil, err
 	}
+	if s.plans != nil {
+		f.tasks.Go(func() { s.runPlans(ctx) })
+	}
 	f.tasks.Go(func() { resizer.Run(ctx) })
 	f.tasks.Go(func() { refusals.Run(ctx) })
 	return s, nil
@@ -228,6 +246,13 @@ func (f *Factory) podGroups(s *shared, handle fwk.Handle) (*podgroups.Reader, er
 func (s *shared) forget(pod *v1.Pod) {
 	s.quotaQueue.remove(pod)
 	s.secondTries.remove(pod)
+	if s.plans == nil {
+		return
+	}
+	s.plans.unblock(pod)
+	if _, in := s.groups.name(pod); in {
+		periodic.Wake(s.plans.wake)
+	}
 }
 
 func (f *Factory) newTakeover(s *shared, handle fwk.Handle) *kube.Takeover {

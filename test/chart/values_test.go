@@ -302,7 +302,7 @@ func TestNoQuantityOfNull(t *testing.T) {
 // What the scheduler accepts, the schema accepts: every word and field of the settings, and what Kubernetes' types have.
 func TestGoodValues(t *testing.T) {
 	for _, set := range []string{
-		`scheduler.settings={"gpuPolicy":"numa,binpack","nodePolicy":"topology-aware, spread","weights":"slot=1,core=2,memory=0","groupTimeout":"90s","groupTopology":["a/b"],"legacyMetrics":["hami"],"gpuQuota":"a/b","scoreWithPreferences":100,"vcudaLimitsWholeGPUs":true,"nodeSelector":{"a":"b"},"defaults":{"memoryMiB":1,"cores":100,"count":2,"memoryFactor":1}}`,
+		`scheduler.settings={"gpuPolicy":"numa,binpack","nodePolicy":"topology-aware, spread","weights":"slot=1,core=2,memory=0","groupTimeout":"90s","groupTopology":["a/b"],"groupPreemption":true,"legacyMetrics":["hami"],"gpuQuota":"a/b","scoreWithPreferences":100,"vcudaLimitsWholeGPUs":true,"nodeSelector":{"a":"b"},"defaults":{"memoryMiB":1,"cores":100,"count":2,"memoryFactor":1}}`,
 		`agent.updateStrategy={"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"10%"}}`,
 		`agent.resources={"limits":{"memory":"1.5Gi"},"requests":{"cpu":0.5,"memory":"128e6"}}`,
 		`agent.extraEnv=[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"spec.nodeName"}}}]`,

@@ -5,6 +5,7 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -321,4 +323,60 @@ func TestPreemption(t *testing.T) {
 	oneGPU := map[string]string{"nvidia.com/use-gpuuuid": gpus(t)[6]}
 	t.Run("memory", func(t *testing.T) { preempt(t, gpu(60000, 0), gpu(60000, 0), oneGPU) })
 	t.Run("compute time", func(t *testing.T) { preempt(t, gpu(1000, 60), gpu(1000, 60), oneGPU) })
+}
+
+// A group of a higher priority class takes the place of one of a lower: all pods of that are evicted. For a group that would
+// not fit none is.
+func TestGroupPreemption(t *testing.T) {
+	ctx := context.Background()
+	s := newSpace(t)
+	s.priorityClasses()
+	// Each has room for one pod: the first is an H200, the others are A100.
+	three := map[string]string{"nvidia.com/use-gpuuuid": strings.Join(gpus(t)[5:8], ",")}
+	members := func(group, class string, n int) (pods []*corev1.Pod) {
+		for i := range n {
+			p := pod(fmt.Sprint(group, "-", i), container("main", gpu(80000, 10)))
+			p.Labels["scheduling.x-k8s.io/pod-group"] = group
+			p.Annotations = maps.Clone(three)
+			p.Annotations["gpuslice.io/pod-group-min"] = fmt.Sprint(n)
+			p.Spec.PriorityClassName = s.name + "-" + class
+			pods = append(pods, s.create(p))
+		}
+		return pods
+	}
+	members("old", "low", 2)
+	s.wait("old-0", kube.Running)
+	s.wait("old-1", kube.Running)
+	stays := pod("stays", container("main", gpu(80000, 10)))
+	stays.Annotations, stays.Spec.PriorityClassName = three, s.name+"-high"
+	s.run(stays)
+
+	for _, p := range members("large", "high", 3) {
+		came, _, says := s.cameOf(p.Name)
+		require.Equal(t, unscheduled, came)
+		require.NotEmpty(t, says)
+	}
+	for i := range 3 {
+		s.delete(fmt.Sprint("large-", i))
+	}
+	for _, name := range []string{"old-0", "old-1"} {
+		p, err := cluster.API.CoreV1().Pods(s.name).Get(ctx, name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Nil(t, p.DeletionTimestamp, "no pod is evicted for a group that does not fit")
+	}
+
+	members("new", "high", 2)
+	for i := range 2 {
+		require.NotEmpty(t, s.devices(s.wait(fmt.Sprint("new-", i), kube.Running), "main"))
+	}
+	for _, name := range []string{"old-0", "old-1"} {
+		require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
+			_, err := cluster.API.CoreV1().Pods(s.name).Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("pod %s is there: %v", name, err)
+		}))
+	}
+	s.wait("stays", kube.Running)
 }
