@@ -29,7 +29,7 @@ HERE := env -u GOARCH -u CGO_ENABLED -u CC --
 endif
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image notices plugins release manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-runtimes test-runtimes-short test-hosts test-arm64 e2e e2e-framework e2e-extender e2e-nodes soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
+.PHONY: help setup setup-demo setup-tests setup-check build compiler binaries native scheduler image notices plugins release manifests demo demo-root demo-run demo-keep demo-stop check test suites suites-raced test-faults test-attacks test-chaos test-chaos-short test-steps test-clients test-karpenter test-kueue test-runtimes test-runtimes-short test-hosts test-arm64 e2e e2e-framework e2e-extender e2e-versions e2e-admission e2e-oldest e2e-nodes soak gpu-test gpu-bundle bench bench-scheduler fuzz vulncheck lint generate man screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -168,18 +168,28 @@ E2E := go test -tags $(TAGS),e2e -count=1 -v -timeout 40m
 
 e2e: setup image ## Install the chart on a real Kubernetes on this machine, and test all of it (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
-	cd test/admission && $(E2E) -run TestAPIServer .
-	$(E2E) ./test/versions
-	@$(MAKE) --no-print-directory test-chaos-short
-	@$(MAKE) --no-print-directory test-runtimes-short
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target e2e-framework e2e-extender
+	@test/setup.sh --runtimes
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target e2e-framework e2e-extender test-runtimes-short e2e-versions test-chaos-short e2e-admission
 
-# Each has a cluster of its own. Their tests wait more than they compute.
+# The parts of e2e wait more than they compute: two at a time, the longest first. They build nothing, because another part
+# runs.
+e2e-versions:
+	$(E2E) ./test/versions
+
+e2e-admission:
+	cd test/admission && $(E2E) -run TestAPIServer .
+
+# Each has a cluster of its own.
 e2e-framework:
 	$(E2E) ./test/e2e
 
 e2e-extender:
-	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor|QuotaPool|Discovery|Verify' ./test/e2e -component=extender
+	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Features|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall|CommandsOf|AuditKills|Doctor|QuotaPool|Discovery|Verify|GroupPreemption|ResourceClaims' ./test/e2e -component=extender
+
+# What that Kubernetes lacks is in test/kube/version.go.
+e2e-oldest: setup image ## Run e2e's tests with plugin and extender on the oldest supported Kubernetes (30 minutes, as root; builds it the first time: ten minutes)
+	@test/setup.sh --kubernetes-oldest
+	@GPUSLICE_TEST_KUBERNETES=oldest $(MAKE) --no-print-directory -j 2 --output-sync=target e2e-framework e2e-extender
 
 e2e-nodes: setup image ## Add a second node to a real Kubernetes: groups, node policies, a drain, XIDs, MIG devices, a node without an agent (three minutes, as root)
 	@test/setup.sh --kubernetes
@@ -206,8 +216,7 @@ test-runtimes: binaries ## Run the demo and the node's tests on containerd 1.7 a
 	  go run ./test/demo && go test -count=1 -timeout 20m ./test/node || exit 1; \
 	done
 
-test-runtimes-short: binaries
-	@test/setup.sh --runtimes
+test-runtimes-short:
 	@for runtime in $(RUNTIMES); do \
 	  echo "on $$runtime"; GPUSLICE_TEST_RUNTIME=$$runtime go test -count=1 -timeout 9m ./test/node -run '$(RUNTIME_TESTS)' || exit 1; \
 	done

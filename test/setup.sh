@@ -22,6 +22,8 @@
 #
 #   4. With --kubernetes, only for `make e2e`: Debian's containernetworking-plugins, nftables and iproute2, and etcd, the programs of
 #      Kubernetes from the module test/admission, built once into a directory beside that one (four minutes).
+#      With --kubernetes-oldest, for `make e2e-oldest`: and the programs of the oldest supported Kubernetes, from
+#      test/tools-kubernetes (ten minutes).
 #
 #   5. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
 #
@@ -36,6 +38,7 @@
 #        test/setup.sh --helm               and what the tests of the chart need
 #        test/setup.sh --monitoring         and what the tests of dashboards and pages need
 #        test/setup.sh --kubernetes         and what a real Kubernetes needs, and helm
+#        test/setup.sh --kubernetes-oldest  and what the oldest supported Kubernetes needs
 #        test/setup.sh --runtimes           and what the tests on other container runtimes need
 #        test/setup.sh --where              only print the directory of the tools
 #        test/setup.sh --where-nvidia       only print the directory of NVIDIA's container runtime
@@ -44,6 +47,7 @@
 #        test/setup.sh --where-containerd   only print the directory of containerd 1.7
 #        test/setup.sh --where-crio         only print the directory of CRI-O
 #        test/setup.sh --where-kubernetes   only print the directory of Kubernetes' programs
+#        test/setup.sh --where-kubernetes-oldest   and of the oldest supported ones
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -265,6 +269,7 @@ case "${1:-}" in
   --where-nvidia) tools_dir tools-nvidia ;;
   --where-helm) tools_dir tools-helm ;;
   --where-kubernetes) tools_dir admission ;;
+  --where-kubernetes-oldest) tools_dir tools-kubernetes ;;
   --where-docker) tools_dir tools-docker ;;
   --where-containerd) tools_dir tools-containerd ;;
   --where-crio) tools_dir tools-crio ;;
@@ -287,9 +292,9 @@ case "${1:-}" in
     need_commands
     build_tools tools "$tools"
     ;;
-  "" | --helm | --monitoring | --kubernetes | --runtimes)
+  "" | --helm | --monitoring | --kubernetes | --kubernetes-oldest | --runtimes)
     [ "${1:-}" != --monitoring ] || packages+=("${monitoring[@]}")
-    [ "${1:-}" != --kubernetes ] || packages+=("${kubernetes[@]}")
+    case "${1:-}" in --kubernetes*) packages+=("${kubernetes[@]}") ;; esac
     need_packages "${packages[@]}"
     need_commands
     build_tools tools "$tools"
@@ -300,11 +305,12 @@ case "${1:-}" in
       build_tools tools-containerd "containerd 1.7 once (about a minute)"
       build_tools tools-crio "CRI-O once (about two minutes)" containers_image_ostree_stub,containers_image_openpgp,exclude_graphdriver_btrfs,btrfs_noversion
     fi
-    case "${1:-}" in --helm | --kubernetes) build_tools tools-helm "helm once (about a minute)" ;; esac
-    [ "${1:-}" != --kubernetes ] || build_tools admission "etcd and Kubernetes once (about four minutes)"
+    case "${1:-}" in --helm | --kubernetes*) build_tools tools-helm "helm once (about a minute)" ;; esac
+    case "${1:-}" in --kubernetes*) build_tools admission "etcd and Kubernetes once (about four minutes)" ;; esac
+    [ "${1:-}" != --kubernetes-oldest ] || build_tools tools-kubernetes "the oldest supported Kubernetes once (about ten minutes)" providerless
     ;;
   *)
-    log "unknown argument: $1 (there are --demo, --install, --check, --helm, --monitoring, --kubernetes, --runtimes, and --where with -nvidia, -helm, -kubernetes, -docker, -containerd and -crio)"
+    log "unknown argument: $1 (there are --demo, --install, --check, --helm, --monitoring, --kubernetes, --kubernetes-oldest, --runtimes, and --where with -nvidia, -helm, -kubernetes, -kubernetes-oldest, -docker, -containerd and -crio)"
     exit 2
     ;;
 esac

@@ -3,14 +3,20 @@
 package e2e_test
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/api"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/kube"
 )
 
 // placed is what the scheduler wrote of a pod, by container.
@@ -66,8 +72,29 @@ func TestHAMiResources(t *testing.T) {
 	}
 }
 
+// withNodeCapacity has the Node list memory and cores for a test.
+func withNodeCapacity(t *testing.T) {
+	ctx := context.Background()
+	t.Cleanup(func() {
+		require.NoError(t, cluster.InstallChart(ctx))
+		require.NoError(t, cluster.WaitNode(ctx))
+	})
+	require.NoError(t, cluster.InstallChart(ctx, `--set-json=agent.config.node-capacity=["memory=nvidia.com/gpumem","cores=nvidia.com/gpucores"]`))
+	require.NoError(t, cluster.WaitNode(ctx))
+	require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
+		node, err := cluster.API.CoreV1().Nodes().Get(ctx, harness.NodeName, metav1.GetOptions{})
+		if err == nil && (node.Status.Allocatable.Name("nvidia.com/gpumem", resource.DecimalSI).IsZero() || node.Status.Allocatable.Name("nvidia.com/gpucores", resource.DecimalSI).IsZero()) {
+			err = fmt.Errorf("the node offers %v", node.Status.Allocatable)
+		}
+		return err
+	}))
+}
+
 // Each container of a pod has its own share, or none.
 func TestContainersEachTheirOwn(t *testing.T) {
+	if !has(t, kube.InitContainers) {
+		withNodeCapacity(t)
+	}
 	s := newSpace(t)
 	first := container("first", gpu(5000, 50))
 	first.Command = []string{workload("meminfo")}

@@ -41,6 +41,14 @@ const (
 // second is the cluster's second node, while there is one.
 var second *kube.Cluster
 
+// has reports whether the cluster's Kubernetes has a feature.
+func has(t *testing.T, feature kube.Since) bool {
+	t.Helper()
+	has, err := cluster.Has(feature)
+	require.NoError(t, err)
+	return has
+}
+
 // workload is the path of a CUDA workload inside the images.
 func workload(name string) string { return harness.WorkloadDir + "/" + name }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/test/docs/pages"
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/kube"
 )
 
 // What is known of the documents' commands for a cluster. They are run as they stand, but for
@@ -31,6 +32,9 @@ var (
 		"docs/QUICKSTART-KUBERNETES.md": "TestUninstallAndInstallAgain",
 		"docs/VERIFY.md":                "TestVerify",
 	}
+
+	// needs are pages with commands for a newer Kubernetes than the oldest supported one.
+	needs = map[string]kube.Since{"docs/DRA.md": kube.DRA}
 
 	// words are what stands for something of the reader's. Pods and images of the documents' names are there as they are
 	// called: train of the namespace team-a, registry.example/gpuslice.

@@ -95,6 +95,7 @@ clusterCIDR: {{.Pods}}
 clientConnection: {kubeconfig: {{.Kubeconfig}}}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 nftables: {minSyncPeriod: 100ms}
+featureGates: { {{- .Gates -}} }
 `))
 
 // StartKubeProxy starts kube-proxy (again) and waits until it is healthy: then services
@@ -104,12 +105,18 @@ func (c *Cluster) StartKubeProxy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	gates := "NFTablesProxyMode: true" // which newer versions don't know
+	if has, err := c.Has(NFTables); err != nil {
+		return err
+	} else if has {
+		gates = ""
+	}
 	config := filepath.Join(c.Dir, "kube-proxy.yaml")
 	file, err := os.Create(config)
 	if err != nil {
 		return err
 	}
-	err = kubeProxyConfig.Execute(file, map[string]string{"Node": c.ip, "Name": c.name, "Pods": c.network.pods, "Kubeconfig": kubeconfig})
+	err = kubeProxyConfig.Execute(file, map[string]string{"Node": c.ip, "Name": c.name, "Pods": c.network.pods, "Kubeconfig": kubeconfig, "Gates": gates})
 	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (c *Cluster) StartScheduler(ctx context.Context) error {
 		return err
 	}
 	return await(ctx, c.Scheduler, 60*time.Second, func(ctx context.Context) error {
-		return getInsecure(ctx, "https://"+c.ip+":10259/readyz")
+		return getInsecure(ctx, "https://"+c.ip+":10259/healthz") // before 1.31 there is no /readyz
 	})
 }
 

@@ -78,21 +78,21 @@ func (c *Cluster) Shell() (func(ctx context.Context, script string) (output stri
 
 // Tool returns the path of a program of Kubernetes, or of helm.
 func Tool(name string) (string, error) {
-	dir := "--where-kubernetes"
-	if name == "helm" {
-		dir = "--where-helm"
+	option, err := programs(name)
+	if err != nil {
+		return "", err
 	}
 	root, err := harness.Repository()
 	if err != nil {
 		return "", err
 	}
-	where, err := exec.Command(filepath.Join(root, "test", "setup.sh"), dir).Output()
+	where, err := exec.Command(filepath.Join(root, "test", "setup.sh"), option).Output()
 	if err != nil {
 		return "", fmt.Errorf("ask test/setup.sh for Kubernetes' programs: %w", err)
 	}
 	path := filepath.Join(strings.TrimSpace(string(where)), name)
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s is not built: run `test/setup.sh --kubernetes` first", name)
+		return "", fmt.Errorf("%s is not built: run `test/setup.sh %s` first", name, strings.Replace(option, "where-", "", 1))
 	}
 	return path, nil
 }
