@@ -21,6 +21,9 @@ const CDIClaimSpecPrefix = "gpuslice-claim-"
 // DeviceClassGPU is the chart's DeviceClass of shares of GPUs.
 const DeviceClassGPU = DRADriver
 
+// DeviceClassMIG is the chart's DeviceClass of MIG devices.
+const DeviceClassMIG = "mig.gpuslice.io"
+
 // Attributes and capacities of GPUs in ResourceSlices that requests use, in the driver's domain.
 const (
 	DRAAttributeType  = "type"
@@ -36,6 +39,10 @@ const (
 	// DRACapacityCores is the compute share in percent; 0, also if nothing is requested: no share is reserved, and there is no limit.
 	DRACapacityCores = "cores"
 )
+
+// LabelTranslated, with the value "true", is on the ResourceClaimTemplates that the webhook creates from requests of pods, and
+// on their ResourceClaims.
+const LabelTranslated = "gpuslice.io/translated"
 
 // Taints of devices in ResourceSlices, with the effect NoSchedule.
 const (

@@ -188,7 +188,7 @@ func webhookCommand() *cobra.Command {
 			}
 			options.Request = args.Engine().Request
 			options.Log = o.log()
-			if options.CertFile == "" {
+			if options.CertFile == "" || len(options.ClaimNamespaces) > 0 {
 				if options.Client, err = o.client("gpuslice-webhook"); err != nil {
 					return err
 				}

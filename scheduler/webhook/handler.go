@@ -35,12 +35,15 @@ const (
 	OutcomeError   = "error" // no valid review
 )
 
-// Handler serves /mutate, /validate, /healthz and /readyz. ready may be nil.
-func Handler(rules Rules, ready func() error, counters *metrics.Metrics, log *slog.Logger) http.Handler {
+// Handler serves /mutate, /validate, /healthz and /readyz. templates may be nil without rules.ClaimNamespaces; ready may be nil.
+func Handler(rules Rules, templates Templates, ready func() error, counters *metrics.Metrics, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	places := make(chan struct{}, maxConcurrent)
-	for path, decide := range map[string]func(*admissionv1.AdmissionRequest) answer{
-		"/mutate": rules.answerMutate, "/validate": rules.answerValidate,
+	for path, decide := range map[string]func(context.Context, *admissionv1.AdmissionRequest) answer{
+		"/mutate": mutator{rules, templates}.answer,
+		"/validate": func(_ context.Context, request *admissionv1.AdmissionRequest) answer {
+			return rules.answerValidate(request)
+		},
 	} {
 		mux.Handle("POST "+path, &reviewer{path: path, decide: decide, places: places, metrics: counters, log: log})
 	}
@@ -51,7 +54,7 @@ func Handler(rules Rules, ready func() error, counters *metrics.Metrics, log *sl
 
 type reviewer struct {
 	path    string
-	decide  func(*admissionv1.AdmissionRequest) answer
+	decide  func(context.Context, *admissionv1.AdmissionRequest) answer
 	places  chan struct{}
 	metrics *metrics.Metrics
 	log     *slog.Logger
@@ -79,7 +82,7 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.late(w, time.Since(began))
 		return
 	}
-	a := v.decide(request)
+	a := v.decide(ctx, request)
 	data, err := a.encode(request)
 	if err != nil {
 		v.metrics.Reviewed(v.path, OutcomeError, ReasonMalformed, time.Since(began))
@@ -176,6 +179,8 @@ type Rules struct {
 	PrivilegedNamespaces []string
 	// AllowNodeName admits pods with spec.nodeName, which bypass the scheduler.
 	AllowNodeName bool
+	// ClaimNamespaces have pods of which the requests become ResourceClaims, for any scheduler ("*": all).
+	ClaimNamespaces []string
 	// Writers may set the scheduler's annotations.
 	Writers []string
 	// ToleratedNamespaces and ToleratedUsers may tolerate a missing agent.

@@ -71,7 +71,7 @@ func post(t testing.TB, rules Rules, path, contentType string, body io.Reader) *
 	request := httptest.NewRequest(http.MethodPost, path, body)
 	request.Header.Set("Content-Type", contentType)
 	response := httptest.NewRecorder()
-	Handler(rules, nil, metrics.New(), quiet).ServeHTTP(response, request)
+	Handler(rules, nil, nil, metrics.New(), quiet).ServeHTTP(response, request)
 	return response
 }
 
@@ -100,7 +100,7 @@ func TestInvalidReviews(t *testing.T) {
 		})
 	}
 	response := httptest.NewRecorder()
-	Handler(DefaultRules(), nil, metrics.New(), quiet).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/mutate", nil))
+	Handler(DefaultRules(), nil, nil, metrics.New(), quiet).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/mutate", nil))
 	require.Equal(t, http.StatusMethodNotAllowed, response.Code)
 }
 
@@ -158,14 +158,14 @@ func TestHealth(t *testing.T) {
 		{"/elsewhere", nil, http.StatusNotFound},
 	} {
 		response := httptest.NewRecorder()
-		Handler(DefaultRules(), tc.ready, metrics.New(), quiet).ServeHTTP(response, httptest.NewRequest(http.MethodGet, tc.path, nil))
+		Handler(DefaultRules(), nil, tc.ready, metrics.New(), quiet).ServeHTTP(response, httptest.NewRequest(http.MethodGet, tc.path, nil))
 		require.Equal(t, tc.status, response.Code, tc.path)
 	}
 }
 
 func TestMetrics(t *testing.T) {
 	counters := metrics.New()
-	handler := Handler(DefaultRules(), nil, counters, quiet)
+	handler := Handler(DefaultRules(), nil, nil, counters, quiet)
 	send := func(path string, request *review) {
 		body, err := json.Marshal(admissionv1.AdmissionReview{Request: request})
 		require.NoError(t, err)

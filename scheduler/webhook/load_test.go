@@ -62,7 +62,7 @@ func BenchmarkReview(b *testing.B) {
 		b.Run(bc.name+bc.path, func(b *testing.B) {
 			body, err := os.ReadFile("testdata/" + bc.name + ".json")
 			require.NoError(b, err)
-			handler := Handler(DefaultRules(), nil, metrics.New(), quiet)
+			handler := Handler(DefaultRules(), nil, nil, metrics.New(), quiet)
 			b.ReportAllocs()
 			for b.Loop() {
 				request := httptest.NewRequest(http.MethodPost, bc.path, bytes.NewReader(body))

@@ -100,7 +100,7 @@ func withGPUs(pod *scheduler.Pod, req *request.Request) []string {
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
-	Value any    `json:"value"`
+	Value any    `json:"value,omitempty"`
 }
 
 func add(path string, value any) operation { return operation{"add", path, value} }

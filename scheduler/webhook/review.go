@@ -8,6 +8,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
@@ -36,6 +37,8 @@ type answer struct {
 	rejection *rejection
 	patch     []operation
 	warnings  []string
+	// templates have to exist before the pod.
+	templates []*resourceapi.ResourceClaimTemplate
 }
 
 func reject(reason, message string) answer { return answer{rejection: &rejection{reason, message}} }
@@ -79,13 +82,16 @@ var (
 	bindings = endpoint{"bindings", ""} // deprecated form of pods/binding
 )
 
-func (r *Rules) answerMutate(request *admissionv1.AdmissionRequest) answer {
+func (r *Rules) answerMutate(request *admissionv1.AdmissionRequest, c claims) answer {
 	if resourceOf(request) != pods || request.Operation != admissionv1.Create {
 		return answer{}
 	}
 	pod, err := decodePod(request.Object.Raw, request.Namespace)
 	if err != nil {
 		return reject(ReasonMalformed, err.Error())
+	}
+	if r.claims(pod.Namespace) {
+		return r.translate(pod, c)
 	}
 	return answer{patch: r.mutate(pod)}
 }
@@ -168,17 +174,21 @@ type view struct {
 		HostPID          bool            `json:"hostPID"`
 		InitContainers   []containerView `json:"initContainers"`
 		Containers       []containerView `json:"containers"`
+		ResourceClaims   []named         `json:"resourceClaims"`
 	} `json:"spec"`
 }
 
-type containerView struct {
+type named struct {
 	Name string `json:"name"`
-	Env  []struct {
-		Name string `json:"name"`
-	} `json:"env"`
+}
+
+type containerView struct {
+	Name      string  `json:"name"`
+	Env       []named `json:"env"`
 	Resources struct {
 		Limits   corev1.ResourceList `json:"limits"`
 		Requests corev1.ResourceList `json:"requests"`
+		Claims   []named             `json:"claims"`
 	} `json:"resources"`
 	SecurityContext struct {
 		Privileged   *bool `json:"privileged"`
@@ -212,14 +222,18 @@ func decodePod(raw []byte, namespace string) (*corev1.Pod, error) {
 	if err := decodeObject(raw, &v); err != nil {
 		return nil, err
 	}
-	return &corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v.Metadata.Name, Labels: v.Metadata.Labels,
 			Annotations: v.Metadata.Annotations},
 		Spec: corev1.PodSpec{
 			SchedulerName: v.Spec.SchedulerName, NodeName: v.Spec.NodeName, RuntimeClassName: v.Spec.RuntimeClassName, Priority: v.Spec.Priority, HostPID: v.Spec.HostPID,
 			InitContainers: containersOf(v.Spec.InitContainers), Containers: containersOf(v.Spec.Containers),
 		},
-	}, nil
+	}
+	for _, c := range v.Spec.ResourceClaims {
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c.Name})
+	}
+	return pod, nil
 }
 
 func containersOf(views []containerView) []corev1.Container {
@@ -231,6 +245,9 @@ func containersOf(views []containerView) []corev1.Container {
 			SecurityContext: &corev1.SecurityContext{
 				Privileged: v.SecurityContext.Privileged, Capabilities: &corev1.Capabilities{Add: v.SecurityContext.Capabilities.Add},
 			},
+		}
+		for _, c := range v.Resources.Claims {
+			list[i].Resources.Claims = append(list[i].Resources.Claims, corev1.ResourceClaim{Name: c.Name})
 		}
 		for _, e := range v.Env {
 			list[i].Env = append(list[i].Env, corev1.EnvVar{Name: e.Name})

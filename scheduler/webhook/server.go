@@ -18,7 +18,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpuslice/gpuslice/api"
+	"github.com/gpuslice/gpuslice/internal/periodic"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
+	"github.com/gpuslice/gpuslice/scheduler/resourceclaims"
 	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
 )
 
@@ -67,6 +69,8 @@ func (o *Options) Validate() error {
 	case o.CertFile == "" && (c.Namespace == "" || c.Secret == "" || c.Service == ""):
 		errs = append(errs, errors.New("the webhook's own certificate needs a namespace, a Secret and the webhook's "+
 			"Service: set them, or certificate and key files"))
+	case o.Client == nil && len(o.ClaimNamespaces) > 0:
+		errs = append(errs, errors.New("requests become ResourceClaims, which needs an API server client: set a kubeconfig"))
 	case o.CertFile == "" && o.Client == nil:
 		errs = append(errs, errors.New("the webhook's own certificate needs an API server client: set a kubeconfig, or "+
 			"certificate and key files"))
@@ -78,6 +82,8 @@ const (
 	// The API server waits at most 30 s for a webhook.
 	readTimeout, writeTimeout, idleTimeout = 30 * time.Second, 30 * time.Second, 2 * time.Minute
 	drain                                  = 20 * time.Second // for calls in progress at shutdown
+
+	cleanInterval = time.Hour
 )
 
 type source interface {
@@ -105,6 +111,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	templates := o.templates(ctx, &helpers)
 	listener := o.Listener
 	if listener == nil {
 		if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address); err != nil {
@@ -118,7 +125,7 @@ func Run(ctx context.Context, o Options) error {
 		return certificates.Ready()
 	}
 	server := &http.Server{
-		Handler:           o.handler(ready),
+		Handler:           o.handler(templates, ready),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificates.GetCertificate},
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: 64 << 10,
@@ -162,13 +169,29 @@ func (o *Options) certificates(ctx context.Context, group *sync.WaitGroup) (sour
 	return keeper, nil
 }
 
-func (o *Options) handler(ready func() error) http.Handler {
+// templates is nil if no requests become ResourceClaims. It removes what is not used any more, until the context ends.
+func (o *Options) templates(ctx context.Context, group *sync.WaitGroup) Templates {
+	if len(o.ClaimNamespaces) == 0 {
+		return nil
+	}
+	templates := &resourceclaims.Templates{Client: o.Client, Namespaces: o.ClaimNamespaces, Now: time.Now, Log: o.Log}
+	group.Go(func() {
+		periodic.Every(ctx, cleanInterval, nil, func() {
+			if err := templates.Clean(ctx); err != nil && ctx.Err() == nil {
+				o.Log.Warn("failed to remove ResourceClaimTemplates that no pod uses", "error", err)
+			}
+		})
+	})
+	return templates
+}
+
+func (o *Options) handler(templates Templates, ready func() error) http.Handler {
 	counters := metrics.New()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.Handle("/", Handler(o.Rules, ready, counters, o.Log))
+	mux.Handle("/", Handler(o.Rules, templates, ready, counters, o.Log))
 	return mux
 }
 
@@ -207,6 +230,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"namespace in which the GPU requests of --allow-privileged are admitted (repeatable)")
 	fs.BoolVar(&o.AllowNodeName, "allow-node-name", o.AllowNodeName,
 		"admit GPU requests of pods with spec.nodeName, although the scheduler assigns them no GPUs")
+	fs.StringSliceVar(&o.ClaimNamespaces, "claim-namespace", o.ClaimNamespaces, "namespace in which requests for GPUs become ResourceClaims, "+
+		"for any scheduler, on nodes with --resource-api=dra (* for all; repeatable)")
 	fs.StringSliceVar(&o.Writers, "annotation-writer", o.Writers, "user that may write the scheduler's annotations (repeatable)")
 	fs.StringSliceVar(&o.ToleratedNamespaces, "tolerated-namespace", o.ToleratedNamespaces,
 		"namespace in which pods may have "+api.AnnotationTolerance+" (repeatable)")

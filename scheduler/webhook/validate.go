@@ -26,6 +26,7 @@ const (
 	ReasonPlugin     = "required_plugin"
 	ReasonTolerance  = "toleration"
 	ReasonResize     = "resize"
+	ReasonTemplate   = "template" // no ResourceClaimTemplate
 	ReasonMalformed  = "malformed"
 	ReasonLate       = "late" // the API server's timeout ended
 )

@@ -48,7 +48,7 @@ func ask(t testing.TB, rules Rules, path string, request *review) *admissionv1.A
 	t.Helper()
 	body, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request})
 	require.NoError(t, err)
-	server := httptest.NewServer(Handler(rules, nil, metrics.New(), quiet))
+	server := httptest.NewServer(Handler(rules, nil, nil, metrics.New(), quiet))
 	defer server.Close()
 	response, err := http.Post(server.URL+path, "application/json", bytes.NewReader(body))
 	require.NoError(t, err)

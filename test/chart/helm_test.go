@@ -112,6 +112,7 @@ var variants = map[string][]string{
 	"cilium":       {`networkPolicy={"enabled":true,"egress":true,"cilium":true}`},
 	"verify":       {`verify={"enabled":true,"nodes":["node-1","node-2"],"tolerations":[{"operator":"Exists"}]}`, `networkPolicy={"enabled":true,"from":[{"namespaceSelector":{}}]}`},
 	"dra":          {`dra.enabled=true`},
+	"claims":       {`dra={"enabled":true,"claimNamespaces":["team-a","team-b"]}`},
 	"discovery":    {`discovery.enabled=true`, `networkPolicy.enabled=true`},
 	"small":        {`scheduler.replicas=1`, `webhook.replicas=1`, `rbac.people=false`, `admission.policy=false`, `runtimeClass.create=false`, `agent.metricsPort=0`, `scheduler.debugPort=0`},
 	"agent-only":   {`scheduler.enabled=false`, `webhook.enabled=false`, `agent.driver.access="none"`},

@@ -82,6 +82,23 @@ var ofDRA = map[string]string{
 	"agent: associated-node:patch resource.k8s.io/resourceclaims/driver [gpu.gpuslice.io]": "the API server's rule for it: of its driver, and on its Node",
 }
 
+// ofClaims are the rights of the webhook that exist only with dra.claimNamespaces.
+func ofClaims(namespaces ...string) map[string]string {
+	all := map[string]string{"webhook: list resource.k8s.io/resourceslices": "scheduler/resourceclaims: the sizes of GPUs, for percentages"}
+	for _, namespace := range namespaces {
+		for right, why := range map[string]string{
+			"get resource.k8s.io/resourceclaimtemplates":    "whether there is one for an equal request, with the same content",
+			"create resource.k8s.io/resourceclaimtemplates": "one for a new pod",
+			"list resource.k8s.io/resourceclaimtemplates":   "those of earlier days",
+			"delete resource.k8s.io/resourceclaimtemplates": "and that no pod uses",
+			"list pods": "which pods use them",
+		} {
+			all["webhook: "+namespace+right] = why
+		}
+	}
+	return all
+}
+
 // ofQuota are the rights that exist only with gpu-manager's quota.
 var ofQuota = map[string]string{
 	"scheduler: kube-system: get configmaps [gpuquota]":   "the quota",
@@ -187,13 +204,15 @@ func TestRights(t *testing.T) {
 		return some
 	}
 	for name, tc := range map[string]struct{ values, want []string }{
-		"default":   {nil, want(rights, ofKeys)},
-		"quota":     {[]string{`scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`}, want(rights, ofKeys, ofQuota)},
-		"extender":  {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofKeys, ofExtender)},
-		"agent":     {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"), ofKeys)},
-		"keys":      {variants["keys"], want(rights)},
-		"dra":       {variants["dra"], want(rights, ofKeys, ofDRA)},
-		"discovery": {variants["discovery"], want(rights, ofKeys, ofDiscovery)},
+		"default":           {nil, want(rights, ofKeys)},
+		"quota":             {[]string{`scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`}, want(rights, ofKeys, ofQuota)},
+		"extender":          {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofKeys, ofExtender)},
+		"agent":             {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"), ofKeys)},
+		"keys":              {variants["keys"], want(rights)},
+		"dra":               {variants["dra"], want(rights, ofKeys, ofDRA)},
+		"claims":            {variants["claims"], want(rights, ofKeys, ofDRA, ofClaims("team-a: ", "team-b: "))},
+		"claims everywhere": {[]string{`dra={"enabled":true,"claimNamespaces":["a","*"]}`}, want(rights, ofKeys, ofDRA, ofClaims(""))},
+		"discovery":         {variants["discovery"], want(rights, ofKeys, ofDiscovery)},
 		// A user that keeps the certificate needs no right to the webhook's.
 		"certificate": {[]string{`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`}, want(only("agent"), only("scheduler"), ofKeys)},
 	} {

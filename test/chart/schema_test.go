@@ -55,6 +55,7 @@ var typed = map[string]reflect.Type{
 	"admission.toleratedNamespaces":      reflect.TypeFor[[]string](),
 	"admission.toleratedUsers":           reflect.TypeFor[[]string](),
 	"admission.privilegedNamespaces":     reflect.TypeFor[[]string](),
+	"dra.claimNamespaces":                reflect.TypeFor[[]string](),
 	"monitoring.podMonitor.labels":       reflect.TypeFor[map[string]string](),
 	"monitoring.schedulerMonitor.labels": reflect.TypeFor[map[string]string](),
 	"monitoring.prometheusRule.labels":   reflect.TypeFor[map[string]string](),

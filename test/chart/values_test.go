@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -373,6 +375,38 @@ func TestOldKubernetesWithDRA(t *testing.T) {
 		require.Error(t, err, version)
 		require.Contains(t, errs, "this cluster has Kubernetes v1.35.9")
 		require.Contains(t, errs, "set dra.enabled=false", "what to do")
+	}
+}
+
+// Without nodes with DRA no scheduler would place the pods, and only the webhook writes ResourceClaims.
+func TestClaimNamespacesNeedDRA(t *testing.T) {
+	for _, missing := range []string{"dra.enabled", "webhook.enabled"} {
+		_, errs, err := helm(t, "template", "gpuslice", chartDir, "--kube-version", "1.36.3", "--set", "dra.enabled=true,dra.claimNamespaces={a},"+missing+"=false")
+		require.Error(t, err)
+		require.Contains(t, errs, "dra.claimNamespaces is set")
+	}
+}
+
+// The webhook gets the namespaces and a token, and the API server is informed that a dry run changes nothing.
+func TestClaimNamespaces(t *testing.T) {
+	for _, values := range [][]string{nil, append([]string{`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`}, variants["claims"]...)} {
+		claims := len(values) > 0
+		for _, o := range objects(t, render(t, "gpus", values...)) {
+			switch o := o.(type) {
+			case *appsv1.Deployment:
+				if o.Name == "gpuslice-webhook" {
+					args := o.Spec.Template.Spec.Containers[0].Args
+					require.Equal(t, claims, slices.Contains(args, "--claim-namespace=team-a") && slices.Contains(args, "--claim-namespace=team-b"))
+					require.True(t, *o.Spec.Template.Spec.AutomountServiceAccountToken)
+				}
+			case *admissionregistrationv1.MutatingWebhookConfiguration:
+				want := admissionregistrationv1.SideEffectClassNone
+				if claims {
+					want = admissionregistrationv1.SideEffectClassNoneOnDryRun
+				}
+				require.Equal(t, want, *o.Webhooks[0].SideEffects)
+			}
+		}
 	}
 }
 

@@ -199,7 +199,7 @@ func podOf(object runtime.Object) *v1.Pod {
 
 // admit asks the webhook as the API server does, and returns the pod as it is stored.
 func admit(pod *v1.Pod) (*v1.Pod, error) {
-	server := httptest.NewServer(webhook.Handler(webhook.DefaultRules(), nil, metrics.New(), slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(webhook.Handler(webhook.DefaultRules(), nil, nil, metrics.New(), slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	raw, err := json.Marshal(pod)
 	if err != nil {
