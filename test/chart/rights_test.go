@@ -228,7 +228,7 @@ func TestRightsOfPeople(t *testing.T) {
 	for _, o := range objects(t, renderOnly(t, "people.yaml")) {
 		role := o.(*rbacv1.ClusterRole)
 		for _, rule := range role.Rules {
-			require.Equal(t, []string{""}, rule.APIGroups)
+			require.Contains(t, [][]string{{""}, {"resource.k8s.io"}}, rule.APIGroups)
 			for _, resource := range rule.Resources {
 				found[role.Name] = append(found[role.Name], resource+" "+strings.Join(rule.Verbs, ","))
 			}
@@ -236,7 +236,7 @@ func TestRightsOfPeople(t *testing.T) {
 		slices.Sort(found[role.Name])
 	}
 	require.Equal(t, map[string][]string{
-		"gpuslice-view":    {"nodes get,list", "pods get,list"},
+		"gpuslice-view":    {"deviceclasses list", "nodes get,list", "pods get,list", "resourceclaims get,list", "resourceslices list"},
 		"gpuslice-edit":    {"pods get,list,patch"},
 		"gpuslice-operate": {"nodes get,list,patch", "pods get,list", "pods/eviction create"},
 		"gpuslice-ask":     {"pods get,list", "pods/proxy get"},

@@ -24,6 +24,9 @@ func explainCommand(node local) *cobra.Command {
 and why, with numbers. For a pod that has GPUs it shows the node, the GPUs, and
 the state of the node's GPUs when they were chosen.
 
+For each ResourceClaim of the pod it shows the devices that it has, or what each
+device lacks. Selectors are not evaluated.
+
 The scheduler explains it, through the API server, by the present state and not
 by that of its last attempt.
 
@@ -69,6 +72,14 @@ func explainPage(p page, x cluster.Explanation) error {
 			return err
 		}
 	}
+	if x.UnknownClaims != "" {
+		fmt.Fprintln(p, term.Clean("its ResourceClaims are not known: "+x.UnknownClaims))
+	}
+	for _, claim := range x.ResourceClaims {
+		if err := explainClaim(p, claim); err != nil {
+			return err
+		}
+	}
 	for _, h := range x.Holds {
 		fmt.Fprintln(p, term.Clean(fmt.Sprintf("container %s holds %s since %s: a kernel runs beyond the share, and others wait", h.Container, h.GPU, moment(h.Since))))
 	}
@@ -89,6 +100,31 @@ func explainPage(p page, x cluster.Explanation) error {
 			fmt.Sprintf("%d/%d MiB", gpu.Used.MemoryMiB, gpu.Total.MemoryMiB), fmt.Sprintf("%d/%d %%", gpu.Used.Cores, gpu.Total.Cores))
 	}
 	return t.Write(p)
+}
+
+func explainClaim(p page, x cluster.ResourceClaim) error {
+	fmt.Fprintf(p, "\n%s\n", term.Clean(fmt.Sprintf("ResourceClaim %s: %s", x.Name, x.Text)))
+	if len(x.Allocated) > 0 {
+		t := p.table(columns("REQUEST", "POOL", "DEVICE", "READY", "WHY")...)
+		for _, d := range x.Allocated {
+			t.Row(d.Request, d.Pool, d.Device, cmp.Or(d.Ready, "-"), cmp.Or(d.Text, "-"))
+		}
+		return t.Write(p)
+	}
+	for _, r := range x.Requests {
+		fmt.Fprintln(p, term.Clean(fmt.Sprintf("request %s: %s", r.Name, r.Text)))
+		if len(r.Devices) == 0 {
+			continue
+		}
+		t := p.table(columns("POOL", "DEVICE", "FITS", "WHY")...)
+		for _, d := range r.Devices {
+			t.Row(d.Pool, d.Device, map[bool]string{true: "yes", false: "no"}[d.Fits], d.Text)
+		}
+		if err := t.Write(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func nodeReasons(p page, nodes []engine.NodeVerdict) error {

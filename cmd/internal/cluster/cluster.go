@@ -23,6 +23,7 @@ import (
 	batchv1 "k8s.io/client-go/kubernetes/typed/batch/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	policyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
+	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -46,6 +47,7 @@ type client interface {
 	BatchV1() batchv1.BatchV1Interface
 	CoreV1() corev1.CoreV1Interface
 	PolicyV1() policyv1.PolicyV1Interface
+	ResourceV1() resourcev1.ResourceV1Interface
 }
 
 type groups struct {
@@ -54,15 +56,17 @@ type groups struct {
 	batch     batchv1.BatchV1Interface
 	core      corev1.CoreV1Interface
 	policy    policyv1.PolicyV1Interface
+	resource  resourcev1.ResourceV1Interface
 }
 
 func (g groups) AdmissionregistrationV1() admissionv1.AdmissionregistrationV1Interface {
 	return g.admission
 }
-func (g groups) AppsV1() appsv1.AppsV1Interface       { return g.apps }
-func (g groups) BatchV1() batchv1.BatchV1Interface    { return g.batch }
-func (g groups) CoreV1() corev1.CoreV1Interface       { return g.core }
-func (g groups) PolicyV1() policyv1.PolicyV1Interface { return g.policy }
+func (g groups) AppsV1() appsv1.AppsV1Interface             { return g.apps }
+func (g groups) BatchV1() batchv1.BatchV1Interface          { return g.batch }
+func (g groups) CoreV1() corev1.CoreV1Interface             { return g.core }
+func (g groups) PolicyV1() policyv1.PolicyV1Interface       { return g.policy }
+func (g groups) ResourceV1() resourcev1.ResourceV1Interface { return g.resource }
 
 // Connect reads the connection from the kubeconfig or the pod's service account. It sends no request.
 func Connect(kubeconfig clientcmd.ClientConfig, systemNamespace string) (*Cluster, error) {
@@ -87,12 +91,13 @@ func connect(config *rest.Config, namespace, systemNamespace string) (*Cluster, 
 	config.QPS, config.Burst = 50, 100
 	config.Wrap(limitResponses)
 	var clients groups
-	var errs [5]error
+	var errs [6]error
 	clients.admission, errs[0] = admissionv1.NewForConfig(config)
 	clients.apps, errs[1] = appsv1.NewForConfig(config)
 	clients.core, errs[2] = corev1.NewForConfig(config)
 	clients.policy, errs[3] = policyv1.NewForConfig(config)
 	clients.batch, errs[4] = batchv1.NewForConfig(config)
+	clients.resource, errs[5] = resourcev1.NewForConfig(config)
 	if err := cmp.Or(errs[:]...); err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w: check the kubeconfig", err)
 	}

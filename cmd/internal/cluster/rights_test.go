@@ -23,6 +23,7 @@ func TestRightsOfPeople(t *testing.T) {
 	c, client := of(map[string]any{
 		"gpuslice/agent-n1:9394/api/v1/view": view.Node{}, "gpuslice/scheduler-n1:8080/debug/explain": engine.Explanation{},
 	}, node("n1", gpuA), pod, server("agent", "n1", "metrics", 9394), server("scheduler", "n1", "http", 8080))
+	whole, wholeClient := c, client
 	scheduling(client, func(string) (grant.ResizeStatus, string) {
 		return grant.ResizeStatus{Outcome: grant.ResizeReserved}, ""
 	})
@@ -62,6 +63,14 @@ func TestRightsOfPeople(t *testing.T) {
 		func() error { _, err := c.View(t.Context()); return err },
 		func() error { _, err := c.Explain(t.Context(), "ns", "p"); return err },
 	))
+	claiming, client2 := of(nil, claimants(claimOf("waits", "gpu.gpuslice.io", nil))...)
+	client, c = client2, claiming
+	within("gpuslice-view", used(func() error {
+		x, err := c.Explain(t.Context(), "ns", "p")
+		assert.Empty(t, x.UnknownClaims)
+		return err
+	}))
+	c, client = whole, wholeClient
 	within("gpuslice-edit", used(func() error {
 		p, err := c.Pod(t.Context(), "ns", "p")
 		if err == nil {

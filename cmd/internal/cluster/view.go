@@ -228,6 +228,9 @@ type Explanation struct {
 	engine.Explanation
 	// Scheduled is the message of the pod's condition PodScheduled, by kube-scheduler.
 	Scheduled string `json:"scheduled,omitempty"`
+	// ResourceClaims are the pod's; UnknownClaims is why they could not be read.
+	ResourceClaims []ResourceClaim `json:"resourceClaims,omitempty"`
+	UnknownClaims  string          `json:"unknownClaims,omitempty"`
 	// Holds are the GPUs that a kernel of the pod holds beyond its share, by the node's agent.
 	Holds []Hold `json:"holds,omitempty"`
 }
@@ -251,7 +254,16 @@ func (c *Cluster) Explain(ctx context.Context, namespace, name string) (Explanat
 			x.Scheduled = condition.Message
 		}
 	}
+	if len(pod.Spec.ResourceClaims) > 0 {
+		if x.ResourceClaims, err = c.resourceClaims(ctx, pod); err != nil {
+			x.UnknownClaims = err.Error()
+		}
+	}
 	servers, _, err := c.servers(ctx, componentScheduler)
+	if err != nil && len(pod.Spec.ResourceClaims) > 0 { // they need no scheduler of gpuslice
+		x.Explanation = engine.Explanation{Pod: namespace + "/" + name, UID: string(pod.UID), State: engine.ExplainedNone, Text: byClaims, Node: pod.Spec.NodeName}
+		return x, nil
+	}
 	if err != nil {
 		return x, err
 	}
@@ -268,6 +280,9 @@ func (c *Cluster) Explain(ctx context.Context, namespace, name string) (Explanat
 		if better := one.Choice != nil || one.State == engine.ExplainedReserved; !answered || better {
 			x.Explanation = one
 		}
+		if len(pod.Spec.ResourceClaims) > 0 && one.State == engine.ExplainedNone {
+			x.Text = byClaims
+		}
 		answered = true
 	}
 	if answered {
@@ -278,6 +293,8 @@ func (c *Cluster) Explain(ctx context.Context, namespace, name string) (Explanat
 	}
 	return x, failed
 }
+
+const byClaims = "it has ResourceClaims, which kube-scheduler allocates"
 
 // holds returns nothing if the node's agent does not answer: the scheduler's explanation is right without it.
 func (c *Cluster) holds(ctx context.Context, pod *v1.Pod) (found []Hold) {
