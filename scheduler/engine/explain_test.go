@@ -58,7 +58,8 @@ func TestCodes(t *testing.T) {
 		require.NotEmpty(t, code.Brief())
 	}
 	require.Equal(t, "Code(200)", Code(200).Brief())
-	require.Equal(t, "GPUUuidMismatch", CardUUIDMismatch.String(), "HAMi's spelling")
+	require.Equal(t, "CardUuidMismatch", CardUUIDMismatch.String(), "HAMi's spelling")
+	require.Equal(t, "CardCordoned", GPUCordoned.String(), "HAMi's name")
 	counts := Counts{GPUCordoned: 2, CardInsufficientMemory: 2, CardInsufficientCore: 1}
 	require.Equal(t, CardInsufficientMemory, counts.Main())
 }

@@ -259,8 +259,8 @@ const (
 	codes
 )
 
-var names = [codes]string{"OK", "CardNotHealth", "GPUCordoned", "GPUEmpty", "CardTypeMismatch", "GPUMIGMode", "IsolationUnmet",
-	"NumaNotFit", "GPUUuidMismatch", "CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
+var names = [codes]string{"OK", "CardNotHealth", "CardCordoned", "GPUEmpty", "CardTypeMismatch", "GPUMIGMode", "IsolationUnmet",
+	"NumaNotFit", "CardUuidMismatch", "CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
 	"CardInsufficientCore", "CardComputeUnitsExhausted", "NodeInsufficientDevice", "NodeUnregistered"}
 
 // String returns HAMi's name.

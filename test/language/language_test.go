@@ -109,7 +109,7 @@ func files(t *testing.T) []string {
 
 var (
 	// hamis are HAMi's names of reasons for which a GPU doesn't fit.
-	hamis = regexp.MustCompile(`\bCard(Insufficient(Memory|Core)|TypeMismatch|UUIDMismatch|TimeSlicingExhausted|ComputeUnitsExhausted|NotHealth|NotFoundCustomFilterRule)\b`)
+	hamis = regexp.MustCompile(`\bCard(Insufficient(Memory|Core)|TypeMismatch|U(UID|uid)Mismatch|Cordoned|TimeSlicingExhausted|ComputeUnitsExhausted|NotHealth|NotFoundCustomFilterRule)\b`)
 	// nvidias is an option of NVIDIA's hook update-ldcache.
 	nvidias = regexp.MustCompile(`--folder\b|^"folder"$`)
 	words   = regexp.MustCompile(`[A-Za-z][A-Za-z0-9]*`)
