@@ -44,6 +44,19 @@ const (
 	LabelTencentPool  = "gaia.tencent.com/gpu-pool"
 )
 
+// NVIDIAPrefix begins NVIDIA's labels of nodes.
+const NVIDIAPrefix = "nvidia.com/"
+
+// NVIDIALabels are the labels of NVIDIA's feature discovery by which people select nodes. gpu.present is not one of them:
+// it selects the nodes that get an agent, which would keep itself there.
+var NVIDIALabels = []string{
+	"nvidia.com/gpu.product", "nvidia.com/gpu.family", "nvidia.com/gpu.memory", "nvidia.com/gpu.count",
+	"nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor", "nvidia.com/mig.capable",
+	"nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver-version.major", "nvidia.com/cuda.driver-version.minor",
+	"nvidia.com/cuda.driver-version.revision",
+	"nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime-version.major", "nvidia.com/cuda.runtime-version.minor",
+}
+
 // Kinds of CDI devices.
 const (
 	CDIKindDriver = "nvidia.com/gpu"    // whole GPUs, of NVIDIA's toolkit

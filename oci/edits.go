@@ -40,6 +40,9 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 	if err != nil {
 		return Result{}, err
 	}
+	if way != injectNone {
+		visible.DeviceNodes = append(visible.DeviceNodes, s.Channels...)
+	}
 	if !s.Graphics {
 		withoutGraphics(visible)
 	}

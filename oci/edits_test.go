@@ -82,6 +82,11 @@ func editsCases() []editsCase {
 			name: "envvar-graphics", description: "it does with the node's setting", shares: one(8000, 30), handler: "nvidia",
 			settings: func(s *Settings) { s.Injection = InjectEnvvar; s.Graphics = true }, container: env("NVIDIA_DRIVER_CAPABILITIES=all"),
 		},
+		{name: "imex", description: "a channel of IMEX, after the GPU's nodes", shares: one(8000, 30), settings: func(s *Settings) { s.Channels = imexChannels(procDevices, []int{0}) }},
+		{
+			name: "envvar-imex", description: "NVIDIA's runtime adds the GPU, and the agent the channel", shares: one(8000, 30), handler: "nvidia",
+			settings: func(s *Settings) { s.Injection, s.Channels = InjectEnvvar, imexChannels(procDevices, []int{0}) },
+		},
 		{name: "oversubscribe", description: "the node oversubscribes", shares: one(8000, 30), settings: func(s *Settings) { s.Oversubscription = map[string]float64{gpu0: 1.5} }},
 		{name: "cores-disabled", description: "the node enforces no cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreDisable }},
 		{name: "cores-forced", description: "the node always enforces cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreForce }},

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/gpuslice/gpuslice/oci/native"
 )
 
@@ -62,6 +64,8 @@ type Settings struct {
 	NvidiaAdvice string
 	// Nodes adds device nodes with InjectEnvvar (--pass-device-specs).
 	Nodes DeviceEdits
+	// Channels are the device nodes of IMEX channels (HostIMEXChannels), for every container with a GPU.
+	Channels []*cdispec.DeviceNode
 	// Oversubscription is granted memory / GPU memory, by UUID; 0 and 1: none. The part beyond the GPU may be in host
 	// memory (CUDA_OVERSUBSCRIBE).
 	Oversubscription map[string]float64

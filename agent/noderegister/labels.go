@@ -3,6 +3,7 @@ package noderegister
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -35,6 +36,9 @@ func labels(n Node, o Options) map[string]string {
 	}
 	if len(n.Devices) == 0 {
 		return l
+	}
+	if o.NVIDIALabels {
+		maps.Copy(l, nvidiaLabels(n))
 	}
 
 	models := map[string]int{}

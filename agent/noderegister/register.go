@@ -135,6 +135,8 @@ type Options struct {
 	// Volcano also registers the node with Volcano.
 	Volcano      bool
 	TencentModel bool
+	// NVIDIALabels writes those of api.NVIDIALabels that no other program has written.
+	NVIDIALabels bool
 	Capacity     Capacity
 }
 

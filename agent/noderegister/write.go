@@ -99,6 +99,12 @@ func difference(got metav1.ObjectMeta, wanted Metadata) changes {
 	for _, h := range handshakes {
 		delete(owned.annotations, h.key)
 	}
+	for _, key := range api.NVIDIALabels { // feature discovery's are its own
+		_, there := got.Labels[key]
+		if _, ours := owned.labels[key]; there && !ours {
+			delete(wanted.Labels, key)
+		}
+	}
 	return changes{
 		Labels:      differ(got.Labels, wanted.Labels, owned.labels),
 		Annotations: differ(got.Annotations, wanted.Annotations, owned.annotations),

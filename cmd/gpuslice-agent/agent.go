@@ -174,10 +174,18 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 
+	debug, err := listen("debug-address", o.DebugAddress)
+	if err != nil {
+		return err
+	}
+
 	// From here on, only the tasks return.
 	tasks, ctx := errgroup.WithContext(ctx)
 	if listener != nil {
 		tasks.Go(func() error { return serveHealth(ctx, listener, healthServer(o.conditions(plugin, published, loops))) })
+	}
+	if debug != nil {
+		tasks.Go(func() error { return serveProfiles(ctx, debug) })
 	}
 	shown.serve(ctx, tasks, plugin)
 	tasks.Go(func() error { return inventory.Run(ctx) })
@@ -287,7 +295,11 @@ func (o *options) nriPlugin(store *ledger.Ledger, mounts *vgpufs.Runtime, holder
 			}
 			return err
 		},
-		Settings:         func() oci.Settings { return p.ociSettings(settings) },
+		Settings: func() oci.Settings {
+			s := p.ociSettings(settings)
+			s.Channels = oci.HostIMEXChannels(o.imexChannels())
+			return s
+		},
 		Devices:          devices,
 		Unscheduled:      nriplugin.UnscheduledPolicy(o.UnscheduledPolicy),
 		ExemptNamespaces: o.ExemptNamespaces,

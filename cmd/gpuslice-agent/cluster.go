@@ -63,7 +63,7 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 	return noderegister.New(noderegister.Config{
 		Conditions: conditions,
 		Client:     client, NodeName: o.NodeName, Changed: p.changed, Log: log,
-		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, IgnoreHandshake: !o.AnswerHandshake, Volcano: o.VolcanoRegister, CSV: o.RegisterFormat == registerCSV, Capacity: o.capacity()},
+		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, NVIDIALabels: o.NVIDIALabels, IgnoreHandshake: !o.AnswerHandshake, Volcano: o.VolcanoRegister, CSV: o.RegisterFormat == registerCSV, Capacity: o.capacity()},
 		Node: func() (noderegister.Node, bool) {
 			n, known := registeredNode(p.now())
 			n.MemoryEnforcement = p.native.enforcement()

@@ -66,6 +66,14 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return serveBy(ctx, newServer(handler), listener)
 }
 
+func serveProfiles(ctx context.Context, listener net.Listener) error {
+	mux := http.NewServeMux()
+	httpserver.HandleProfiles(mux)
+	s := newServer(mux)
+	s.WriteTimeout = 2 * time.Minute // a profile takes 30 s, and pprof refuses one that takes longer than this
+	return serveBy(ctx, s, httpserver.Limit(listener, httpserver.Connections))
+}
+
 func serveBy(ctx context.Context, server *http.Server, listener net.Listener) error {
 	stopped := make(chan struct{})
 	go func() {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -91,6 +92,16 @@ func (o *options) features() []string {
 		}
 	}
 	return features
+}
+
+// imexChannels are valid: the options were checked.
+func (o *options) imexChannels() (ids []int) {
+	for _, text := range o.IMEXChannelIDs {
+		id, _ := strconv.Atoi(text)
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
 }
 
 // featureEnv are the variables that make NVIDIA's runtime add the features. With CDI, oci.Featured

@@ -147,6 +147,7 @@ func TestMetricsManualIsOfAScrape(t *testing.T) {
 // What the agent shows: the GPUs by NVML, without a container runtime.
 func TestMetricsHandler(t *testing.T) {
 	o := testOptions(t)
+	o.DebugAddress = freeAddress(t)
 	stop, log := o.run(t)
 	var node view.Node
 	require.Eventually(t, func() bool {
@@ -175,7 +176,13 @@ func TestMetricsHandler(t *testing.T) {
 	}
 	assert.Contains(t, metrics.body, "gpuslice_build_info{")
 	assert.Equal(t, 404, get(o.MetricsAddress, "/healthz").status, "that is --health-address's")
+	assert.Equal(t, 200, get(o.DebugAddress, "/debug/pprof/heap").status)
+	assert.Equal(t, 404, get(o.DebugAddress, "/metrics").status)
+	for _, address := range []string{o.MetricsAddress, o.HealthAddress} {
+		assert.Equal(t, 404, get(address, "/debug/pprof/heap").status, "only at --debug-address")
+	}
 	require.NoError(t, stop())
+	o.DebugAddress = ""
 
 	taken, err := net.Listen("tcp", o.MetricsAddress)
 	require.NoError(t, err, "its port is free again")

@@ -58,6 +58,7 @@ type options struct {
 	GDSEnabled       bool
 	MOFEDEnabled     bool
 	GDRCopyEnabled   bool
+	IMEXChannelIDs   []string
 	PassDeviceSpecs  bool
 
 	ResourceProfile string
@@ -69,6 +70,7 @@ type options struct {
 	Kubeconfig      string
 	RegisterFormat  string
 	GaiaModelLabel  bool
+	NVIDIALabels    bool
 	AnswerHandshake bool
 	VolcanoRegister bool
 	NodeCapacity    []string
@@ -90,6 +92,7 @@ type options struct {
 	PriorityNamespaces     []string
 	HealthAddress          string
 	MetricsAddress         string
+	DebugAddress           string
 	LegacyMetrics          []string
 	AuditInterval          time.Duration
 	OnViolation            string
@@ -148,6 +151,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.GDSEnabled, "gds-enabled", false, "add GPUDirect Storage to containers with a GPU: by the CDI device nvidia.com/gds=all or, with the nvidia runtime, NVIDIA_GDS=enabled")
 	f.BoolVar(&o.MOFEDEnabled, "mofed-enabled", false, "add Mellanox OFED to containers with a GPU: by the CDI device nvidia.com/mofed=all or, with the nvidia runtime, NVIDIA_MOFED=enabled")
 	f.BoolVar(&o.GDRCopyEnabled, "gdrcopy-enabled", false, "add GDRCopy to containers with a GPU: by the CDI device nvidia.com/gdrcopy=all or, with the nvidia runtime, NVIDIA_GDRCOPY=enabled")
+	f.StringSliceVar(&o.IMEXChannelIDs, "imex-channel-ids", nil, "`CHANNELS` of NVIDIA's IMEX that containers with a GPU get, such as 0, for memory that GPUs of several nodes share (multi-node NVLink); a channel is no boundary between the containers that have it; nodes of which the driver has no IMEX add none")
 	f.BoolVar(&o.PassDeviceSpecs, "pass-device-specs", false, "with NVIDIA's runtime, also add the GPUs' device nodes to the container's spec, so that an update of the container (such as by the kubelet's CPU manager) does not remove them; the device plugin itself passes none, because that would give a GPU without limits")
 	f.StringVar(&o.ResourceProfile, "resource-profile", string(profileHAMi), "`PROFILE` of resources on the kubelet: hami (--resource-name) or tencent (tencent.com/vcuda-core, 100 per GPU, and tencent.com/vcuda-memory, blocks of 256 MiB)")
 	f.StringVar(&o.MIGStrategy, "mig-strategy", string(nvidia.MIGNone), "`STRATEGY` for MIG devices: none (not offered), single (as --resource-name; requires one profile on all GPUs of the node) or mixed (one resource per profile, such as nvidia.com/mig-1g.10gb)")
@@ -161,6 +165,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.NodeCondition, "node-condition", false, "write conditions of the node: GPUShareIsolationVerified, the result of gpuslice verify, and with another --memory-enforcement than limiter GPUMemoryLimitedByDriver; needs the right to patch nodes/status")
 	f.BoolVar(&o.AnswerHandshake, "answer-handshake", true, "answer the requests in hami.io/node-handshake; HAMi's older schedulers remove a node without answers; newer ones do not require them, and false saves writes to the API server")
 	f.BoolVar(&o.VolcanoRegister, "volcano-register", false, "register the GPUs with Volcano's vGPU scheduling too (volcano.sh/node-vgpu-register, node-vgpu-handshake)")
+	f.BoolVar(&o.NVIDIALabels, "nvidia-labels", false, "label the node as NVIDIA's feature discovery does (nvidia.com/gpu.product, .family, .memory, .count and others); labels that another program has written stay")
 	f.BoolVar(&o.GaiaModelLabel, "gaia-model-label", false, "label the node with gaia.tencent.com/gpu-model, as gpu-manager does")
 
 	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{api.ResourceGPU}, "`NAMES` of the extended resources of which the devices count as GPUs of a container; --resource-name is always included")
@@ -181,6 +186,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.OnViolation, "on-violation", violationReport, "`ACTION` on a violation (a GPU in use without a grant, no limiter, forged limits, more memory than granted by NVML's count, a damaged usage file, locks on the limiter's files): report (metric, event, log) or kill (report, and after --violation-grace SIGKILL to the processes, except processes of the host or of exempt namespaces)")
 	f.DurationVar(&o.ViolationGrace, "violation-grace", 30*time.Second, "`DURATION` of a violation before --on-violation=kill ends it, 0 to 24h")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`HOST:PORT` of /healthz and /readyz; empty: none")
+	f.StringVar(&o.DebugAddress, "debug-address", "", "`HOST:PORT` of /debug/pprof/, Go's profiles of the agent, which only clients at a loopback address get; empty: none")
 	f.StringVar(&o.MetricsAddress, "metrics-address", ":9394", "`HOST:PORT` of /metrics (Prometheus), a web page, and /api/v1/view (the node as JSON); every client can read the names of pods and their usage; empty: none")
 	f.StringSliceVar(&o.LegacyMetrics, "legacy-metrics", nil, "`PROGRAMS` of which the metrics' names and units are served too at --metrics-address, for existing dashboards: hami, gpu-manager (also at /metric)")
 	f.StringVar(&o.LogLevel, "log-level", "info", "lowest `LEVEL` of the agent's log: debug, info, warn or error")
@@ -291,6 +297,11 @@ func (o *options) validate() error {
 	c.matches("high-priority-namespaces", labelPattern, "names of namespaces", o.HighPriorityNamespaces...)
 	o.validateAudit(&c)
 	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
+	for _, id := range o.IMEXChannelIDs {
+		n, err := strconv.Atoi(id)
+		c.want("imex-channel-ids", err == nil && n >= 0 && n <= oci.MaxIMEXChannel, "numbers from 0 to 2047", id)
+	}
+	c.want("debug-address", o.DebugAddress == "" || isAddress(o.DebugAddress), "host:port or nothing", o.DebugAddress)
 	c.want("metrics-address", o.MetricsAddress == "" || isAddress(o.MetricsAddress), "host:port or nothing", o.MetricsAddress)
 	for _, program := range o.LegacyMetrics {
 		c.want("legacy-metrics", slices.Contains(metrics.Legacies, metrics.Legacy(program)), "hami or gpu-manager", program)

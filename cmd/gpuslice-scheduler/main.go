@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/pkg/features"
 
+	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/extender"
 	"github.com/gpuslice/gpuslice/scheduler/fence"
@@ -32,9 +34,10 @@ import (
 const manual = `gpuslice-scheduler is kube-scheduler with the plugin GPUSlice, which assigns shares of
 GPUs to pods. It has kube-scheduler's flags and this one:
 
-  --debug-address   serve / (a page of the cluster's GPUs, their pods and pending pods) and
-                    /debug/state (the same as text or JSON) on this host:port, over plain
-                    HTTP (default 127.0.0.1:10261); empty: disabled
+  --debug-address   serve / (a page of the cluster's GPUs, their pods and pending pods),
+                    /debug/state (the same as text or JSON) and, to clients at a loopback
+                    address, /debug/pprof/ (unless enableProfiling is false) on this host:port,
+                    over plain HTTP (default 127.0.0.1:10261); empty: disabled
 
 install/scheduler/config.yaml, a configuration of kube-scheduler (--config), enables the
 plugin. Without it, gpuslice-scheduler is a plain kube-scheduler.
@@ -48,17 +51,21 @@ func main() { os.Exit(cli.Run(command())) }
 func command() *cobra.Command {
 	var debugAddress string
 	leads := make(chan *fence.Fence, 1)
-	configured := func(c *config.CompletedConfig) { leads <- fenceOf(c) }
-	root := schedulerCommand(configured, withPlugin(&debugAddress, func() *fence.Fence { return <-leads }))
+	var profiling atomic.Bool
+	configured := func(c *config.CompletedConfig) {
+		profiling.Store(c.ComponentConfig.EnableProfiling)
+		leads <- fenceOf(c)
+	}
+	root := schedulerCommand(configured, withPlugin(&debugAddress, profiling.Load, func() *fence.Fence { return <-leads }))
 	root.Use = "gpuslice-scheduler"
 	root.Short = "kube-scheduler with GPU memory and compute time"
 	root.Long = manual
-	root.Flags().StringVar(&debugAddress, "debug-address", "127.0.0.1:10261", "serve / and /debug/state on this host:port; empty: disabled")
+	root.Flags().StringVar(&debugAddress, "debug-address", "127.0.0.1:10261", "serve /, /debug/state and /debug/pprof/ on this host:port; empty: disabled")
 	root.AddCommand(subcommands()...)
 	return root
 }
 
-func withPlugin(debugAddress *string, leads func() *fence.Fence) app.Option {
+func withPlugin(debugAddress *string, profiling func() bool, leads func() *fence.Fence) app.Option {
 	counters := metrics.New()
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	factory := &plugin.Factory{
@@ -74,6 +81,7 @@ func withPlugin(debugAddress *string, leads func() *fence.Fence) app.Option {
 		Serve: func(ctx context.Context, e *engine.Engine, cluster *kube.Feed) {
 			mux := http.NewServeMux()
 			extender.HandleDebug(mux, e, cluster.Find, cluster.Objects, nil)
+			mux.Handle("GET /debug/pprof/", profiles(profiling))
 			extender.ServeDebug(ctx, log, *debugAddress, mux)
 		},
 		// 1.36, alpha. Its cycles of a whole group and the plugin's Permit would wait for each other.
@@ -81,4 +89,17 @@ func withPlugin(debugAddress *string, leads func() *fence.Fence) app.Option {
 		Fence:        leads,
 	}
 	return app.WithPlugin(plugin.Name, factory.New)
+}
+
+// profiles serves Go's profiles unless kube-scheduler's configuration disables them, which is known after the server's start.
+func profiles(enabled func() bool) http.Handler {
+	mux := http.NewServeMux()
+	httpserver.HandleProfiles(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !enabled() {
+			http.Error(w, "profiles are disabled by kube-scheduler's configuration (enableProfiling)", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }

@@ -156,7 +156,7 @@ func extenderCommand() *cobra.Command {
 	fs := command.Flags()
 	o.flags(fs)
 	fs.StringVar(&c.Listen, "listen", "127.0.0.1:8080", "listen on this host:port")
-	fs.StringVar(&c.DebugAddress, "debug-address", "", "also serve /, /debug/state, /debug/explain and /metrics on this "+
+	fs.StringVar(&c.DebugAddress, "debug-address", "", "also serve /, /debug/state, /debug/explain, /debug/pprof/ and /metrics on this "+
 		"host:port, over plain HTTP; empty: only on --listen")
 	fs.StringVar(&c.CertFile, "tls-cert-file", "", "serve TLS with this certificate; empty: plain HTTP, only for an "+
 		"address that no other host can reach")

@@ -59,8 +59,8 @@ type placed struct {
 
 func (p *placed) Close() error {
 	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
 	p.in.open.Remove(p.place)
-	p.in.mu.Unlock()
 	return p.Conn.Close()
 }
 

@@ -203,6 +203,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	pages := http.NewServeMux()
 	HandleDebug(pages, e, find, objects, ready)
 	pages.Handle("GET /metrics", scrape)
+	httpserver.HandleProfiles(pages)
 	tasks.Go(func() { ServeDebug(running, c.Log, c.DebugAddress, pages) })
 	return serve(ctx, running, end, c, mux)
 }

@@ -49,6 +49,9 @@ func TestWritersOfNodes(t *testing.T) {
 		"agent: its label":                     {at(agent, "n1", nothing, label(api.LabelPrefix+"count", "8")), ""},
 		"agent: of another node":               {at(agent, "n2", nothing, annotation(api.AnnotationNodeGPUs, "x")), "not to n1"},
 		"agent: the discovery's label":         {at(agent, "n1", nothing, noLabel(api.LabelHasGPU)), "no label but"},
+		"agent: a label that selects agents":   {at(agent, "n1", nothing, label("nvidia.com/gpu.present", "true")), "no label but"},
+		"agent: NVIDIA's label":                {at(agent, "n1", nothing, label("nvidia.com/gpu.product", "NVIDIA-H200")), ""},
+		"agent: another of NVIDIA's labels":    {at(agent, "n1", nothing, label("nvidia.com/gpu.deploy.driver", "false")), "no label but"},
 		"another service account of that name": {at("system:serviceaccount:team-a:gpuslice-discovery", "n2", nothing, label("zone", "b")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {

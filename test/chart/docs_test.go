@@ -74,13 +74,26 @@ func TestValuesThatTheDocsName(t *testing.T) {
 	require.Greater(t, named, 50)
 }
 
+// The policy of the agents' writes has the labels of --nvidia-labels.
+func TestPolicyOfLabels(t *testing.T) {
+	text := renderOnly(t, "admission/agents.yaml")
+	_, list, found := strings.Cut(text, "- name: nvidiaLabels\n")
+	require.True(t, found)
+	list, _, _ = strings.Cut(list, "].map(")
+	var labels []string
+	for _, m := range regexp.MustCompile("'([^']+)'").FindAllStringSubmatch(list, -1) {
+		labels = append(labels, "nvidia.com/"+m[1])
+	}
+	require.Equal(t, api.NVIDIALabels, labels)
+}
+
 // docs/INSTALL.md describes how to remove all that agents write on a Node.
 func TestWhatIsLeftOnNodes(t *testing.T) {
 	gpu := nvidia.GPU{UUID: "GPU-1", Model: "NVIDIA H200", MemoryMiB: 144384, ComputeCapability: "9.0", MIGCapable: true, MIGEnabled: true}
 	said := noderegister.Render(noderegister.Node{
 		DriverVersion: "575.57.08", CUDAVersion: "12.9",
 		Devices: []noderegister.Device{{GPU: gpu, Replicas: 10}},
-	}, noderegister.Options{TencentModel: true})
+	}, noderegister.Options{TencentModel: true, NVIDIALabels: true})
 	said.Annotations[api.AnnotationHAMiHandshake] = "" // the publisher's
 
 	_, text, found := strings.Cut(page(t, "INSTALL.md"), "\n## Uninstall\n")

@@ -5,6 +5,9 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -61,6 +64,49 @@ func TestUnscheduledPolicy(t *testing.T) {
 			}
 		}
 	})
+}
+
+// GPUDirect Storage, Mellanox OFED and GDRCopy, as NVIDIA's toolkit describes them by CDI, are in a pod with a share and in no
+// other. The agent labels its node as feature discovery does, as far as the API server's policy permits, and removes the labels.
+func TestFeatures(t *testing.T) {
+	config := filepath.Join(cluster.Dir, "cufile.json")
+	require.NoError(t, os.WriteFile(config, []byte("of GDS\n"), 0o644))
+	for kind, edits := range map[string]string{
+		"gds":     fmt.Sprintf("mounts: [{hostPath: %s, containerPath: /etc/cufile.json, options: [ro, bind]}]", config),
+		"mofed":   "deviceNodes: [{path: /dev/infiniband/uverbs0, type: c, major: 1, minor: 3}]",
+		"gdrcopy": "deviceNodes: [{path: /dev/gdrdrv, type: c, major: 1, minor: 5}]",
+	} {
+		file := filepath.Join(cluster.CDIDir(), kind+".yaml")
+		text := fmt.Sprintf("cdiVersion: 0.5.0\nkind: nvidia.com/%s\ndevices: [{name: all, containerEdits: {%s}}]\n", kind, edits)
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+		t.Cleanup(func() { require.NoError(t, os.Remove(file)) })
+	}
+	labels := func() map[string]string {
+		node, err := cluster.API.CoreV1().Nodes().Get(context.Background(), harness.NodeName, metav1.GetOptions{})
+		require.NoError(t, err)
+		return node.Labels
+	}
+	t.Run("with", func(t *testing.T) {
+		withAgent(t, "nvidia.com/gpu", 80, "--gds-enabled", "--mofed-enabled", "--gdrcopy-enabled", "--imex-channel-ids=0", "--nvidia-labels")
+		s := newSpace(t)
+		has := "cat /etc/cufile.json; test -c /dev/infiniband/uverbs0 && head -c 1 /dev/gdrdrv | od -An -tx1"
+		stdout, stderr, code, err := execIn(s.run(pod("p", container("main", gpu(2000, 10)))), "main", "/bin/busybox", "sh", "-c", has)
+		require.NoError(t, err)
+		require.Zero(t, code, stderr)
+		require.Regexp(t, `^of GDS\n +00\n$`, stdout)
+		stdout, _, code, err = execIn(s.run(pod("other", container("main", resources{}))), "main", "/bin/busybox", "sh", "-c", has)
+		require.NoError(t, err)
+		require.NotZero(t, code, stdout)
+		l := labels()
+		require.Equal(t, []string{"8", "8", "0", "true"}, []string{l["nvidia.com/gpu.count"], l["nvidia.com/gpu.compute.major"], l["nvidia.com/gpu.compute.minor"], l["nvidia.com/mig.capable"]})
+		require.NotContains(t, l, "nvidia.com/gpu.product", "they are of two models")
+	})
+	require.NoError(t, harness.Until(context.Background(), patience, func(context.Context) error {
+		if count, still := labels()["nvidia.com/gpu.count"]; still {
+			return fmt.Errorf("the node still has nvidia.com/gpu.count=%s", count)
+		}
+		return nil
+	}))
 }
 
 // On a node of the chart the doctor reports no finding about a part that works. The agent runs in a pod, with
