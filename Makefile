@@ -205,6 +205,14 @@ soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pod
 test-clients: ## Run programs of Debian and NVIDIA on simulated GPUs, with and without limits (as root; fetches 75 MB the first time; NONFREE=1: and ones that are not free)
 	go test -tags $(TAGS),clients -timeout 10m ./test/clients
 
+test-karpenter: ## Run Karpenter's simulation: which nodes pods with shares get (compiles four minutes the first time)
+	cd test/karpenter && go vet ./... && go test ./...
+
+test-kueue: setup scheduler ## Run Kueue's controller with the scheduler and the webhook: quotas of jobs with shares (builds Kueue the first time, four minutes)
+	@test/setup.sh --kubernetes
+	@test/setup.sh --kueue
+	cd test/kueue && go vet -tags $(TAGS),kueue . && go test -tags $(TAGS),kueue -count=1 -timeout 30m -v -run TestQueue .
+
 # The short form, in `make e2e`: what an agent is for, and that docs/FAULTS.md's table of supported runtimes is true.
 RUNTIMES ?= containerd-1.7 cri-o
 RUNTIME_TESTS = ^(TestSupportTableIsTrue|TestTwoContainersShareAGPU|TestWithoutAGrantThereIsNoGPU|TestAgentThatIsNotThere|TestAgentRestart|TestContainerdRestart|TestLostStateDir)$$

@@ -30,6 +30,8 @@
 #   6. With --runtimes, for `make test-runtimes`: containerd 1.7 and CRI-O, from test/tools-containerd and test/tools-crio (three
 #      minutes).
 #
+#   7. With --kueue, only for `make test-kueue`: Kueue's controller, from test/tools-kueue (four minutes).
+#
 # Usage: test/setup.sh                      what `make test` needs
 #        test/setup.sh --demo               only what `make demo` needs: runc and a static busybox are unpacked beside the tools
 #                                           where the machine has none
@@ -40,12 +42,14 @@
 #        test/setup.sh --kubernetes         and what a real Kubernetes needs, and helm
 #        test/setup.sh --kubernetes-oldest  and what the oldest supported Kubernetes needs
 #        test/setup.sh --runtimes           and what the tests on other container runtimes need
+#        test/setup.sh --kueue              only Kueue
 #        test/setup.sh --where              only print the directory of the tools
 #        test/setup.sh --where-nvidia       only print the directory of NVIDIA's container runtime
 #        test/setup.sh --where-helm         only print the directory of helm
 #        test/setup.sh --where-docker       only print the directory of dockerd 28
 #        test/setup.sh --where-containerd   only print the directory of containerd 1.7
 #        test/setup.sh --where-crio         only print the directory of CRI-O
+#        test/setup.sh --where-kueue        only print the directory of Kueue
 #        test/setup.sh --where-kubernetes   only print the directory of Kubernetes' programs
 #        test/setup.sh --where-kubernetes-oldest   and of the oldest supported ones
 set -euo pipefail
@@ -273,6 +277,7 @@ case "${1:-}" in
   --where-docker) tools_dir tools-docker ;;
   --where-containerd) tools_dir tools-containerd ;;
   --where-crio) tools_dir tools-crio ;;
+  --where-kueue) tools_dir tools-kueue ;;
   --demo)
     need_commands
     build_tools tools "$tools"
@@ -291,6 +296,10 @@ case "${1:-}" in
     need_packages "${lint[@]}"
     need_commands
     build_tools tools "$tools"
+    ;;
+  --kueue)
+    need_commands
+    build_tools tools-kueue "Kueue once (about four minutes)"
     ;;
   "" | --helm | --monitoring | --kubernetes | --kubernetes-oldest | --runtimes)
     [ "${1:-}" != --monitoring ] || packages+=("${monitoring[@]}")
