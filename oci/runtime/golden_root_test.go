@@ -14,8 +14,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/ocitest"
 )
 
-// Configs that docker 20, podman, ctr and the CRI have written, and ones composed after
-// newer docker's and nerdctl's (testdata/specs/README.md), and what becomes of them: valid by the runtime spec's schema, and changed in our places only.
+// Configs that docker 20 and 25 to 28, podman, ctr and the CRI have written, and ones composed after
+// docker 24 and 29 and nerdctl (testdata/specs/README.md), and what becomes of them: valid by the runtime spec's schema, and changed in our places only.
 func TestGolden(t *testing.T) {
 	specs, err := filepath.Glob("testdata/specs/*.json")
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 // docker run --gpus all, and compose's reservations.devices, which docker writes in the same way: refused with the way
 // out, or where the operator allows whole GPUs, the GPU is reserved. With a request it adds nothing.
 func TestGPUsFlagOfDocker(t *testing.T) {
-	for _, spec := range []string{"docker-24-gpus", "docker-28-gpus", "docker-28-compose"} {
+	for _, spec := range []string{"docker-24-gpus", "docker-25-gpus", "docker-25-compose", "docker-26-gpus", "docker-26-compose", "docker-28-gpus", "docker-28-compose"} {
 		t.Run(spec, func(t *testing.T) { gpusFlag(t, spec) })
 	}
 
