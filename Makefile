@@ -151,9 +151,9 @@ test-attacks: setup binaries ## Attack the isolation as a hostile tenant, on rea
 # One API server, replicas that are processes, nodes that are objects. ROUNDS plays each scenario so often, however long it takes.
 CHAOS := go test -tags $(TAGS),chaos -count=1 -v -timeout 24h ./test/chaos
 
-test-chaos: build ## Freeze, part, kill and delay leaders of the scheduler: no GPU is granted twice, no pod is stuck (10 minutes, as root; ROUNDS=50: hours)
+test-chaos: build ## Freeze, part, kill and delay leaders of the scheduler: no GPU is granted twice, no pod is stuck (10 minutes, as root; ROUNDS=50: an hour)
 	@test/setup.sh --kubernetes
-	$(CHAOS) $(if $(ROUNDS),-rounds=$(ROUNDS),-rounds=1000 -during=270s) $(CHAOS_ARGS)
+	$(CHAOS) -labs=4 $(if $(ROUNDS),-rounds=$(ROUNDS),-rounds=1000 -during=270s) $(CHAOS_ARGS)
 
 # One minute, in `make e2e`.
 test-chaos-short:

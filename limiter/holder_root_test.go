@@ -27,7 +27,7 @@ func TestHolderWaitsForALease(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return errors.Is(setLease(file, unix.F_UNLCK), nil) && errors.Is(setLease(file, unix.F_RDLCK), unix.EAGAIN)
 	}, 10*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return h.Hold("c1", dir) == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return h.Hold("c1", dir) == nil }, time.Minute, time.Millisecond)
 	trimmed, err := TrimUsage(UsagePath(dir))
 	require.NoError(t, err)
 	assert.False(t, trimmed)

@@ -85,9 +85,9 @@ func TestHangingHandlerIsNotLive(t *testing.T) {
 	require.NoError(t, f.plugin.Live())
 	_, err := f.runtime.create(newPod("p", twoPositions), newContainer("a"))
 	require.Error(t, err)
-	require.Eventually(t, func() bool { return f.plugin.Live() != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.plugin.Live() != nil }, time.Minute, time.Millisecond)
 	close(hang)
-	require.Eventually(t, func() bool { return f.plugin.Live() == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.plugin.Live() == nil }, time.Minute, time.Millisecond)
 }
 
 // twoPositions is a positional annotation that can be read only by a program that knows
@@ -116,7 +116,7 @@ func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
 	known.Store(false)
 
 	f.run()
-	require.Eventually(t, func() bool { return f.runtime.proxy.connections() == 2 && f.plugin.Reconciled() != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.runtime.proxy.connections() == 2 && f.plugin.Reconciled() != nil }, time.Minute, time.Millisecond)
 	require.Error(t, f.plugin.Ready())
 	_, err = f.runtime.create(newPod("second", hami(gpuA, 80000, 10)), newContainer("main"))
 	require.ErrorContains(t, err, "the kubelet is down")

@@ -120,7 +120,7 @@ func TestGone(t *testing.T) {
 	f.runtime.remove(pod, ctr)
 	require.Equal(t, []string{ctr.GetId()}, f.plugin.Gone())
 	release()
-	require.Eventually(t, func() bool { return len(f.plugin.Gone()) == 0 && len(f.dirs()) == 0 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(f.plugin.Gone()) == 0 && len(f.dirs()) == 0 }, time.Minute, 5*time.Millisecond)
 }
 
 // A claim that was kept because a process used it, of a container that the runtime doesn't

@@ -314,7 +314,7 @@ func TestPendingReleasesAreDone(t *testing.T) {
 	_, err = f.runtime.create(newPod("none", nil), newContainer("main"))
 	require.NoError(t, err, "a container that needs no ledger is not held up")
 	release()
-	require.Eventually(t, func() bool { return len(f.dirs()) == 0 }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return len(f.dirs()) == 0 }, time.Minute, 50*time.Millisecond)
 	require.Equal(t, 1, f.runtime.proxy.connections(), "the first connection lasts")
 }
 

@@ -173,7 +173,7 @@ func TestRegistryRun(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.Run(ctx) })
 	writeSpec(t, dir, "nvidia.yaml", cdiSpec(gpu0, "/dev/x"))
-	assert.Eventually(t, func() bool { return len(r.Devices()) == 1 }, 10*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { return len(r.Devices()) == 1 }, time.Minute, time.Millisecond)
 	cancel()
 	wg.Wait()
 }

@@ -199,7 +199,7 @@ func TestAgentWithoutNRI(t *testing.T) {
 	require.NoError(t, err)
 
 	stop, log := testAgent{taken}.run(t)
-	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, time.Minute, 5*time.Millisecond, "%v", log)
 	published, err := node.Read(o.StateDir)
 	require.NoError(t, err)
 	require.Len(t, published.Devices, 1)
@@ -219,13 +219,13 @@ func TestAgentWithoutNRI(t *testing.T) {
 func TestAgentsLife(t *testing.T) {
 	o := testOptions(t)
 	stop, log := o.run(t)
-	require.Eventually(t, func() bool { return get(o.HealthAddress, "/healthz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+	require.Eventually(t, func() bool { return get(o.HealthAddress, "/healthz").status == 200 }, time.Minute, 5*time.Millisecond, "%v", log)
 	ready := get(o.HealthAddress, "/readyz")
 	assert.Equal(t, 503, ready.status)
 	assert.Contains(t, ready.body, "nri: not connected to the container runtime's NRI socket")
 
 	startRuntime(t, o.NRISocket)
-	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, time.Minute, 5*time.Millisecond, "%v", log)
 	published, err := node.Read(o.StateDir)
 	require.NoError(t, err, "the GPUs are published before the agent is ready")
 	assert.Equal(t, "node-1", published.Name)
@@ -309,7 +309,7 @@ func TestAgentStartsWithBadFiles(t *testing.T) {
 			test.change(&o)
 			runtime := startRuntime(t, o.NRISocket)
 			stop, log := o.run(t)
-			require.Eventually(t, func() bool { return contains(log, `"connected to the container runtime"`) }, 20*time.Second, 5*time.Millisecond, "%v", log)
+			require.Eventually(t, func() bool { return contains(log, `"connected to the container runtime"`) }, time.Minute, 5*time.Millisecond, "%v", log)
 			ready := get(o.HealthAddress, "/readyz")
 			assert.Equal(t, 503, ready.status)
 			assert.Contains(t, ready.body, test.want)
@@ -342,7 +342,7 @@ func TestGrantPublicKeyFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(o.GrantPublicKeyFile, []byte(granttest.PublicKeys("old")), 0o444))
 	runtime := startRuntime(t, o.NRISocket)
 	stop, log := o.run(t)
-	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, time.Minute, 5*time.Millisecond, "%v", log)
 
 	key := granttest.SigningKey("new")
 	signature, err := key.Sign("u-1", o.NodeName, payload)
@@ -363,7 +363,7 @@ func TestGrantPublicKeyFile(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(o.GrantPublicKeyFile+".new", []byte(granttest.PublicKeys("old", "new")), 0o444))
 	require.NoError(t, os.Rename(o.GrantPublicKeyFile+".new", o.GrantPublicKeyFile))
-	require.Eventually(t, func() bool { return strings.Contains(refusal(signed), "no such GPU") }, 20*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(refusal(signed), "no such GPU") }, time.Minute, 100*time.Millisecond)
 	require.NoError(t, stop())
 }
 
@@ -376,7 +376,7 @@ func TestUnscheduledPolicy(t *testing.T) {
 			o.UnscheduledPolicy = policy
 			runtime := startRuntime(t, o.NRISocket)
 			stop, log := o.run(t)
-			require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+			require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, time.Minute, 5*time.Millisecond, "%v", log)
 			// As containerd does: a plugin is asked from the end of its synchronisation on.
 			block := runtime.BlockPluginSync()
 			_, err := runtime.CreateContainer(context.Background(), &api.CreateContainerRequest{

@@ -357,7 +357,7 @@ func TestProcess(t *testing.T) {
 		t.Run(signal.String(), func(t *testing.T) {
 			o := testOptions(t)
 			cmd, stderr := start(o.args()...)
-			require.Eventually(t, func() bool { return get(o.HealthAddress, "/healthz").status == 200 }, 20*time.Second, 5*time.Millisecond, stderr)
+			require.Eventually(t, func() bool { return get(o.HealthAddress, "/healthz").status == 200 }, time.Minute, 5*time.Millisecond, stderr)
 			require.NoError(t, cmd.Process.Signal(signal))
 			require.NoError(t, cmd.Wait(), stderr)
 			assert.Contains(t, stderr.String(), "stopped")

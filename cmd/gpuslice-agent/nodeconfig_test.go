@@ -84,9 +84,9 @@ func TestAgentFollowsTheNodesConfiguration(t *testing.T) {
 	assert.Equal(t, int64(143771), published.Devices[0].MemoryMiB)
 
 	write(`{"nodeconfig":[{"name":"node-1","devicesplitcount":"many"}]}`)
-	require.Eventually(t, func() bool { return contains(log, "the last valid one stays") }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return contains(log, "the last valid one stays") }, time.Minute, 5*time.Millisecond)
 	write(`{"nodeconfig":[{"name":"node-1","operatingmode":"mig"}]}`)
-	require.Eventually(t, func() bool { return contains(log, "gpuslice does not partition GPUs") }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return contains(log, "gpuslice does not partition GPUs") }, time.Minute, 5*time.Millisecond)
 
 	write(`{"nodeconfig":[{"name":"node-1","filterdevices":{"index":[0]},"operatingmode":"mps"}]}`)
 	assert.Empty(t, devices(0).Devices)

@@ -190,7 +190,7 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 		server.Close()
 		startRuntime(t, o.NRISocket)
 		stop, log := o.run(t)
-		require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+		require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, time.Minute, 5*time.Millisecond, "%v", log)
 		require.NoError(t, stop())
 	})
 }

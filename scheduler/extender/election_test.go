@@ -155,5 +155,5 @@ func TestBindWhoseCallerHungUp(t *testing.T) {
 	_, text := w.status("/debug/state?format=json")
 	require.Contains(t, text, `"phase":"reserved"`)
 	close(on)
-	require.Eventually(t, func() bool { passed, _ := w.filter(p); return len(passed) == 1 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { passed, _ := w.filter(p); return len(passed) == 1 }, time.Minute, 10*time.Millisecond)
 }

@@ -63,7 +63,7 @@ func (w *world) status(path string) (int, string) {
 
 func (w *world) becomes(status int) {
 	w.t.Helper()
-	require.Eventually(w.t, func() bool { got, _ := w.status("/readyz"); return got == status }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(w.t, func() bool { got, _ := w.status("/readyz"); return got == status }, time.Minute, 10*time.Millisecond)
 }
 
 func TestRun(t *testing.T) {

@@ -145,5 +145,5 @@ func TestFeed(t *testing.T) {
 	require.ElementsMatch(t, []string{"node n1 1", `pod u1 on "n1" ended false 1`}, j.take(), "passed on before Wait returns")
 
 	require.NoError(t, client.CoreV1().Pods("ns").Delete(ctx, "p", metav1.DeleteOptions{}))
-	require.Eventually(t, func() bool { return len(j.take()) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(j.take()) == 1 }, time.Minute, time.Millisecond)
 }

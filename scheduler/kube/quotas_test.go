@@ -146,7 +146,7 @@ func TestQuotaWithScopes(t *testing.T) {
 	factory.Start(t.Context().Done())
 	require.NoError(t, f.Wait(t.Context()))
 	var got []string
-	require.Eventually(t, func() bool { got = append(got, j.take()...); return len(got) >= 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { got = append(got, j.take()...); return len(got) >= 2 }, time.Minute, time.Millisecond)
 	cores := fmt.Sprint(quota.Unlimited)
 	require.ElementsMatch(t, []string{`quota ns/q 1000 MiB ` + cores + ` cores [{NotTerminating Exists []}] "research"`,
 		`quota ns/r 1000 MiB ` + cores + ` cores [{PriorityClass In [high]}] ""`}, got)

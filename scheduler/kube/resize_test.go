@@ -140,7 +140,7 @@ func TestResizer(t *testing.T) {
 	assert.Equal(t, []grant.Share{{UUID: resizeGPU, MemoryMiB: 20000, CorePercent: 50}}, placement.Containers[0])
 	assert.Equal(t, pod.Annotations[api.AnnotationHAMiAllocated], pod.Annotations[api.AnnotationHAMiToAllocate], "HAMi's annotations have it too")
 	assert.Contains(t, pod.Annotations[api.AnnotationHAMiAllocated], "20000,50")
-	require.Eventually(t, func() bool { return r.memory() == 20000 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.memory() == 20000 }, time.Minute, 5*time.Millisecond)
 
 	r.ask(`{"main":{"memoryMiB":80001}}`)
 	status, pod = r.status()
@@ -155,7 +155,7 @@ func TestResizer(t *testing.T) {
 	r.ask(`{"main":{"memoryMiB":1000}}`)
 	status, _ = r.status()
 	assert.Equal(t, int64(2), status.Generation)
-	require.Eventually(t, func() bool { return r.memory() == 1000 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.memory() == 1000 }, time.Minute, 5*time.Millisecond)
 	assert.Empty(t, r.engine.Problems())
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +247,7 @@ func TestResizerLostAnswers(t *testing.T) {
 			assert.Equal(t, grant.ResizeReserved, status.Outcome)
 			assert.Equal(t, int64(1), status.Generation, "once")
 			assert.Contains(t, pod.Annotations[api.AnnotationGrant], "20000")
-			require.Eventually(t, func() bool { return r.memory() == 20000 && len(r.engine.Problems()) == 0 }, 20*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return r.memory() == 20000 && len(r.engine.Problems()) == 0 }, time.Minute, 5*time.Millisecond)
 		})
 	}
 }

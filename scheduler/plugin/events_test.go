@@ -155,7 +155,7 @@ func TestQuotaIsRaised(t *testing.T) {
 
 	_, err := w.client.CoreV1().ResourceQuotas("ns").Update(t.Context(), limit("2k"), metav1.UpdateOptions{})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(w.took()) == 1 }, 10*time.Second, time.Millisecond, "it is tried again")
+	require.Eventually(t, func() bool { return len(w.took()) == 1 }, time.Minute, time.Millisecond, "it is tried again")
 	require.True(t, w.preFilter(t, pod).IsSuccess())
 	require.Equal(t, fwk.Success, w.filter(t, w.state, pod, "n1"))
 	w.quotaQueue.mu.Lock()

@@ -148,7 +148,7 @@ func TestIncompleteGroupReservesNothing(t *testing.T) {
 	_, err := w.client.CoreV1().Pods("ns").Create(t.Context(), pods[2], metav1.CreateOptions{})
 	require.NoError(t, err)
 	var again []string
-	require.Eventually(t, func() bool { again = append(again, w.took()...); return len(again) > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { again = append(again, w.took()...); return len(again) > 0 }, time.Minute, time.Millisecond)
 	require.Contains(t, again, "g-0")
 	require.True(t, w.preFilter(t, pods[0]).IsSuccess())
 }
@@ -180,7 +180,7 @@ func TestGroupReleasesAll(t *testing.T) {
 			}
 			tc.end(w, pods, states)
 			for i, waits := range all {
-				require.Eventually(t, func() bool { _, done := waits.is(); return done }, 10*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { _, done := waits.is(); return done }, time.Minute, time.Millisecond)
 				why, _ := waits.is()
 				require.Contains(t, why, tc.why)
 				w.Unreserve(t.Context(), states[i], pods[i], "n1") // what kube-scheduler does then
@@ -308,7 +308,7 @@ func TestStartedGroupDoesNotWait(t *testing.T) {
 	now.Spec.NodeName = "n1"
 	_, err := w.client.CoreV1().Pods("ns").Update(t.Context(), now, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { why, done := third.is(); return done && why == "" }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { why, done := third.is(); return done && why == "" }, time.Minute, time.Millisecond)
 
 	// A pod in place of one that has failed is none too few.
 	replaced := member(gpuPod("g-new", 1000, 0), "g", 5)
@@ -330,12 +330,12 @@ func TestPodWaitsWhileGroupIsBound(t *testing.T) {
 	now.Spec.NodeName = "n1"
 	now, err := w.client.CoreV1().Pods("ns").Update(t.Context(), now, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(w.forms()) == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.forms()) == 0 }, time.Minute, time.Millisecond)
 	waits := w.wait(more)
 	now.Labels["any"] = "event"
 	_, err = w.client.CoreV1().Pods("ns").Update(t.Context(), now, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { why, done := waits.is(); return done && why == "" }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { why, done := waits.is(); return done && why == "" }, time.Minute, time.Millisecond)
 }
 
 // A group may have pods without GPUs: a launcher.
@@ -366,7 +366,7 @@ func TestGroupDoesNotRetryItself(t *testing.T) {
 	require.Equal(t, fwk.QueueSkip, hint(pods[0]), "kube-scheduler reports this for a pod that releases its node")
 	require.Equal(t, fwk.Queue, hint(other))
 	require.NoError(t, w.client.CoreV1().Pods("ns").Delete(t.Context(), pods[0].Name, metav1.DeleteOptions{}))
-	require.Eventually(t, func() bool { return !w.groups.exists(pods[0]) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !w.groups.exists(pods[0]) }, time.Minute, time.Millisecond)
 	require.Equal(t, fwk.Queue, hint(pods[0]))
 }
 
@@ -399,7 +399,7 @@ func TestGroupTopology(t *testing.T) {
 		_, err := w.client.CoreV1().Pods("ns").Update(t.Context(), pod, metav1.UpdateOptions{})
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { return w.groups.of(pods[0]).Topology() == "rack" }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.groups.of(pods[0]).Topology() == "rack" }, time.Minute, time.Millisecond)
 	w.state = newState()
 	result, status = w.PreFilter(t.Context(), w.state, pods[0], nil)
 	require.True(t, status.IsSuccess())

@@ -45,7 +45,7 @@ func TestReclaim(t *testing.T) {
 		_, err := w.client.CoreV1().Pods("ns").Create(t.Context(), pod, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { return len(w.evictableNames()) == 2 }, 10*time.Second, time.Millisecond, "not the protected one")
+	require.Eventually(t, func() bool { return len(w.evictableNames()) == 2 }, time.Minute, time.Millisecond, "not the protected one")
 	w.engine.SetQuota("ns", "q", quota.Quota{Limits: quota.Limits{MemoryMiB: 60000, Cores: quota.Unlimited}})
 	var evicted []string
 	w.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {

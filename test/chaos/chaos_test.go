@@ -10,10 +10,12 @@ import (
 	"math/rand/v2"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +27,7 @@ import (
 
 var (
 	rounds   = flag.Int("rounds", 1, "how often each scenario is played")
+	labs     = flag.Int("labs", 1, "how many control planes play at once, each its own rounds")
 	during   = flag.Duration("during", 0, "begin no further round after this time; 0: play all rounds")
 	binary   = flag.String("scheduler", "", "another gpuslice-scheduler than the one in build/bin, to see how an earlier version behaves")
 	policies = flag.Bool("policies", true, "bind the admission policies; without them only the scheduler itself keeps two leaders apart")
@@ -68,23 +71,44 @@ func play(t *testing.T, k kind, scenarios []scenario) {
 		*seed = rand.Uint64()
 	}
 	t.Logf("-seed=%d", *seed)
-	l, err := newLab(ctx, k, 2, *seed)
-	t.Cleanup(func() { require.NoError(t, l.close()) })
-	require.NoError(t, err)
-	l.begin(ctx)
-	defer l.end()
-	require.NoError(t, l.progress(ctx, 20, 2*time.Minute))
-	began := time.Now()
-	for round := range *rounds {
-		for _, s := range scenarios {
-			if *during > 0 && time.Since(began) > *during {
-				t.Logf("ended after %v, in round %d", time.Since(began).Round(time.Second), round+1)
+	var mu sync.Mutex
+	began, played := time.Time{}, 0
+	next := func() (name string, s scenario, ok bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if played == 0 {
+			began = time.Now()
+		}
+		round, i := played/len(scenarios)+1, played%len(scenarios)
+		if *during > 0 && time.Since(began) > *during {
+			t.Logf("ended after %v, in round %d", time.Since(began).Round(time.Second), round)
+			return "", scenario{}, false
+		}
+		played++
+		return fmt.Sprintf("%d/%s", round, scenarios[i].name), scenarios[i], round <= *rounds
+	}
+	var playing sync.WaitGroup
+	defer playing.Wait()
+	for number := range *labs {
+		playing.Go(func() {
+			l, err := newLab(ctx, k, number, 2, *seed+uint64(number))
+			defer func() { assert.NoError(t, l.close()) }()
+			if !assert.NoError(t, err) {
 				return
 			}
-			t.Run(fmt.Sprintf("%d/%s", round+1, s.name), func(t *testing.T) {
-				l.round(ctx, t, s)
-			})
-		}
+			l.begin(ctx)
+			defer l.end()
+			if !assert.NoError(t, l.progress(ctx, 20, 2*time.Minute)) {
+				return
+			}
+			for {
+				name, s, ok := next()
+				if !ok {
+					return
+				}
+				t.Run(name, func(t *testing.T) { l.round(ctx, t, s) })
+			}
+		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -48,6 +49,7 @@ type lab struct {
 	admin    *rest.Config
 	audit    *audit
 	kind     kind
+	number   int
 	replicas []*replica
 
 	mu     sync.Mutex
@@ -72,8 +74,8 @@ func (l *lab) between(least, most time.Duration) time.Duration {
 }
 
 // newLab starts a control plane with what the kind of scheduler needs there, and as many replicas. Close it also after an error.
-func newLab(ctx context.Context, k kind, replicas int, seed uint64) (l *lab, err error) {
-	l = &lab{kind: k, random: rand.New(rand.NewPCG(seed, 0))}
+func newLab(ctx context.Context, k kind, number, replicas int, seed uint64) (l *lab, err error) {
+	l = &lab{kind: k, number: number, random: rand.New(rand.NewPCG(seed, 0))}
 	if l.cluster, err = kube.NewControlPlane(ctx); err != nil {
 		return l, err
 	}
@@ -121,7 +123,7 @@ func (l *lab) close() error {
 	}
 	if l.cluster != nil {
 		if *logs != "" {
-			errs = append(errs, l.cluster.SaveLogs(*logs))
+			errs = append(errs, l.cluster.SaveLogs(filepath.Join(*logs, strconv.Itoa(l.number))))
 		}
 		errs = append(errs, l.cluster.Close(context.Background()))
 	}

@@ -14,6 +14,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ type proxy struct {
 	late   sync.WaitGroup
 	twice  float64       // the part of writes that arrive a second time
 	lost   float64       // the part of writes with a lost answer
-	skew   time.Duration // of the replica's clock
+	skew   time.Duration // of the host's clock: of the times in Leases that its programs write, and of those that they read
 	caught func(*http.Request) bool
 	hold   chan struct{} // what caught has selected waits for it
 }
@@ -170,11 +171,31 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *proxy) forward(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	skew := p.skew
+	p.mu.Unlock()
+	reads := skew != 0 && strings.Contains(r.URL.Path, "/leases")
 	reverse := httputil.ReverseProxy{
 		Transport: p.upstream, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(p.server)
 			r.Out.Header.Set("Impersonate-User", p.user)
+			if reads {
+				r.Out.Header.Set("Accept", "application/json")
+			}
+		},
+		ModifyResponse: func(r *http.Response) error {
+			if !reads {
+				return nil
+			}
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return err
+			}
+			body = skewed(body, -skew)
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+			r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+			return nil
 		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
@@ -212,7 +233,8 @@ func (d discard) WriteHeader(int)             {}
 
 var leaseTime = regexp.MustCompile(`("(?:renewTime|acquireTime)":")([^"]+)"`)
 
-// skewed is a Lease as a replica with another clock writes it. No other time of a replica is read by another one.
+// skewed is a Lease as a replica with another clock writes it; by the opposite time, as it reads one. The extender compares the
+// times with its clock, which is that of the kube-scheduler on its host. No other time of a replica is read by another one.
 func skewed(body []byte, by time.Duration) []byte {
 	return leaseTime.ReplaceAllFunc(body, func(match []byte) []byte {
 		parts := leaseTime.FindSubmatch(match)

@@ -60,8 +60,8 @@ var plugin = kind{
 var withExtender = kind{
 	name: "extender", schedulerName: "default-scheduler", lease: "kube-scheduler",
 	manifests: []string{"scheduler/extender.yaml", "admission/policy.yaml"},
-	programs: func(_ *lab, r *replica) ([]program, error) {
-		address := fmt.Sprintf("127.0.0.1:%d", 18200+r.number)
+	programs: func(l *lab, r *replica) ([]program, error) {
+		address := fmt.Sprintf("127.0.0.1:%d", 18200+10*l.number+r.number)
 		ours, err := schedulerBinary()
 		if err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -85,10 +86,21 @@ func TestSignedGrants(t *testing.T) {
 func TestNodeTellsOfItsGPUs(t *testing.T) {
 	node, err := cluster.API.CoreV1().Nodes().Get(context.Background(), harness.NodeName, metav1.GetOptions{})
 	require.NoError(t, err)
-	for _, uuid := range gpus(t) {
-		require.Contains(t, node.Annotations["hami.io/node-nvidia-register"], uuid)
-		require.Contains(t, node.Annotations["gpuslice.io/node-gpus"], uuid)
+	var ours api.NodeGPUs
+	require.NoError(t, json.Unmarshal([]byte(node.Annotations[api.AnnotationNodeGPUs]), &ours))
+	var hamis []api.HAMiGPU
+	require.NoError(t, json.Unmarshal([]byte(node.Annotations[api.AnnotationHAMiRegister]), &hamis))
+	status, err := cluster.Status(context.Background())
+	require.NoError(t, err)
+	require.Len(t, ours.GPUs, len(status.GPUs))
+	require.Len(t, hamis, len(status.GPUs))
+	for i, gpu := range status.GPUs {
+		require.Equal(t, []any{gpu.UUID, i, gpu.MemoryMiB, 100, 10, true, api.ModeShared},
+			[]any{ours.GPUs[i].UUID, ours.GPUs[i].Index, *ours.GPUs[i].MemoryMiB, *ours.GPUs[i].Cores, *ours.GPUs[i].Replicas, *ours.GPUs[i].Healthy, ours.GPUs[i].Mode})
+		require.Equal(t, []any{gpu.UUID, i, gpu.MemoryMiB, 100, 10, true, api.ModeShared},
+			[]any{hamis[i].ID, hamis[i].Index, hamis[i].Memory, hamis[i].Core, hamis[i].Count, hamis[i].Health, hamis[i].Mode})
 	}
+	require.Len(t, ours.Links, len(status.GPUs))
 	offered := node.Status.Allocatable["nvidia.com/gpu"]
 	require.Equal(t, int64(80), offered.Value())
 }

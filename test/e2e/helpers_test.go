@@ -82,6 +82,10 @@ func newSpaceOf(t *testing.T, meta metav1.ObjectMeta) *space {
 		_, err := cluster.API.CoreV1().ServiceAccounts(s.name).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	}), "a pod needs its service account")
+	require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
+		_, err := s.tenant.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{})
+		return err
+	}), "the API server knows the tenant's rights some time after the RoleBinding is made")
 	return s
 }
 

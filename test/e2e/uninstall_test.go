@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -93,7 +94,13 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 	uninstall(t)
 
 	s.requireGoesOn("job")
-	assert.Empty(t, ours(t))
+	// The kubelet removes the ResourceSlices of a driver 30 s after the driver is gone.
+	assert.NoError(t, harness.Until(t.Context(), 2*time.Minute, func(context.Context) error {
+		if found := ours(t); len(found) > 0 {
+			return fmt.Errorf("still there: %v", found)
+		}
+		return nil
+	}))
 	for _, file := range filesBelow(t, cluster.StateDir()) {
 		assert.Equal(t, filepath.Join(cluster.StateDir(), "turns"), filepath.Dir(filepath.Dir(file)), "the job has only these mounted from there")
 	}

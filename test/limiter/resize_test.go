@@ -80,7 +80,7 @@ func TestResizeOfARunningContainer(t *testing.T) {
 func TestResizeOfComputeTime(t *testing.T) {
 	b := newReserved(t, newMachine(t), 1024, 10)
 	b.start(t, pace(t), forever, "sync", "300")
-	require.Eventually(t, func() bool { return b.cores(t).ThrottledNanoseconds > 0 }, 20*time.Second, 5*time.Millisecond, "its launches wait")
+	require.Eventually(t, func() bool { return b.cores(t).ThrottledNanoseconds > 0 }, time.Minute, 5*time.Millisecond, "its launches wait")
 	require.NoError(t, b.resize(t, 1024, 60))
 	limits, err := limiter.ReadLimits(b.limits())
 	require.NoError(t, err)

@@ -18,11 +18,18 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// sample is what the agent has at one moment.
+// sample is the agent's memory at one moment.
 type sample struct {
-	files, goroutines, heapBytes, residentBytes float64
+	heapBytes, residentBytes float64
+}
+
+// handles are what the agent has open for each container, and must close.
+type handles struct {
+	files, goroutines int
 }
 
 func freeAddress(t *testing.T) string {
@@ -42,10 +49,6 @@ func (s *soak) look(ctx context.Context, _ *rand.Rand) error {
 	if gpu := status.GPUs[0]; gpu.GrantedMemoryMiB > s.capacityMiB {
 		return fmt.Errorf("overbooked: %+v", gpu)
 	}
-	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.Agent.PID()))
-	if err != nil {
-		return err
-	}
 	metrics, err := scrape(ctx, s.metrics)
 	if err != nil {
 		return err
@@ -58,7 +61,6 @@ func (s *soak) look(ctx context.Context, _ *rand.Rand) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.samples = append(s.samples, sample{
-		files: float64(len(files)), goroutines: metrics["go_goroutines"],
 		// The heap's size at which the next collection begins follows from what was live at the last one.
 		heapBytes: metrics["go_memstats_next_gc_bytes"],
 		// What C allocates, as NVML does, is in no heap of Go's.
@@ -93,6 +95,34 @@ func scrape(ctx context.Context, address string) (map[string]float64, error) {
 	return found, lines.Err()
 }
 
+// handlesAtRest removes all containers, and returns the agent's handles once they are at most those of before, if it is set.
+func (s *soak) handlesAtRest(ctx context.Context, before *handles) (now handles) {
+	s.removeAll(ctx)
+	// The agent reconciles its ledger when it connects: that removes the claims of runtimes that were killed.
+	s.Containerd.Kill()
+	require.NoError(s.t, s.Containerd.Start(ctx))
+	s.requireEmpty(ctx)
+	err := harness.Until(ctx, patience, func(ctx context.Context) error {
+		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.Agent.PID()))
+		if err != nil {
+			return err
+		}
+		metrics, err := scrape(ctx, s.metrics)
+		if err != nil {
+			return err
+		}
+		now = handles{len(files), int(metrics["go_goroutines"])}
+		// Connections of the test come and go.
+		if before != nil && (now.files > before.files+4 || now.goroutines > before.goroutines+8) {
+			return fmt.Errorf("the agent has %+v, and had %+v when as little ran", now, *before)
+		}
+		return nil
+	})
+	require.NoError(s.t, err)
+	s.t.Logf("the agent without containers: %+v", now)
+	return now
+}
+
 // requireNoGrowth compares the last quarter of the samples with the one before: what leaks
 // grows with the containers, and they were thousands or, in the short form, hundreds. The
 // first half is not looked at, for in it a heap first comes to its size.
@@ -106,16 +136,10 @@ func (s *soak) requireNoGrowth() {
 		// spare is what may come and go with what is under way at the moment.
 		spare float64
 	}{
-		{"open files", func(x sample) float64 { return x.files }, 4},
-		{"goroutines", func(x sample) float64 { return x.goroutines }, 8},
 		{"heap", func(x sample) float64 { return x.heapBytes }, 6 << 20},
 		{"resident memory", func(x sample) float64 { return x.residentBytes }, 24 << 20},
 	} {
-		typical := median
-		if of.name == "open files" { // the least: more are open for moments, and what leaks stays open
-			typical = least
-		}
-		first, last := typical(settled[:quarter], of.value), typical(settled[quarter:], of.value)
+		first, last := median(settled[:quarter], of.value), median(settled[quarter:], of.value)
 		s.t.Logf("%s of the agent: %.0f, and in the last quarter %.0f (%d samples)", of.name, first, last, len(s.samples))
 		var course []string // for people, by tenths: what leaks climbs to the end
 		for tenth := range slices.Chunk(s.samples, (len(s.samples)+9)/10) {
@@ -125,14 +149,6 @@ func (s *soak) requireNoGrowth() {
 		require.NotZero(s.t, first, of.name)
 		assert.LessOrEqual(s.t, last, first+of.spare, of.name)
 	}
-}
-
-func least(samples []sample, value func(sample) float64) float64 {
-	lowest := value(samples[0])
-	for _, x := range samples[1:] {
-		lowest = min(lowest, value(x))
-	}
-	return lowest
 }
 
 func median(samples []sample, value func(sample) float64) float64 {

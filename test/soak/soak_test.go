@@ -65,15 +65,20 @@ func TestSoak(t *testing.T) {
 	s.start(ctx)
 	requireNothingLeft := s.whatIsThere(ctx)
 
-	// In the first half everything is killed. In the second the agent lives, so that what
-	// grows in it is seen, whatever is killed around it.
-	s.half(ctx, *lifecycles/2, []string{"killed agent"}, s.killAgent, s.killContainerd, s.killDockerd, s.killRuntimes, s.killPrograms)
+	// In the first half everything is killed. In the second the agent lives, so that what grows in it is seen,
+	// whatever is killed around it. In the third quarter it opens what it needs once.
+	s.part(ctx, *lifecycles/2, []string{"killed agent"}, s.killAgent, s.killContainerd, s.killDockerd, s.killRuntimes, s.killPrograms)
 	require.False(t, t.Failed())
 	require.NoError(t, s.RestartAgent(ctx))
+	others := []func(context.Context, *rand.Rand) error{s.killContainerd, s.killDockerd, s.killRuntimes, s.killPrograms, s.look}
+	s.part(ctx, *lifecycles*3/4, nil, others...)
+	require.False(t, t.Failed())
+	before := s.handlesAtRest(ctx, nil)
 	seen := []string{"limited", "no GPU", "killed containerd", "killed dockerd", "killed program", "docker limited"}
-	s.half(ctx, *lifecycles, seen, s.killContainerd, s.killDockerd, s.killRuntimes, s.killPrograms, s.look)
+	s.part(ctx, *lifecycles, seen, others...)
 	require.False(t, t.Failed())
 	s.requireNoGrowth()
+	s.handlesAtRest(ctx, &before)
 	requireNothingLeft()
 }
 
@@ -108,8 +113,8 @@ func (s *soak) start(ctx context.Context) {
 	s.gpu, s.capacityMiB = status.GPUs[0].UUID, status.GPUs[0].MemoryMiB
 }
 
-// half runs workers until so many containers were begun in all and each of these was counted, and breakers meanwhile.
-func (s *soak) half(ctx context.Context, until int64, seen []string, breakers ...func(context.Context, *rand.Rand) error) {
+// part runs workers until so many containers were begun in all and each of these was counted, and breakers meanwhile.
+func (s *soak) part(ctx context.Context, until int64, seen []string, breakers ...func(context.Context, *rand.Rand) error) {
 	late, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	stop := make(chan struct{})
@@ -202,22 +207,31 @@ func (s *soak) whatIsThere(ctx context.Context) func() {
 	}
 	before := here()
 	return func() {
-		require.NoError(s.t, harness.Until(ctx, patience, s.RemoveAllPods))
-		require.NoError(s.t, harness.Until(ctx, patience, s.docker.RemoveAll))
-		require.NoError(s.t, s.deleteUnstarted(ctx))
+		s.removeAll(ctx)
 		// The next container or reconciliation removes what processes that were killed left: the next
 		// container of docker removes docker's claims, one reconciliation all others.
 		require.NoError(s.t, s.RestartAgent(ctx))
-		var left error
-		err := harness.Until(ctx, patience, func(ctx context.Context) error {
-			if err := s.empty(ctx); ctx.Err() == nil {
-				left = err
-			}
-			return left
-		})
-		require.NoError(s.t, err, "%v", left)
+		s.requireEmpty(ctx)
 		require.Equal(s.t, before, here())
 	}
+}
+
+func (s *soak) removeAll(ctx context.Context) {
+	require.NoError(s.t, harness.Until(ctx, patience, s.RemoveAllPods))
+	require.NoError(s.t, harness.Until(ctx, patience, s.docker.RemoveAll))
+	require.NoError(s.t, s.deleteUnstarted(ctx))
+}
+
+// requireEmpty waits until the ledger is empty.
+func (s *soak) requireEmpty(ctx context.Context) {
+	var left error
+	err := harness.Until(ctx, patience, func(ctx context.Context) error {
+		if err := s.empty(ctx); ctx.Err() == nil {
+			left = err
+		}
+		return left
+	})
+	require.NoError(s.t, err, "%v", left)
 }
 
 // deleteUnstarted removes, as `gpuslice doctor` describes it, the containers that docker has lost: its daemon
