@@ -68,6 +68,54 @@ func BenchmarkContainerCreate(b *testing.B) {
 	requireNothingLeft(b, withPlugin)
 }
 
+// BenchmarkResourceClaim is a container's way to its GPU by a ResourceClaim, Prepare by the agent and then CRI's CreateContainer
+// with the CDI device, beside CreateContainer with a scheduler's grant. Both take turns; added is the difference.
+func BenchmarkResourceClaim(b *testing.B) {
+	ctx := context.Background()
+	granting := newNode(b, harness.NodeOptions{})
+	claiming, claims := newDRANode(b)
+	granted := run(b, granting, harness.Pod{Name: "granted", Annotations: hami(gpu(b, granting, 0), 1000, 5)})
+	claimed := run(b, claiming, harness.Pod{Name: "claimed"})
+	uuid := gpu(b, claiming, 0)
+	claims.allocate("first", uuid, "1000Mi", "5")
+	claims.prepared("first") // the driver is there
+	claims.unprepare("first")
+	createAndRemove(ctx, b, granting, granted, 0)
+	var byGrant, byClaim, prepare []time.Duration
+	attempt := 0
+	for b.Loop() {
+		for range benchRounds {
+			attempt++
+			byGrant = append(byGrant, createAndRemove(ctx, b, granting, granted, attempt))
+			name := fmt.Sprint("c", attempt)
+			claims.allocate(name, uuid, "1000Mi", "5")
+			began := time.Now()
+			devices, err := claims.prepare(ctx, name)
+			prepare = append(prepare, time.Since(began))
+			require.NoError(b, err)
+			id, err := claimed.Create(ctx, harness.Container{Name: "main", Attempt: uint32(attempt), CDIDevices: devices})
+			byClaim = append(byClaim, time.Since(began))
+			require.NoError(b, err)
+			require.NoError(b, claiming.RemoveContainer(ctx, id))
+			claims.unprepare(name)
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	for _, percent := range []int{50, 99} {
+		of := func(name string, times []time.Duration) float64 {
+			ms := percentile(times, percent)
+			b.ReportMetric(ms, fmt.Sprintf("%s-p%d-ms", name, percent))
+			return ms
+		}
+		of("prepare", prepare)
+		b.ReportMetric(of("claimed", byClaim)-of("granted", byGrant), fmt.Sprintf("added-p%d-ms", percent))
+	}
+	require.NoError(b, granted.Remove(ctx))
+	require.NoError(b, claimed.Remove(ctx))
+	requireNothingLeft(b, granting)
+	requireNothingLeft(b, claiming)
+}
+
 // createAndRemove makes a container and removes it, and returns how long the creation took.
 func createAndRemove(ctx context.Context, b *testing.B, n *harness.Node, pod *harness.Sandbox, attempt int) time.Duration {
 	start := time.Now()

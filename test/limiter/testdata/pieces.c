@@ -1,5 +1,5 @@
-/* Takes memory of one kind in pieces until it is refused: `pieces KIND KIB`. Prints "pieces COUNT result RESULT", and keeps the
- * memory until its standard input ends. */
+/* Takes memory of one kind in pieces until it is refused, and again for each line of its standard input: `pieces KIND KIB`. Prints
+ * "pieces COUNT result RESULT" each time, and keeps the memory until its standard input ends. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,16 +79,28 @@ static CUresult nv12_array(size_t bytes) /* a byte and a half a pixel */
 	return bytes < 1 << 19 ? array(0xb0, 3, bytes / 48 * 16, 2) : array(0xb0, 3, 1 << 15, (bytes >> 15) / 3 * 2);
 }
 
+static CUresult mipmapped(size_t bytes) /* the second level has half a row, and half the rows */
+{
+	CUDA_ARRAY3D_DESCRIPTOR desc = { .Width = bytes / 6, .Format = 1, .NumChannels = 4 };
+	CUmipmappedArray out;
+
+	if (bytes >= 1 << 19) {
+		desc.Width = 1 << 14;
+		desc.Height = bytes / 5 * 4 >> 16;
+	}
+	return CALL(cuMipmappedArrayCreate, &out, &desc, 2);
+}
+
 static const struct { const char *name; CUresult (*take)(size_t); } kinds[] = {
 	{ "linear", linear }, { "pitched", pitched }, { "managed", managed }, { "vmm", virtual }, { "async", async }, { "pool", pooled },
 	{ "graph", graph }, { "array", plain_array }, { "array BC1", bc1_array }, { "array NV12", nv12_array },
+	{ "mipmapped", mipmapped },
 };
 
 int main(int argc, char **argv)
 {
 	CUresult (*take)(size_t) = NULL, r = CUDA_ERROR_INVALID_VALUE;
 	CUcontext context;
-	size_t count = 0;
 
 	cuda = dlopen("libcuda.so.1", RTLD_NOW);
 	for (size_t i = 0; argc == 3 && i < sizeof(kinds) / sizeof(*kinds); i++)
@@ -96,9 +108,13 @@ int main(int argc, char **argv)
 			take = kinds[i].take;
 	if (!take || CALL(cuInit, 0) || CALL(cuDevicePrimaryCtxRetain, &context, 0) || CALL(cuCtxSetCurrent, context))
 		return 1;
-	while (!(r = take(strtoull(argv[2], NULL, 0) << 10)))
-		count++;
-	printf("pieces %zu result %d\n", count, r);
-	fflush(stdout);
-	return getchar() != EOF;
+	do {
+		size_t count = 0;
+
+		while (!(r = take(strtoull(argv[2], NULL, 0) << 10)))
+			count++;
+		printf("pieces %zu result %d\n", count, r);
+		fflush(stdout);
+	} while (getchar() == '\n');
+	return 0;
 }
