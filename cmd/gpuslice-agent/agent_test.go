@@ -25,6 +25,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/test/granttest"
+	"github.com/gpuslice/gpuslice/test/loopback"
 )
 
 // The simulated driver and the limiter, built once.
@@ -70,7 +71,7 @@ func testOptions(t *testing.T) testAgent {
 	o, started, _, _, stderr := agent("--node-name=node-1", "--state-dir="+filepath.Join(dir, "run"),
 		"--library-dir="+filepath.Join(dir, "lib"), "--library="+filepath.Join(build, "lib", "libvgpu.so"),
 		"--nvml-library="+filepath.Join(build, "sim", "libnvidia-ml.so.1"), "--nri-socket="+shortDir(t)+"/nri.sock",
-		"--cdi-spec-dirs="+dir, "--health-address="+freeAddress(t), "--metrics-address="+freeAddress(t), "--device-plugin-dir=", "--node-config-file=")
+		"--cdi-spec-dirs="+dir, "--health-address="+loopback.FreeAddress(t), "--metrics-address="+loopback.FreeAddress(t), "--device-plugin-dir=", "--node-config-file=")
 	require.True(t, started, stderr)
 	return testAgent{o}
 }
@@ -144,13 +145,6 @@ func shortDir(t *testing.T) string {
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
-}
-
-func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // startRuntime plays the container runtime: a socket that plugins connect to.
@@ -236,7 +230,7 @@ func TestAgentsLife(t *testing.T) {
 	assert.Equal(t, []string{uuid}, published.Topology.UUIDs, "how GPUs are connected, for gpuslice topology")
 
 	second := o
-	second.HealthAddress = freeAddress(t)
+	second.HealthAddress = loopback.FreeAddress(t)
 	err = run(context.Background(), second.options, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "in use by another gpuslice-agent")
 	assert.Equal(t, 200, get(o.HealthAddress, "/readyz").status, "the first one is not disturbed")

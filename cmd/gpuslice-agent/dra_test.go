@@ -22,6 +22,7 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/nvidia/hardware"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/test/loopback"
 )
 
 // What the node offers as devices of ResourceSlices, in the place of the kubelet's replicas.
@@ -92,7 +93,7 @@ func TestOneResourceAPI(t *testing.T) {
 	require.Empty(t, left(t, o.KubeletDir))
 	require.NoDirExists(t, filepath.Join(o.StateDir, api.PreparedDirName))
 
-	o.ResourceAPI, o.HealthAddress, o.MetricsAddress = resourceDRA, freeAddress(t), freeAddress(t)
+	o.ResourceAPI, o.HealthAddress, o.MetricsAddress = resourceDRA, loopback.FreeAddress(t), loopback.FreeAddress(t)
 	o.DevicePluginDir = shortDir(t)
 	stop, log = o.run(t)
 	require.Eventually(t, func() bool {

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/test/golden"
+	"github.com/gpuslice/gpuslice/test/loopback"
 )
 
 const metricsManual = "../../docs/METRICS.md"
@@ -147,7 +148,7 @@ func TestMetricsManualIsOfAScrape(t *testing.T) {
 // What the agent shows: the GPUs by NVML, without a container runtime.
 func TestMetricsHandler(t *testing.T) {
 	o := testOptions(t)
-	o.DebugAddress = freeAddress(t)
+	o.DebugAddress = loopback.FreeAddress(t)
 	stop, log := o.run(t)
 	var node view.Node
 	require.Eventually(t, func() bool {

@@ -24,15 +24,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/convert"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/request"
+	"github.com/gpuslice/gpuslice/test/loopback"
 )
-
-// freePort is a port without a listener.
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
 
 func gpuNode(name string) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"gpuslice.io/node-gpus": register(0, 1)}}}
@@ -41,7 +34,7 @@ func gpuNode(name string) *v1.Node {
 // start runs an extender until the test ends; ended has what Run returned.
 func start(t *testing.T, c Config) (w *world, stop func(), ended chan error) {
 	c.Engine = engine.Options{Request: request.DefaultOptions()}
-	c.Listen, c.Log, c.Version = freePort(t), slog.New(slog.DiscardHandler), "test"
+	c.Listen, c.Log, c.Version = loopback.FreeAddress(t), slog.New(slog.DiscardHandler), "test"
 	ctx, cancel := context.WithCancel(t.Context())
 	ended = make(chan error, 1)
 	go func() { ended <- Run(ctx, c) }()
@@ -69,7 +62,7 @@ func (w *world) becomes(status int) {
 func TestRun(t *testing.T) {
 	quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "q"},
 		Spec: v1.ResourceQuotaSpec{Hard: v1.ResourceList{"limits.nvidia.com/gpumem": resource.MustParse("5000")}}}
-	pages := freePort(t)
+	pages := loopback.FreeAddress(t)
 	w, stop, ended := start(t, Config{Client: fake.NewClientset(gpuNode("n"), quota), DebugAddress: pages})
 	w.becomes(http.StatusOK)
 	passed, _ := w.filter(pod("small", 4000, 0))
@@ -140,7 +133,7 @@ func TestServeDebug(t *testing.T) {
 	HandleDebug(mux, e, func(string, string) (*scheduler.Pod, error) { return waits, nil }, nil, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	address, ended := freePort(t), make(chan struct{})
+	address, ended := loopback.FreeAddress(t), make(chan struct{})
 	go func() { defer close(ended); ServeDebug(ctx, slog.New(slog.DiscardHandler), address, mux) }()
 	get := func(path string) string {
 		var response *http.Response

@@ -36,6 +36,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/scheduler/webhook"
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/loopback"
 	"github.com/gpuslice/gpuslice/test/testcases"
 )
 
@@ -210,15 +211,15 @@ func startAPIServer(t *testing.T) *rest.Config {
 		})
 		return p
 	}
-	client, peer, server := freeAddress(t), freeAddress(t), freeAddress(t)
+	client, peer, server := loopback.FreeAddress(t), loopback.FreeAddress(t), loopback.FreeAddress(t)
 	start("etcd", "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--listen-client-urls=http://"+client, "--advertise-client-urls=http://"+client,
 		"--listen-peer-urls=http://"+peer, "--initial-advertise-peer-urls=http://"+peer, "--initial-cluster=default=http://"+peer)
 	tokens, key := filepath.Join(dir, "tokens.csv"), filepath.Join(dir, "service-accounts.key")
 	require.NoError(t, os.WriteFile(tokens, []byte(`secret,admin,admin,"system:masters"`+"\n"), 0o600))
 	writeKey(t, key)
-	_, port, err := net.SplitHostPort(server)
+	host, port, err := net.SplitHostPort(server)
 	require.NoError(t, err)
-	start("kube-apiserver", "--etcd-servers=http://"+client, "--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+dir, "--token-auth-file="+tokens,
+	start("kube-apiserver", "--etcd-servers=http://"+client, "--bind-address="+host, "--secure-port="+port, "--cert-dir="+dir, "--token-auth-file="+tokens,
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+key, "--service-account-signing-key-file="+key,
 		"--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--endpoint-reconciler-type=none", "--allow-privileged")
 	admin := &rest.Config{Host: "https://" + server, BearerToken: "secret", QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
@@ -236,14 +237,6 @@ func startAPIServer(t *testing.T) *rest.Config {
 	})
 	ready.CloseIdleConnections()
 	return admin
-}
-
-// freeAddress is an address without a listener.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener := listen(t)
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 func writeKey(t *testing.T, path string) {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/loopback"
 )
 
 const (
@@ -117,10 +117,7 @@ type metrics string
 
 // freeMetrics is an address that is free. The test and an agent that is started again have to know it.
 func freeMetrics(t testing.TB) metrics {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	return metrics(listener.Addr().String())
+	return metrics(loopback.FreeAddress(t))
 }
 
 // option is the agent's option for this address.

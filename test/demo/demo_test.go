@@ -60,7 +60,7 @@ func TestKeep(t *testing.T) {
 	require.Contains(t, stdout.String(), "Pod:          default/train")
 	require.Contains(t, stdout.String(), "device.0.total_bytes=4294967296")
 	require.Equal(t, 5, strings.Count(stderr.String(), "\n+ ")+1, stderr.String())
-	page := regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).FindString(hints)
+	page := regexp.MustCompile(`http://127[\d.]+:\d+/`).FindString(hints)
 	response, err := http.Get(page)
 	require.NoError(t, err)
 	defer response.Body.Close()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,14 +16,6 @@ import (
 
 // kept links to the directory of the node that is up. Only root writes there. The test has a link of its own.
 var kept = cmp.Or(os.Getenv("DEMO_LINK"), "/run/gpuslice-demo")
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
 
 // leave makes the files for looking around. Their paths go through the link: processes that have the node's own directory
 // in their environment would count as the node's.

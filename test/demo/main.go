@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/loopback"
 )
 
 const usage = "usage: demo [keep|stop]"
@@ -91,7 +92,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		Progress: func(format string, args ...any) { fmt.Printf("  … "+format+"\n", args...) },
 	}
 	if d.keep {
-		if d.page, err = freeAddress(); err != nil {
+		if d.page, err = loopback.Address(); err != nil {
 			return err
 		}
 		options.AgentArgs = []string{"--metrics-address=" + d.page}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/install"
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/loopback"
 )
 
 // The agent as its unit starts it, beside docker: it is ready without NRI and a kubelet, shows docker's containers, and
@@ -34,7 +35,7 @@ func TestAgentOfTheUnit(t *testing.T) {
 	require.NotNil(t, command)
 	program, err := harness.Artefact("bin", "gpuslice-agent")
 	require.NoError(t, err)
-	health, metrics := freeAddress(t), freeAddress(t)
+	health, metrics := loopback.FreeAddress(t), loopback.FreeAddress(t)
 	args := append(strings.Fields(string(command[1])), "--health-address="+health, "--metrics-address="+metrics)
 	agent, err := harness.StartProcess(m.Dir, "gpuslice-agent", m.RuntimeEnv(), program, args...)
 	require.NoError(t, err)
@@ -72,11 +73,4 @@ func TestAgentOfTheUnit(t *testing.T) {
 	requireReserved(t, m, 8192+4096, 2)
 	d.remove(t, id, other)
 	requireNothingLeft(t, m)
-}
-
-func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -28,6 +27,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/install"
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/loopback"
 )
 
 const (
@@ -429,7 +429,7 @@ func (m machine) startAgent() (agent *harness.Process, metrics string) {
 	require.Zero(m.t, status, stderr)
 	program, err := harness.Artefact("bin", "gpuslice-agent")
 	require.NoError(m.t, err)
-	metrics = freeAddress(m.t)
+	metrics = loopback.FreeAddress(m.t)
 	command := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/gpuslice-agent (.*)$`).FindSubmatch(install.AgentUnit)
 	require.NotNil(m.t, command)
 	args := append(strings.Fields(string(command[1])), "--health-address=", "--metrics-address="+metrics, "--audit-interval=1s")
@@ -477,13 +477,6 @@ func TestWithTheAgent(t *testing.T) {
 	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, c.Wait())
 	require.Empty(t, m.reserved())
-}
-
-func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // The documented command, with the simulated driver's directories in place of devices and libraries.

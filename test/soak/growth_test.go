@@ -7,13 +7,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -30,13 +28,6 @@ type sample struct {
 // handles are what the agent has open for each container, and must close.
 type handles struct {
 	files, goroutines int
-}
-
-func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // look takes a sample, and looks for what must never be: reservations that exceed the GPU, a leaked claim, a

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/loopback"
 )
 
 var (
@@ -57,7 +58,7 @@ type soak struct {
 
 func TestSoak(t *testing.T) {
 	ctx := context.Background()
-	s := &soak{t: t, seed: *seed, tally: map[string]int{}, metrics: freeAddress(t)}
+	s := &soak{t: t, seed: *seed, tally: map[string]int{}, metrics: loopback.FreeAddress(t)}
 	if s.seed == 0 {
 		s.seed = rand.Uint64()
 	}
