@@ -531,7 +531,7 @@ func grouped(group string, least int) func(*v1.Pod) {
 
 // The pods of a group are bound together or not at all.
 func TestGroups(t *testing.T) {
-	w := newWorld(t, 1, 4, func(o *Options) { o.GroupTimeout = 300 * time.Millisecond })
+	w := newWorld(t, 1, 4, func(o *Options) { o.GroupTimeout = time.Hour })
 	place := func(n int, group string, least int) (placed int) {
 		var g errgroup.Group
 		var mu sync.Mutex
@@ -557,6 +557,7 @@ func TestGroups(t *testing.T) {
 	require.Equal(t, 0, place(2, "small", 3), "two of three")
 	require.Empty(t, w.audit())
 	require.Equal(t, 3, place(3, "whole", 3))
+	w.server.GroupTimeout = 300 * time.Millisecond
 	require.Equal(t, 0, place(2, "more", 2), "one GPU is left")
 	require.Len(t, w.audit(), 3)
 	// A further pod of a group with bound pods does not wait, however many are missing.
