@@ -43,10 +43,19 @@ mount -t tmpfs modules /sys/module && mkdir /sys/module/nvidia /sys/module/nvidi
 cp "$build/workloads/meminfo" /usr/bin/nvidia-smi # what a container sees of the GPU
 ldconfig
 
-# There is no systemd here, and its only job would be a signal.
-cat >/usr/local/bin/systemctl <<'END'
+# There is no systemd here, and its only job would be a signal. The next command finds the daemon with its new configuration.
+cat >/usr/local/bin/systemctl <<END
 #!/bin/sh
-[ "$1 $2" = "reload docker" ] && kill -HUP "$(cat /run/docker.pid)" && sleep 1
+[ "\$1 \$2" = "reload docker" ] || exit
+reloads() { grep -c "Reloaded configuration" $dir/dockerd.log; }
+before=\$(reloads)
+kill -HUP "\$(cat /run/docker.pid)"
+for i in \$(seq 600); do
+  [ "\$(reloads)" -gt "\$before" ] && exit
+  sleep 0.1
+done
+cat $dir/dockerd.log
+exit 1
 END
 # The containers of the pages have no use for a network, and this machine may have none to give. The simulated driver keeps
 # its state in a file, which a real one's has not.
