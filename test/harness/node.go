@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -159,13 +160,12 @@ func (n *Node) agent(name, stateDir, healthAddress string) (*Process, error) {
 }
 
 // HealthAddress is a loopback address of this node's own, made of its directory's
-// random name, so that two runs do not meet on one port.
+// random name, so that two runs do not meet on one port: of 127.128.0.0/9, without the last of all, which is for broadcasts.
 func (n *Node) HealthAddress() string {
-	sum := 0
-	for _, b := range []byte(n.Dir) {
-		sum = (sum*31 + int(b)) & 0xffff
-	}
-	return fmt.Sprintf("127.77.%d.%d:9396", sum>>8, sum&0xff)
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(n.Dir))
+	sum := h.Sum32()
+	return fmt.Sprintf("127.%d.%d.%d:9396", 128+sum>>16%127, sum>>8&0xff, sum&0xff)
 }
 
 // WaitConnected waits until /readyz reports that the agent is connected.

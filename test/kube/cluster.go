@@ -120,12 +120,12 @@ func (c *Cluster) LibraryDir() string {
 	return filepath.Join(c.Dir, "private/var/lib/gpuslice/lib")
 }
 
-// addressOf is a loopback address made of a random name, so that two clusters don't meet.
+// addressOf is a loopback address made of a random name, so that two clusters don't meet: of 127.64.0.0/10.
 func addressOf(dir string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(dir))
 	sum := h.Sum32()
-	return fmt.Sprintf("127.78.%d.%d", 1+sum>>8%250, 1+sum%250)
+	return fmt.Sprintf("127.%d.%d.%d", 64+sum>>16%64, sum>>8&0xff, sum&0xff)
 }
 
 func (c *Cluster) start(ctx context.Context) error {
