@@ -151,8 +151,7 @@ func orphan(t *testing.T, s *Sim, check string) (child int) {
 // requireFreedWith kills a process that is no child of ours, and waits for its memory.
 func requireFreedWith(t *testing.T, s *Sim, pid int) {
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	require.Eventually(t, func() bool { return s.Status().GPUs[0].MemoryUsedBytes == 0 }, 10*time.Second,
-		5*time.Millisecond)
+	require.Eventually(t, func() bool { return s.Status().GPUs[0].MemoryUsedBytes == 0 }, time.Minute, 5*time.Millisecond)
 }
 
 // As with a real driver, a forked child that keeps the driver's files keeps the memory of its dead parent.

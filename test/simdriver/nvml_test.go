@@ -210,13 +210,13 @@ func TestNVMLUtilisation(t *testing.T) {
 	_, ret := d.GetProcessUtilization(0)
 	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
 	began := time.Now().Truncate(time.Microsecond)
-	worker := s.Start("workloads/launch", "--seconds=60", "--duration-us=20000", "--in-flight=2")
+	worker := s.Start("workloads/launch", "--seconds=600", "--duration-us=20000", "--in-flight=2")
 	var samples []nvml.ProcessUtilizationSample
 	require.Eventually(t, func() bool {
 		rates := good(d.GetUtilizationRates())(t)
 		samples, ret = d.GetProcessUtilization(0)
 		return rates.Gpu >= 80 && ret == nvml.SUCCESS && samples[0].SmUtil >= 80
-	}, 20*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	require.EqualValues(t, worker.Process.Pid, samples[0].Pid)
 	require.WithinRange(t, time.UnixMicro(int64(samples[0].TimeStamp)), began, time.Now())
 	// No sample is reported twice.
