@@ -441,7 +441,7 @@ func refused(ctx context.Context, l *lab) error {
 		return err
 	}
 	for _, victim := range victims {
-		err := harness.Until(ctx, 30*time.Second, func(ctx context.Context) error {
+		err := harness.Until(ctx, stuck, func(ctx context.Context) error {
 			p, err := l.api.CoreV1().Pods(namespace).Get(ctx, victim.Name, metav1.GetOptions{})
 			if err == nil && p.UID == victim.UID && p.DeletionTimestamp == nil {
 				return fmt.Errorf("pod %s is not evicted", victim.Name)
@@ -461,7 +461,7 @@ func refused(ctx context.Context, l *lab) error {
 		if err := l.annotateNode(ctx, i, api.AnnotationNodeRefused, nil); err != nil {
 			return err
 		}
-		err := harness.Until(ctx, 30*time.Second, func(ctx context.Context) error {
+		err := harness.Until(ctx, stuck, func(ctx context.Context) error {
 			events, err := l.api.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=GPUSliceEvicted,involvedObject.name=" + victim.Name})
 			if err == nil && len(events.Items) == 0 {
 				err = fmt.Errorf("pod %s has no event", victim.Name)
