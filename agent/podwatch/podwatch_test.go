@@ -51,7 +51,7 @@ func (j *journal) until(t *testing.T, line string) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		return len(j.lines) > 0 && j.lines[len(j.lines)-1] == line
-	}, 20*time.Second, 5*time.Millisecond, "%s", line)
+	}, time.Minute, 5*time.Millisecond, "%s", line)
 }
 
 func podMeta(uid, name string, annotations map[string]string) *metav1.PartialObjectMetadata {
@@ -81,15 +81,17 @@ func TestWatch(t *testing.T) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		return j.listed["u1"]
-	}, 20*time.Second, 5*time.Millisecond)
-	asked := false
-	for _, a := range client.Actions() {
-		if watch, is := a.(clienttesting.WatchAction); is {
-			assert.Equal(t, "spec.nodeName=n1", watch.GetWatchRestrictions().Fields.String(), "no other node's pods are asked for")
-			asked = true
+	}, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { // a moment after the list
+		asked := false
+		for _, a := range client.Actions() {
+			if watch, is := a.(clienttesting.WatchAction); is {
+				assert.Equal(t, "spec.nodeName=n1", watch.GetWatchRestrictions().Fields.String(), "no other node's pods are asked for")
+				asked = true
+			}
 		}
-	}
-	require.True(t, asked)
+		return asked
+	}, time.Minute, 5*time.Millisecond)
 	ns := client.Resource(pods).Namespace("ns").(metadatafake.MetadataClient)
 	_, err := ns.UpdateFake(podMeta("u1", "p", map[string]string{api.AnnotationGrant: "b", api.AnnotationSignature: "s"}), metav1.UpdateOptions{})
 	require.NoError(t, err)

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -37,7 +39,8 @@ func (c *cluster) runWithExtender(t testing.TB, config string) {
 
 // extend starts an extender, until the test ends, and returns its URL.
 func (c *cluster) extend(t testing.TB) string {
-	const address = "127.0.0.1:18182"
+	pid := os.Getpid() // two test processes would meet at one address
+	address := fmt.Sprintf("127.%d.%d.%d:18182", 1+pid>>16%63, pid>>8&0xff, pid&0xff)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {

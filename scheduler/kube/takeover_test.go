@@ -234,6 +234,8 @@ func TestTakeoverForgetsProgress(t *testing.T) {
 
 // The informer is behind: no term begins before it has the change.
 func TestTakeoverWaitsForTheInformer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	client := fake.NewClientset(named("p", "", nil))
 	leads := followed(t, client)
 	factory := NewInformers(client)
@@ -245,12 +247,11 @@ func TestTakeoverWaitsForTheInformer(t *testing.T) {
 	client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		p := named("p", "", nil)
 		p.ResourceVersion = "8" // of which the informer receives nothing
+		time.AfterFunc(300*time.Millisecond, cancel)
 		return true, p, nil
 	})
 	takeover := &Takeover{Fence: leads, Client: client, Feed: feed, Log: slog.New(slog.DiscardHandler),
 		RequestsGPUs: func(*v1.Pod) bool { return true }, Forget: func() { t.Error("it has not begun") }}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
 	_, err = takeover.Term(ctx)
 	require.ErrorContains(t, err, "wait for the change of pod ns/p")
 }
