@@ -18,7 +18,7 @@ import (
 
 // patience is how long a test waits for what has to happen. An earlier deadline
 // is stated.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var silence = slog.New(slog.DiscardHandler)
 

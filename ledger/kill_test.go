@@ -272,7 +272,7 @@ func crowd(dir, name string) error {
 func crowdMember(ledger *ledger.Ledger, total *tally, id string) error {
 	random := rand.New(rand.NewPCG(uint64(os.Getpid()), uint64(len(id))+uint64(id[len(id)-1])))
 	gpus := map[string]grant.GPU{gpuA: crowdGPU}
-	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	ctx, cancel := context.WithTimeout(background, 2*time.Minute)
 	defer cancel()
 	for range 40 {
 		memory := int64(50 + random.IntN(300))

@@ -26,7 +26,7 @@ func TestHolderWaitsForALease(t *testing.T) {
 	require.ErrorIs(t, h.Hold("c1", dir), ErrLeased)
 	require.Eventually(t, func() bool {
 		return errors.Is(setLease(file, unix.F_UNLCK), nil) && errors.Is(setLease(file, unix.F_RDLCK), unix.EAGAIN)
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.Eventually(t, func() bool { return h.Hold("c1", dir) == nil }, time.Minute, time.Millisecond)
 	trimmed, err := TrimUsage(UsagePath(dir))
 	require.NoError(t, err)

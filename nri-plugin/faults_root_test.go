@@ -104,7 +104,7 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := f.runtime.create(newPod("other", hami(gpuA, 1, 0)), newContainer("main"))
 		return err != nil && strings.Contains(err.Error(), "until the ledger is reconciled")
-	}, 10*time.Second, 10*time.Millisecond, "no grant while the ledger is not reconciled")
+	}, time.Minute, 10*time.Millisecond, "no grant while the ledger is not reconciled")
 	f.stop()
 
 	ctr.Annotations[api.AnnotationShares] = record

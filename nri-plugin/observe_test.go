@@ -59,7 +59,7 @@ func (s *seen) wait(t *testing.T, event string, times int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.handled[event] == times
-	}, 20*time.Second, time.Millisecond, "%s %d times", event, times)
+	}, time.Minute, time.Millisecond, "%s %d times", event, times)
 }
 
 func TestObserver(t *testing.T) {

@@ -169,7 +169,7 @@ func TestLimitsBehindTheLedgerAreFixed(t *testing.T) {
 		limits, err = limiter.ReadLimits(path)
 		assert.NoError(c, err)
 		assert.Equal(c, whole, limits.Devices[0])
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	snapshot, err := f.ledger.Snapshot(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, int64(3000), snapshot.Claims()[0].Shares[0].MemoryMiB)

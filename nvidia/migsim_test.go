@@ -76,7 +76,7 @@ func TestMIGHealthOnTheSimulatedDriver(t *testing.T) {
 	defer stop()
 	until := func(what string, holds func(Snapshot) bool) {
 		t.Helper()
-		for deadline := time.After(20 * time.Second); !holds(c.Snapshot()); {
+		for deadline := time.After(time.Minute); !holds(c.Snapshot()); {
 			select {
 			case <-changed:
 			case <-deadline:

@@ -52,7 +52,7 @@ func (r registration) plugin(t *testing.T, dir string) (*v1beta1.RegisterRequest
 		require.NoError(t, err)
 		t.Cleanup(func() { conn.Close() })
 		return request, v1beta1.NewDevicePluginClient(conn)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		require.FailNow(t, "no plugin registered")
 		return nil, nil
 	}
@@ -75,7 +75,7 @@ func TestAgentOffersItsGPUs(t *testing.T) {
 	r, plugin := kubelet.plugin(t, o.DevicePluginDir)
 	assert.Equal(t, "example.com/slice", r.GetResourceName())
 
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	stream, err := plugin.ListAndWatch(ctx, &v1beta1.Empty{})
 	require.NoError(t, err)

@@ -130,7 +130,7 @@ func TestMetricsManualIsOfAScrape(t *testing.T) {
 	require.Eventually(t, func() bool {
 		body = get(o.MetricsAddress, "/metrics").body
 		return strings.Contains(body, "gpuslice_gpu_temperature_celsius{")
-	}, 20*time.Second, 5*time.Millisecond, "%v", log)
+	}, time.Minute, 5*time.Millisecond, "%v", log)
 	require.NoError(t, stop())
 	documented := map[string]bool{}
 	for _, f := range slices.Concat(published(t), of(metrics.HAMi), of(metrics.GPUManager)) {

@@ -73,7 +73,7 @@ func TestAgentFollowsTheNodesConfiguration(t *testing.T) {
 				replicas += d.Replicas
 			}
 			return err == nil && replicas == want
-		}, 20*time.Second, 5*time.Millisecond, "%v", log)
+		}, time.Minute, 5*time.Millisecond, "%v", log)
 		return published
 	}
 	published := devices(2)
@@ -108,7 +108,7 @@ func TestAgentOffersVcuda(t *testing.T) {
 	kubelet := startKubelet(t, o.DevicePluginDir)
 	startRuntime(t, o.NRISocket)
 	stop, log := o.run(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	counts := map[string]int{}
 	for range 2 {

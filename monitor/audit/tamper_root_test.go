@@ -86,7 +86,7 @@ func TestAuditorEndsTheChildThatHasTheLock(t *testing.T) {
 	require.Eventually(t, func() bool {
 		s, err := procfs.FS("/proc").Stat(strconv.Itoa(child))
 		return err != nil || s.Zombie
-	}, 10*time.Second, time.Millisecond, "the child ends")
+	}, time.Minute, time.Millisecond, "the child ends")
 	a.looks(overAfter)
 	assert.Zero(t, a.lasting(TamperedFiles))
 }

@@ -79,7 +79,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 // How long the tests wait for something, and how often they look.
 const (
-	patience = 20 * time.Second
+	patience = time.Minute
 	pause    = 5 * time.Millisecond
 )
 

@@ -105,7 +105,7 @@ func TestCallsEndWithTheLease(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, text := w.status("/debug/state?format=json")
 		return strings.Contains(text, `"phase":"reserved"`)
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	close(down)
 	err = <-ended
 	require.ErrorIs(t, err, errLost)

@@ -41,7 +41,7 @@ func TestIncompleteGroupReservesNothing(t *testing.T) {
 		w.cluster.mu.Lock()
 		defer w.cluster.mu.Unlock()
 		return len(w.cluster.requeued) == 2
-	}, 10*time.Second, time.Millisecond, "both are retried")
+	}, time.Minute, time.Millisecond, "both are retried")
 }
 
 // A group may have more pods than its minimum, and all may be known before the first of their events is handled.

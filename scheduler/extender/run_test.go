@@ -105,7 +105,7 @@ func TestOneReplicaAnswers(t *testing.T) {
 	require.Eventually(t, func() bool { // once it knows the cluster
 		status, why := second.status("/readyz")
 		return status == http.StatusServiceUnavailable && strings.Contains(why, errNotLeading.Error())
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	status, _ := second.post("/filter", extenderv1.ExtenderArgs{Pod: pod("p", 1, 0), NodeNames: &second.nodes}, nil)
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	stop()
@@ -141,7 +141,7 @@ func TestServeDebug(t *testing.T) {
 			var err error
 			response, err = http.Get("http://" + address + path)
 			return err == nil
-		}, 10*time.Second, 10*time.Millisecond, path)
+		}, time.Minute, 10*time.Millisecond, path)
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
 		require.NoError(t, err)

@@ -35,7 +35,7 @@ func (j *journal) await(t *testing.T, want ...string) {
 	require.Eventually(t, func() bool {
 		got = append(got, j.take()...)
 		return len(got) >= len(want)
-	}, 10*time.Second, time.Millisecond, "%v", want)
+	}, time.Minute, time.Millisecond, "%v", want)
 	require.Equal(t, want, got)
 }
 

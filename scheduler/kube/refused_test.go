@@ -138,7 +138,7 @@ func (e *evicting) refuse(node string, uids ...string) {
 	require.Eventually(e.t, func() bool {
 		n, err := e.feed.nodes.Get(node)
 		return err == nil && n.Annotations[api.AnnotationNodeRefused] == refusing(node, uids...).Annotations[api.AnnotationNodeRefused]
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 // withReplacements makes pods that the controller creates after evictions.

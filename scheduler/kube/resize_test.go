@@ -57,7 +57,7 @@ func (r *resizing) status() (s grant.ResizeStatus, p *v1.Pod) {
 		_, asked := p.Annotations[api.AnnotationResize]
 		_, answered := p.Annotations[api.AnnotationResizeStatus]
 		return !asked && answered
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	require.NoError(r.t, json.Unmarshal([]byte(p.Annotations[api.AnnotationResizeStatus]), &s))
 	return s, p
 }
@@ -186,7 +186,7 @@ func TestResizerWithoutLeadership(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.asked >= 2 // so the first time is over
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	assert.Contains(t, r.pod().Annotations, api.AnnotationResize)
 	r.mu.Lock()
 	r.ready = nil

@@ -108,7 +108,7 @@ func TestSearchAfterBindings(t *testing.T) {
 		w.plans.mu.Lock()
 		defer w.plans.mu.Unlock()
 		return len(w.plans.fruitless) == 0
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	_, nominated = w.try(t, pods[1], n1)
 	require.Equal(t, "n1", nominated)
 	deleted.are(t, "low-0", "low-1")
@@ -200,7 +200,7 @@ func TestEvictionsEndWithTheGroup(t *testing.T) {
 				require.NoError(t, w.client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "ns", pod.Name))
 			}
 			require.Eventually(t, func() bool { return len(w.groups.named(gang.Name{Namespace: "ns", Name: "g"}).Pending) == 0 },
-				10*time.Second, time.Millisecond)
+				time.Minute, time.Millisecond)
 		})
 		return false, nil, nil
 	})

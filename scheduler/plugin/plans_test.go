@@ -103,7 +103,7 @@ func (w *world) known(t *testing.T, pod *v1.Pod) {
 	require.Eventually(t, func() bool {
 		found, err := w.pods.Pods(pod.Namespace).Get(pod.Name)
 		return err == nil && (found.DeletionTimestamp != nil) == (pod.DeletionTimestamp != nil)
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 // try is a cycle of a pod: the node on which it fits, or the one that is nominated.

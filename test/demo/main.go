@@ -245,7 +245,7 @@ func (d *demo) start(ctx context.Context, name, gpu string, mib, cores int) (ten
 	if err != nil {
 		return tenant{}, err
 	}
-	err = harness.Until(ctx, 10*time.Second, func(context.Context) error {
+	err = harness.Until(ctx, time.Minute, func(context.Context) error {
 		log, err := sandbox.Logs(main)
 		if err == nil && harness.KeyValues(log)["ready"] != "1" {
 			err = fmt.Errorf("its workload has not started: %s", log)

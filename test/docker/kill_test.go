@@ -59,7 +59,7 @@ func killsAtRandom(t *testing.T, d docker) {
 	require.NotZero(t, killed["runtime"]+killed["shim"], "no process was killed")
 	// After dockerd has its containerd again, everything can be removed, and the next container finds the
 	// whole GPU free.
-	require.NoError(t, harness.Until(ctx, time.Minute, func(ctx context.Context) error {
+	require.NoError(t, harness.Until(ctx, 3*time.Minute, func(ctx context.Context) error {
 		if err := d.RemoveAll(ctx); err != nil {
 			return err
 		}

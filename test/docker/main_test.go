@@ -30,7 +30,7 @@ const (
 	// contextMiB is what a CUDA context takes of an H200.
 	contextMiB = 520
 	// patience is for what only has to happen.
-	patience = 20 * time.Second
+	patience = time.Minute
 )
 
 // workload is the path of a CUDA workload inside the images.

@@ -263,7 +263,7 @@ func lines(n *harness.Node, text string) int {
 
 // logged waits until the agent's log has a text so many times.
 func logged(ctx context.Context, n *harness.Node, text string, times int) error {
-	return harness.Until(ctx, 30*time.Second, func(context.Context) error {
+	return harness.Until(ctx, time.Minute, func(context.Context) error {
 		if lines(n, text) < times {
 			return errors.New("the agent has not logged " + text)
 		}

@@ -96,7 +96,7 @@ func (r *row) cell(t *testing.T, s shape) {
 		want = r.granted
 	}
 	require.NoError(t, counts.check(want))
-	require.NoError(t, harness.Until(ctx, 30*time.Second, func(context.Context) error { return nothingLeft(r.node) }))
+	require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error { return nothingLeft(r.node) }))
 }
 
 // pod makes a pod's containers while the plugin is broken, and looks at what they

@@ -120,7 +120,7 @@ func starts(t *testing.T, n *harness.Node) {
 		container := harness.Container{Name: name, Image: image, Command: tc.command, User: 65532, ReadOnly: true, Security: nothing(t)}
 		id, err := pod.Start(ctx, container)
 		require.NoError(t, err, name)
-		code, err := n.WaitExit(ctx, id, 30*time.Second)
+		code, err := n.WaitExit(ctx, id, time.Minute)
 		require.NoError(t, err, name)
 		said, err := pod.Logs(container)
 		require.NoError(t, err, name)
@@ -166,7 +166,7 @@ func connects(t *testing.T, n *harness.Node) {
 		require.NoError(t, err)
 		return text
 	}
-	require.NoError(t, harness.Until(ctx, 30*time.Second, func(ctx context.Context) error {
+	require.NoError(t, harness.Until(ctx, time.Minute, func(ctx context.Context) error {
 		if err := n.Health(ctx, "/readyz"); err != nil {
 			return fmt.Errorf("%w: %s", err, log())
 		}
@@ -186,7 +186,7 @@ func connects(t *testing.T, n *harness.Node) {
 	job := harness.Container{Name: "main", User: 1000, Command: []string{harness.WorkloadDir + "/hold", "--mib=300"}}
 	id, err := pod.Start(ctx, job)
 	require.NoError(t, err, log())
-	require.NoError(t, harness.Until(ctx, 20*time.Second, func(context.Context) error {
+	require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error {
 		said, err := pod.Logs(job)
 		if err == nil && harness.KeyValues(said)["ready"] != "1" {
 			err = fmt.Errorf("the job is not ready: %s", said)
@@ -206,7 +206,7 @@ func connects(t *testing.T, n *harness.Node) {
 		Mounts: []*cri.Mount{{HostPath: filepath.Dir(nvml), ContainerPath: "/driver", Readonly: true}, {HostPath: filepath.Dir(n.SimState()), ContainerPath: filepath.Dir(n.SimState())}},
 	})
 	require.NoError(t, err)
-	require.NoError(t, harness.Until(ctx, 30*time.Second, func(context.Context) error {
+	require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error {
 		for line := range strings.Lines(log()) {
 			if strings.Contains(line, "violation found") {
 				require.Contains(t, line, "kind=ungranted-process")

@@ -145,7 +145,7 @@ func TestAudit(t *testing.T) {
 					continue
 				}
 				reported := fmt.Sprintf(`kind=%s .*pod=\S*/%s `, s.kind, s.name)
-				require.NoError(t, harness.Until(ctx, 30*time.Second, func(context.Context) error {
+				require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error {
 					if !matches(log(), `violation found" `+reported) {
 						return fmt.Errorf("%s is not reported as %s", s.name, s.kind)
 					}

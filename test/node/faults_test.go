@@ -56,7 +56,7 @@ func TestAgentThatIsNotThere(t *testing.T) {
 		// The agent is ready again only after it has noticed that it was disconnected. Its health can't show
 		// that before.
 		next := uint32(0)
-		require.NoError(t, harness.Until(ctx, 20*time.Second, func(ctx context.Context) error {
+		require.NoError(t, harness.Until(ctx, time.Minute, func(ctx context.Context) error {
 			next++
 			id, err := pod.Start(ctx, harness.Container{Name: "main", Attempt: next})
 			if err != nil {

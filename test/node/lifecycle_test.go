@@ -124,7 +124,7 @@ func lifecycle(ctx context.Context, n *harness.Node, k kind, annotations map[str
 		if err != nil || limited != (k.limitMiB > 0) {
 			return fmt.Errorf("limited: %v, %w", limited, err)
 		}
-		code, err := n.WaitExit(ctx, id, 30*time.Second)
+		code, err := n.WaitExit(ctx, id, time.Minute)
 		if err != nil {
 			return err
 		}

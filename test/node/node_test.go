@@ -102,7 +102,7 @@ func number(t testing.TB, text string) int64 {
 
 // waitReady waits until a container's workload has printed ready=1.
 func waitReady(t testing.TB, s *harness.Sandbox, c harness.Container) {
-	err := harness.Until(context.Background(), 20*time.Second, func(context.Context) error {
+	err := harness.Until(context.Background(), time.Minute, func(context.Context) error {
 		log, err := s.Logs(c)
 		if err == nil && harness.KeyValues(log)["ready"] != "1" {
 			err = fmt.Errorf("not ready: %s", log)

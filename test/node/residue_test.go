@@ -66,7 +66,7 @@ func TestResidueIsRight(t *testing.T) {
 		start(t, pod, harness.Container{Name: "main", Image: cheatImage, Command: []string{"/bin/sh", "-c", test.line}})
 		atWork(t, pod, test.processes)
 		var seen, charged, truth uint64
-		require.NoError(t, harness.Until(ctx, 30*time.Second, func(context.Context) error {
+		require.NoError(t, harness.Until(ctx, time.Minute, func(context.Context) error {
 			s, err := n.Status(ctx)
 			if err != nil || len(s.Containers) != 2 {
 				return fmt.Errorf("%d containers: %w", len(s.Containers), err)
@@ -93,7 +93,7 @@ func TestResidueIsRight(t *testing.T) {
 
 // atWork waits until so many of a pod's programs have what they hold.
 func atWork(t *testing.T, pod *harness.Sandbox, programs int) {
-	require.NoError(t, harness.Until(context.Background(), 30*time.Second, func(context.Context) error {
+	require.NoError(t, harness.Until(context.Background(), time.Minute, func(context.Context) error {
 		says, err := pod.Logs(harness.Container{Name: "main"})
 		if err == nil && strings.Count(says, "ready=1") < programs {
 			err = fmt.Errorf("not ready: %s", says)

@@ -227,7 +227,7 @@ func TestPodOfSeveralContainers(t *testing.T) {
 	})})
 	init := harness.Container{Name: "init", Command: []string{workload("meminfo")}}
 	initID := start(t, pod, init)
-	code, err := n.WaitExit(ctx, initID, 20*time.Second)
+	code, err := n.WaitExit(ctx, initID, time.Minute)
 	require.NoError(t, err)
 	require.Zero(t, code)
 	log, err := pod.Logs(init)
@@ -236,7 +236,7 @@ func TestPodOfSeveralContainers(t *testing.T) {
 
 	a := start(t, pod, harness.Container{Name: "a"})
 	// The init container has ended: what it held is free, before it is removed.
-	require.NoError(t, harness.Until(ctx, 20*time.Second, func(ctx context.Context) error {
+	require.NoError(t, harness.Until(ctx, time.Minute, func(ctx context.Context) error {
 		s, err := n.Status(ctx)
 		if err == nil && s.GPUs[1].GrantedMemoryMiB != 0 {
 			err = fmt.Errorf("%d MiB of the T4 are granted", s.GPUs[1].GrantedMemoryMiB)

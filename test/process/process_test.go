@@ -34,7 +34,7 @@ const (
 	mib = 1 << 20
 	// contextMiB is what a CUDA context takes of an H200.
 	contextMiB = 520
-	patience   = 30 * time.Second
+	patience   = time.Minute
 )
 
 type machine struct {

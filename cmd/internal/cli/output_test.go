@@ -62,7 +62,7 @@ func TestStatusWatch(t *testing.T) {
 		select {
 		case line := <-out.lines:
 			require.Contains(t, line, want)
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			require.FailNow(t, "no output with "+want)
 		}
 	}

@@ -52,7 +52,7 @@ func (x *terminal) press(keys ...string) { x.tmux(append([]string{"send-keys"}, 
 // until waits until a screen is as it should be, and returns it.
 func (x *terminal) until(what string, is func(screen string) bool) string {
 	x.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		screen := x.screen()
 		if is(screen) {
