@@ -99,12 +99,12 @@ type due struct {
 	clock, busy, counted uint64
 }
 
-// windows is how many periods holdShares looks at.
-const windows = 5
+// windows is how many periods holdShares looks at, until one is as it should be.
+const windows = 10
 
 // holdShares measures periods, of the GPU's clock, until one in which all of the containers have what is due at once. In no period
 // has a container more than its share. It can have less while the machine's own processors have no time for the launcher, which
-// is not the limiter's doing, so there are a few periods: BenchmarkShare has the exact figures, of a machine at rest.
+// is not the limiter's doing, so there are several periods: BenchmarkShare has the exact figures, of a machine at rest.
 func holdShares(tb testing.TB, period time.Duration, dues ...*due) {
 	tb.Helper()
 	for _, d := range dues { // a GPU has no clock before the first launch

@@ -29,7 +29,7 @@ const (
 // A share holds for what programs do every day: several streams, kernels shorter than an event, and such of one grid that take
 // longer with other data. Each case has a GPU of its own.
 func TestShareOfOrdinaryPrograms(t *testing.T) {
-	const settles, period = time.Second, 2 * time.Second
+	const windows, settles, period = 5, time.Second, 2 * time.Second
 	cases := []struct {
 		name    string
 		sharers []sharer
