@@ -96,7 +96,7 @@ func (c *Cluster) WaitNode(ctx context.Context) error { return c.WaitOffered(ctx
 // WaitOffered waits until the node is ready, the kubelet can give out so many of a resource (0: any number),
 // and the Node's annotations have the GPUs.
 func (c *Cluster) WaitOffered(ctx context.Context, resource corev1.ResourceName, want int64) error {
-	return harness.Until(ctx, 2*time.Minute, func(ctx context.Context) error {
+	return harness.Until(ctx, patience, func(ctx context.Context) error {
 		node, err := c.API.CoreV1().Nodes().Get(ctx, c.name, metav1.GetOptions{})
 		if err != nil {
 			return err
