@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -81,10 +82,86 @@ func placedOn(t tester, e *Engine, p *scheduler.Pod) *scheduler.Placement {
 	return &placement
 }
 
+// nodeSort is what nodes have in common except UUIDs: the change of the first GPU, the GPUs, and their links.
+type nodeSort struct {
+	change, gpus int
+	links        string
+	hami         bool
+}
+
+// node is the i-th node, registered by our agent or by HAMi's device plugin.
+func (s nodeSort) node(t tester, i int, change func(*scheduler.GPU)) *scheduler.Node {
+	t.Helper()
+	gpus := h100s(i, s.gpus)
+	change(&gpus[0])
+	n := nodeOf(nodeName(i), gpus...)
+	links := linksOf(s.links, s.gpus)
+	if !s.hami {
+		var all api.NodeGPUs
+		err := json.Unmarshal([]byte(n.Annotations[api.AnnotationNodeGPUs]), &all)
+		if err != nil {
+			t.Fatalf("node: %v", err)
+		}
+		all.Links = links
+		n.Annotations[api.AnnotationNodeGPUs] = encoded(t, all)
+		return n
+	}
+	delete(n.Annotations, api.AnnotationNodeGPUs)
+	var list []api.HAMiGPU
+	var scores []api.HAMiScore
+	for j, g := range gpus {
+		list = append(list, api.HAMiGPU{ID: g.UUID, Index: g.Index, Count: g.Replicas, Memory: g.MemoryMiB, Core: g.Cores, Type: g.Model, NUMA: g.NUMA,
+			Mode: g.Mode, Health: g.Healthy})
+		if links != nil {
+			score := api.HAMiScore{UUID: g.UUID, Scores: map[string]int{}}
+			for k, other := range gpus {
+				score.Scores[other.UUID] = links[j][k]
+			}
+			scores = append(scores, score)
+		}
+	}
+	n.Annotations[api.AnnotationHAMiRegister] = encoded(t, list)
+	if links != nil {
+		n.Annotations[api.AnnotationHAMiScore] = encoded(t, scores)
+	}
+	return n
+}
+
+// linksOf are PCIe links, and with "pairs" and "switch" NVLink between pairs or all.
+func linksOf(kind string, n int) [][]int {
+	if kind == "" {
+		return nil
+	}
+	links := make([][]int, n)
+	for i := range links {
+		links[i] = make([]int, n)
+		for j := range links[i] {
+			switch {
+			case i == j:
+			case kind == "switch" || kind == "pairs" && i/2 == j/2:
+				links[i][j] = 1820
+			default:
+				links[i][j] = 20
+			}
+		}
+	}
+	return links
+}
+
+func encoded(t tester, value any) string {
+	t.Helper()
+	data, err := json.Marshal(value)
+	if err != nil {
+		t.Fatalf("annotation: %v", err)
+	}
+	return string(data)
+}
+
 // TestEqualNodes compares the verdict on each of many nodes, most of them equal, with that of an engine that has only this
 // node.
 func TestEqualNodes(t *testing.T) {
-	equal, fits := 0, 0
+	equal, fits, ofHAMi, several := 0, 0, 0, 0
+	topologyAware := map[string]string{api.AnnotationGPUPolicy: "topology-aware", api.AnnotationNodePolicy: "topology-aware"}
 	rapid.Check(t, func(t *rapid.T) {
 		many := newEngine(t, Options{})
 		changes := []func(*scheduler.GPU){
@@ -95,23 +172,37 @@ func TestEqualNodes(t *testing.T) {
 			func(g *scheduler.GPU) { g.Cores = 50 },
 			func(g *scheduler.GPU) { g.Replicas = 1 },
 			func(g *scheduler.GPU) { g.Mode = api.ModeMIG },
-			func(g *scheduler.GPU) { g.Isolation = grant.IsolationDriver },
 			func(g *scheduler.GPU) { g.Healthy = false },
 			func(g *scheduler.GPU) { g.Cordoned = true },
+			// HAMi registers neither of these.
+			func(g *scheduler.GPU) { g.Isolation = grant.IsolationDriver },
 			func(g *scheduler.GPU) { g.Others = scheduler.Use{MemoryMiB: 70000, Replicas: 1} },
+		}
+		// Each sort differs from the first one in one thing.
+		s := nodeSort{gpus: 2}
+		change := func() { s.change = rapid.IntRange(0, len(changes)-1).Draw(t, "change") }
+		links := func() { s.links = rapid.SampledFrom([]string{"", "PCIe", "pairs", "switch"}).Draw(t, "links") }
+		gpus := func() { s.gpus = rapid.SampledFrom([]int{2, 4}).Draw(t, "GPUs") }
+		hami := func() { s.hami = rapid.Bool().Draw(t, "HAMi") }
+		for _, draw := range []func(){links, gpus, hami} {
+			draw()
+		}
+		sorts := []nodeSort{s}
+		for range rapid.IntRange(0, 3).Draw(t, "sorts") {
+			s = sorts[0]
+			rapid.SampledFrom([]func(){change, change, links, gpus, hami}).Draw(t, "differs")()
+			sorts = append(sorts, s)
 		}
 		var nodes []*scheduler.Node
 		var ones []*Engine // each has one of the nodes
-		kinds := map[int]bool{}
+		seen := map[nodeSort]bool{}
 		for i := range rapid.IntRange(2, 12).Draw(t, "nodes") {
-			gpus := h100s(i, 2)
-			kind := rapid.IntRange(0, len(changes)-1).Draw(t, "kind")
-			changes[kind](&gpus[0])
-			if kinds[kind] {
+			s := rapid.SampledFrom(sorts).Draw(t, "sort")
+			if seen[s] {
 				equal++
 			}
-			kinds[kind] = true
-			nodes, ones = append(nodes, nodeOf(nodeName(i), gpus...)), append(ones, newEngine(t, Options{}))
+			seen[s] = true
+			nodes, ones = append(nodes, s.node(t, i, changes[s.change])), append(ones, newEngine(t, Options{}))
 			many.SetNode(nodes[i])
 			ones[i].SetNode(nodes[i])
 			if rapid.Bool().Draw(t, "used") {
@@ -121,23 +212,47 @@ func TestEqualNodes(t *testing.T) {
 				}
 			}
 		}
-		p := annotated(podOf("u", rapid.SampledFrom([]string{"1/8000/10", "2/8000/0", "1/80000/100", "1/-100/60"}).Draw(t, "shape")),
-			rapid.SampledFrom([]map[string]string{nil,
-				{api.AnnotationUseUUIDs: uuid(0, 0) + "," + uuid(1, 1)},
-				{api.AnnotationAvoidUUIDs: uuid(0, 0)},
-				{api.AnnotationUseTypes: "H100"},
-				{api.AnnotationNUMABind: "true"},
-				{api.AnnotationIsolation: "driver"},
-			}).Draw(t, "annotations"))
-		v := many.Evaluate(many.Snapshot(), p, requestOf(t, many, p))
-		for i, n := range nodes {
-			want, got := ones[i].Evaluate(ones[i].Snapshot(), p, requestOf(t, ones[i], p)).Verdict(n.Name), v.Verdict(n.Name)
-			require.Equal(t, *want.outcome, *got.outcome, n.Name)
-			if want.Fits {
-				fits++
+		shape := rapid.SampledFrom([]string{"1/8000/10", "2/8000/0", "1/80000/100", "1/-100/60", "3/1000/10"}).Draw(t, "shape")
+		var fitting []int
+		for _, annotations := range []map[string]string{nil,
+			{api.AnnotationUseUUIDs: uuid(0, 0) + "," + uuid(1, 1)},
+			{api.AnnotationAvoidUUIDs: uuid(0, 0)},
+			{api.AnnotationUseTypes: "H100"},
+			{api.AnnotationNUMABind: "true"},
+			{api.AnnotationIsolation: "driver"},
+			{api.AnnotationGPUPolicy: "binpack"},
+			topologyAware,
+		} {
+			p := annotated(podOf("u", shape), annotations)
+			v := many.Evaluate(many.Snapshot(), p, requestOf(t, many, p))
+			fitting = nil
+			for i, n := range nodes {
+				want, got := ones[i].Evaluate(ones[i].Snapshot(), p, requestOf(t, ones[i], p)).Verdict(n.Name), v.Verdict(n.Name)
+				require.Equal(t, *want.outcome, *got.outcome, n.Name)
+				if want.Fits {
+					fits++
+					fitting = append(fitting, i)
+				}
 			}
 		}
+		if len(fitting) == 0 {
+			return
+		}
+		i := rapid.SampledFrom(fitting).Draw(t, "reserved")
+		p := annotated(podOf("u", shape), topologyAware)
+		want, err := ones[i].Reserve(p, requestOf(t, ones[i], p), nodes[i].Name, "test")
+		require.NoError(t, err)
+		got, err := many.Reserve(p, requestOf(t, many, p), nodes[i].Name, "test")
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		if got.HAMi {
+			ofHAMi++
+		}
+		if len(got.Containers[0]) > 1 {
+			several++
+		}
 	})
-	require.NotZero(t, equal)
-	require.NotZero(t, fits)
+	for _, n := range []int{equal, fits, ofHAMi, several} {
+		require.NotZero(t, n)
+	}
 }
