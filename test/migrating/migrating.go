@@ -1,7 +1,8 @@
 // Package migrating has decisions of HAMi, gpu-manager and gpu-admission as cases, and replays them here: through the
 // request parser, the webhook, and the scheduler as plugin and as extender. docs/MIGRATING.md has a row for each difference.
 //
-// The originals are HAMi 4707fb02 (its webhook and the checks of a GPU: 07d38c4c), gpu-manager 8cd842ed, and gpu-admission 47d56ae (its quotas: before f7d9868).
+// The originals are HAMi 4707fb02 (its webhook and the checks of a GPU: 07d38c4c, its scores: 02d88823), gpu-manager 8cd842ed, and
+// gpu-admission 47d56ae (its quotas: before f7d9868).
 package migrating
 
 import (
@@ -41,15 +42,17 @@ var testdata embed.FS
 
 // Node is a node of equal GPUs: of 80000 MiB with 10 replicas (gpu-manager's: 24576 MiB, 100) if nothing else is set.
 type Node struct {
-	GPUs      int     `json:"gpus"`
-	MemoryMiB int64   `json:"memoryMiB"`
-	NUMA      []int   `json:"numa"`
-	Links     [][]int `json:"links"`
-	Model     string  `json:"model"`
-	Pool      string  `json:"pool"`
+	GPUs      int   `json:"gpus"`
+	MemoryMiB int64 `json:"memoryMiB"`
+	// MemoriesMiB has each GPU's memory, if they are not equal.
+	MemoriesMiB []int64 `json:"memoriesMiB"`
+	NUMA        []int   `json:"numa"`
+	Links       [][]int `json:"links"`
+	Model       string  `json:"model"`
+	Pool        string  `json:"pool"`
 }
 
-// Placement is a case of testdata/placements.yaml.
+// Placement is a case of testdata/placements.yaml, scores.yaml or decisions.json.
 type Placement struct {
 	Name        string            `json:"name"`
 	Cluster     string            `json:"cluster"`
@@ -60,21 +63,29 @@ type Placement struct {
 	Quota       string            `json:"quota"`
 	// ResourceQuota has limits of memory and cores. Then a pod that gets GPUs fits, whatever GPUs it gets.
 	ResourceQuota *quota.Limits `json:"resourceQuota"`
-	Pods          []string      `json:"pods"`
-	Theirs        []string      `json:"theirs"`
-	Here          []string      `json:"here"`
-	Row           string        `json:"row"`
+	// Used is the use of each node's GPUs by earlier pods: replicas/MiB/cores, "0": none.
+	Used   map[string][]string `json:"used"`
+	Pods   []string            `json:"pods"`
+	Theirs []string            `json:"theirs"`
+	Here   []string            `json:"here"`
+	Row    string              `json:"row"`
 
 	of    string
 	nodes map[string]Node
 }
 
-// Expected are the results here.
-func (p *Placement) Expected() []string {
-	if p.Here != nil {
-		return p.Here
+// sameAs reports if the result here is theirs, or one of these where the original's choice is random: "0 or 1".
+func sameAs(theirs, here string) bool { return slices.Contains(strings.Split(theirs, " or "), here) }
+
+// differs counts the pods of which the result here is another one.
+func (p *Placement) differs() int {
+	n := 0
+	for i := range p.Here {
+		if !sameAs(p.Theirs[i], p.Here[i]) {
+			n++
+		}
 	}
-	return p.Theirs
+	return n
 }
 
 func read(t *testing.T, name string, into any) {
@@ -140,8 +151,9 @@ type Scheduler struct {
 // Replay places the pods of each case through a scheduler of a cluster with these nodes.
 func Replay(t *testing.T, open func(t *testing.T, nodes []*v1.Node) Scheduler) {
 	hami, gpuManager := Placements(t)
-	for _, c := range slices.Concat(hami, gpuManager) {
+	for _, c := range slices.Concat(hami, gpuManager, scores(t), decisions(t)) {
 		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel() // the plugin's cases wait for informers
 			var nodes []*v1.Node
 			for i, name := range slices.Sorted(maps.Keys(c.nodes)) {
 				nodes = append(nodes, c.node(t, i, name))
@@ -156,28 +168,72 @@ func Replay(t *testing.T, open func(t *testing.T, nodes []*v1.Node) Scheduler) {
 				s.Engine.SetQuota("default", "quota", quota.Quota{Limits: *c.ResourceQuota})
 			}
 			var results []string
-			for i, text := range c.Pods {
+			for i, text := range append(c.use(t), c.Pods...) {
 				if node, containers, there := strings.Cut(text, ":"); there {
-					put(t, s.Engine, c.pod(t, i, containers), node)
+					gpus, shares, pinned := strings.Cut(containers, "=")
+					if !pinned {
+						gpus, shares = "", containers
+					}
+					c.put(t, s.Engine, c.pod(t, i, shares), node, gpus)
 					continue
 				}
 				results = append(results, c.place(s, c.pod(t, i, text)))
 			}
-			require.Equal(t, c.Expected(), results)
+			if c.Here != nil {
+				require.Equal(t, c.Here, results)
+				return
+			}
+			require.Len(t, results, len(c.Theirs))
+			for i, theirs := range c.Theirs {
+				require.True(t, sameAs(theirs, results[i]), "pod %d: %s, not %s", i, results[i], theirs)
+			}
 		})
 	}
 }
 
-// put binds the pod as an earlier one.
-func put(t *testing.T, e *engine.Engine, pod *v1.Pod, node string) {
+// use are the pods of Used.
+func (p *Placement) use(t *testing.T) []string {
+	t.Helper()
+	var pods []string
+	for _, node := range slices.Sorted(maps.Keys(p.Used)) {
+		for i, text := range p.Used[node] {
+			var replicas, memory, cores int
+			if text == "0" {
+				continue
+			}
+			_, err := fmt.Sscanf(text, "%d/%d/%d", &replicas, &memory, &cores)
+			require.NoError(t, err)
+			for k := range replicas {
+				if k == 0 {
+					pods = append(pods, fmt.Sprintf("%s:%d=1/%d/%d", node, i, memory-replicas+1, cores))
+				} else {
+					pods = append(pods, fmt.Sprintf("%s:%d=1/1/0", node, i))
+				}
+			}
+		}
+	}
+	return pods
+}
+
+// put binds the pod as an earlier one, on these GPUs of the node if it has any.
+func (p *Placement) put(t *testing.T, e *engine.Engine, pod *v1.Pod, node, gpus string) {
 	t.Helper()
 	pod.Annotations = nil
-	p := convert.Pod(pod)
-	r, err := e.Request(p)
+	if gpus != "" {
+		var uuids []string
+		for text := range strings.SplitSeq(gpus, ",") {
+			i, err := strconv.Atoi(text)
+			require.NoError(t, err)
+			uuids = append(uuids, uuid(slices.Index(slices.Sorted(maps.Keys(p.nodes)), node), i))
+		}
+		pod.Annotations = map[string]string{api.AnnotationUseUUIDs: strings.Join(uuids, ",")}
+	}
+	model := convert.Pod(pod)
+	r, err := e.Request(model)
 	require.NoError(t, err)
-	placement, err := e.Reserve(p, r, node, "test")
+	placement, err := e.Reserve(model, r, node, "test")
 	require.NoError(t, err)
-	pod.Annotations, err = wire.Annotations(p, placement, nil, time.Unix(1_800_000_000, 0))
+	pod.Annotations, err = wire.Annotations(model, placement, nil, time.Unix(1_800_000_000, 0))
 	require.NoError(t, err)
 	pod.Spec.NodeName = node
 	e.SetPod(convert.Pod(pod))
@@ -221,6 +277,8 @@ func (p *Placement) place(s Scheduler, pod *v1.Pod) string {
 	return result
 }
 
+func uuid(node, gpu int) string { return fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", node, gpu) }
+
 func (p *Placement) node(t *testing.T, number int, name string) *v1.Node {
 	t.Helper()
 	n := p.nodes[name]
@@ -237,7 +295,11 @@ func (p *Placement) node(t *testing.T, number int, name string) *v1.Node {
 	healthy, cores, cordoned := !p.Unhealthy, 100, ""
 	all := api.NodeGPUs{Version: api.NodeGPUsVersion, Links: n.Links}
 	for i := range n.GPUs {
-		gpu := api.NodeGPU{UUID: fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", number, i), Model: "NVIDIA H100 80GB HBM3", Index: i,
+		memory := memory
+		if n.MemoriesMiB != nil {
+			memory = n.MemoriesMiB[i]
+		}
+		gpu := api.NodeGPU{UUID: uuid(number, i), Model: "NVIDIA H100 80GB HBM3", Index: i,
 			MemoryMiB: &memory, Cores: &cores, Replicas: &replicas, Mode: api.ModeShared, Healthy: &healthy}
 		if n.NUMA != nil {
 			gpu.NUMA = &n.NUMA[i]

@@ -131,13 +131,13 @@ func TestDifferencesAreOnThePage(t *testing.T) {
 		check(a.Name, a.Row, a.Here != "")
 	}
 	placedHAMi, placedGPUManager := Placements(t)
-	for _, p := range append(placedHAMi, placedGPUManager...) {
-		require.NotEqual(t, p.Theirs, p.Here, "%s: the result is the same", p.Name)
+	for _, p := range slices.Concat(placedHAMi, placedGPUManager, scores(t), decisions(t)) {
+		require.True(t, p.Here == nil || p.differs() > 0, "%s: the result is the same", p.Name)
 		check(p.Name, p.Row, p.Here != nil)
 	}
 	page, err := os.ReadFile("../../docs/MIGRATING.md")
 	require.NoError(t, err)
-	for _, table := range []string{"| in the pod | HAMi | here |", "| gpu-manager and gpu-admission | here | reason |"} {
+	for _, table := range []string{"| in the pod | HAMi | here |", "| HAMi | here | reason |", "| gpu-manager and gpu-admission | here | reason |"} {
 		_, rest, found := strings.Cut(string(page), table)
 		require.True(t, found, table)
 		body, _, _ := strings.Cut(rest, "\n\n")
@@ -155,7 +155,7 @@ func TestNumbersOnThePage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/MIGRATING.md")
 	require.NoError(t, err)
 	found := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^\| (HAMi|gpu-manager)'s (requests|admissions|placements) \| (\d+) \| (\d+) \|$`).FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\| (HAMi|gpu-manager)'s (requests|admissions|placements|scores|decisions) \| (\d+) \| (\d+) \|$`).FindAllStringSubmatch(string(page), -1) {
 		found[m[1]+" "+m[2]] = m[3] + " " + m[4]
 	}
 	want := map[string]string{}
@@ -173,17 +173,14 @@ func TestNumbersOnThePage(t *testing.T) {
 	admitted := Admissions(t)
 	count("HAMi admissions", len(admitted), len(slices.DeleteFunc(slices.Clone(admitted), func(a Admission) bool { return a.Here != "" })))
 	placedHAMi, placedGPUManager := Placements(t)
-	for of, cases := range map[string][]Placement{"HAMi": placedHAMi, "gpu-manager": placedGPUManager} {
-		n, equal := 0, 0
+	for name, cases := range map[string][]Placement{"HAMi placements": placedHAMi, "gpu-manager placements": placedGPUManager,
+		"HAMi scores": scores(t), "gpu-manager decisions": decisions(t)} {
+		n, differ := 0, 0
 		for _, p := range cases {
 			n += len(p.Theirs)
-			for i, want := range p.Expected() {
-				if want == p.Theirs[i] {
-					equal++
-				}
-			}
+			differ += p.differs()
 		}
-		count(of+" placements", n, equal)
+		count(name, n, n-differ)
 	}
 	require.Equal(t, want, found)
 }
