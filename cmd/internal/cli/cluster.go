@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -119,11 +120,27 @@ func (c call) allNodes() bool {
 	return err == nil
 }
 
+// orCluster adds to the error of a machine without a state directory how to show the cluster. The call is one that shows the
+// cluster if there is a connection.
+func (c call) orCluster(err error) error {
+	if !errors.Is(err, fs.ErrNotExist) || c.Flags().Changed("state-dir") || c.Flags().Changed("all-nodes") {
+		return err
+	}
+	_, why := c.connect()
+	if why == nil {
+		return err
+	}
+	return fmt.Errorf("%w; for the cluster use kubectl %s (here: %w)", err, c.CommandPath(), why)
+}
+
 type reader func(context.Context) (view.Node, error)
 
 // nodeReader returns the reader of what the call shows: this node, or all nodes of the cluster as one.
 func (c call) nodeReader() (reader, error) {
-	read := func(ctx context.Context) (view.Node, error) { return c.node.view(ctx, stateDir(c.Command)) }
+	read := func(ctx context.Context) (view.Node, error) {
+		n, err := c.node.view(ctx, stateDir(c.Command))
+		return n, c.orCluster(err)
+	}
 	if c.allNodes() {
 		connection, err := c.connect()
 		if err != nil {
@@ -187,6 +204,9 @@ func (c call) readSource(args []string, names int) (source, []string, error) {
 func (c call) readFiles() (view.Node, gpusOf, error) {
 	dir := stateDir(c.Command)
 	n, err := c.node.view(c.Context(), dir)
+	if errors.Is(err, fs.ErrNotExist) && !c.Flags().Changed("state-dir") {
+		err = fmt.Errorf("%w; for a node of the cluster use kubectl %s NODE", err, c.CommandPath())
+	}
 	if err != nil {
 		return n, gpusOf{}, work(err)
 	}

@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,6 +98,37 @@ func TestAllNodes(t *testing.T) {
 			assert.Equal(t, exitFailed, status)
 			assert.Contains(t, stderr, test.want)
 		})
+	}
+}
+
+// On a machine without an agent and without a kubeconfig the error names the command for the cluster.
+func TestNeitherNodeNorCluster(t *testing.T) {
+	noKubeconfig(t)
+	dir := filepath.Join(t.TempDir(), "gpuslice")
+	call := func(args ...string) (status int, stderr string) {
+		c := Node()
+		require.NoError(t, c.PersistentFlags().Lookup("state-dir").Value.Set(dir)) // in the place of the default
+		var out, complaint bytes.Buffer
+		status = run(context.Background(), c, args, &out, &complaint)
+		assert.Empty(t, out.String())
+		return status, complaint.String()
+	}
+	const neither = "set --state-dir to its directory); for the cluster use kubectl gpuslice %s (here: there is no kubeconfig: set --kubeconfig, --context or KUBECONFIG)\n"
+	for args, want := range map[string]string{
+		"status":                      fmt.Sprintf(neither, "status"),
+		"top --once":                  fmt.Sprintf(neither, "top"),
+		"describe container a/p":      fmt.Sprintf(neither, "describe container"),
+		"status --context nowhere":    `context "nowhere" does not exist`,
+		"topology":                    "for a node of the cluster use kubectl gpuslice topology NODE\n",
+		"describe gpu 0":              "for a node of the cluster use kubectl gpuslice describe gpu NODE\n",
+		"status --all-nodes=false":    "set --state-dir to its directory)\n",
+		"topology --state-dir " + dir: "set --state-dir to its directory)\n",
+		"status --state-dir " + dir:   "set --state-dir to its directory)\n",
+	} {
+		status, stderr := call(strings.Fields(args)...)
+		assert.Equal(t, exitFailed, status, args)
+		assert.Contains(t, stderr, "has gpuslice-agent run on this node?", args)
+		assert.Contains(t, stderr, want, args)
 	}
 }
 

@@ -90,7 +90,7 @@ read; 2 invalid usage.`,
 			}
 			n, err := node.view(c.Context(), stateDir(c))
 			if err != nil {
-				return work(err)
+				return work(called.orCluster(err))
 			}
 			found, err := findContainer(n.Containers, args[0])
 			if err != nil {
