@@ -191,9 +191,9 @@ e2e-oldest: setup image ## Run e2e's tests with plugin and extender on the oldes
 	@test/setup.sh --kubernetes-oldest
 	@GPUSLICE_TEST_KUBERNETES=oldest $(MAKE) --no-print-directory -j 2 --output-sync=target e2e-framework e2e-extender
 
-e2e-nodes: setup image ## Add a second node to a real Kubernetes: groups, node policies, a drain, XIDs, MIG devices, a node without an agent (three minutes, as root)
+e2e-nodes: setup image ## Add a second node to a real Kubernetes: groups, node policies, a drain, XIDs, MIG devices, a node without an agent, the quick start beside a node without GPUs (five minutes, as root)
 	@test/setup.sh --kubernetes
-	$(E2E) -tags $(TAGS),e2e,nodes -run 'TestSecondNode$$' ./test/e2e
+	$(E2E) -tags $(TAGS),e2e,nodes -run '^(TestSecondNode|TestQuickStartBesideACPUNode)$$' ./test/e2e
 
 # The short form of the node's part is in `make test`.
 soak: setup image ## Create and delete 10,000 containers of a node and 1,000 pods of a cluster while all programs are killed (hours, as root)

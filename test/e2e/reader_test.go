@@ -144,9 +144,14 @@ func inTexts(t *testing.T, place string) (found []pages.Command) {
 }
 
 // blocksOf are those of a page, or of one of its sections, that this test reads.
-func blocksOf(t *testing.T, place string) (found []pages.Block) {
+func blocksOf(t *testing.T, place string) []pages.Block {
 	test, _, _ := strings.Cut(t.Name(), "/")
 	require.Equal(t, test, readBy[place], "the test that reads %s", place)
+	return blocksAt(t, place)
+}
+
+// blocksAt are those of a page, or of one of its sections.
+func blocksAt(t *testing.T, place string) (found []pages.Block) {
 	page, section, _ := strings.Cut(place, "#")
 	for _, b := range blocksOfClusters(t) {
 		if b.Page == page && (section == "" || b.Section == section) {

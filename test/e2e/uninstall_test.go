@@ -13,19 +13,32 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/test/docs/pages"
 	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
 // uninstall does what docs/UPGRADING.md describes.
 func uninstall(t *testing.T) {
-	blocks := blocksOf(t, "docs/UPGRADING.md#Uninstall")
+	blocks := blocksAt(t, "docs/UPGRADING.md#Uninstall")
 	require.Len(t, blocks, 1)
 	newReader(t, nil).does(blocks[0])
+}
+
+// requireNothingOfOurs waits until no object of the release is left. The kubelet removes the ResourceSlices of a driver 30 s after
+// the driver is gone.
+func requireNothingOfOurs(t *testing.T) {
+	assert.NoError(t, harness.Until(t.Context(), 2*time.Minute, func(context.Context) error {
+		if found := ours(t); len(found) > 0 {
+			return fmt.Errorf("still there: %v", found)
+		}
+		return nil
+	}))
 }
 
 // reinstall brings the release back that the other tests have.
@@ -94,13 +107,7 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 	uninstall(t)
 
 	s.requireGoesOn("job")
-	// The kubelet removes the ResourceSlices of a driver 30 s after the driver is gone.
-	assert.NoError(t, harness.Until(t.Context(), 2*time.Minute, func(context.Context) error {
-		if found := ours(t); len(found) > 0 {
-			return fmt.Errorf("still there: %v", found)
-		}
-		return nil
-	}))
+	requireNothingOfOurs(t)
 	for _, file := range filesBelow(t, cluster.StateDir()) {
 		assert.Equal(t, filepath.Join(cluster.StateDir(), "turns"), filepath.Dir(filepath.Dir(file)), "the job has only these mounted from there")
 	}
@@ -179,6 +186,10 @@ func firstRelease(t *testing.T) {
 func requireNodeSaysNothing(t *testing.T) {
 	node, err := cluster.API.CoreV1().Nodes().Get(context.Background(), harness.NodeName, metav1.GetOptions{})
 	require.NoError(t, err)
+	requireSaysNothing(t, node)
+}
+
+func requireSaysNothing(t *testing.T, node *corev1.Node) {
 	for _, keys := range []map[string]string{node.Labels, node.Annotations} {
 		for key := range keys {
 			assert.False(t, strings.Contains(key, "gpuslice") || strings.Contains(key, "hami.io"), "%s is left on the node", key)
@@ -194,23 +205,33 @@ func requireAgent(t *testing.T) {
 	require.EqualValues(t, 1, agents.Status.NumberReady)
 }
 
-// newcomer does what docs/QUICKSTART-KUBERNETES.md describes.
-func newcomer(t *testing.T) {
+// quickStart are the commands of docs/QUICKSTART-KUBERNETES.md, and their reader.
+func quickStart(t *testing.T) (*reader, []pages.Block) {
 	_, err := cluster.Ctr(context.Background(), "images", "tag", "--force", harness.WorkloadImage, "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04")
 	require.NoError(t, err)
-	blocks := blocksOf(t, "docs/QUICKSTART-KUBERNETES.md")
+	blocks := blocksAt(t, "docs/QUICKSTART-KUBERNETES.md")
 	require.GreaterOrEqual(t, len(blocks), 3, "the quick start has commands")
-	r := newReader(t, map[string]string{"NODE": harness.NodeName})
+	return newReader(t, map[string]string{"NODE": harness.NodeName}), blocks
+}
+
+// newcomer does what docs/QUICKSTART-KUBERNETES.md describes.
+func newcomer(t *testing.T) {
+	r, blocks := quickStart(t)
+	r.follows(blocks)
+}
+
+// follows does what these blocks of the quick start describe. The last ones show the pod.
+func (r *reader) follows(blocks []pages.Block) {
 	seen := ""
 	for _, b := range blocks {
 		out := r.does(b)
 		if strings.Contains(b.Commands[len(b.Commands)-1].Text, "rollout status") {
-			requireAgent(t)
+			requireAgent(r.t)
 		}
 		if strings.Contains(b.Commands[0].Text, "gpuslice top") {
-			require.Regexp(t, `slice\b.*4(\.0)? ?GiB|slice\b.*4096`, out, "the newcomer sees the pod")
+			require.Regexp(r.t, `slice\b.*4(\.0)? ?GiB|slice\b.*4096`, out, "the newcomer sees the pod")
 			seen = out
 		}
 	}
-	require.NotEmpty(t, seen)
+	require.NotEmpty(r.t, seen)
 }

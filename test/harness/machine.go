@@ -28,7 +28,7 @@ type Machine struct {
 	seen string
 }
 
-// NewMachine makes a machine with the given profiles of GPUs. One that is returned has
+// NewMachine makes a machine with the given profiles of GPUs; with none it has no driver either. One that is returned has
 // to be closed, also after an error.
 func NewMachine(ctx context.Context, gpus ...string) (*Machine, error) {
 	if os.Geteuid() != 0 {
@@ -59,6 +59,9 @@ func (m *Machine) makeGPUs(ctx context.Context, gpus []string) error {
 		if err := os.Mkdir(filepath.Join(m.Dir, sub), 0o755); err != nil {
 			return err
 		}
+	}
+	if len(gpus) == 0 {
+		return nil
 	}
 	initArgs := []string{"init"}
 	for _, c := range gpus {

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type Node struct {
 type NodeOptions struct {
 	// GPUs are the simulated GPUs' profiles; one H200 when empty.
 	GPUs []string
+	// NoGPUs makes a machine without GPUs and without a driver.
+	NoGPUs bool
 	// Containerd are containerd's options.
 	Containerd ContainerdOptions
 	// AgentArgs are further arguments of the agent.
@@ -44,13 +47,13 @@ type NodeOptions struct {
 
 // NewNode brings a node up. It has to be closed also after an error.
 func NewNode(ctx context.Context, o NodeOptions) (*Node, error) {
-	if len(o.GPUs) == 0 {
+	if len(o.GPUs) == 0 && !o.NoGPUs {
 		o.GPUs = []string{"H200"}
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	o.Progress("simulated GPU: %s", strings.Join(o.GPUs, ", "))
+	o.Progress("simulated GPUs: %s", cmp.Or(strings.Join(o.GPUs, ", "), "none"))
 	machine, err := NewMachine(ctx, o.GPUs...)
 	if machine == nil {
 		return nil, err

@@ -58,6 +58,7 @@ type Cluster struct {
 	admission     *admission  // while it is removed
 	identities    *identities
 	second        *Cluster // while it is there
+	noGPUs        bool     // its node has none
 }
 
 // New brings a cluster up. It has to be closed also after an error.
@@ -103,16 +104,17 @@ const stateDir, simulated = "/run/gpuslice", "/var/lib/simgpu"
 
 // mounts are what the node has at the paths that the chart expects, by those paths.
 func (c *Cluster) mounts(m *harness.Machine) (map[string]string, error) {
-	driver, err := harness.Artefact("sim")
-	if err != nil {
-		return nil, err
-	}
 	nri := filepath.Join(c.Dir, "c/nri")
 	m.SeenAt(stateDir)
-	return map[string]string{
-		stateDir: m.StateDir(), "/run/nri": nri, "/run/cdi": m.CDIDir(),
-		simulated + "/lib": driver, simulated + "/state": filepath.Dir(m.SimState()),
-	}, os.MkdirAll(nri, 0o711)
+	mounts := map[string]string{stateDir: m.StateDir(), "/run/nri": nri, "/run/cdi": m.CDIDir()}
+	if !c.noGPUs {
+		driver, err := harness.Artefact("sim")
+		if err != nil {
+			return nil, err
+		}
+		mounts[simulated+"/lib"], mounts[simulated+"/state"] = driver, filepath.Dir(m.SimState())
+	}
+	return mounts, os.MkdirAll(nri, 0o711)
 }
 
 // LibraryDir is the directory on the node that the limiter is installed to.
