@@ -27,6 +27,9 @@ struct nvml_calls {
 	nvmlReturn_t (*memory)(nvmlDevice_t, nvmlMemory_t *);
 	nvmlReturn_t (*memory_v2)(nvmlDevice_t, nvmlMemory_v2_t *);
 	nvmlReturn_t (*processes)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
+	nvmlReturn_t (*most_migs)(nvmlDevice_t, unsigned *);
+	nvmlReturn_t (*mig)(nvmlDevice_t, unsigned, nvmlDevice_t *);
+	nvmlReturn_t (*name)(nvmlDevice_t, char *, unsigned);
 };
 
 static int find_calls(struct nvml_calls *n)
@@ -43,7 +46,11 @@ static int find_calls(struct nvml_calls *n)
 	*(void **)&n->memory = dlsym(handle, "nvmlDeviceGetMemoryInfo");
 	*(void **)&n->memory_v2 = dlsym(handle, "nvmlDeviceGetMemoryInfo_v2");
 	*(void **)&n->processes = dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
-	return n->init && n->count && n->handle && n->uuid && n->memory && n->memory_v2 && n->processes;
+	*(void **)&n->most_migs = dlsym(handle, "nvmlDeviceGetMaxMigDeviceCount");
+	*(void **)&n->mig = dlsym(handle, "nvmlDeviceGetMigDeviceHandleByIndex");
+	*(void **)&n->name = dlsym(handle, "nvmlDeviceGetName");
+	return n->init && n->count && n->handle && n->uuid && n->memory && n->memory_v2 && n->processes &&
+	       n->most_migs && n->mig && n->name;
 }
 
 static void show_processes(const struct nvml_calls *n, nvmlDevice_t device, unsigned i)
@@ -57,6 +64,30 @@ static void show_processes(const struct nvml_calls *n, nvmlDevice_t device, unsi
 			printf("nvml.%u.process.%u=%llu\n", i, list[p].pid, list[p].usedGpuMemory);
 	}
 	free(list);
+}
+
+/* Nothing of a GPU that is not in MIG mode. */
+static void show_migs(const struct nvml_calls *n, nvmlDevice_t device, unsigned i)
+{
+	unsigned most, count = 0;
+	nvmlDevice_t mig;
+	nvmlMemory_t m;
+	char text[128];
+
+	if (n->most_migs(device, &most) || most == 0)
+		return;
+	for (unsigned at = 0; at < most; at++) {
+		if (n->mig(device, at, &mig))
+			continue;
+		if (!n->uuid(mig, text, sizeof(text)))
+			printf("nvml.%u.mig.%u.uuid=%s\n", i, count, text);
+		if (!n->name(mig, text, sizeof(text)))
+			printf("nvml.%u.mig.%u.name=%s\n", i, count, text);
+		if (!n->memory(mig, &m))
+			printf("nvml.%u.mig.%u.total_bytes=%llu\n", i, count, m.total);
+		count++;
+	}
+	printf("nvml.%u.mig_count=%u\n", i, count);
 }
 
 static void show_nvml_device(const struct nvml_calls *n, unsigned i)
@@ -79,6 +110,7 @@ static void show_nvml_device(const struct nvml_calls *n, unsigned i)
 		printf("nvml.%u.v2.free_bytes=%llu\nnvml.%u.v2.reserved_bytes=%llu\n", i, m2.free, i, m2.reserved);
 	}
 	show_processes(n, device, i);
+	show_migs(n, device, i);
 }
 
 void show_nvml(void)
