@@ -37,6 +37,8 @@ type NodeOptions struct {
 	Containerd ContainerdOptions
 	// AgentArgs are further arguments of the agent.
 	AgentArgs []string
+	// MIG are the GPUs, by index, of which the agent has the MIG devices' capabilities in /proc.
+	MIG []int
 	// NoAgent leaves the agent to be started later.
 	NoAgent bool
 	// Enter, if it is set, is asked for Containerd.Enter when the machine is there.
@@ -159,7 +161,15 @@ func (n *Node) agent(name, stateDir, healthAddress string) (*Process, error) {
 		"--metrics-address=",   // a machine may have several such nodes
 		"--device-plugin-dir=", // there is no kubelet
 	}, n.options.AgentArgs...)
-	return StartProcess(n.Dir, name, []string{"SIMGPU_STATE=" + n.SimState()}, path, args...)
+	command := append([]string{path}, args...)
+	if len(n.options.MIG) > 0 {
+		dir := filepath.Join(n.Dir, "proc")
+		if err := WriteDriverFiles(dir, n.options.MIG...); err != nil {
+			return nil, err
+		}
+		command = append(withDriverFiles(dir), command...)
+	}
+	return StartProcess(n.Dir, name, []string{"SIMGPU_STATE=" + n.SimState()}, command[0], command[1:]...)
 }
 
 // HealthAddress is a loopback address of this node's own, made of its directory's

@@ -287,13 +287,18 @@ func (c *Containerd) WaitExit(ctx context.Context, id string, patience time.Dura
 	return code, err
 }
 
-// KillContainer kills a container's first process, past containerd.
-func KillContainer(c *Containerd, id string) error {
+// ContainerPID is a container's first process.
+func ContainerPID(c *Containerd, id string) (int, error) {
 	data, err := os.ReadFile(filepath.Join(c.bundle(id), c.runtime.pidFile))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	return strconv.Atoi(strings.TrimSpace(string(data)))
+}
+
+// KillContainer kills a container's first process, past containerd.
+func KillContainer(c *Containerd, id string) error {
+	pid, err := ContainerPID(c, id)
 	if err != nil {
 		return err
 	}
