@@ -24,33 +24,46 @@ import (
 
 // withDRA switches the node to DRA for a test.
 func withDRA(t *testing.T) {
+	restoreChart(t)
+	installDRA(t, func(devices []resourceapi.Device) error {
+		if len(devices) != len(gpus(t)) {
+			return fmt.Errorf("%d GPUs are offered", len(devices))
+		}
+		return nil
+	})
+}
+
+// restoreChart installs the chart without DRA when the test ends.
+func restoreChart(t *testing.T) {
 	ctx := context.Background()
 	t.Cleanup(func() {
 		require.NoError(t, cluster.InstallChart(ctx))
 		require.NoError(t, cluster.WaitNode(ctx))
 	})
+}
+
+// installDRA waits until no device has a taint, and the devices are as they are wanted.
+func installDRA(t *testing.T, want func([]resourceapi.Device) error, more ...string) {
+	ctx := context.Background()
 	// The cluster's containerd has a directory of CDI specs that the driver's are not in.
 	specs := filepath.Join(filepath.Dir(cluster.RuntimeConfig()), "no-cdi")
 	require.NoError(t, os.MkdirAll(specs, 0o755))
-	require.NoError(t, cluster.InstallChart(ctx, "--set=dra.enabled=true", "--set-json=agent.paths.cdi="+fmt.Sprintf(`["/etc/cdi","/var/run/cdi",%q]`, specs)))
+	require.NoError(t, cluster.InstallChart(ctx, append(more, "--set=dra.enabled=true", "--set-json=agent.paths.cdi="+fmt.Sprintf(`["/etc/cdi","/var/run/cdi",%q]`, specs))...))
 	require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
 		list, err := cluster.API.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
-		offered := 0
+		var offered []resourceapi.Device
 		for _, s := range list.Items {
 			for _, d := range s.Spec.Devices {
 				if len(d.Taints) > 0 {
 					return fmt.Errorf("%s has taints: %v", d.Name, d.Taints)
 				}
-				offered++
+				offered = append(offered, d)
 			}
 		}
-		if offered != len(gpus(t)) {
-			return fmt.Errorf("%d GPUs are offered", offered)
-		}
-		return nil
+		return want(offered)
 	}))
 }
 
