@@ -131,7 +131,7 @@ static CUresult no_room(struct charge *c)
 {
 	static _Atomic unsigned once;
 	unsigned long long mib = 1 << 20, limit = limits_bytes(c->here.cell);
-	unsigned long long used = usage_sum(c->process->usage, c->here.cell).committed + limits_residue_bytes(c->here.cell);
+	unsigned long long used = usage_sum(c->process->usage, &c->process->ipcleft, c->here.cell).committed + limits_residue_bytes(c->here.cell);
 
 	count_refusal(c->process, c->here.cell, true);
 	log_line(&once, "the memory limit leaves no room for a context, which takes %llu MiB: %llu of %llu MiB are in use",

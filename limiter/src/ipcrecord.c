@@ -59,32 +59,43 @@ static uint64_t left_bit(uint32_t record)
 	return (uint64_t)1 << record % IPCRECORD_PER_WORD;
 }
 
-/* In LEAVING, before LEFT. The upper half of the word is a number: after it has risen, no process clears a bit that it has
- * read before. */
-static void show_left(struct vgpu_usage *usage, uint32_t record)
+/* The upper half of the word is a number: after it has risen, no process clears a bit that it has read before, and no sum
+ * counts that was kept for the word before. */
+static void raise_number(struct vgpu_usage *usage, uint32_t record)
 {
 	atomic_fetch_add(left_word(usage, record), (uint64_t)1 << IPCRECORD_PER_WORD);
+}
+
+/* In LEAVING, before LEFT. */
+static void show_left(struct vgpu_usage *usage, uint32_t record)
+{
+	raise_number(usage, record);
 	atomic_fetch_or(left_word(usage, record), left_bit(record));
 }
 
-/* If another process changes the word meanwhile, the bit stays: it costs a sum a load. */
-static void hide_left(struct vgpu_usage *usage, uint32_t record)
+/* If another process changes the word meanwhile, the bit stays: it costs a process a load. Returns whether it has gone. */
+static bool hide_left(struct vgpu_usage *usage, uint32_t record)
 {
 	uint64_t word = atomic_load(left_word(usage, record));
 	enum phase phase = phase_of(load(usage, record)); /* after the word */
 
-	if (word & left_bit(record) && phase != LEAVING && phase != LEFT)
-		atomic_compare_exchange_strong(left_word(usage, record), &word, word & ~left_bit(record));
+	return word & left_bit(record) && phase != LEAVING && phase != LEFT &&
+	       atomic_compare_exchange_strong(left_word(usage, record), &word, word & ~left_bit(record));
 }
 
 /* In LEFT no process begins to hold it: a bit that is set then is taken back. The serial number shows if the record has
- * been used again. */
+ * been used again. Also if another process has made it FREE, no sum that was kept counts it when this returns. */
 static void end_if_let_go(struct vgpu_usage *usage, uint32_t record)
 {
 	uint64_t state = load(usage, record);
 
-	if (phase_of(state) == LEFT && !has_holder(usage, record) && change(usage, record, state, in_phase(state, FREE)))
-		hide_left(usage, record);
+	if (phase_of(state) == LEFT) {
+		if (has_holder(usage, record))
+			return;
+		change(usage, record, state, in_phase(state, FREE));
+	}
+	if (atomic_load(left_word(usage, record)) & left_bit(record) && !hide_left(usage, record))
+		raise_number(usage, record);
 }
 
 /* The pages of a new record are allocated before they are touched, as a slot's. */
@@ -180,12 +191,25 @@ void ipcrecord_clear(struct vgpu_usage *usage, uint32_t slot)
 	}
 }
 
+static uint64_t bytes_of(uint64_t state, int cell)
+{
+	return (int)(state >> CELL & 15) == cell ? (state >> BYTES & MOST_UNITS) * UNIT : 0;
+}
+
+uint64_t ipcrecord_left_bytes(const struct vgpu_usage *usage, uint32_t record, int cell, bool *stays)
+{
+	uint64_t state = load(usage, record);
+
+	*stays &= phase_of(state) != LEAVING;
+	return phase_of(state) == LEFT ? bytes_of(state, cell) : 0;
+}
+
 uint64_t ipcrecord_memory(const struct vgpu_usage *usage, uint32_t record, int cell, int *maker)
 {
 	uint64_t state = load(usage, record);
 
 	*maker = phase_of(state) == LEFT ? -1 : (int)maker_of(state);
-	return phase_of(state) >= OPEN && (int)(state >> CELL & 15) == cell ? (state >> BYTES & MOST_UNITS) * UNIT : 0;
+	return phase_of(state) >= OPEN ? bytes_of(state, cell) : 0;
 }
 
 uint64_t ipcrecord_bytes(const struct vgpu_usage *usage, uint32_t record, int cell)

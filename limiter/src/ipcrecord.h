@@ -39,6 +39,9 @@ bool ipcrecord_holds(const struct vgpu_usage *usage, uint32_t slot, int cell);
 uint64_t ipcrecord_memory(const struct vgpu_usage *usage, uint32_t record, int cell, int *maker);
 /* Those that the record counts for: its maker has left them, or is checkpointed. */
 uint64_t ipcrecord_bytes(const struct vgpu_usage *usage, uint32_t record, int cell);
+/* Those that its maker has left. *stays becomes false if it leaves them now: they can count before the record's word of
+ * ipc_left changes again. */
+uint64_t ipcrecord_left_bytes(const struct vgpu_usage *usage, uint32_t record, int cell, bool *stays);
 
 /* The number of records that were ever used; the tenant can write the file. seq_cst: in a sum it is read after the
  * cells, from which a record takes over. */
@@ -51,18 +54,13 @@ static inline uint32_t ipcrecord_high(const struct vgpu_usage *usage)
 
 enum { IPCRECORD_PER_WORD = 32 };
 
-/* For a walk over the records that may count, as over the slots (layout.h): each word's bits. Of a checkpointed
- * maker all of its records may count. */
+/* The words of ipc_left that have a record. */
 static inline uint32_t ipcrecord_words(const struct vgpu_usage *usage)
 {
 	return (ipcrecord_high(usage) + IPCRECORD_PER_WORD - 1) / IPCRECORD_PER_WORD;
 }
 
-static inline uint64_t ipcrecord_word(const struct vgpu_usage *usage, uint32_t word, bool all)
-{
-	return all ? UINT32_MAX : atomic_load(&usage->ipc_left[word]) & UINT32_MAX;
-}
-
+/* The first record of which a word has a bit; takes the bit away. */
 static inline uint32_t ipcrecord_next(uint32_t word, uint64_t *bits)
 {
 	uint32_t record = word * IPCRECORD_PER_WORD + (uint32_t)__builtin_ctzll(*bits);

@@ -13,6 +13,7 @@
 #include "exported.h"
 #include "freeing.h"
 #include "ipcheld.h"
+#include "ipcleft.h"
 #include "layout.h"
 #include "ledger.h"
 #include "lock.h"
@@ -47,6 +48,7 @@ struct process {
 	struct backing backing;
 	struct exported exported;
 	struct ipcheld ipcheld;
+	struct ipcleft ipcleft;
 	struct residue residue;
 };
 

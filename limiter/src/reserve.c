@@ -66,7 +66,7 @@ static enum outcome try(struct process *p, int cell, uint64_t bytes, struct room
 	if (bytes > room.limit)
 		return FULL; /* not announced, so that it causes no overflow in a sum */
 	atomic_fetch_add(&own->tentative, bytes); /* seq_cst: see above */
-	*sum = usage_sum(p->usage, cell);
+	*sum = usage_sum(p->usage, &p->ipcleft, cell);
 	if (over(p, cell, add(sum->committed, sum->tentative), room)) {
 		atomic_fetch_sub(&own->tentative, bytes);
 		return over(p, cell, add(sum->committed, bytes), room) ? FULL : CROWDED;
@@ -237,7 +237,7 @@ bool reserve_briefly(struct process *p, int cell, uint64_t bytes)
 	if (bytes > room.limit)
 		return false;
 	atomic_fetch_add(&p->owner.slot->cells[cell].tentative, bytes);
-	struct usage_sum sum = usage_sum(p->usage, cell);
+	struct usage_sum sum = usage_sum(p->usage, &p->ipcleft, cell);
 	if (!over(p, cell, add(sum.committed, sum.tentative), room))
 		return true;
 	reserve_briefly_undo(p, cell, bytes);

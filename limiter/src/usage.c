@@ -135,7 +135,18 @@ static inline void sum_slot(struct vgpu_slot *s, int cell, struct usage_sum *sum
 	sum->committed = add(sum->committed, atomic_load(&c->committed));
 }
 
-struct usage_sum usage_sum(struct vgpu_usage *usage, int cell)
+/* Of a checkpointed maker all records may count. */
+static uint64_t all_records(const struct vgpu_usage *usage, int cell)
+{
+	uint32_t high = ipcrecord_high(usage);
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < high; i++)
+		sum += ipcrecord_bytes(usage, i, cell); /* each is below 2^42 */
+	return sum;
+}
+
+struct usage_sum usage_sum(struct vgpu_usage *usage, struct ipcleft *left, int cell)
 {
 	struct usage_sum sum = { 0 };
 	uint32_t words = usage_words(usage);
@@ -144,10 +155,11 @@ struct usage_sum usage_sum(struct vgpu_usage *usage, int cell)
 		for (uint64_t bits = usage_word(usage, word); bits;)
 			sum_slot(&usage->slots[usage_next(word, &bits)], cell, &sum);
 	/* After the cells: a record takes over what was committed before the cell gives it up. */
-	words = ipcrecord_words(usage);
+	words = __builtin_expect(sum.suspended, 0) ? 0 : ipcrecord_words(usage);
 	for (uint32_t word = 0; __builtin_expect(word < words, 0); word++)
-		for (uint64_t bits = ipcrecord_word(usage, word, sum.suspended); bits;)
-			sum.committed = add(sum.committed, ipcrecord_bytes(usage, ipcrecord_next(word, &bits), cell));
+		sum.committed = add(sum.committed, ipcleft_bytes(left, usage, cell, word));
+	if (__builtin_expect(sum.suspended, 0))
+		sum.committed = add(sum.committed, all_records(usage, cell));
 	return sum;
 }
 

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "ipcleft.h"
 #include "layout.h"
 
 /* The file's writable mapping, made once in a process. NULL: the file is missing or invalid, and one
@@ -20,8 +21,8 @@ struct usage_sum {
 	bool deaths; /* the owner word of some slot has FUTEX_OWNER_DIED */
 };
 
-/* The sums of a cell over all slots that may have bytes; they saturate. */
-struct usage_sum usage_sum(struct vgpu_usage *usage, int cell);
+/* The sums of a cell over all slots that may have bytes, and over the IPC records; they saturate. left: of this process. */
+struct usage_sum usage_sum(struct vgpu_usage *usage, struct ipcleft *left, int cell);
 
 /* The bytes of a cell, of all slots, that may lie in the host's memory (reserve.c). */
 uint64_t usage_spilled(struct vgpu_usage *usage, int cell);

@@ -18,7 +18,7 @@ static uint64_t used_after_deaths(struct process *p, int cell)
 	if (file.fd >= 0)
 		slot_reap(p->usage, file.fd);
 	owner_return(&p->owner, file);
-	return usage_sum(p->usage, cell).committed;
+	return usage_sum(p->usage, &p->ipcleft, cell).committed;
 }
 
 struct slice {
@@ -42,7 +42,7 @@ static CUresult slice_here(struct slice *slice)
 	if (!p || here.cell < 0)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pools_refresh(p, here.cell); /* what pools have released since is free */
-	struct usage_sum sum = usage_sum(p->usage, here.cell);
+	struct usage_sum sum = usage_sum(p->usage, &p->ipcleft, here.cell);
 	uint64_t used = __builtin_expect(sum.deaths, 0) ? used_after_deaths(p, here.cell) : sum.committed;
 	used += limits_residue_bytes(here.cell);
 	slice->total = limits_bytes(here.cell);

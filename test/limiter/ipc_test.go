@@ -540,7 +540,8 @@ func TestIPCMemoryAtRandom(t *testing.T) {
 // Whatever others do meanwhile, what counts is found by its bit, and a bit of what does not count any more goes.
 func TestLeftIPCMemoryIsFound(t *testing.T) {
 	program, sources := filepath.Join(t.TempDir(), "left"), filepath.Join(root, "limiter/src")
-	require.NoError(t, compile(program, "testdata/left.c", "-pthread", "-iquote", sources, filepath.Join(sources, "ipcrecord.c"), filepath.Join(sources, "filepages.c")))
+	require.NoError(t, compile(program, "testdata/left.c", "-pthread", "-iquote", sources, filepath.Join(sources, "ipcleft.c"), filepath.Join(sources, "ipcrecord.c"),
+		filepath.Join(sources, "filepages.c")))
 	out, err := exec.Command(program).Output()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, "at most one for each\n", string(out))

@@ -99,7 +99,7 @@ func Usage(cell int) (Sum, bool) {
 		return Sum{}, false
 	}
 	c := C.int(cell)
-	sum := C.usage_sum(usage, c)
+	sum := C.creaders_sum(usage, c)
 	var read C.uint64_t
 	ok := C.usage_read(c, &read)
 	return Sum{uint64(sum.committed), uint64(sum.tentative), uint64(C.usage_spilled(usage, c)), uint64(read), bool(ok)}, true

@@ -41,6 +41,8 @@ struct creaders_turn {
 /* Both files are read again, as by a process that starts. */
 void creaders_forget(void);
 void creaders_forget_usage(void);
+/* The second sum of a process: with those of IPC records that it has kept. */
+struct usage_sum creaders_sum(struct vgpu_usage *usage, int cell);
 uint64_t creaders_size(const char *text);
 /* The shares of a table for a container. */
 void creaders_table(const void *file, uint64_t id, struct shares *out);

@@ -1,4 +1,5 @@
 #include "exported.c"
+#include "ipcleft.c"
 #include "ipcrecord.c"
 #include "slot.c"
 #include "suspend.c"
