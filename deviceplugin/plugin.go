@@ -22,6 +22,8 @@ type Config struct {
 	Links func(a, b string) int
 	// Env is added to every container with a device, in addition to NVIDIA_VISIBLE_DEVICES.
 	Env map[string]string
+	// Allocated is called after each allocation; optional.
+	Allocated func()
 }
 
 // Plugin serves one resource. It has no state of containers.
@@ -94,6 +96,9 @@ func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 			Envs:        env,
 			Annotations: map[string]string{p.Resource.Annotation: p.Resource.list(devices)},
 		})
+	}
+	if p.Allocated != nil {
+		p.Allocated()
 	}
 	return response, nil
 }

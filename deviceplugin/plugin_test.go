@@ -225,6 +225,8 @@ func TestHealthStreams(t *testing.T) {
 func TestAllocate(t *testing.T) {
 	plugin, _, _ := testPlugin(12, "GPU-a", "GPU-b")
 	plugin.Env = map[string]string{"NVIDIA_GDS": "enabled"}
+	var allocations atomic.Int32
+	plugin.Allocated = func() { allocations.Add(1) }
 	client := connected(t, plugin)
 	allocate := func(containers ...[]string) (*v1beta1.AllocateResponse, error) {
 		r := &v1beta1.AllocateRequest{}
@@ -246,6 +248,7 @@ func TestAllocate(t *testing.T) {
 		assert.Empty(t, got.GetCdiDevices(), "nothing is granted")
 	}
 	assert.Equal(t, map[string]string{"NVIDIA_GDS": "enabled"}, maps.Clone(plugin.Env), "the settings stay as they are")
+	assert.EqualValues(t, 1, allocations.Load())
 
 	for _, test := range []struct {
 		description string

@@ -116,6 +116,31 @@ func TestChangeIsWrittenAtOnce(t *testing.T) {
 	})
 }
 
+// HAMi's scheduler locks the node for each pod, and places no other pod there until HAMi's device plugin, or the agent in its
+// place, has released the lock. A node that takes no grants of HAMi's leaves the lock to the programs that do.
+func TestHAMisLockIsReleased(t *testing.T) {
+	const lock = "2026-11-29T04:00:00Z,team-a,train"
+	run(t, Options{HAMiGrants: true}, nil, func(p *play) {
+		for range 2 {
+			p.server.annotate(api.AnnotationHAMiLock, lock)
+			p.set(example(), true) // as after an Allocate
+			p.after(time.Second)
+			assert.NotContains(t, p.server.now().Annotations, api.AnnotationHAMiLock)
+		}
+		p.server.annotate(api.AnnotationHAMiLock, lock)
+		p.after(33 * time.Second)
+		assert.NotContains(t, p.server.now().Annotations, api.AnnotationHAMiLock, "also without a notice")
+		p.server.annotate(api.AnnotationHAMiLock, lock)
+		p.stop()
+		assert.NotContains(t, p.server.now().Annotations, api.AnnotationHAMiLock, "no other program releases it")
+	})
+	run(t, Options{}, nil, func(p *play) {
+		p.server.annotate(api.AnnotationHAMiLock, lock)
+		p.after(time.Hour)
+		assert.Equal(t, lock, p.server.now().Annotations[api.AnnotationHAMiLock])
+	})
+}
+
 func TestChangeWhileTheServerIsDownIsWrittenWhenItIsBack(t *testing.T) {
 	run(t, Options{}, nil, func(p *play) {
 		p.server.setDown(true)

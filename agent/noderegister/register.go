@@ -132,6 +132,9 @@ type Options struct {
 	// IgnoreHandshake answers no requests of schedulers. It is for those that use the node's allocatable devices,
 	// and saves two writes per node and half-minute.
 	IgnoreHandshake bool
+	// HAMiGrants releases HAMi's lock of the node: the node takes grants of HAMi's scheduler, which locks it for each
+	// pod and places no other pod there for five minutes unless the node's programs release the lock.
+	HAMiGrants bool
 	// Volcano also registers the node with Volcano.
 	Volcano      bool
 	TencentModel bool

@@ -52,6 +52,9 @@ func (p *Publisher) writeMetadata(ctx context.Context, got *metav1.PartialObject
 			diff.Annotations[h.key] = &answer
 		}
 	}
+	if _, locked := got.Annotations[api.AnnotationHAMiLock]; locked && p.cfg.Options.HAMiGrants {
+		diff.Annotations[api.AnnotationHAMiLock] = nil // the agent knows a pod by its annotations, so no two are confused
+	}
 	if diff.empty() {
 		return nil
 	}

@@ -166,6 +166,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
 		links := func(a, b string) int { return inventory.Snapshot().Topology.Link(a, b) }
 		offers := newKubelet(&o, links, policy, connection, log)
+		if o.hamiGrants() {
+			offers.allocated = published.notify // the publisher releases the lock of HAMi's scheduler
+		}
 		published.offered = offers.set
 		then = append(then, offers.run)
 	}

@@ -63,7 +63,7 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 	return noderegister.New(noderegister.Config{
 		Conditions: conditions,
 		Client:     client, NodeName: o.NodeName, Changed: p.changed, Log: log,
-		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, NVIDIALabels: o.NVIDIALabels, IgnoreHandshake: !o.AnswerHandshake, Volcano: o.VolcanoRegister, CSV: o.RegisterFormat == registerCSV, Capacity: o.capacity()},
+		Options: noderegister.Options{TencentModel: o.GaiaModelLabel, NVIDIALabels: o.NVIDIALabels, IgnoreHandshake: !o.AnswerHandshake, HAMiGrants: o.hamiGrants(), Volcano: o.VolcanoRegister, CSV: o.RegisterFormat == registerCSV, Capacity: o.capacity()},
 		Node: func() (noderegister.Node, bool) {
 			n, known := registeredNode(p.now())
 			n.MemoryEnforcement = p.native.enforcement()
@@ -75,6 +75,9 @@ func (o *options) register(api *rest.Config, p *publisher, log *slog.Logger) (*n
 		},
 	})
 }
+
+// hamiGrants reports whether HAMi's scheduler can place pods on the node: it does not sign its grants.
+func (o *options) hamiGrants() bool { return o.GrantPublicKeyFile == "" && !o.dra() }
 
 // isolation is the node's condition by the last report of gpuslice verify.
 func isolation(libraryDir, driver string) noderegister.Condition {

@@ -23,6 +23,7 @@ type kubelet struct {
 	connection *deviceplugin.Connection
 	links      func(a, b string) int
 	policy     func() deviceplugin.Policy
+	allocated  func() // after each allocation; may be nil
 	log        *slog.Logger
 
 	mu      sync.Mutex
@@ -73,7 +74,7 @@ func (k *kubelet) run(ctx context.Context) {
 
 func (k *kubelet) serve(resource deviceplugin.Resource, inventory *deviceplugin.Inventory) {
 	plugin := deviceplugin.New(deviceplugin.Config{
-		Resource: resource, GPUs: inventory, Connection: k.connection, Policy: k.policy, Links: k.links, Env: k.options.featureEnv(),
+		Resource: resource, GPUs: inventory, Connection: k.connection, Policy: k.policy, Links: k.links, Env: k.options.featureEnv(), Allocated: k.allocated,
 	})
 	server := deviceplugin.NewServer(k.options.DevicePluginDir, resource.Name, plugin, k.log)
 	ctx := k.ctx

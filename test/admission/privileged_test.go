@@ -114,6 +114,7 @@ func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 		n.Annotations[api.AnnotationHAMiRegister] = "new"
 		n.Annotations[api.AnnotationHAMiScore] = "new"
 		n.Annotations[api.AnnotationHAMiHandshake] = "new"
+		n.Annotations[api.AnnotationHAMiLock] = "new"
 		n.Labels[api.LabelPrefix+"count"] = "8"
 		n.Labels[api.LabelTencentModel] = "H200"
 	}
