@@ -6,6 +6,7 @@
 
 #include "exported.h"
 #include "process.h"
+#include "quiet.h"
 #include "reserve.h"
 
 enum { MEMORY = 0, FIRST_ROOM = 256, LARGEST_ROOM = 1 << 30 };
@@ -189,13 +190,13 @@ static bool add(struct process *p, struct backing_node memory)
 {
 	struct backing *b = &p->backing;
 
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	uint32_t node = new_node(b);
 	if (node) {
 		b->nodes[node] = memory;
 		link_in(b, node);
 	}
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 	return node != 0;
 }
 
@@ -213,11 +214,11 @@ uint32_t backing_release_begin(struct process *p, uint64_t handle)
 {
 	struct backing *b = &p->backing;
 
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	uint32_t memory = find_live(b, handle);
 	if (memory)
 		b->nodes[memory].leaving++;
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 	return memory;
 }
 
@@ -227,20 +228,20 @@ void backing_release_end(struct process *p, uint32_t memory, bool done)
 
 	if (!memory)
 		return;
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	b->nodes[memory].leaving--;
 	if (done) {
 		b->nodes[memory].handles--;
 		drop_use(p, memory);
 	}
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 }
 
 uint32_t backing_export_begin(struct process *p, uint64_t handle, uint32_t *slot)
 {
 	struct backing *b = &p->backing;
 
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	uint32_t memory = find_live(b, handle);
 	if (memory) {
 		struct backing_node *m = &b->nodes[memory];
@@ -249,7 +250,7 @@ uint32_t backing_export_begin(struct process *p, uint64_t handle, uint32_t *slot
 		*slot = m->from ? m->from - 1u : (uint32_t)(p->owner.slot - p->usage->slots);
 		exported_add(p, m->cell, m->size);
 	}
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 	return memory;
 }
 
@@ -259,20 +260,20 @@ void backing_export_end(struct process *p, uint32_t memory, bool done)
 
 	if (!memory)
 		return;
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	struct backing_node *m = &b->nodes[memory];
 	if (!done || m->exported) /* memory counts once, even if it is exported several times */
 		exported_undo(p, m->cell, m->size);
 	m->exported |= done;
 	drop_use(p, memory);
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 }
 
 bool backing_map_begin(struct process *p, uint64_t handle, uint32_t *mapping)
 {
 	struct backing *b = &p->backing;
 
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	uint32_t node = *mapping = new_node(b);
 	if (node) {
 		uint32_t memory = find_live(b, handle);
@@ -281,7 +282,7 @@ bool backing_map_begin(struct process *p, uint64_t handle, uint32_t *mapping)
 		if (b->nodes[node].of)
 			b->nodes[b->nodes[node].of].uses++;
 	}
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 	return node != 0;
 }
 
@@ -300,7 +301,7 @@ void backing_map_end(struct process *p, uint32_t mapping, enum backing_place pla
 {
 	struct backing *b = &p->backing;
 
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	if (done) {
 		struct backing_node *m = &b->nodes[mapping];
 
@@ -311,7 +312,7 @@ void backing_map_end(struct process *p, uint32_t mapping, enum backing_place pla
 	} else {
 		end_mapping(p, mapping);
 	}
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 }
 
 /* The driver refuses a range that does not begin and end with mappings. So the loop ends at the
@@ -321,7 +322,7 @@ uint32_t backing_unmap_begin(struct process *p, enum backing_place place, uint64
 	struct backing *b = &p->backing;
 	uint32_t chain = 0, node = 0;
 
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	for (uint64_t done = 0; done < size && (node = find(b, place, at)) != 0;) {
 		struct backing_node *m = &b->nodes[node];
 
@@ -333,7 +334,7 @@ uint32_t backing_unmap_begin(struct process *p, enum backing_place place, uint64
 		at += m->size;
 		done += m->size;
 	}
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 	return chain;
 }
 
@@ -343,7 +344,7 @@ void backing_unmap_end(struct process *p, uint32_t chain, bool done)
 
 	if (!chain)
 		return;
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	for (uint32_t node = chain, next; node; node = next) {
 		next = b->nodes[node].next;
 		if (done)
@@ -351,21 +352,21 @@ void backing_unmap_end(struct process *p, uint32_t chain, bool done)
 		else
 			link_in(b, node);
 	}
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 }
 
 void backing_retain_begin(struct process *p)
 {
-	lock_take(&p->backing.lock);
+	uint64_t before = quiet_take(&p->backing.lock);
 	p->backing.retaining++;
-	lock_give(&p->backing.lock);
+	quiet_give(&p->backing.lock, before);
 }
 
 void backing_retain_end(struct process *p, bool done, uint64_t handle)
 {
 	struct backing *b = &p->backing;
 
-	lock_take(&b->lock);
+	uint64_t before = quiet_take(&b->lock);
 	uint32_t memory = done ? find(b, MEMORY, handle) : 0;
 	if (memory) {
 		b->nodes[memory].handles++;
@@ -373,5 +374,5 @@ void backing_retain_end(struct process *p, bool done, uint64_t handle)
 	}
 	if (!--b->retaining)
 		end_parked(p);
-	lock_give(&b->lock);
+	quiet_give(&b->lock, before);
 }

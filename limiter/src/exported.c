@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "filelock.h"
 #include "process.h"
+#include "quiet.h"
 
 /* Bytes that no driver locks, different for each process on the machine. */
 #define FIRST_BYTE ((uint64_t)1 << 62)
@@ -66,9 +67,9 @@ bool exported_mark(struct process *p, int fd, uint32_t slot)
 {
 	struct vgpu_slot *s = &p->usage->slots[slot];
 
-	lock_take(&p->exported.lock);
+	uint64_t before = quiet_take(&p->exported.lock);
 	bool known = s != p->owner.slot || choose_byte(p, fd);
-	lock_give(&p->exported.lock);
+	quiet_give(&p->exported.lock, before);
 	return known && is_of(s, fd) && filelock_share(fd, (int64_t)atomic_load(&s->exports_byte));
 }
 
@@ -143,21 +144,21 @@ static int place_of(struct process *p, uint32_t slot)
 
 static bool list(struct process *p, uint32_t slot)
 {
-	lock_take(&p->exported.lock);
+	uint64_t before = quiet_take(&p->exported.lock);
 	int i = place_of(p, slot);
 	if (i >= 0 && !p->exported.uses[i]++) /* seq_cst: before the check of the lock that follows */
 		atomic_store(&p->owner.slot->imports[i], (uint16_t)(slot + 1));
-	lock_give(&p->exported.lock);
+	quiet_give(&p->exported.lock, before);
 	return i >= 0;
 }
 
 void exported_import_end(struct process *p, int slot)
 {
-	lock_take(&p->exported.lock);
+	uint64_t before = quiet_take(&p->exported.lock);
 	int i = place_of(p, (uint32_t)slot);
 	if (i >= 0 && p->exported.uses[i] && !--p->exported.uses[i])
 		atomic_store(&p->owner.slot->imports[i], 0);
-	lock_give(&p->exported.lock);
+	quiet_give(&p->exported.lock, before);
 }
 
 /* A reaper checks the lock first and the lists of imports after it. So if the lock still exists after

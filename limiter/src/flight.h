@@ -34,6 +34,7 @@ struct mark { /* an event, and the launches in front of it that no other mark ha
 struct flight {
 	/* The fast path's words, relaxed, used without the turn's lock. */
 	_Atomic int64_t quota;      /* ns that can be launched without a look */
+	_Atomic uint64_t passed;    /* ns of launches that passed without a look and beyond the quota */
 	_Atomic uint64_t launches;  /* a count; two threads may lose one */
 	_Atomic uint64_t key;       /* of the launches without a mark; 0: none; FLIGHT_MIXED: several */
 	_Atomic(CUcontext) context; /* the only one so far; NULL: none; FLIGHT_SEVERAL */
@@ -106,6 +107,12 @@ static inline void flight_launched(struct flight *flight, uint64_t key, CUstream
 	if (__builtin_expect(atomic_load_explicit(&flight->dirty[at], memory_order_relaxed) != stream ||
 	                     atomic_load_explicit(&flight->context, memory_order_relaxed) == FLIGHT_SEVERAL, 0))
 		flight_add(flight, stream);
+}
+
+/* Counts a launch of ns that passes because no look is possible; 0: it is not known how long it takes. */
+static inline void flight_pass(struct flight *flight, uint64_t ns)
+{
+	atomic_fetch_add_explicit(&flight->passed, ns ? ns : (uint64_t)FLIGHT_QUOTA_NS, memory_order_relaxed);
 }
 
 /* Before the event is recorded elsewhere, or destroyed: it shows nothing any more. */

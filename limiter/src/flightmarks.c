@@ -9,11 +9,16 @@
 /* A capture can be open for long, in a thread that waits for this one. */
 static const uint64_t CAPTURED_NS = 10000000000;
 
-uint64_t flight_total(const struct flight *f)
+static uint64_t permitted(const struct flight *f)
 {
 	int64_t left = atomic_load_explicit(&f->quota, memory_order_relaxed);
 
 	return f->base + (left < f->granted ? (uint64_t)(f->granted - (left > 0 ? left : 0)) : 0);
+}
+
+uint64_t flight_total(const struct flight *f)
+{
+	return permitted(f) + atomic_load_explicit(&f->passed, memory_order_relaxed);
 }
 
 uint64_t flight_loose(const struct flight *f)
@@ -27,7 +32,7 @@ void flight_permit(struct flight *f, uint64_t ns, int64_t quota, uint64_t now)
 {
 	if (!flight_any_loose(f))
 		f->since = now;
-	f->base = flight_total(f) + ns;
+	f->base = permitted(f) + ns;
 	f->granted = quota;
 	atomic_store_explicit(&f->quota, quota, memory_order_relaxed);
 }

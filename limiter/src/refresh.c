@@ -13,8 +13,9 @@ uint32_t cores_refresh(void)
 	const _Atomic uint64_t *generation = limits_generation();
 	uint32_t limited = 0;
 
-	/* Acquire and release: a thread reads what the last thread stored. */
-	if (!turn_flights || !generation || atomic_exchange_explicit(&cores.busy, 1, memory_order_acquire))
+	/* Acquire and release: a thread reads what the last thread stored. In a signal handler that interrupts a look, no turn can
+	 * follow: the next launch does it. */
+	if (!turn_flights || !generation || turn_any_mine() || atomic_exchange_explicit(&cores.busy, 1, memory_order_acquire))
 		return atomic_load_explicit(&cores.limited, memory_order_relaxed);
 	/* Acquire: the records are read after the generation, so they are not older. */
 	uint64_t now = atomic_load_explicit(generation, memory_order_acquire);

@@ -227,7 +227,11 @@ void turn_take(int cell, uint64_t key, CUstream stream)
 	struct turn *t = turn_of(cell);
 
 	/* The first condition follows the host. */
-	for (uint64_t start = 0; cores_limited() >> cell & 1 && turn_lock_soon(t);) {
+	for (uint64_t start = 0; cores_limited() >> cell & 1;) {
+		if (!turn_lock_soon(t)) {
+			flight_pass(turn_flight(t), duration_of(key));
+			return;
+		}
 		uint64_t now = clock_ns();
 		start = start ? start : now;
 		enum verdict verdict = try_take(t, key, stream, start, now);

@@ -36,14 +36,33 @@ bool turn_start(void)
 
 bool turn_lock(struct turn *t)
 {
+	uint64_t none = 0;
+
 	/* Acquire: what the last holder wrote. */
 	return !atomic_load_explicit(&t->busy, memory_order_relaxed) &&
-	       !atomic_exchange_explicit(&t->busy, 1, memory_order_acquire);
+	       atomic_compare_exchange_strong_explicit(&t->busy, &none, lock_self(), memory_order_acquire, memory_order_relaxed);
+}
+
+static bool is_mine(const struct turn *t)
+{
+	/* Relaxed: only this thread writes its own value. */
+	return atomic_load_explicit(&t->busy, memory_order_relaxed) == lock_self();
+}
+
+bool turn_any_mine(void)
+{
+	bool any = false;
+
+	for (int i = 0; i < VGPU_MAX_DEVICES && !any; i++)
+		any = is_mine(&turns[i]);
+	return any;
 }
 
 bool turn_lock_soon(struct turn *t)
 {
-	for (uint64_t waited = 0; waited < LOCK_WAIT_NS; waited += LOCK_NAP_NS) {
+	bool mine = is_mine(t);
+
+	for (uint64_t waited = 0; waited < LOCK_WAIT_NS && !mine; waited += LOCK_NAP_NS) {
 		if (turn_lock(t))
 			return true;
 		clock_nap_ns(LOCK_NAP_NS);

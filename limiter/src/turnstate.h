@@ -28,7 +28,7 @@ static inline bool turn_ever_used(void) /* one load */
 }
 
 struct turn {
-	_Atomic uint32_t busy;  /* a lock: 1: a thread looks. Waited for LOCK_WAIT_NS at most */
+	_Atomic uint64_t busy;  /* a lock: the thread that looks (lock_self()); 0: none. Waited for LOCK_WAIT_NS at most */
 	_Atomic uint32_t used;  /* launches take part */
 	struct vgpu_turn *words; /* of the container; own: it has none */
 	struct vgpu_turn own;   /* of this process: another program of the container can overwrite its words */
@@ -66,9 +66,12 @@ struct turn *turn_next(struct turn *turn);
 struct turn *turn_next_known(struct turn *turn);
 
 bool turn_lock(struct turn *turn);
-/* It may stay locked in a forked child, and while a thread of this process is stopped. */
+/* It may stay locked in a forked child, and while a thread of this process is stopped. False at once: this thread holds it, and
+ * the caller is in a signal handler. */
 bool turn_lock_soon(struct turn *turn);
 void turn_unlock(struct turn *turn);
+/* Whether this thread holds a turn: the caller is in a signal handler. */
+bool turn_any_mine(void);
 
 /* With the lock. */
 

@@ -29,6 +29,9 @@ func TestFlight(t *testing.T) {
 		filepath.Join(source, "flightends.c"), filepath.Join(source, "recorded.c"), filepath.Join(source, "duration.c")).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for name, want := range map[string][]string{
+		"passes": {
+			"permitted: 3000", "passed: 253300 of 253300", "one more: 254300", "look: events 1, without 0", "marked: 254300, without: 0",
+		},
 		"counts": {"none more: events 0, without 0", "fewer: events 0, without 0", "fewer, look: events 1, without 0", "launches 1"},
 		"own": {
 			"another thread's: events 0, without 1", "this one's has ended: events 0, without 1", "both: events 1, without 1",

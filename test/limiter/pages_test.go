@@ -252,6 +252,23 @@ func TestSignalHandlerAllocates(t *testing.T) {
 	}
 }
 
+// One that makes virtual memory or launches doesn't either, and nothing stays charged but what was exported.
+func TestSignalHandlerCalls(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "handler")
+	require.NoError(t, compile(program, "testdata/handler.c"))
+	for kind, kept := range map[string]int{"virtual": 0, "imported": 2 * miB, "launch": 0} {
+		t.Run(kind, func(t *testing.T) {
+			c := oneGPU(t, giB)
+			takeTurns(t, c)
+			c.share(t, 50, limiter.PolicyDefault)
+			c.sim = fakeDriver(t)
+			lines, stderr := c.run(t, program, "20000", kind)
+			assert.Equal(t, []string{fmt.Sprintf("%d of %d free", giB-kept, giB)}, lines)
+			assert.Empty(t, stderr)
+		})
+	}
+}
+
 // One that opens memory of legacy IPC doesn't either. What it closes meanwhile can stay charged.
 func TestSignalHandlerOpensIPCMemory(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "handler")

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -29,6 +30,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int dev) { (void)attribute, 
 static unsigned long long address(void) { return 0x100000 + 512 * __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED); }
 int cuMemAlloc_v2(unsigned long long *ptr, size_t size) { (void)size; *ptr = address(); return 0; }
 int cuMemCreate(unsigned long long *handle) { *handle = address(); return 0; }
+int cuMemExportToShareableHandle(int *fd) { *fd = open("/dev/null", O_RDONLY | O_CLOEXEC); return *fd < 0; }
+int cuMemImportFromShareableHandle(unsigned long long *handle) { *handle = address(); return 0; }
 int cuMemAllocManaged(unsigned long long *ptr, size_t size, unsigned flags) { (void)flags; return cuMemAlloc_v2(ptr, size); }
 int cuMemAllocPitch_v2(unsigned long long *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
 {

@@ -53,7 +53,7 @@ static void retains(unsigned other)
 int main(void)
 {
 	void *a = NULL, *b = NULL, *m = NULL;
-	unsigned long long p = 0;
+	unsigned long long p = 0, imported;
 	int value = -1;
 
 	handle = dlopen("libcuda.so.1", RTLD_NOW);
@@ -88,7 +88,7 @@ int main(void)
 	show("managed pool", CALL(cuMemPoolCreate, &b, &(struct prop){ 2, 0, 1, 0 }));
 	show("pool nowhere", CALL(cuMemPoolCreate, &b, &(struct prop){ 1, 0, 0, 0 }));
 	show("create on device", CALL(cuMemCreate, &p, (size_t)1, &(struct prop){ 1, 0, 1, 0 }, 0ull));
-	show("import what has no size", CALL(cuMemImportFromShareableHandle, &p, NULL, 1));
+	show("import what has no size", CALL(cuMemImportFromShareableHandle, &imported, NULL, 1));
 	show("release", CALL(cuMemRelease, p));
 	show("release again", CALL(cuMemRelease, p));
 	show("release what is unknown", CALL(cuMemRelease, p));

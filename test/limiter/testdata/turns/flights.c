@@ -139,6 +139,22 @@ static void counts(void)
 	printf("launches %d\n", (int)flight_poll(&flight, NULL, now).launches);
 }
 
+/* Launches for which no look was possible count, once, whatever is permitted after them. */
+static void passes(void)
+{
+	flight_permit(&flight, 1000, 5000, now);
+	atomic_fetch_sub(&flight.quota, 2000);
+	launch(OF_A);
+	printf("permitted: %d\n", (int)flight_loose(&flight));
+	flight_pass(&flight, 300);
+	flight_pass(&flight, 0);
+	printf("passed: %d of %d\n", (int)flight_loose(&flight), (int)flight_total(&flight));
+	flight_permit(&flight, 1000, 0, now);
+	printf("one more: %d\n", (int)flight_total(&flight));
+	look("look");
+	printf("marked: %d, without: %d\n", (int)flight_poll(&flight, NULL, now).ns, (int)flight_loose(&flight));
+}
+
 static void launch_own(void)
 {
 	stack[0] = A;
@@ -372,7 +388,7 @@ static void threads(void)
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*play)(void); } cases[] = {
-		{ "counts", counts }, { "own", own_streams }, { "contexts", contexts }, { "handles", handles },
+		{ "counts", counts }, { "passes", passes }, { "own", own_streams }, { "contexts", contexts }, { "handles", handles },
 		{ "events", pool_of_events }, { "ends", ends }, { "asked", asked },
 		{ "answers", answers }, { "forged", forged }, { "given", given_up }, { "broken", broken_context }, { "threads", threads },
 	};
