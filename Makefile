@@ -146,7 +146,7 @@ test-faults: setup binaries ## Try to get a GPU without a grant while components
 	go test -tags $(TAGS),faults -timeout 30m -parallel 4 -v ./test/faults
 
 test-attacks: setup binaries ## Attack the isolation as a hostile tenant, on real containerd and dockerd (10 minutes at most, as root)
-	go test -tags $(TAGS),attacks -timeout 10m -v ./test/attacks
+	go test -tags $(TAGS),attacks -timeout 20m -v ./test/attacks
 
 # One API server, replicas that are processes, nodes that are objects. ROUNDS plays each scenario so often, however long it takes.
 CHAOS := go test -tags $(TAGS),chaos -count=1 -v -timeout 24h ./test/chaos
